@@ -1,0 +1,177 @@
+//! A pipeline told in words: its order, and what in it will hurt.
+use std::{fmt, time::Duration};
+
+use crate::{config::Name, outcome::PolicyKind};
+
+/// What stands around a call, outermost first, with warnings. Its `Display` is for people.
+///
+/// ```
+/// use steadfast::{Pipeline, timeout::Timeout, retry::{Retry, RetryConfig}};
+/// use std::time::Duration;
+///
+/// let pipeline = Pipeline::new()
+///     .then(Timeout::new(Duration::from_secs(1)).unwrap())
+///     .then(Retry::new(RetryConfig::default()).unwrap())
+///     .then(Timeout::new(Duration::from_secs(5)).unwrap());
+/// let explanation = pipeline.explain();
+/// assert!(explanation.warnings().iter().any(|w| w.contains("5s") && w.contains("1s")));
+/// println!("{explanation}");
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct Explanation {
+    name: Option<Name>,
+    layers: Vec<Layer>,
+}
+
+/// One policy, as it describes itself.
+#[derive(Debug, Clone)]
+pub struct Layer {
+    kind: PolicyKind,
+    name: Option<Name>,
+    settings: String,
+    timeout: Option<Duration>,
+    budget: bool,
+    warnings: Vec<String>,
+}
+
+impl Layer {
+    /// A policy of this kind, with its settings in words.
+    pub fn new(kind: PolicyKind, name: Option<Name>, settings: impl Into<String>) -> Self {
+        Self { kind, name, settings: settings.into(), timeout: None, budget: false, warnings: Vec::new() }
+    }
+
+    /// It gives what is inside it at most this long.
+    #[must_use]
+    pub fn with_timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// It has a budget that bounds what it adds to the load.
+    #[must_use]
+    pub fn with_budget(mut self, has: bool) -> Self {
+        self.budget = has;
+        self
+    }
+
+    /// It has a setting that will hurt by itself.
+    #[must_use]
+    pub fn with_warning(mut self, warning: impl Into<String>) -> Self {
+        self.warnings.push(warning.into());
+        self
+    }
+
+    /// The kind of policy.
+    pub fn kind(&self) -> PolicyKind {
+        self.kind
+    }
+}
+
+impl Explanation {
+    pub(crate) fn new(name: Option<Name>) -> Self {
+        Self { name, layers: Vec::new() }
+    }
+
+    /// Adds the next inner policy.
+    pub fn push(&mut self, layer: Layer) {
+        self.layers.push(layer);
+    }
+
+    /// The policies, outermost first.
+    pub fn layers(&self) -> &[Layer] {
+        &self.layers
+    }
+
+    /// What will hurt, one sentence each.
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for (at, layer) in self.layers.iter().enumerate() {
+            let (outside, inside) = (&self.layers[..at], &self.layers[at + 1..]);
+            let has = |layers: &[Layer], kind| layers.iter().any(|l| l.kind == kind);
+            warnings.extend(layer.warnings.iter().map(|w| format!("{}: {w}", layer.title())));
+            match layer.kind {
+                PolicyKind::Timeout => {
+                    if let Some(total) = outside.iter().filter_map(|l| l.timeout).min()
+                        && let Some(own) = layer.timeout
+                        && own > total
+                    {
+                        warnings.push(format!(
+                            "a time-out of {own:?} inside one of {total:?} never fires: the outer one comes first"
+                        ));
+                    }
+                }
+                PolicyKind::Retry => {
+                    let breaker = has(inside, PolicyKind::CircuitBreaker);
+                    if !layer.budget && !breaker {
+                        warnings.push(format!(
+                            "{} has neither a budget nor a circuit breaker inside it: when the other side fails for long, \
+                             it multiplies the load",
+                            layer.title()
+                        ));
+                    } else if !layer.budget {
+                        warnings.push(format!(
+                            "{} stands outside a circuit breaker with no budget: until the breaker opens, each call may \
+                             become several",
+                            layer.title()
+                        ));
+                    }
+                    if !has(inside, PolicyKind::Timeout) && !has(outside, PolicyKind::Timeout) {
+                        warnings.push(format!("{} has no time-out around its attempts: one that hangs is never retried", layer.title()));
+                    }
+                    if has(outside, PolicyKind::Retry) {
+                        warnings.push(format!(
+                            "{} stands inside another retry and leaves the attempts to it",
+                            layer.title()
+                        ));
+                    }
+                }
+                PolicyKind::CircuitBreaker => {
+                    if !has(inside, PolicyKind::Timeout) {
+                        warnings.push(format!(
+                            "{} has no time-out inside it: calls that hang are never counted, so it cannot open on them",
+                            layer.title()
+                        ));
+                    }
+                    if has(inside, PolicyKind::Retry) {
+                        warnings.push(format!(
+                            "{} stands outside a retry: it sees a failure only after all attempts",
+                            layer.title()
+                        ));
+                    }
+                }
+                _ => {}
+            }
+        }
+        warnings
+    }
+}
+
+impl Layer {
+    fn title(&self) -> String {
+        match &self.name {
+            Some(name) => format!("the {} `{name}`", self.kind),
+            None => format!("the {}", self.kind),
+        }
+    }
+}
+
+impl fmt::Display for Explanation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => writeln!(f, "pipeline `{name}`, outermost first:")?,
+            None => writeln!(f, "pipeline, outermost first:")?,
+        }
+        for (at, layer) in self.layers.iter().enumerate() {
+            let kind = layer.kind.to_string();
+            let name = layer.name.as_ref().map_or(String::new(), |n| format!(" `{n}`"));
+            writeln!(f, "  {}. {kind}{name}: {}", at + 1, layer.settings)?;
+        }
+        if self.layers.is_empty() {
+            writeln!(f, "  (no policy)")?;
+        }
+        for warning in self.warnings() {
+            writeln!(f, "  warning: {warning}")?;
+        }
+        Ok(())
+    }
+}

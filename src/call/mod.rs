@@ -1,0 +1,34 @@
+//! The call seam: an operation, the policies around it, and the pipeline that composes them.
+//!
+//! What you pass is an [`Operation`]: any `FnMut() -> Future<Output = Result<T, E>>`, which may borrow, or a type of your
+//! own. What stands around it is a [`Policy`], which sees an [`Attempt`] and its verdict, never `T` or `E`, so one pipeline
+//! serves operations of any type. Neither boxes nor allocates.
+//!
+//! ```
+//! use std::time::Duration;
+//! use steadfast::{Pipeline, retry::{Retry, RetryConfig}, timeout::Timeout};
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+//! let pipeline = Pipeline::new()
+//!     .then(Timeout::new(Duration::from_secs(2)).unwrap())
+//!     .then(Retry::new(RetryConfig::default()).unwrap());
+//! let name = String::from("steadfast");
+//! let length = pipeline.call(|| async { Ok::<_, std::io::Error>(name.len()) }).await;
+//! assert_eq!(length.unwrap(), 9);
+//! # });
+//! ```
+mod boxed;
+mod context;
+mod explain;
+mod operation;
+mod pipeline;
+mod policy;
+
+pub use boxed::BoxedPipeline;
+pub(crate) use context::Deadline;
+pub use context::{AttemptInfo, CallContext};
+pub use explain::{Explanation, Layer};
+pub use operation::{NotIdempotent, Operation, WithAttempt, not_idempotent};
+pub use pipeline::Pipeline;
+pub(crate) use pipeline::call_alone;
+pub use policy::{Attempt, Identity, Policy, Stack};

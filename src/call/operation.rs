@@ -1,0 +1,90 @@
+//! What a user passes to a pipeline.
+use std::future::Future;
+
+use super::{AttemptInfo, CallContext};
+
+/// An async call that can be made more than once.
+///
+/// Every `FnMut() -> Fut` is one, also one that borrows. Implement it yourself where the operation needs `&mut` state across
+/// attempts: the future may borrow from `self`.
+pub trait Operation: Send {
+    /// What it gives.
+    type Output: Send;
+    /// What it fails with.
+    type Error: Send;
+
+    /// Runs it once.
+    fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<Self::Output, Self::Error>> + Send;
+
+    /// Whether running it twice is as good as once. Where it is not, a retry repeats it only after a failure that proves
+    /// that it was not sent.
+    fn is_idempotent(&self) -> bool {
+        true
+    }
+}
+
+impl<T: Send, E: Send, F, Fut> Operation for F
+where
+    F: FnMut() -> Fut + Send,
+    Fut: Future<Output = Result<T, E>> + Send,
+{
+    type Output = T;
+    type Error = E;
+
+    #[inline]
+    fn run(&mut self, _: CallContext<'_>) -> impl Future<Output = Result<T, E>> + Send {
+        self()
+    }
+}
+
+/// An operation that is told which attempt it is: what [`Pipeline::call_with`](super::Pipeline::call_with) makes of a closure.
+#[derive(Debug, Clone)]
+pub struct WithAttempt<F>(pub F);
+
+impl<T: Send, E: Send, F, Fut> Operation for WithAttempt<F>
+where
+    F: FnMut(AttemptInfo) -> Fut + Send,
+    Fut: Future<Output = Result<T, E>> + Send,
+{
+    type Output = T;
+    type Error = E;
+
+    fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<T, E>> + Send {
+        (self.0)(cx.info())
+    }
+}
+
+/// An operation whose effect must not happen twice: see [`not_idempotent`].
+#[derive(Debug, Clone)]
+pub struct NotIdempotent<O>(O);
+
+/// Marks `operation` as one whose effect must not happen twice: a retry repeats it only after a failure that proves that it
+/// was not sent (kind `connect`, or a refusal of this crate's own).
+///
+/// ```
+/// use steadfast::{FailureKind, Pipeline, Verdict, call::not_idempotent, retry::{Retry, RetryConfig}};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let pipeline = Pipeline::new()
+///     .then(Retry::new(RetryConfig::default()).unwrap())
+///     .classify(|_: &Result<(), &str>| Verdict::failure(FailureKind::Timeout));
+/// let error = pipeline.call(not_idempotent(|| async { Err("no answer: was the card charged?") })).await.unwrap_err();
+/// assert_eq!(error.attempts(), 1);
+/// # });
+/// ```
+pub fn not_idempotent<O: Operation>(operation: O) -> NotIdempotent<O> {
+    NotIdempotent(operation)
+}
+
+impl<O: Operation> Operation for NotIdempotent<O> {
+    type Output = O::Output;
+    type Error = O::Error;
+
+    fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<O::Output, O::Error>> + Send {
+        self.0.run(cx)
+    }
+
+    fn is_idempotent(&self) -> bool {
+        false
+    }
+}

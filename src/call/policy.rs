@@ -1,0 +1,177 @@
+//! What stands around an operation: one trait for the crate's policies and for yours.
+use std::future::Future;
+
+use super::{CallContext, Explanation, Operation};
+use crate::outcome::{Classify, Outcome};
+
+/// One attempt as a policy sees it: it may be made, and made again; its value cannot be touched.
+pub trait Attempt: Send {
+    /// What the operation gives.
+    type Output: Send;
+    /// What the operation fails with.
+    type Error: Send;
+
+    /// Makes the attempt.
+    fn attempt(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome<Self::Output, Self::Error>> + Send;
+}
+
+/// Something that stands around attempts: it may let them pass, refuse them, repeat them, or cut them short.
+///
+/// A policy of your own is this one trait. Its contract: call `inner.attempt` for each attempt, hand the outcome outwards as
+/// it is or make one with [`Outcome::rejected`]; hold no lock across the await; give back whatever it holds when its future is
+/// dropped.
+///
+/// ```
+/// use steadfast::call::{Attempt, CallContext, Policy};
+/// use steadfast::{Outcome, PolicyKind, Reason, Rejected};
+/// use std::sync::atomic::{AtomicBool, Ordering};
+///
+/// struct KillSwitch(AtomicBool);
+///
+/// impl Policy for KillSwitch {
+///     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome<A::Output, A::Error> {
+///         if self.0.load(Ordering::Relaxed) {
+///             return Outcome::rejected(Rejected::new(PolicyKind::Custom("kill switch"), Reason::Custom("switched off")));
+///         }
+///         inner.attempt(cx).await
+///     }
+/// }
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let pipeline = steadfast::Pipeline::new().then(KillSwitch(AtomicBool::new(true)));
+/// let error = pipeline.call(|| async { Ok::<_, ()>(1) }).await.unwrap_err();
+/// assert_eq!(error.to_string(), "rejected by the kill switch: switched off");
+/// # });
+/// # impl std::fmt::Debug for KillSwitch { fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { Ok(()) } }
+/// ```
+pub trait Policy: Send + Sync {
+    /// Runs `inner` under this policy.
+    fn around<A: Attempt>(
+        &self,
+        inner: A,
+        cx: CallContext<'_>,
+    ) -> impl Future<Output = Outcome<A::Output, A::Error>> + Send;
+
+    /// Says what it is, for [`Pipeline::explain`](super::Pipeline::explain). By default it says nothing.
+    fn describe(&self, _explanation: &mut Explanation) {}
+}
+
+/// No policy: what an empty pipeline holds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Identity;
+
+impl Policy for Identity {
+    #[inline]
+    fn around<A: Attempt>(
+        &self,
+        mut inner: A,
+        cx: CallContext<'_>,
+    ) -> impl Future<Output = Outcome<A::Output, A::Error>> + Send {
+        async move { inner.attempt(cx).await }
+    }
+}
+
+/// Two policies, one around the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Stack<Outer, Inner> {
+    pub(super) outer: Outer,
+    pub(super) inner: Inner,
+}
+
+impl<P: Policy, Q: Policy> Policy for Stack<P, Q> {
+    #[inline]
+    fn around<A: Attempt>(
+        &self,
+        inner: A,
+        cx: CallContext<'_>,
+    ) -> impl Future<Output = Outcome<A::Output, A::Error>> + Send {
+        self.outer.around(Through { policy: &self.inner, inner }, cx)
+    }
+
+    fn describe(&self, explanation: &mut Explanation) {
+        self.outer.describe(explanation);
+        self.inner.describe(explanation);
+    }
+}
+
+/// A policy that may be absent: absent, it lets everything pass.
+impl<P: Policy> Policy for Option<P> {
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome<A::Output, A::Error> {
+        match self {
+            Some(policy) => policy.around(inner, cx).await,
+            None => inner.attempt(cx).await,
+        }
+    }
+
+    fn describe(&self, explanation: &mut Explanation) {
+        if let Some(policy) = self {
+            policy.describe(explanation);
+        }
+    }
+}
+
+/// A policy behind a shared pointer is the same policy.
+impl<P: Policy + ?Sized> Policy for std::sync::Arc<P> {
+    #[inline]
+    fn around<A: Attempt>(
+        &self,
+        inner: A,
+        cx: CallContext<'_>,
+    ) -> impl Future<Output = Outcome<A::Output, A::Error>> + Send {
+        (**self).around(inner, cx)
+    }
+
+    fn describe(&self, explanation: &mut Explanation) {
+        (**self).describe(explanation);
+    }
+}
+
+/// An attempt seen through the next inner policy.
+struct Through<'a, P, A> {
+    policy: &'a P,
+    inner: A,
+}
+
+impl<P: Policy, A: Attempt> Attempt for Through<'_, P, A> {
+    type Output = A::Output;
+    type Error = A::Error;
+
+    #[inline]
+    fn attempt(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome<A::Output, A::Error>> + Send {
+        self.policy.around(ByMut(&mut self.inner), cx)
+    }
+}
+
+/// An attempt lent, so that the outer policy may make it again.
+pub(super) struct ByMut<'a, A>(pub(super) &'a mut A);
+
+impl<A: Attempt> Attempt for ByMut<'_, A> {
+    type Output = A::Output;
+    type Error = A::Error;
+
+    #[inline]
+    fn attempt(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome<A::Output, A::Error>> + Send {
+        self.0.attempt(cx)
+    }
+}
+
+/// The innermost attempt: the operation itself, and the verdict on it. It counts the attempts for the whole call, so that the
+/// count survives a time-out that drops everything between.
+pub(super) struct Judged<'c, O, C: ?Sized> {
+    pub(super) operation: O,
+    pub(super) classify: &'c C,
+    pub(super) attempts: u32,
+}
+
+impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Attempt for Judged<'_, O, C> {
+    type Output = O::Output;
+    type Error = O::Error;
+
+    #[inline]
+    async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome<O::Output, O::Error> {
+        self.attempts += 1;
+        let result = self.operation.run(cx).await;
+        let verdict = self.classify.classify(&result);
+        Outcome::answered(result, verdict)
+    }
+}

@@ -1,0 +1,180 @@
+//! Events: what a policy did, typed, in order, numbered without gaps, and never in the way of a call.
+//!
+//! A listener here is a [`Subscription`] that takes events from a ring, not a function that runs inside the call: it may be
+//! slow or panic, and no call notices. One that falls behind by more than the ring holds misses the oldest, and is told how
+//! many. Without a subscription (and without a `tracing` subscriber that wants them) no event is built at all.
+//!
+//! ```
+//! use steadfast::circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent};
+//!
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+//! let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
+//! let mut events = breaker.events();
+//! breaker.isolate();
+//! let event = events.recv().await.unwrap();
+//! assert_eq!(event.number, 1);
+//! assert!(matches!(event.what, CircuitBreakerEvent::Isolated));
+//! # });
+//! ```
+use std::{
+    collections::VecDeque,
+    fmt,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+
+use tokio::sync::broadcast;
+
+use crate::{config::Name, time::Instant};
+
+/// What a subscription gives: one thing that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Event<E> {
+    /// Counts this source's events from 1, without gaps.
+    pub number: u64,
+    /// When it happened, by the policy's clock.
+    pub at: Instant,
+    /// The policy's name, if it has one.
+    pub source: Option<Name>,
+    /// What happened.
+    pub what: E,
+}
+
+/// Why a subscription gave no event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Missed {
+    /// It fell behind, and this many events are gone. The next `recv` goes on with the oldest that is left.
+    #[error("fell behind by {0} events")]
+    Events(u64),
+    /// The policy is gone, and with it all that would send.
+    #[error("the source of the events is gone")]
+    Closed,
+}
+
+/// How many events a slow subscription may be behind before it misses any.
+const RING: usize = 1024;
+
+/// The sending end, shared by all clones of a policy.
+pub(crate) struct Events<E>(Arc<Shared<E>>);
+
+struct Shared<E> {
+    outbox: Mutex<Outbox<E>>,
+    ring: OnceLock<broadcast::Sender<Event<E>>>,
+}
+
+struct Outbox<E> {
+    sent: u64,
+    staged: VecDeque<(Instant, E)>,
+}
+
+/// An event that `tracing` can be told.
+pub(crate) trait Traced: Clone {
+    /// Whether `tracing` wants any event of this type now. Reads one static: cheap enough for every refusal.
+    fn wanted() -> bool;
+    /// Tells `tracing`.
+    fn trace(&self, source: &str);
+}
+
+impl<E: Traced> Events<E> {
+    pub(crate) fn new() -> Self {
+        let outbox = Mutex::new(Outbox { sent: 0, staged: VecDeque::new() });
+        Self(Arc::new(Shared { outbox, ring: OnceLock::new() }))
+    }
+
+    pub(crate) fn subscribe(&self) -> Subscription<E> {
+        Subscription(self.0.ring.get_or_init(|| broadcast::Sender::new(RING)).subscribe())
+    }
+
+    /// Whether anybody listens. Ask before building an event.
+    pub(crate) fn wanted(&self) -> bool {
+        self.0.ring.get().is_some_and(|ring| ring.receiver_count() > 0) || E::wanted()
+    }
+
+    /// Lays an event down in order. May be called under a policy's lock; nothing is sent before [`flush`](Self::flush).
+    pub(crate) fn stage(&self, at: Instant, event: impl FnOnce() -> E) {
+        if self.wanted() {
+            self.outbox().staged.push_back((at, event()));
+        }
+    }
+
+    /// Sends what was laid down. Call it outside the policy's locks.
+    pub(crate) fn flush(&self, source: Option<&Name>) {
+        if !self.wanted() {
+            return;
+        }
+        // One sender at a time, so that the order of staging is the order of sending.
+        let mut outbox = self.outbox();
+        while let Some((at, what)) = outbox.staged.pop_front() {
+            outbox.sent += 1;
+            what.trace(source.map_or("", Name::as_str));
+            if let Some(ring) = self.0.ring.get() {
+                // An error means that nobody listens, which is nobody's loss.
+                let _ = ring.send(Event { number: outbox.sent, at, source: source.cloned(), what });
+            }
+        }
+    }
+
+    /// Stages and sends one event.
+    pub(crate) fn send(&self, source: Option<&Name>, at: Instant, event: impl FnOnce() -> E) {
+        if self.wanted() {
+            self.stage(at, event);
+            self.flush(source);
+        }
+    }
+
+    fn outbox(&self) -> std::sync::MutexGuard<'_, Outbox<E>> {
+        self.0.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<E> Clone for Events<E> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<E> fmt::Debug for Events<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Events")
+    }
+}
+
+/// The receiving end of a policy's events, from the moment it was made.
+pub struct Subscription<E>(broadcast::Receiver<Event<E>>);
+
+impl<E: Clone> Subscription<E> {
+    /// The next event; waits for it.
+    ///
+    /// # Errors
+    /// [`Missed::Events`] where this subscription fell behind (the next call goes on), [`Missed::Closed`] where no more
+    /// will come.
+    ///
+    /// # Cancel safety
+    /// Dropped while it waits, it loses nothing: the next call gives the same event.
+    pub async fn recv(&mut self) -> Result<Event<E>, Missed> {
+        self.0.recv().await.map_err(|e| match e {
+            broadcast::error::RecvError::Lagged(n) => Missed::Events(n),
+            broadcast::error::RecvError::Closed => Missed::Closed,
+        })
+    }
+
+    /// The next event if it is there already.
+    ///
+    /// # Errors
+    /// As [`recv`](Self::recv).
+    pub fn try_recv(&mut self) -> Result<Option<Event<E>>, Missed> {
+        match self.0.try_recv() {
+            Ok(event) => Ok(Some(event)),
+            Err(broadcast::error::TryRecvError::Empty) => Ok(None),
+            Err(broadcast::error::TryRecvError::Lagged(n)) => Err(Missed::Events(n)),
+            Err(broadcast::error::TryRecvError::Closed) => Err(Missed::Closed),
+        }
+    }
+}
+
+impl<E> fmt::Debug for Subscription<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscription").field("waiting", &self.0.len()).finish()
+    }
+}

@@ -1,0 +1,220 @@
+//! The one flat error of a call: its shape does not depend on which policies stand around the operation, or in what order.
+use std::{error::Error, fmt, time::Duration};
+
+use super::{FailureKind, Rejected, Verdict};
+use crate::config::Name;
+
+/// Why a call through a pipeline failed, and what was tried.
+///
+/// ```
+/// use steadfast::{CallError, Cause, Pipeline};
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let error: CallError<String> = Pipeline::new().call(|| async { Err::<(), _>("no such key".to_owned()) }).await.unwrap_err();
+/// assert_eq!(error.attempts(), 1);
+/// match error.into_cause() {
+///     Cause::Operation(e) => assert_eq!(e, "no such key"),
+///     Cause::Rejected(_) | Cause::TimedOut(_) => unreachable!("no policy stands around this call"),
+/// }
+/// # });
+/// ```
+#[derive(Debug)]
+pub struct CallError<E> {
+    cause: Cause<E>,
+    verdict: Verdict,
+    attempts: u32,
+    history: Option<Box<History<E>>>,
+}
+
+/// What ended a call that failed.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Cause<E> {
+    /// The operation came back with this error.
+    Operation(E),
+    /// A policy refused to run the operation.
+    Rejected(Rejected),
+    /// A time-out dropped the operation.
+    TimedOut(TimedOut),
+}
+
+/// A time-out: which, and after how long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TimedOut {
+    /// The name of the time-out that fired, if it has one.
+    pub name: Option<Name>,
+    /// How long the work was given.
+    pub after: Duration,
+}
+
+/// What a retry went through before it gave up.
+#[derive(Debug)]
+pub struct History<E> {
+    /// What the first attempt failed with; nothing if it came back with a value that was judged a failure.
+    pub first: Option<Cause<E>>,
+    /// The kind of the first failure.
+    pub first_kind: Option<FailureKind>,
+    /// The kind of the last failure.
+    pub last_kind: Option<FailureKind>,
+    /// From the first attempt's first wait to the end.
+    pub elapsed: Duration,
+    /// Why no further attempt was made.
+    pub stop: Stop,
+}
+
+/// Why a retry made no further attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Stop {
+    /// The attempts are used up.
+    Attempts,
+    /// The failure is of a kind that another attempt does not mend.
+    NotRetryable,
+    /// The operation is not idempotent, and the failure does not prove that it was not sent.
+    NotIdempotent,
+    /// The delay does not fit into the policy's total time.
+    TotalTime,
+    /// The delay does not fit before the deadline.
+    Deadline,
+    /// The server asks for a longer wait than the policy allows.
+    HintTooLong,
+    /// The server asks not to be tried again.
+    ToldNotTo,
+    /// The retry budget is empty.
+    Budget,
+    /// The custom back-off came to its end.
+    BackoffEnded,
+    /// An outer retry is at work: this one leaves the attempts to it.
+    Nested,
+}
+
+impl fmt::Display for Stop {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Attempts => "attempts used up",
+            Self::NotRetryable => "not a failure to retry",
+            Self::NotIdempotent => "not idempotent, and perhaps sent",
+            Self::TotalTime => "the next delay does not fit the total time",
+            Self::Deadline => "the next delay does not fit before the deadline",
+            Self::HintTooLong => "the server asks for a longer wait than allowed",
+            Self::ToldNotTo => "the server asks not to be tried again",
+            Self::Budget => "retry budget empty",
+            Self::BackoffEnded => "back-off ended",
+            Self::Nested => "left to the outer retry",
+        })
+    }
+}
+
+impl<E> CallError<E> {
+    pub(crate) fn new(cause: Cause<E>, verdict: Verdict, attempts: u32, history: Option<Box<History<E>>>) -> Self {
+        Self { cause, verdict, attempts, history }
+    }
+
+    /// What the last attempt was judged to be; [`Class::Ignore`](super::Class::Ignore) for a rejection.
+    pub fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// What ended the call.
+    pub fn cause(&self) -> &Cause<E> {
+        &self.cause
+    }
+
+    /// What ended the call, by value.
+    pub fn into_cause(self) -> Cause<E> {
+        self.cause
+    }
+
+    /// The operation's own error, if that is what ended the call.
+    pub fn into_operation(self) -> Option<E> {
+        match self.cause {
+            Cause::Operation(e) => Some(e),
+            _ => None,
+        }
+    }
+
+    /// How often the operation was started. 0 if it was rejected before that.
+    pub fn attempts(&self) -> u32 {
+        self.attempts
+    }
+
+    /// Whether a policy refused the (last) attempt.
+    pub fn is_rejected(&self) -> bool {
+        matches!(self.cause, Cause::Rejected(_))
+    }
+
+    /// Whether a time-out ended the call.
+    pub fn is_timed_out(&self) -> bool {
+        matches!(self.cause, Cause::TimedOut(_))
+    }
+
+    /// How long to wait before calling again, where the policy that refused or the server says so.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match &self.cause {
+            Cause::Rejected(r) => r.retry_after(),
+            _ => self.verdict.hint().retry_after(),
+        }
+    }
+
+    /// What a retry went through, if one stood around the operation and saw it fail.
+    pub fn history(&self) -> Option<&History<E>> {
+        self.history.as_deref()
+    }
+
+    /// The same error with the operation's errors mapped.
+    pub fn map_operation<F>(self, mut f: impl FnMut(E) -> F) -> CallError<F> {
+        let mut map = |cause| match cause {
+            Cause::Operation(e) => Cause::Operation(f(e)),
+            Cause::Rejected(r) => Cause::Rejected(r),
+            Cause::TimedOut(t) => Cause::TimedOut(t),
+        };
+        let history = self.history.map(|h| {
+            let History { first, first_kind, last_kind, elapsed, stop } = *h;
+            Box::new(History { first: first.map(&mut map), first_kind, last_kind, elapsed, stop })
+        });
+        CallError { cause: map(self.cause), verdict: self.verdict, attempts: self.attempts, history }
+    }
+}
+
+impl<E: fmt::Display> fmt::Display for Cause<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Operation(e) => e.fmt(f),
+            Self::Rejected(r) => r.fmt(f),
+            Self::TimedOut(t) => t.fmt(f),
+        }
+    }
+}
+
+impl fmt::Display for TimedOut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.name {
+            Some(name) => write!(f, "timed out after {:?} (`{name}`)", self.after),
+            None => write!(f, "timed out after {:?}", self.after),
+        }
+    }
+}
+
+impl Error for TimedOut {}
+
+impl<E: fmt::Display> fmt::Display for CallError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cause.fmt(f)?;
+        match &self.history {
+            Some(h) if self.attempts > 1 => {
+                write!(f, " (after {} attempts in {:?}: {})", self.attempts, h.elapsed, h.stop)
+            }
+            Some(h) => write!(f, " ({})", h.stop),
+            None => Ok(()),
+        }
+    }
+}
+
+impl<E: Error + 'static> Error for CallError<E> {
+    /// The operation error's own source: its text is this error's text already.
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        match &self.cause {
+            Cause::Operation(e) => e.source(),
+            Cause::Rejected(_) | Cause::TimedOut(_) => None,
+        }
+    }
+}

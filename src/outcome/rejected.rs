@@ -1,0 +1,211 @@
+//! A policy's refusal to run the operation.
+use std::{fmt, time::Duration};
+
+use super::FailureKind;
+use crate::{config::Name, time::Instant};
+
+/// Which pattern refused, timed out or was described.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PolicyKind {
+    /// A [`Timeout`](crate::timeout::Timeout).
+    Timeout,
+    /// A [`Retry`](crate::retry::Retry).
+    Retry,
+    /// A [`CircuitBreaker`](crate::circuit_breaker::CircuitBreaker).
+    CircuitBreaker,
+    /// A [`RateLimiter`](crate::throttling::RateLimiter).
+    RateLimit,
+    /// A [`ConcurrencyLimiter`](crate::throttling::ConcurrencyLimiter).
+    ConcurrencyLimit,
+    /// A policy of the user's own.
+    Custom(&'static str),
+}
+
+impl fmt::Display for PolicyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Timeout => "time-out",
+            Self::Retry => "retry",
+            Self::CircuitBreaker => "circuit breaker",
+            Self::RateLimit => "rate limit",
+            Self::ConcurrencyLimit => "concurrency limit",
+            Self::Custom(name) => name,
+        })
+    }
+}
+
+/// The rule by which a circuit breaker opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[repr(u8)]
+pub enum TripRule {
+    /// Too large a share of the window's calls failed.
+    FailureRate,
+    /// Too large a share of the window's calls was slow.
+    SlowCallRate,
+    /// Too many failures in a row.
+    ConsecutiveFailures,
+    /// The failures of the period weigh too much.
+    WeightedFailures,
+    /// One outcome said that the other side will be away.
+    Unavailable,
+    /// The probes of a half-open breaker failed.
+    Probes,
+    /// Half-open came to no decision in its time.
+    Undecided,
+    /// Somebody opened it by hand.
+    ByHand,
+}
+
+impl TripRule {
+    const ALL: [Self; 8] = [
+        Self::FailureRate,
+        Self::SlowCallRate,
+        Self::ConsecutiveFailures,
+        Self::WeightedFailures,
+        Self::Unavailable,
+        Self::Probes,
+        Self::Undecided,
+        Self::ByHand,
+    ];
+
+    pub(crate) const fn to_bits(self) -> u8 {
+        self as u8
+    }
+
+    pub(crate) fn from_bits(bits: u8) -> Self {
+        Self::ALL.get(usize::from(bits)).copied().unwrap_or(Self::ByHand)
+    }
+}
+
+impl fmt::Display for TripRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::FailureRate => "failure rate",
+            Self::SlowCallRate => "slow-call rate",
+            Self::ConsecutiveFailures => "consecutive failures",
+            Self::WeightedFailures => "weighted failures",
+            Self::Unavailable => "the server said it is unavailable",
+            Self::Probes => "failed probes",
+            Self::Undecided => "half-open without a decision",
+            Self::ByHand => "opened by hand",
+        })
+    }
+}
+
+/// Why a policy refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The circuit breaker is open.
+    CircuitOpen {
+        /// Since when.
+        since: Instant,
+        /// The rule that opened it.
+        rule: TripRule,
+        /// The kind of the last failure before it opened.
+        last: Option<FailureKind>,
+    },
+    /// The circuit breaker is isolated: it stays open until somebody closes it.
+    Isolated {
+        /// Since when.
+        since: Instant,
+    },
+    /// The circuit breaker is half-open, and all its probes are taken.
+    ProbesTaken,
+    /// The rate limit is used up for now.
+    RateLimited,
+    /// The call asks for more permits at once than the limit can ever give.
+    TooLarge,
+    /// The concurrency limit is reached and its queue is full (or it has none).
+    QueueFull,
+    /// The call waited in the concurrency limit's queue for as long as it may.
+    WaitedTooLong {
+        /// How long that is.
+        limit: Duration,
+    },
+    /// A reason of the user's own policy.
+    Custom(&'static str),
+}
+
+/// A refusal: by which policy, why, and when to come back. The operation was not run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejected {
+    by: PolicyKind,
+    name: Option<Name>,
+    reason: Reason,
+    retry_after: Option<Duration>,
+}
+
+impl Rejected {
+    /// A refusal of this kind of policy, for this reason.
+    pub const fn new(by: PolicyKind, reason: Reason) -> Self {
+        Self { by, name: None, reason, retry_after: None }
+    }
+
+    /// The same, naming the policy.
+    #[must_use]
+    pub fn named(mut self, name: Option<Name>) -> Self {
+        self.name = name;
+        self
+    }
+
+    /// The same, saying when to come back.
+    #[must_use]
+    pub fn with_retry_after(mut self, wait: Duration) -> Self {
+        self.retry_after = Some(wait);
+        self
+    }
+
+    /// The kind of policy that refused.
+    pub const fn by(&self) -> PolicyKind {
+        self.by
+    }
+
+    /// The policy's name, if it has one.
+    pub fn name(&self) -> Option<&str> {
+        self.name.as_ref().map(Name::as_str)
+    }
+
+    /// Why.
+    pub const fn reason(&self) -> Reason {
+        self.reason
+    }
+
+    /// How long to wait before the call could pass, where that is known.
+    pub const fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+}
+
+impl fmt::Display for Rejected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rejected by the {}", self.by)?;
+        if let Some(name) = &self.name {
+            write!(f, " `{name}`")?;
+        }
+        match self.reason {
+            Reason::CircuitOpen { rule, last, .. } => {
+                write!(f, ": open ({rule}")?;
+                match last {
+                    Some(kind) => write!(f, "; last failure: {kind})")?,
+                    None => f.write_str(")")?,
+                }
+            }
+            Reason::Isolated { .. } => f.write_str(": isolated by hand")?,
+            Reason::ProbesTaken => f.write_str(": half-open, all probes taken")?,
+            Reason::RateLimited => f.write_str(": used up")?,
+            Reason::TooLarge => f.write_str(": more permits than it can ever give")?,
+            Reason::QueueFull => f.write_str(": queue full")?,
+            Reason::WaitedTooLong { limit } => write!(f, ": waited too long ({limit:?})")?,
+            Reason::Custom(why) => write!(f, ": {why}")?,
+        }
+        match self.retry_after {
+            Some(wait) => write!(f, "; try again in {wait:?}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Rejected {}

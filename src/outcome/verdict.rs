@@ -1,0 +1,125 @@
+//! The verdict on one attempt, with what the server said about trying again.
+use std::time::Duration;
+
+use super::FailureKind;
+
+/// Success, failure, or neither.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// It worked.
+    Success,
+    /// It failed.
+    Failure {
+        /// In which way.
+        kind: FailureKind,
+        /// How much it counts for under a breaker's rule of weighted failures.
+        weight: u32,
+    },
+    /// Neither: it changes no counter, and gives back whatever it held.
+    Ignore,
+}
+
+/// What the other side said about calling it again, read once and heard by every policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Hint {
+    /// Nothing.
+    #[default]
+    None,
+    /// Not before this long has passed (HTTP `Retry-After`, gRPC push-back).
+    RetryAfter(Duration),
+    /// Not at all (gRPC's negative push-back).
+    DoNotRetry,
+    /// It will be away for this long: a breaker opens on this one outcome, for that long.
+    UnavailableFor(Duration),
+}
+
+impl Hint {
+    /// How long to wait before calling again, where it says so.
+    pub fn retry_after(self) -> Option<Duration> {
+        match self {
+            Self::RetryAfter(d) | Self::UnavailableFor(d) => Some(d),
+            Self::None | Self::DoNotRetry => None,
+        }
+    }
+}
+
+/// What one attempt was judged to be. Made once, by a [`Classify`](super::Classify).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verdict {
+    class: Class,
+    hint: Hint,
+}
+
+impl Verdict {
+    /// It worked.
+    #[inline]
+    pub const fn success() -> Self {
+        Self { class: Class::Success, hint: Hint::None }
+    }
+
+    /// Neither success nor failure: no policy counts it.
+    #[inline]
+    pub const fn ignore() -> Self {
+        Self { class: Class::Ignore, hint: Hint::None }
+    }
+
+    /// It failed in this way, with the [weight](FailureKind::default_weight) of that kind.
+    pub const fn failure(kind: FailureKind) -> Self {
+        Self { class: Class::Failure { kind, weight: kind.default_weight() }, hint: Hint::None }
+    }
+
+    /// The same, counting for `weight` under a breaker's rule of weighted failures. No effect on what is no failure.
+    #[must_use]
+    pub const fn weighing(mut self, weight: u32) -> Self {
+        if let Class::Failure { kind, .. } = self.class {
+            self.class = Class::Failure { kind, weight };
+        }
+        self
+    }
+
+    /// The same, with the server's word about trying again.
+    #[must_use]
+    pub const fn with_hint(mut self, hint: Hint) -> Self {
+        self.hint = hint;
+        self
+    }
+
+    /// The same, and the server says to wait this long.
+    #[must_use]
+    pub const fn with_retry_after(self, wait: Duration) -> Self {
+        self.with_hint(Hint::RetryAfter(wait))
+    }
+
+    /// Success, failure or neither.
+    #[inline]
+    pub const fn class(&self) -> Class {
+        self.class
+    }
+
+    /// The server's word about trying again.
+    pub const fn hint(&self) -> Hint {
+        self.hint
+    }
+
+    /// Whether it is a success.
+    #[inline]
+    pub const fn is_success(&self) -> bool {
+        matches!(self.class, Class::Success)
+    }
+
+    /// Whether it is a failure.
+    #[inline]
+    pub const fn is_failure(&self) -> bool {
+        matches!(self.class, Class::Failure { .. })
+    }
+
+    /// The kind of failure, if it is one.
+    #[inline]
+    pub const fn kind(&self) -> Option<FailureKind> {
+        match self.class {
+            Class::Failure { kind, .. } => Some(kind),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! How much of the load may be retries.
+use std::{fmt, sync::Arc, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    config::{ConfigError, human, require, require_some_time},
+    outcome::FailureKind,
+    sync::Mutex,
+    time::Instant,
+    window::TimeWindow,
+};
+
+/// Settings of a [`RetryBudget`].
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct RetryBudgetConfig {
+    /// Retries allowed for each first attempt in the window. 0.2 by default.
+    pub ratio: f64,
+    /// How long a first attempt counts. 10 s by default.
+    #[serde(with = "human")]
+    pub window: Duration,
+    /// Retries allowed each second whatever the traffic, so that a quiet client can retry at all. 10 by default.
+    pub min_per_second: u32,
+    /// What a retry takes from the budget. 1 by default.
+    pub cost: u32,
+    /// What a retry after a time-out takes: the other side is likely at work still. 2 by default.
+    pub timeout_cost: u32,
+}
+
+impl RetryBudgetConfig {
+    /// Sets the retries allowed for each first attempt.
+    #[must_use]
+    pub const fn ratio(mut self, ratio: f64) -> Self {
+        self.ratio = ratio;
+        self
+    }
+
+    /// Sets how long a first attempt counts.
+    #[must_use]
+    pub const fn window(mut self, window: Duration) -> Self {
+        self.window = window;
+        self
+    }
+
+    /// Sets the retries allowed each second whatever the traffic.
+    #[must_use]
+    pub const fn min_per_second(mut self, n: u32) -> Self {
+        self.min_per_second = n;
+        self
+    }
+
+    /// Sets what a retry takes, in general and after a time-out.
+    #[must_use]
+    pub const fn costs(mut self, cost: u32, timeout_cost: u32) -> Self {
+        self.cost = cost;
+        self.timeout_cost = timeout_cost;
+        self
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        require(self.ratio >= 0.0 && self.ratio <= 1000.0, "ratio", "must lie between 0 and 1000")?;
+        require_some_time(self.window, "window")?;
+        require(self.window <= Duration::from_secs(3600), "window", "must be at most 1h")?;
+        require(self.cost >= 1, "cost", "must be at least 1")?;
+        require(self.timeout_cost >= 1, "timeout_cost", "must be at least 1")?;
+        require(
+            self.ratio > 0.0 || self.min_per_second > 0,
+            "ratio",
+            "must be above 0, or `min_per_second` must be: this budget never allows a retry",
+        )
+    }
+}
+
+impl Default for RetryBudgetConfig {
+    fn default() -> Self {
+        Self { ratio: 0.2, window: Duration::from_secs(10), min_per_second: 10, cost: 1, timeout_cost: 2 }
+    }
+}
+
+/// A bound on what retries (and hedges) add to the load of one target. Clones share it: give one to every policy that calls
+/// the same target.
+///
+/// Why a budget, beside a limit of attempts? Three attempts each are harmless while one call in a thousand fails, and triple
+/// the load just when everything fails. The budget allows retries in proportion to first attempts, so that the worst case is
+/// `1 + ratio` calls for each request. After Finagle's `RetryBudget`: 20 % of the requests of 10 s, and 10 a second.
+#[derive(Clone)]
+pub struct RetryBudget(Arc<Inner>);
+
+struct Inner {
+    config: RetryBudgetConfig,
+    requests: TimeWindow,
+    /// What was taken. Behind a lock, so that look and take are one; only failed attempts come here.
+    taken: Mutex<TimeWindow>,
+}
+
+const BUCKETS: u32 = 10;
+
+/// A budget is never reset: all its events are of one epoch.
+const EPOCH: u32 = 0;
+
+impl RetryBudget {
+    /// A budget by these settings, full.
+    ///
+    /// # Errors
+    /// Where a setting breaks its rule.
+    pub fn new(config: RetryBudgetConfig) -> Result<Self, ConfigError> {
+        config.check()?;
+        Ok(Self(Arc::new(Inner {
+            config,
+            requests: TimeWindow::new(config.window, BUCKETS),
+            taken: Mutex::new(TimeWindow::new(config.window, BUCKETS)),
+        })))
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &RetryBudgetConfig {
+        &self.0.config
+    }
+
+    /// How many retries at cost 1 it would allow at `now`.
+    pub fn balance(&self, now: Instant) -> u64 {
+        self.0.balance(&self.0.taken.lock(), now).max(0.0) as u64
+    }
+
+    pub(crate) fn deposit(&self, now: Instant) {
+        self.0.requests.add(EPOCH, now, 1);
+    }
+
+    /// Takes what a retry after `kind` costs, if it is there.
+    pub(crate) fn withdraw(&self, now: Instant, kind: Option<FailureKind>) -> bool {
+        let config = &self.0.config;
+        let cost = if kind == Some(FailureKind::Timeout) { config.timeout_cost } else { config.cost };
+        let taken = self.0.taken.lock();
+        let allowed = self.0.balance(&taken, now) >= f64::from(cost);
+        if allowed {
+            taken.add(EPOCH, now, cost);
+        }
+        allowed
+    }
+}
+
+impl Inner {
+    fn balance(&self, taken: &TimeWindow, now: Instant) -> f64 {
+        let earned = self.requests.sum(EPOCH, now) as f64 * self.config.ratio;
+        let floor = f64::from(self.config.min_per_second) * self.config.window.as_secs_f64();
+        earned + floor - taken.sum(EPOCH, now) as f64
+    }
+}
+
+impl fmt::Debug for RetryBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RetryBudget").field("config", &self.0.config).finish_non_exhaustive()
+    }
+}

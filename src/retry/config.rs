@@ -1,0 +1,154 @@
+//! Settings of a retry.
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    backoff::BackoffConfig,
+    config::{ConfigError, human, require, require_some_time},
+    outcome::{FailureKind, KindSet},
+};
+
+/// Settings of a [`Retry`](super::Retry): plain data, from code or from a document.
+///
+/// ```
+/// use steadfast::retry::RetryConfig;
+///
+/// let config: RetryConfig = toml::from_str(r#"
+///     max_attempts = 5
+///     max_elapsed = "30s"
+///     backoff = { base = "50ms", cap = "2s", jitter = "equal" }
+/// "#).unwrap();
+/// assert_eq!(config.max_attempts, 5);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct RetryConfig {
+    /// At most this many calls in all; 1 never repeats. 3 by default.
+    pub max_attempts: u32,
+    /// The delays between them.
+    pub backoff: BackoffConfig,
+    /// No attempt starts later than this after the first. None by default.
+    #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
+    pub max_elapsed: Option<Duration>,
+    /// The kinds of failure to retry. By default all but `client`, `cancelled` and `panic`.
+    pub retry_on: KindSet,
+    /// The longest wait that a server may ask for; asked for a longer one, the retry gives up at once. 60 s by default.
+    #[serde(with = "human")]
+    pub max_hint: Duration,
+    /// Whether refusals of this crate's own policies are retried, if they say when to come back and that is not later than
+    /// `max_hint`. Off by default: an open breaker means "stop asking".
+    pub retry_rejections: bool,
+    /// Whether to repeat attempts also inside an attempt of another retry, which multiplies them. Off by default.
+    pub retry_nested: bool,
+    /// Whether operations may run twice. On by default; off, only failures that prove that nothing was sent are retried.
+    /// One operation is marked by [`not_idempotent`](crate::call::not_idempotent).
+    pub idempotent: bool,
+}
+
+impl RetryConfig {
+    /// For somebody who waits: 3 attempts, 50 ms growing to 500 ms, 3 s in all.
+    pub fn interactive() -> Self {
+        Self {
+            backoff: BackoffConfig::default().between(Duration::from_millis(50), Duration::from_millis(500)),
+            max_elapsed: Some(Duration::from_secs(3)),
+            max_hint: Duration::from_secs(2),
+            ..Self::default()
+        }
+    }
+
+    /// For work that nobody waits for: 10 attempts, 500 ms growing to a minute.
+    pub fn batch() -> Self {
+        Self {
+            max_attempts: 10,
+            backoff: BackoffConfig::default().between(Duration::from_millis(500), Duration::from_secs(60)),
+            max_hint: Duration::from_secs(300),
+            ..Self::default()
+        }
+    }
+
+    /// Sets the number of calls in all.
+    #[must_use]
+    pub const fn max_attempts(mut self, n: u32) -> Self {
+        self.max_attempts = n;
+        self
+    }
+
+    /// Sets the delays.
+    #[must_use]
+    pub const fn backoff(mut self, backoff: BackoffConfig) -> Self {
+        self.backoff = backoff;
+        self
+    }
+
+    /// Sets the total time.
+    #[must_use]
+    pub const fn max_elapsed(mut self, total: Duration) -> Self {
+        self.max_elapsed = Some(total);
+        self
+    }
+
+    /// Sets the kinds of failure to retry.
+    #[must_use]
+    pub const fn retry_on(mut self, kinds: KindSet) -> Self {
+        self.retry_on = kinds;
+        self
+    }
+
+    /// Sets the longest wait that a server may ask for.
+    #[must_use]
+    pub const fn max_hint(mut self, longest: Duration) -> Self {
+        self.max_hint = longest;
+        self
+    }
+
+    /// Sets whether refusals of this crate's own policies are retried.
+    #[must_use]
+    pub const fn retry_rejections(mut self, yes: bool) -> Self {
+        self.retry_rejections = yes;
+        self
+    }
+
+    /// Sets whether to repeat attempts inside an attempt of another retry.
+    #[must_use]
+    pub const fn retry_nested(mut self, yes: bool) -> Self {
+        self.retry_nested = yes;
+        self
+    }
+
+    /// Sets whether operations may run twice.
+    #[must_use]
+    pub const fn idempotent(mut self, yes: bool) -> Self {
+        self.idempotent = yes;
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        require(self.max_attempts >= 1, "max_attempts", "must be at least 1")?;
+        self.backoff.check().map_err(|e| e.within("backoff"))?;
+        if let Some(total) = self.max_elapsed {
+            require_some_time(total, "max_elapsed")?;
+        }
+        require(!self.retry_on.is_empty(), "retry_on", "must name at least one kind of failure")
+    }
+}
+
+impl Default for RetryConfig {
+    fn default() -> Self {
+        let kinds = KindSet::ALL
+            .without(FailureKind::Client)
+            .without(FailureKind::Cancelled)
+            .without(FailureKind::Panic);
+        Self {
+            max_attempts: 3,
+            backoff: BackoffConfig::default(),
+            max_elapsed: None,
+            retry_on: kinds,
+            max_hint: Duration::from_secs(60),
+            retry_rejections: false,
+            retry_nested: false,
+            idempotent: true,
+        }
+    }
+}

@@ -1,0 +1,24 @@
+//! The primitives of the lock-free rooms: std's, or loom's when a model is checked (`--cfg loom`).
+#[cfg(loom)]
+pub(crate) use loom::sync::{
+    Mutex as RawMutex, MutexGuard,
+    atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
+};
+#[cfg(not(loom))]
+pub(crate) use std::sync::{
+    Mutex as RawMutex, MutexGuard,
+    atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
+};
+
+/// A mutex that a panic elsewhere does not poison: what it guards is put in order before anything foreign runs.
+pub(crate) struct Mutex<T>(RawMutex<T>);
+
+impl<T> Mutex<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self(RawMutex::new(value))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}

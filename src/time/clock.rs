@@ -1,0 +1,139 @@
+//! The clock that every policy asks.
+use std::{fmt, future::Future, pin::Pin, sync::Arc, sync::OnceLock, time::Duration};
+
+use super::{Instant, ManualClock, Sleep, instant::nanos, manual};
+
+/// Where a policy reads the time and waits for it.
+///
+/// A closed type over a few kinds, so that no type parameter reaches your structs and neither tokio's clock nor the
+/// manual one costs an allocation. The default, [`Clock::tokio`], obeys `tokio::time::pause`.
+#[derive(Clone, Debug, Default)]
+pub struct Clock(pub(super) Kind);
+
+#[derive(Clone, Default)]
+pub(super) enum Kind {
+    #[default]
+    Tokio,
+    #[cfg(feature = "quanta")]
+    Quanta(quanta::Clock),
+    Manual(Arc<manual::Shared>),
+    Foreign(Arc<dyn TimeSource>),
+}
+
+/// A clock of your own, for [`Clock::from_source`]: a simulator's, a game's, a replayed log's.
+///
+/// `now` must never go back.
+pub trait TimeSource: Send + Sync {
+    /// The time now.
+    fn now(&self) -> Instant;
+    /// A future that is ready once [`now`](Self::now) is `at` or later.
+    fn sleep_until(&self, at: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+}
+
+/// A clock starts this far after its origin, so that "before the first reading" is a number too: a runtime whose time
+/// was paused before the origin was taken reads less than it.
+const BIAS: Duration = Duration::from_secs(3600);
+
+impl Clock {
+    /// tokio's clock: the system's monotonic time, or the paused time of a test. Waiting needs a tokio runtime with time
+    /// enabled; reading does not.
+    pub const fn tokio() -> Self {
+        Self(Kind::Tokio)
+    }
+
+    /// Reads the processor's time-stamp counter where it is invariant (about 10 ns a reading, against 22 ns), and the
+    /// system's monotonic time where it is not. Waits on tokio's timers; does not obey `tokio::time::pause`.
+    ///
+    /// The first call in a process calibrates the counter, which takes up to 200 ms: make it at start-up.
+    #[cfg(feature = "quanta")]
+    pub fn quanta() -> Self {
+        Self(Kind::Quanta(quanta::Clock::new()))
+    }
+
+    /// A clock that stands still until the [`ManualClock`] moves it.
+    pub fn manual() -> (Self, ManualClock) {
+        let hand = ManualClock::new();
+        (hand.clock(), hand)
+    }
+
+    /// A clock over your own source of time.
+    pub fn from_source(source: impl TimeSource + 'static) -> Self {
+        Self(Kind::Foreign(Arc::new(source)))
+    }
+
+    /// The time now. Never goes back.
+    #[inline]
+    pub fn now(&self) -> Instant {
+        match &self.0 {
+            Kind::Tokio => tokio_now(),
+            #[cfg(feature = "quanta")]
+            Kind::Quanta(q) => Instant::from_nanos(q.delta_as_nanos(0, q.raw())),
+            Kind::Manual(m) => m.now(),
+            Kind::Foreign(s) => s.now(),
+        }
+    }
+
+    /// A future that is ready once `d` has passed.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost when it is dropped.
+    pub fn sleep(&self, d: Duration) -> Sleep {
+        self.sleep_until(self.now() + d)
+    }
+
+    /// `at` on tokio's clock, for its timers.
+    pub(super) fn tokio_deadline(&self, at: Instant) -> tokio::time::Instant {
+        match &self.0 {
+            Kind::Tokio => tokio_instant(at),
+            _ => tokio_instant(tokio_now() + (at - self.now())),
+        }
+    }
+
+    /// A future that is ready at `at`, or at once if that is past.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost when it is dropped.
+    pub fn sleep_until(&self, at: Instant) -> Sleep {
+        Sleep::new(self, at)
+    }
+}
+
+fn origin() -> std::time::Instant {
+    static ORIGIN: OnceLock<std::time::Instant> = OnceLock::new();
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the system's clock")]
+    *ORIGIN.get_or_init(std::time::Instant::now)
+}
+
+#[inline]
+fn tokio_now() -> Instant {
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads tokio's clock")]
+    let now = tokio::time::Instant::now().into_std();
+    let origin = origin();
+    let since = match now.checked_duration_since(origin) {
+        Some(after) => BIAS.saturating_add(after),
+        None => BIAS.saturating_sub(origin.duration_since(now)),
+    };
+    Instant::from_nanos(nanos(since))
+}
+
+/// `at`, an instant of [`tokio_now`], on tokio's clock.
+pub(super) fn tokio_instant(at: Instant) -> tokio::time::Instant {
+    let since = Duration::from_nanos(at.as_nanos());
+    let std = match since.checked_sub(BIAS) {
+        Some(after) => origin() + after,
+        None => origin().checked_sub(BIAS - since).unwrap_or_else(origin),
+    };
+    tokio::time::Instant::from_std(std)
+}
+
+impl fmt::Debug for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Tokio => "Tokio",
+            #[cfg(feature = "quanta")]
+            Kind::Quanta(_) => "Quanta",
+            Kind::Manual(_) => "Manual",
+            Kind::Foreign(_) => "Foreign",
+        })
+    }
+}

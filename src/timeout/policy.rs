@@ -1,0 +1,110 @@
+//! The policy.
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    task::Poll,
+    time::Duration,
+};
+
+use super::TimeoutEvent;
+use crate::{
+    call::{self, Attempt, CallContext, Deadline, Explanation, Layer, Operation, Policy},
+    config::Name,
+    observe::{Events, Subscription},
+    outcome::{CallError, Outcome, PolicyKind, TimedOut},
+    time::{Clock, Instant, Sleep},
+};
+
+/// Gives what is inside it a bounded time.
+///
+/// The time counts from the moment when the work first waits: work that is ready at once reads no clock and arms no timer.
+/// The deadline travels inwards, so an inner time-out is clipped to what is left of an outer one. Clones share events.
+#[derive(Clone, Debug)]
+pub struct Timeout {
+    limit: Duration,
+    name: Option<Name>,
+    clock: Clock,
+    events: Events<TimeoutEvent>,
+}
+
+impl Timeout {
+    /// At most `limit`. Zero lets the work be polled once; [`Duration::MAX`] never fires.
+    pub fn new(limit: Duration) -> Self {
+        Self { limit, name: None, clock: Clock::tokio(), events: Events::new() }
+    }
+
+    /// The same with a name, for errors and events.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<Name>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// The same on another clock.
+    #[must_use]
+    pub fn with_clock(mut self, clock: &Clock) -> Self {
+        self.clock = clock.clone();
+        self
+    }
+
+    /// The limit.
+    pub fn limit(&self) -> Duration {
+        self.limit
+    }
+
+    /// Its events from now on.
+    pub fn events(&self) -> Subscription<TimeoutEvent> {
+        self.events.subscribe()
+    }
+
+    /// Runs `operation` with nothing but this time-out around it.
+    ///
+    /// # Errors
+    /// The operation's own, or the time-out.
+    ///
+    /// # Cancel safety
+    /// Dropped, it drops the operation.
+    #[inline]
+    pub async fn call<O: Operation>(&self, operation: O) -> Result<O::Output, CallError<O::Error>> {
+        call::call_alone(self, operation).await
+    }
+}
+
+impl Policy for Timeout {
+    #[inline]
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome<A::Output, A::Error> {
+        let deadline = Deadline::new(&self.clock, self.limit, cx);
+        {
+            let mut work = pin!(inner.attempt(cx.until(&deadline)));
+            let mut timer = pin!(None::<Sleep>);
+            let answered = poll_fn(|cx| {
+                if let Poll::Ready(outcome) = work.as_mut().poll(cx) {
+                    return Poll::Ready(Some(outcome));
+                }
+                if timer.is_none() {
+                    let at = deadline.at();
+                    if at == Instant::FAR_FUTURE {
+                        return Poll::Pending;
+                    }
+                    timer.set(Some(self.clock.sleep_until(at)));
+                }
+                match timer.as_mut().as_pin_mut().map(|timer| timer.poll(cx)) {
+                    Some(Poll::Ready(())) => Poll::Ready(None),
+                    _ => Poll::Pending,
+                }
+            })
+            .await;
+            if let Some(outcome) = answered {
+                return outcome;
+            }
+        } // the work is dropped here, before anybody hears of the time-out
+        let after = deadline.given();
+        self.events.send(self.name.as_ref(), deadline.at(), || TimeoutEvent::TimedOut { after });
+        Outcome::timed_out(TimedOut { name: self.name.clone(), after })
+    }
+
+    fn describe(&self, explanation: &mut Explanation) {
+        let settings = format!("at most {:?}", self.limit);
+        explanation.push(Layer::new(PolicyKind::Timeout, self.name.clone(), settings).with_timeout(self.limit));
+    }
+}

@@ -1,0 +1,78 @@
+//! Counters over a sliding time, in buckets: memory and a record do not grow with the traffic.
+//!
+//! Shared by the breaker's time windows and the retry budget. Lock-free: a bucket is one atomic that holds the tick it
+//! counts for beside the count, so a stale bucket is replaced and a current one increased by the same compare-and-set.
+use std::time::Duration;
+
+use crate::{
+    sync::{AtomicU64, Ordering},
+    time::{Instant, nanos},
+};
+
+/// Counts events in the last `span`, in `buckets` steps: an event at `t` counts up to `t + span - span/buckets`, and never at
+/// `t + span` or later.
+///
+/// Events belong to an epoch; those of another epoch than the one asked for are not counted, so a straggler from before a
+/// reset cannot be taken for news.
+pub(crate) struct TimeWindow {
+    width: u64,
+    buckets: Box<[AtomicU64]>,
+}
+
+/// A bucket holds, from the top: the epoch (8 bits), the tick, which is time divided by width (32), the count (24; it stops
+/// at its top).
+const COUNT: u64 = (1 << 24) - 1;
+
+impl TimeWindow {
+    /// `buckets` must be at least 1, `span` at least one nanosecond for each.
+    pub(crate) fn new(span: Duration, buckets: u32) -> Self {
+        let width = (nanos(span) / u64::from(buckets)).max(1);
+        Self { width, buckets: (0..buckets).map(|_| AtomicU64::new(0)).collect() }
+    }
+
+    /// The tick of `now`; from 1, so that an untouched bucket is old. Ticks wrap after 2^32 widths.
+    fn tick(&self, now: Instant) -> u32 {
+        (now.as_nanos() / self.width + 1) as u32
+    }
+
+    /// Counts `n` more at `now`.
+    pub(crate) fn add(&self, epoch: u32, now: Instant, n: u32) {
+        let tick = self.tick(now);
+        let key = key(epoch, tick);
+        let bucket = &self.buckets[tick as usize % self.buckets.len()];
+        let mut old = bucket.load(Ordering::Relaxed);
+        loop {
+            let count = if old & !COUNT == key {
+                (old & COUNT).saturating_add(u64::from(n)).min(COUNT)
+            } else if same_epoch(old, epoch) && tick.wrapping_sub(tick_of(old)) > u32::MAX / 2 {
+                return; // a later lap owns the bucket: this event is already too old to count
+            } else {
+                u64::from(n).min(COUNT)
+            };
+            match bucket.compare_exchange_weak(old, key | count, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// How many of this epoch were counted in the window that ends at `now`.
+    pub(crate) fn sum(&self, epoch: u32, now: Instant) -> u64 {
+        let tick = self.tick(now);
+        let live = self.buckets.len() as u32;
+        let buckets = self.buckets.iter().map(|b| b.load(Ordering::Acquire));
+        buckets.filter(|b| same_epoch(*b, epoch) && tick.wrapping_sub(tick_of(*b)) < live).map(|b| b & COUNT).sum()
+    }
+}
+
+fn key(epoch: u32, tick: u32) -> u64 {
+    u64::from(epoch as u8) << 56 | u64::from(tick) << 24
+}
+
+fn same_epoch(bucket: u64, epoch: u32) -> bool {
+    (bucket >> 56) as u8 == epoch as u8
+}
+
+fn tick_of(bucket: u64) -> u32 {
+    (bucket >> 24) as u32
+}
