@@ -3,6 +3,7 @@
 
 pub mod backoff;
 pub mod call;
+pub mod circuit_breaker;
 pub mod config;
 pub mod entropy;
 pub mod observe;

@@ -1,0 +1,115 @@
+//! The door without async: ask, call, record.
+use std::fmt;
+
+use super::{
+    policy::Inner,
+    state::Ticket,
+    tally::Mark,
+};
+use crate::{
+    outcome::{Class, FailureKind, Hint, Verdict},
+    time::Instant,
+};
+
+/// Leave to make one call, from [`CircuitBreaker::try_acquire`](super::CircuitBreaker::try_acquire).
+///
+/// [`record`](Self::record) what came of the call. Dropped unrecorded, the call counts as cancelled: it changes nothing, and a
+/// probe's place is free again. Recorded after the breaker has changed its state, it changes nothing either.
+#[must_use = "a permit that is dropped unrecorded counts as cancelled"]
+pub struct Permit<'a> {
+    breaker: &'a Inner,
+    /// None in shadow mode, where a call passes that would have been rejected: nothing comes of it.
+    ticket: Option<Ticket>,
+    /// Read only if slowness or late drops matter.
+    started: Option<Instant>,
+    /// Set while the operation runs, so that a panic in it is known from a panic elsewhere.
+    pub(super) running: bool,
+}
+
+impl<'a> Permit<'a> {
+    #[inline]
+    pub(super) fn new(breaker: &'a Inner, ticket: Option<Ticket>) -> Self {
+        let started = breaker.times_calls.then(|| breaker.clock.now());
+        Self { breaker, ticket, started, running: false }
+    }
+
+    /// Records what came of the call.
+    #[inline]
+    pub fn record(mut self, verdict: Verdict) {
+        let Some(ticket) = self.ticket.take() else { return };
+        self.breaker.record(ticket, self.started, verdict);
+    }
+}
+
+impl Inner {
+    #[inline]
+    fn record(&self, ticket: Ticket, started: Option<Instant>, verdict: Verdict) {
+        let failure = match verdict.class() {
+            Class::Ignore => return self.core.ignore(ticket),
+            Class::Success => None,
+            Class::Failure { kind, weight } => self.set.config.failures.contains(kind).then_some((kind, weight)),
+        };
+        let slow = match (started, self.set.config.trip.slow_call) {
+            (Some(started), Some(limit)) => self.clock.now() - started > limit,
+            _ => false,
+        };
+        if failure.is_none() && !slow {
+            self.core.success(&self.set, ticket, || self.clock.now());
+            if ticket.probe {
+                self.flush();
+            }
+            return;
+        }
+        self.record_bad(ticket, failure, slow, verdict.hint());
+    }
+
+    #[cold]
+    fn record_bad(&self, ticket: Ticket, failure: Option<(FailureKind, u32)>, slow: bool, hint: Hint) {
+        use super::CircuitBreakerEvent::{Failed, Slow};
+        let mut mark = Mark { slow, ..Mark::default() };
+        if let Some((kind, weight)) = failure {
+            (mark.failure, mark.weight) = (Some(kind), weight);
+            match hint {
+                Hint::UnavailableFor(d) => mark.unavailable = Some(d),
+                other => mark.retry_after = other.retry_after(),
+            }
+        }
+        if self.set.events.wanted() {
+            self.set.events.stage(self.clock.now(), || mark.failure.map_or(Slow, |kind| Failed { kind }));
+        }
+        self.core.bad(&self.set, ticket, mark, || self.clock.now());
+        self.flush();
+    }
+
+    #[cold]
+    fn record_drop(&self, ticket: Ticket, started: Option<Instant>, panicked: bool) {
+        let late = match (started, self.set.config.count_drop_after) {
+            (Some(started), Some(limit)) => self.clock.now() - started >= limit,
+            _ => false,
+        };
+        if panicked {
+            self.record(ticket, None, Verdict::failure(FailureKind::Panic));
+        } else if late {
+            // Counted because the setting says so, whatever the set of kinds.
+            let kind = FailureKind::Cancelled;
+            self.record_bad(ticket, Some((kind, kind.default_weight())), false, Hint::None);
+        } else {
+            self.core.ignore(ticket);
+        }
+    }
+}
+
+impl Drop for Permit<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.breaker.record_drop(ticket, self.started, self.running && std::thread::panicking());
+        }
+    }
+}
+
+impl fmt::Debug for Permit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").field("ticket", &self.ticket).finish_non_exhaustive()
+    }
+}

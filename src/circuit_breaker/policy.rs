@@ -1,0 +1,287 @@
+//! The breaker: the machine with a clock, a name and events around it.
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use super::{
+    CircuitBreakerConfig, CircuitBreakerEvent, Permit, State, WindowConfig,
+    state::{Core, Refusal, Setting},
+};
+use crate::{
+    call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
+    config::{ConfigError, Name},
+    entropy::Entropy,
+    observe::{Events, Subscription},
+    outcome::{CallError, Outcome, PolicyKind, Reason, Rejected},
+    time::{Clock, Instant},
+};
+
+/// Lets calls pass while they succeed, and rejects them for a while when too many fail.
+///
+/// A clone is the same breaker. One breaker stands for one other side: one service, one shard, one host.
+#[derive(Clone)]
+pub struct CircuitBreaker(Arc<Inner>);
+
+pub(super) struct Inner {
+    pub(super) core: Core,
+    pub(super) set: Setting,
+    pub(super) clock: Clock,
+    name: Option<Name>,
+    shadow: AtomicBool,
+    /// Whether a rule needs to know how long a call took.
+    pub(super) times_calls: bool,
+}
+
+/// What a breaker looks like at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// Its state. An open breaker whose time is over is open until a call comes.
+    pub state: State,
+    /// Calls, failures and slow calls in its window.
+    pub calls: u64,
+    /// Failures in its window.
+    pub failures: u64,
+    /// Slow calls in its window.
+    pub slow: u64,
+    /// Openings in a row.
+    pub openings: u32,
+    /// Calls rejected since it was made.
+    pub rejected: u64,
+    /// Since when it is open or isolated.
+    pub since: Option<Instant>,
+    /// How long it stays open yet.
+    pub retry_after: Option<Duration>,
+}
+
+impl CircuitBreaker {
+    /// A closed breaker by these settings.
+    ///
+    /// # Errors
+    /// Where a setting breaks its rule.
+    pub fn new(config: CircuitBreakerConfig) -> Result<Self, ConfigError> {
+        config.check()?;
+        Ok(Self::make(config, Clock::tokio(), Entropy::from_os(), None))
+    }
+
+    fn make(config: CircuitBreakerConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
+        Self(Arc::new(Inner {
+            core: Core::new(&config),
+            times_calls: config.trip.slow_call.is_some() || config.count_drop_after.is_some(),
+            set: Setting { config, entropy, events: Events::new() },
+            clock,
+            name,
+            shadow: AtomicBool::new(false),
+        }))
+    }
+
+    /// A new breaker of the same settings with a name, for errors and events.
+    #[must_use]
+    pub fn named(self, name: impl Into<Name>) -> Self {
+        Self::make(self.0.set.config, self.0.clock.clone(), self.0.set.entropy.clone(), Some(name.into()))
+    }
+
+    /// A new breaker of the same settings on another clock.
+    #[must_use]
+    pub fn with_clock(self, clock: &Clock) -> Self {
+        Self::make(self.0.set.config, clock.clone(), self.0.set.entropy.clone(), self.0.name.clone())
+    }
+
+    /// A new breaker of the same settings with other randomness for its jitter.
+    #[must_use]
+    pub fn with_entropy(self, entropy: &Entropy) -> Self {
+        Self::make(self.0.set.config, self.0.clock.clone(), entropy.clone(), self.0.name.clone())
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &CircuitBreakerConfig {
+        &self.0.set.config
+    }
+
+    /// Its name.
+    pub fn name(&self) -> Option<&str> {
+        self.0.name.as_ref().map(Name::as_str)
+    }
+
+    /// Its events from now on.
+    pub fn events(&self) -> Subscription<CircuitBreakerEvent> {
+        self.0.set.events.subscribe()
+    }
+
+    /// What it does with calls now.
+    pub fn state(&self) -> State {
+        self.0.core.word().state()
+    }
+
+    /// What it looks like now. Takes its lock for a moment: for dashboards, not for every call.
+    pub fn snapshot(&self) -> Snapshot {
+        let Inner { core, set, clock, .. } = &*self.0;
+        let now = clock.now();
+        let (openings, counts) = core.figures(&set.config, now);
+        let state = self.state();
+        Snapshot {
+            state,
+            calls: counts.calls,
+            failures: counts.failures,
+            slow: counts.slow,
+            openings,
+            rejected: core.rejected.load(Relaxed),
+            since: matches!(state, State::Open | State::Isolated).then(|| core.since()),
+            retry_after: (state == State::Open).then(|| core.until() - now),
+        }
+    }
+
+    /// Asks to make a call.
+    ///
+    /// # Errors
+    /// The rejection, with the state's reason and the time to come back.
+    #[inline]
+    pub fn try_acquire(&self) -> Result<Permit<'_>, Rejected> {
+        match self.0.core.admit_closed() {
+            Some(ticket) => Ok(Permit::new(&self.0, Some(ticket))),
+            None => self.0.acquire_unhealthy(),
+        }
+    }
+
+    /// Runs `operation` with nothing but this breaker around it; every `Err` is a failure.
+    ///
+    /// # Errors
+    /// The operation's own, or the rejection.
+    ///
+    /// # Cancel safety
+    /// Dropped, it drops the operation; the call counts as cancelled.
+    #[inline]
+    pub async fn call<O: Operation>(&self, operation: O) -> Result<O::Output, CallError<O::Error>> {
+        call::call_alone(self, operation).await
+    }
+
+    /// Opens it until somebody [closes](Self::close) it: it does not probe by itself.
+    pub fn isolate(&self) {
+        self.0.core.isolate(&self.0.set, self.0.clock.now());
+        self.0.flush();
+    }
+
+    /// Closes it, with an empty window. Earlier openings are remembered: should it open soon again, it stays open for longer.
+    pub fn close(&self) {
+        self.0.core.close_by_hand(&self.0.set, self.0.clock.now(), false);
+        self.0.flush();
+    }
+
+    /// Closes it and forgets all that was.
+    pub fn reset(&self) {
+        self.0.core.close_by_hand(&self.0.set, self.0.clock.now(), true);
+        self.0.flush();
+    }
+
+    /// Opens it for `d`, after which it probes.
+    pub fn force_open(&self, d: Duration) {
+        self.0.core.open_by_hand(&self.0.set, self.0.clock.now(), d);
+        self.0.flush();
+    }
+
+    /// Turns shadow mode on or off: on, it measures and changes its state as ever, but rejects nothing. For trying settings on
+    /// real traffic; its events tell what it would have done.
+    pub fn set_shadow(&self, on: bool) {
+        self.0.shadow.store(on, Relaxed);
+    }
+
+    /// Whether it is in shadow mode.
+    pub fn is_shadow(&self) -> bool {
+        self.0.shadow.load(Relaxed)
+    }
+}
+
+impl Inner {
+    #[cold]
+    fn acquire_unhealthy(&self) -> Result<Permit<'_>, Rejected> {
+        let admitted = self.core.admit(&self.set, &|| self.clock.now());
+        let result = match admitted {
+            Ok(ticket) => Ok(Permit::new(self, Some(ticket))),
+            Err(refusal) => {
+                self.core.rejected.fetch_add(1, crate::sync::Ordering::Relaxed);
+                if self.set.events.wanted() {
+                    self.set.events.stage(self.clock.now(), || CircuitBreakerEvent::Rejected);
+                }
+                if self.shadow.load(Relaxed) { Ok(Permit::new(self, None)) } else { Err(self.rejected(refusal)) }
+            }
+        };
+        self.flush();
+        result
+    }
+
+    fn rejected(&self, refusal: Refusal) -> Rejected {
+        let reject = |reason| Rejected::new(PolicyKind::CircuitBreaker, reason).named(self.name.clone());
+        match refusal {
+            Refusal::Open { since, rule, last, wait } => {
+                reject(Reason::CircuitOpen { since, rule, last }).with_retry_after(wait)
+            }
+            Refusal::Isolated { since } => reject(Reason::Isolated { since }),
+            Refusal::ProbesTaken => reject(Reason::ProbesTaken),
+        }
+    }
+
+    pub(super) fn flush(&self) {
+        self.set.events.flush(self.name.as_ref());
+    }
+}
+
+impl Policy for CircuitBreaker {
+    #[inline]
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome<A::Output, A::Error> {
+        let mut permit = match self.try_acquire() {
+            Ok(permit) => permit,
+            Err(rejected) => return Outcome::rejected(rejected),
+        };
+        let outcome = {
+            let mut work = pin!(inner.attempt(cx));
+            poll_fn(|task| {
+                permit.running = true;
+                let polled = work.as_mut().poll(task);
+                permit.running = false;
+                polled
+            })
+            .await
+        };
+        permit.record(outcome.verdict);
+        outcome
+    }
+
+    fn describe(&self, explanation: &mut Explanation) {
+        let CircuitBreakerConfig { window, min_calls, trip, open, .. } = &self.0.set.config;
+        let over = match window {
+            WindowConfig::Calls { calls } => format!("the last {calls} calls"),
+            WindowConfig::Time { time, .. } => format!("the last {time:?}"),
+        };
+        let percent = |share: f64| format!("{:.3}", share * 100.0).trim_end_matches(['0']).trim_end_matches('.').to_owned();
+        let rules: Vec<String> = [
+            trip.failure_rate.map(|r| format!("{} % failures over {over} (at least {min_calls})", percent(r))),
+            trip.slow_call_rate.map(|r| {
+                let slow = trip.slow_call.unwrap_or_default();
+                format!("{} % slower than {slow:?} over {over} (at least {min_calls})", percent(r))
+            }),
+            trip.consecutive_failures.map(|n| format!("{n} failures in a row")),
+            trip.weight.map(|w| format!("failures of weight {w} within {:?}", trip.weight_period.unwrap_or_default())),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        let settings = format!("opens on {}; for {:?} to {:?}", rules.join(", or "), open.base, open.cap);
+        explanation.push(Layer::new(PolicyKind::CircuitBreaker, self.0.name.clone(), settings));
+    }
+}
+
+impl fmt::Debug for CircuitBreaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CircuitBreaker")
+            .field("name", &self.0.name)
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
