@@ -12,6 +12,7 @@ mod sync;
 pub mod timeout;
 mod window;
 pub mod retry;
+pub mod throttling;
 pub mod time;
 
 pub use call::{BoxedPipeline, Pipeline};

@@ -1,0 +1,269 @@
+//! The concurrency limiter: the semaphore with a clock, a wait limit and events around it.
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use super::{
+    ConcurrencyLimitConfig, QueueOrder, ThrottlingEvent,
+    concurrency_config::check_capacity,
+    semaphore::{Semaphore, Wish},
+};
+use crate::{
+    call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
+    config::{ConfigError, Name},
+    observe::{Events, Subscription},
+    outcome::{CallError, Outcome, PolicyKind, Reason, Rejected},
+    time::{Clock, Instant},
+};
+
+/// Lets so many calls run at once: a bulkhead.
+///
+/// A clone is the same limiter; [`weighing`](Self::weighing) makes one whose calls take several places.
+#[derive(Clone)]
+pub struct ConcurrencyLimiter {
+    inner: Arc<Inner>,
+    weight: u32,
+}
+
+struct Inner {
+    config: ConcurrencyLimitConfig,
+    name: Option<Name>,
+    clock: Clock,
+    semaphore: Semaphore,
+    events: Events<ThrottlingEvent>,
+}
+
+impl ConcurrencyLimiter {
+    /// A limiter by these settings, with all its places free.
+    ///
+    /// # Errors
+    /// Where a setting breaks its rule.
+    pub fn new(config: ConcurrencyLimitConfig) -> Result<Self, ConfigError> {
+        config.check()?;
+        Ok(Self::make(config, Clock::tokio(), None))
+    }
+
+    fn make(config: ConcurrencyLimitConfig, clock: Clock, name: Option<Name>) -> Self {
+        let semaphore = Semaphore::new(config.capacity, config.queue, config.order);
+        Self { inner: Arc::new(Inner { config, name, clock, semaphore, events: Events::new() }), weight: 1 }
+    }
+
+    /// A new limiter of the same settings with a name, for errors and events.
+    #[must_use]
+    pub fn named(self, name: impl Into<Name>) -> Self {
+        Self::make(self.inner.config, self.inner.clock.clone(), Some(name.into()))
+    }
+
+    /// A new limiter of the same settings on another clock.
+    #[must_use]
+    pub fn with_clock(self, clock: &Clock) -> Self {
+        Self::make(self.inner.config, clock.clone(), self.inner.name.clone())
+    }
+
+    /// The same limiter, for calls that take `weight` places each.
+    #[must_use]
+    pub fn weighing(&self, weight: u32) -> Self {
+        Self { inner: self.inner.clone(), weight: weight.max(1) }
+    }
+
+    /// Its settings as they were given; see [`capacity`](Self::capacity) for what holds now.
+    pub fn config(&self) -> &ConcurrencyLimitConfig {
+        &self.inner.config
+    }
+
+    /// How many places it has now.
+    pub fn capacity(&self) -> u32 {
+        self.inner.semaphore.size().0
+    }
+
+    /// How many places are free; below zero after it was made smaller than what was taken.
+    pub fn available(&self) -> i64 {
+        self.inner.semaphore.free()
+    }
+
+    /// How many calls wait.
+    pub fn waiting(&self) -> usize {
+        self.inner.semaphore.size().1
+    }
+
+    /// Its events from now on.
+    pub fn events(&self) -> Subscription<ThrottlingEvent> {
+        self.inner.events.subscribe()
+    }
+
+    /// Changes the number of places while it is in use. Calls that run go on; a call that waits for more than there are now is
+    /// turned away.
+    ///
+    /// # Errors
+    /// If the capacity is zero; then nothing has changed.
+    pub fn resize(&self, capacity: u32) -> Result<(), ConfigError> {
+        check_capacity(capacity)?;
+        self.inner.semaphore.resize(capacity);
+        let Inner { events, name, clock, .. } = &*self.inner;
+        events.send(name.as_ref(), clock.now(), || ThrottlingEvent::LimitChanged);
+        Ok(())
+    }
+
+    /// Takes its place (or, [`weighing`](Self::weighing) more, its places) if they are free and nobody waits.
+    ///
+    /// # Errors
+    /// The rejection: [`Reason::QueueFull`], for this door has no queue, or [`Reason::TooLarge`].
+    #[inline]
+    pub fn try_acquire(&self) -> Result<ConcurrencyPermit<'_>, Rejected> {
+        if self.inner.semaphore.try_take(self.weight) {
+            Ok(ConcurrencyPermit { limiter: self, weight: self.weight })
+        } else {
+            Err(self.refuse_now())
+        }
+    }
+
+    /// Takes its place, or waits for it in the queue, for at most the configured `max_wait`.
+    ///
+    /// # Errors
+    /// The rejection: [`Reason::QueueFull`], [`Reason::WaitedTooLong`] or [`Reason::TooLarge`].
+    ///
+    /// # Cancel safety
+    /// Dropped while it waits, it leaves the queue; a place that it had been given in that moment goes to the next.
+    #[inline]
+    pub async fn acquire(&self) -> Result<ConcurrencyPermit<'_>, Rejected> {
+        if self.inner.semaphore.try_take(self.weight) {
+            return Ok(ConcurrencyPermit { limiter: self, weight: self.weight });
+        }
+        self.wait(None).await
+    }
+
+    async fn wait(&self, deadline: Option<Instant>) -> Result<ConcurrencyPermit<'_>, Rejected> {
+        let Inner { config, clock, semaphore, events, name } = &*self.inner;
+        let id = match semaphore.take_or_wait(self.weight) {
+            Ok(Wish::Granted) => return Ok(ConcurrencyPermit { limiter: self, weight: self.weight }),
+            Ok(Wish::Waits(id)) => id,
+            Err(reason) => return Err(self.rejected(reason)),
+        };
+        let mut place = Place { semaphore, id, weight: self.weight, settled: false };
+        let now = clock.now();
+        events.send(name.as_ref(), now, || ThrottlingEvent::Queued { wait: None });
+        let patience = now + config.max_wait;
+        let mut timer = pin!(clock.sleep_until(deadline.map_or(patience, |d| d.min(patience))));
+        let result = poll_fn(|cx| match semaphore.look(id, cx.waker()) {
+            Some(result) => Poll::Ready(Some(result)),
+            None => timer.as_mut().poll(cx).map(|()| None),
+        })
+        .await;
+        match result {
+            Some(result) => {
+                place.settled = true;
+                match result {
+                    Ok(()) => Ok(ConcurrencyPermit { limiter: self, weight: self.weight }),
+                    Err(reason) => Err(self.rejected(reason)),
+                }
+            }
+            None => Err(self.rejected(Reason::WaitedTooLong { limit: timer.deadline() - now })),
+        }
+    }
+
+    #[cold]
+    fn refuse_now(&self) -> Rejected {
+        self.rejected(if self.weight > self.capacity() { Reason::TooLarge } else { Reason::QueueFull })
+    }
+
+    #[cold]
+    fn rejected(&self, reason: Reason) -> Rejected {
+        let Inner { clock, events, name, .. } = &*self.inner;
+        if events.wanted() {
+            events.send(name.as_ref(), clock.now(), || ThrottlingEvent::Rejected { reason, retry_after: None });
+        }
+        Rejected::new(PolicyKind::ConcurrencyLimit, reason).named(name.clone())
+    }
+
+    /// Runs `operation` with nothing but this limiter around it.
+    ///
+    /// # Errors
+    /// The operation's own, or the rejection.
+    ///
+    /// # Cancel safety
+    /// Dropped, it drops the operation and gives its place to the next.
+    #[inline]
+    pub async fn call<O: Operation>(&self, operation: O) -> Result<O::Output, CallError<O::Error>> {
+        call::call_alone(self, operation).await
+    }
+}
+
+/// A place among the calls that run; free again when dropped.
+#[must_use = "a permit that is dropped at once limits nothing"]
+pub struct ConcurrencyPermit<'a> {
+    limiter: &'a ConcurrencyLimiter,
+    weight: u32,
+}
+
+impl Drop for ConcurrencyPermit<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.limiter.inner.semaphore.give_back(self.weight);
+    }
+}
+
+impl fmt::Debug for ConcurrencyPermit<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConcurrencyPermit").field("weight", &self.weight).finish_non_exhaustive()
+    }
+}
+
+/// A place in the queue, left when dropped.
+struct Place<'a> {
+    semaphore: &'a Semaphore,
+    id: u64,
+    weight: u32,
+    settled: bool,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.settled {
+            self.semaphore.leave(self.id, self.weight);
+        }
+    }
+}
+
+impl Policy for ConcurrencyLimiter {
+    #[inline]
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome<A::Output, A::Error> {
+        let permit = if self.inner.semaphore.try_take(self.weight) {
+            ConcurrencyPermit { limiter: self, weight: self.weight }
+        } else {
+            match self.wait(cx.deadline()).await {
+                Ok(permit) => permit,
+                Err(rejected) => return Outcome::rejected(rejected),
+            }
+        };
+        let outcome = inner.attempt(cx).await;
+        drop(permit);
+        outcome
+    }
+
+    fn describe(&self, explanation: &mut Explanation) {
+        let ConcurrencyLimitConfig { queue, max_wait, order, .. } = self.inner.config;
+        let mut settings = format!("{} at once", self.capacity());
+        if queue > 0 {
+            settings += &format!(", {queue} more wait up to {max_wait:?}");
+            if order == QueueOrder::NewestFirst {
+                settings += ", newest first";
+            }
+        }
+        explanation.push(Layer::new(PolicyKind::ConcurrencyLimit, self.inner.name.clone(), settings));
+    }
+}
+
+impl fmt::Debug for ConcurrencyLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConcurrencyLimiter")
+            .field("name", &self.inner.name)
+            .field("capacity", &self.capacity())
+            .field("available", &self.available())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,212 @@
+//! Permits with a queue: taken and given back by one atomic operation each while nobody waits.
+//!
+//! Unlike tokio's semaphore it can serve the newest first, bound its queue, and shrink below what is taken. The one word holds
+//! the free permits and a mark "somebody waits"; as both are in one word, a permit given back and a call that begins to wait cannot
+//! miss each other.
+use std::{
+    collections::{BTreeMap, HashMap},
+    task::Waker,
+};
+
+use super::QueueOrder;
+use crate::{
+    outcome::Reason,
+    sync::{AtomicI64, Mutex, Ordering},
+};
+
+pub(super) struct Semaphore {
+    /// Twice the free permits (below zero after a shrink), plus one if somebody waits.
+    word: AtomicI64,
+    queue: Mutex<Queue>,
+}
+
+struct Queue {
+    capacity: u32,
+    /// How many may wait.
+    limit: usize,
+    order: QueueOrder,
+    next_id: u64,
+    waiting: BTreeMap<u64, Waiting>,
+    /// What became of those that no longer wait but have not looked yet.
+    settled: HashMap<u64, Result<(), Reason>>,
+}
+
+struct Waiting {
+    permits: u32,
+    waker: Option<Waker>,
+}
+
+/// What became of a wish for permits.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    Granted,
+    Waits(u64),
+}
+
+impl Semaphore {
+    pub(super) fn new(capacity: u32, limit: u32, order: QueueOrder) -> Self {
+        let queue = Queue {
+            capacity,
+            limit: limit as usize,
+            order,
+            next_id: 0,
+            waiting: BTreeMap::new(),
+            settled: HashMap::new(),
+        };
+        Self { word: AtomicI64::new(i64::from(capacity) * 2), queue: Mutex::new(queue) }
+    }
+
+    /// Takes `n` permits if they are free and nobody waits.
+    #[inline]
+    pub(super) fn try_take(&self, n: u32) -> bool {
+        let want = i64::from(n) * 2;
+        let mut word = self.word.load(Ordering::Relaxed);
+        loop {
+            // An odd word: somebody waits, and nobody goes before.
+            if word & 1 != 0 || word < want {
+                return false;
+            }
+            match self.word.compare_exchange_weak(word, word - want, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(changed) => word = changed,
+            }
+        }
+    }
+
+    /// Gives `n` permits back.
+    #[inline]
+    pub(super) fn give_back(&self, n: u32) {
+        if self.word.fetch_add(i64::from(n) * 2, Ordering::AcqRel) & 1 != 0 {
+            self.serve();
+        }
+    }
+
+    /// Takes `n` permits, or joins the queue, or is turned away.
+    pub(super) fn take_or_wait(&self, n: u32) -> Result<Wish, Reason> {
+        let mut turned_away = None;
+        let mut queue = self.queue.lock();
+        if n > queue.capacity {
+            return Err(Reason::TooLarge);
+        }
+        let mut word = self.word.load(Ordering::Acquire);
+        loop {
+            let first = queue.waiting.is_empty() || queue.order == QueueOrder::NewestFirst;
+            let next = if first && word >> 1 >= i64::from(n) {
+                word - i64::from(n) * 2
+            } else if queue.limit == 0 || (queue.waiting.len() >= queue.limit && queue.order == QueueOrder::Fifo) {
+                return Err(Reason::QueueFull);
+            } else {
+                word | 1
+            };
+            match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) if next == word | 1 => break,
+                Ok(_) => return Ok(Wish::Granted),
+                Err(changed) => word = changed,
+            }
+        }
+        if queue.waiting.len() >= queue.limit
+            && let Some((oldest, waiting)) = queue.waiting.pop_first()
+        {
+            queue.settled.insert(oldest, Err(Reason::QueueFull));
+            turned_away = waiting.waker;
+        }
+        queue.next_id += 1;
+        let id = queue.next_id;
+        queue.waiting.insert(id, Waiting { permits: n, waker: None });
+        drop(queue);
+        if let Some(waker) = turned_away {
+            waker.wake();
+        }
+        Ok(Wish::Waits(id))
+    }
+
+    /// What became of `id`, if anything; otherwise it will be woken.
+    pub(super) fn look(&self, id: u64, waker: &Waker) -> Option<Result<(), Reason>> {
+        let mut queue = self.queue.lock();
+        if let Some(result) = queue.settled.remove(&id) {
+            return Some(result);
+        }
+        if let Some(waiting) = queue.waiting.get_mut(&id) {
+            waiting.waker = Some(waker.clone());
+        }
+        None
+    }
+
+    /// Leaves the queue; permits that were granted in the meantime go back.
+    pub(super) fn leave(&self, id: u64, n: u32) {
+        let mut queue = self.queue.lock();
+        let waited = queue.waiting.remove(&id).is_some();
+        let settled = queue.settled.remove(&id);
+        drop(queue);
+        if settled == Some(Ok(())) {
+            self.give_back(n);
+        } else if waited {
+            // It may have kept smaller wishes behind it waiting.
+            self.serve();
+        }
+    }
+
+    /// Changes the capacity. Permits that are out stay out: after a shrink none is given until enough are back.
+    pub(super) fn resize(&self, capacity: u32) {
+        let mut queue = self.queue.lock();
+        let grown = i64::from(capacity) - i64::from(queue.capacity);
+        queue.capacity = capacity;
+        self.word.fetch_add(grown * 2, Ordering::AcqRel);
+        // Wishes that can no longer come true do not wait for ever.
+        let hopeless: Vec<u64> =
+            queue.waiting.iter().filter(|(_, w)| w.permits > capacity).map(|(id, _)| *id).collect();
+        let mut wakers = Vec::new();
+        for id in hopeless {
+            wakers.extend(queue.waiting.remove(&id).and_then(|w| w.waker));
+            queue.settled.insert(id, Err(Reason::TooLarge));
+        }
+        drop(queue);
+        wakers.into_iter().for_each(Waker::wake);
+        self.serve();
+    }
+
+    /// Gives free permits to those who wait, in order, and takes the mark away when nobody is left.
+    #[cold]
+    fn serve(&self) {
+        let mut wakers = Vec::new();
+        let mut queue = self.queue.lock();
+        loop {
+            let next = match queue.order {
+                QueueOrder::Fifo => queue.waiting.first_key_value(),
+                QueueOrder::NewestFirst => queue.waiting.last_key_value(),
+            };
+            let Some((id, n)) = next.map(|(id, w)| (*id, i64::from(w.permits))) else {
+                self.word.fetch_and(!1, Ordering::AcqRel);
+                break;
+            };
+            let mut word = self.word.load(Ordering::Acquire);
+            let taken = loop {
+                if word >> 1 < n {
+                    break false;
+                }
+                match self.word.compare_exchange_weak(word, word - n * 2, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => break true,
+                    Err(changed) => word = changed,
+                }
+            };
+            if !taken {
+                break;
+            }
+            wakers.extend(queue.waiting.remove(&id).and_then(|w| w.waker));
+            queue.settled.insert(id, Ok(()));
+        }
+        drop(queue);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Free permits; below zero after a shrink.
+    pub(super) fn free(&self) -> i64 {
+        self.word.load(Ordering::Acquire) >> 1
+    }
+
+    /// The capacity, and how many wait.
+    pub(super) fn size(&self) -> (u32, usize) {
+        let queue = self.queue.lock();
+        (queue.capacity, queue.waiting.len())
+    }
+}
