@@ -1,5 +1,60 @@
-//! steadfast
+//! The cloud design patterns for async services: wrap outbound calls in a pipeline, and they stand fast.
+//!
+//! ```
+//! use std::time::Duration;
+//! use steadfast::{
+//!     Cause, Pipeline,
+//!     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
+//!     retry::{Retry, RetryConfig},
+//!     timeout::Timeout,
+//! };
+//!
+//! # async fn charge(_account: &str) -> Result<u32, std::io::Error> { Ok(7) }
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), steadfast::ConfigError> {
+//! let breaker = CircuitBreaker::new(CircuitBreakerConfig::default())?.named("payments");
+//! let payments = Pipeline::new()
+//!     .then(Timeout::new(Duration::from_secs(2))) //          outermost: the whole call
+//!     .then(Retry::new(RetryConfig::interactive())?) //       3 attempts, full jitter
+//!     .then(breaker.clone()) //                               each attempt is counted
+//!     .then(Timeout::new(Duration::from_millis(300))); //     innermost: one attempt
+//!
+//! let account = String::from("42");
+//! match payments.call(|| charge(&account)).await {
+//!     Ok(receipt) => assert_eq!(receipt, 7),
+//!     Err(error) => match error.cause() {
+//!         Cause::Operation(e) => eprintln!("failed {} times, last: {e}", error.attempts()),
+//!         Cause::Rejected(r) => eprintln!("not sent: {r}; try again in {:?}", error.retry_after()),
+//!         Cause::TimedOut(t) => eprintln!("{t}"),
+//!     },
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # Rooms
+//!
+//! | room | what is in it |
+//! |---|---|
+//! | [`call`] | [`Pipeline`], the operation, the policy trait, the context that travels |
+//! | [`timeout`] | a bounded time |
+//! | [`retry`] | again, when the failure passes; the retry budget |
+//! | [`circuit_breaker`] | not asking a service that fails |
+//! | [`throttling`] | how often, and how much at once; keyed by tenant |
+//! | [`standard`] | the ready-made stack from one document |
+//! | [`outcome`] | the verdict that all policies read, and the one flat error |
+//! | [`backoff`], [`entropy`], [`time`], [`config`], [`observe`] | delays, randomness, clocks, settings, events |
+//!
+//! # Features
+//!
+//! | feature | what it brings |
+//! |---|---|
+//! | `testing` | the scripted service, the drop-at-every-await harness |
+//! | `quanta` | `Clock::quanta`, which reads the time-stamp counter |
+//!
+//! None is on by default.
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod backoff;
 pub mod call;
@@ -8,13 +63,18 @@ pub mod config;
 pub mod entropy;
 pub mod observe;
 pub mod outcome;
-mod sync;
-pub mod timeout;
-mod window;
 pub mod retry;
+pub mod standard;
+mod sync;
+#[cfg(feature = "testing")]
+pub mod testing;
 pub mod throttling;
 pub mod time;
+pub mod timeout;
+mod window;
 
 pub use call::{BoxedPipeline, Pipeline};
 pub use config::{ConfigError, Name};
-pub use outcome::{CallError, Cause, Class, Classify, FailureKind, Hint, Outcome, PolicyKind, Reason, Rejected, Verdict};
+pub use outcome::{
+    CallError, Cause, Class, Classify, FailureKind, Hint, Outcome, PolicyKind, Reason, Rejected, Verdict,
+};

@@ -19,7 +19,7 @@ type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// struct Repository { calls: BoxedPipeline<String, std::io::Error> }
 ///
 /// let repository = Repository {
-///     calls: Pipeline::new().then(Timeout::new(std::time::Duration::from_secs(1)).unwrap()).boxed(),
+///     calls: Pipeline::new().then(Timeout::new(std::time::Duration::from_secs(1))).boxed(),
 /// };
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// assert_eq!(repository.calls.call(|| async { Ok("found".into()) }).await.unwrap(), "found");

@@ -10,9 +10,9 @@ use crate::{config::Name, outcome::PolicyKind};
 /// use std::time::Duration;
 ///
 /// let pipeline = Pipeline::new()
-///     .then(Timeout::new(Duration::from_secs(1)).unwrap())
+///     .then(Timeout::new(Duration::from_secs(1)))
 ///     .then(Retry::new(RetryConfig::default()).unwrap())
-///     .then(Timeout::new(Duration::from_secs(5)).unwrap());
+///     .then(Timeout::new(Duration::from_secs(5)));
 /// let explanation = pipeline.explain();
 /// assert!(explanation.warnings().iter().any(|w| w.contains("5s") && w.contains("1s")));
 /// println!("{explanation}");

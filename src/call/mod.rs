@@ -10,7 +10,7 @@
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 //! let pipeline = Pipeline::new()
-//!     .then(Timeout::new(Duration::from_secs(2)).unwrap())
+//!     .then(Timeout::new(Duration::from_secs(2)))
 //!     .then(Retry::new(RetryConfig::default()).unwrap());
 //! let name = String::from("steadfast");
 //! let length = pipeline.call(|| async { Ok::<_, std::io::Error>(name.len()) }).await;

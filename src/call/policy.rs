@@ -110,6 +110,22 @@ impl<P: Policy> Policy for Option<P> {
     }
 }
 
+/// A policy lent is the same policy.
+impl<P: Policy> Policy for &P {
+    #[inline]
+    fn around<A: Attempt>(
+        &self,
+        inner: A,
+        cx: CallContext<'_>,
+    ) -> impl Future<Output = Outcome<A::Output, A::Error>> + Send {
+        (**self).around(inner, cx)
+    }
+
+    fn describe(&self, explanation: &mut Explanation) {
+        (**self).describe(explanation);
+    }
+}
+
 /// A policy behind a shared pointer is the same policy.
 impl<P: Policy + ?Sized> Policy for std::sync::Arc<P> {
     #[inline]

@@ -244,7 +244,7 @@ impl CircuitBreakerConfig {
         self
     }
 
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         match self.window {
             WindowConfig::Calls { calls } => {
                 require((1..=MAX_WINDOW).contains(&calls), "window.calls", "must lie between 1 and 1000000")?;

@@ -71,7 +71,8 @@ impl CircuitBreaker {
         Ok(Self::make(config, Clock::tokio(), Entropy::from_os(), None))
     }
 
-    fn make(config: CircuitBreakerConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
+    /// For settings that were checked before.
+    pub(crate) fn make(config: CircuitBreakerConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
         Self(Arc::new(Inner {
             core: Core::new(&config),
             times_calls: config.trip.slow_call.is_some() || config.count_drop_after.is_some(),

@@ -61,7 +61,11 @@ impl de::Visitor<'_> for Text {
     }
 
     fn visit_str<E: de::Error>(self, text: &str) -> Result<Duration, E> {
-        humantime::parse_duration(text)
-            .map_err(|e| E::custom(format_args!("`{text}` is not a duration such as \"250ms\" or \"1h 30m\": {e}")))
+        parse(text)
     }
+}
+
+pub(crate) fn parse<E: de::Error>(text: &str) -> Result<Duration, E> {
+    humantime::parse_duration(text)
+        .map_err(|e| E::custom(format_args!("`{text}` is not a duration such as \"250ms\" or \"1h 30m\": {e}")))
 }

@@ -59,7 +59,7 @@ impl RetryBudgetConfig {
         self
     }
 
-    fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         require(self.ratio >= 0.0 && self.ratio <= 1000.0, "ratio", "must lie between 0 and 1000")?;
         require_some_time(self.window, "window")?;
         require(self.window <= Duration::from_secs(3600), "window", "must be at most 1h")?;
@@ -107,11 +107,16 @@ impl RetryBudget {
     /// Where a setting breaks its rule.
     pub fn new(config: RetryBudgetConfig) -> Result<Self, ConfigError> {
         config.check()?;
-        Ok(Self(Arc::new(Inner {
+        Ok(Self::make(config))
+    }
+
+    /// For settings that were checked before.
+    pub(crate) fn make(config: RetryBudgetConfig) -> Self {
+        Self(Arc::new(Inner {
             config,
             requests: TimeWindow::new(config.window, BUCKETS),
             taken: Mutex::new(TimeWindow::new(config.window, BUCKETS)),
-        })))
+        }))
     }
 
     /// Its settings.

@@ -124,7 +124,7 @@ impl RetryConfig {
         self
     }
 
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         require(self.max_attempts >= 1, "max_attempts", "must be at least 1")?;
         self.backoff.check().map_err(|e| e.within("backoff"))?;
         if let Some(total) = self.max_elapsed {

@@ -45,15 +45,13 @@ impl Retry {
     /// Where a setting breaks its rule.
     pub fn new(config: RetryConfig) -> Result<Self, ConfigError> {
         config.check()?;
-        Ok(Self(Arc::new(Inner {
-            config,
-            name: None,
-            clock: Clock::tokio(),
-            entropy: Entropy::from_os(),
-            budget: None,
-            delays: None,
-            events: Events::new(),
-        })))
+        Ok(Self::make(config, Clock::tokio(), Entropy::from_os(), None))
+    }
+
+    /// For settings that were checked before.
+    pub(crate) fn make(config: RetryConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
+        let events = Events::new();
+        Self(Arc::new(Inner { config, name, clock, entropy, budget: None, delays: None, events }))
     }
 
     /// The same with a name, for events.

@@ -48,7 +48,8 @@ impl ConcurrencyLimiter {
         Ok(Self::make(config, Clock::tokio(), None))
     }
 
-    fn make(config: ConcurrencyLimitConfig, clock: Clock, name: Option<Name>) -> Self {
+    /// For settings that were checked before.
+    pub(crate) fn make(config: ConcurrencyLimitConfig, clock: Clock, name: Option<Name>) -> Self {
         let semaphore = Semaphore::new(config.capacity, config.queue, config.order);
         Self { inner: Arc::new(Inner { config, name, clock, semaphore, events: Events::new() }), weight: 1 }
     }

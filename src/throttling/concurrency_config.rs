@@ -71,7 +71,7 @@ impl ConcurrencyLimitConfig {
         self
     }
 
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         check_capacity(self.capacity)?;
         require(
             self.queue == 0 || !self.max_wait.is_zero(),

@@ -67,7 +67,8 @@ impl RateLimiter {
         Ok(Self::make(&config, Clock::tokio(), None))
     }
 
-    fn make(config: &RateLimitConfig, clock: Clock, name: Option<Name>) -> Self {
+    /// For settings that were checked before.
+    pub(crate) fn make(config: &RateLimitConfig, clock: Clock, name: Option<Name>) -> Self {
         let quota = config.quota();
         let queue = Queue { quota, strict: Strict::new(&quota), next_id: 0, waiting: VecDeque::new() };
         Self(Arc::new(Inner {

@@ -146,7 +146,7 @@ impl RateLimitConfig {
         self
     }
 
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         self.quota().check()?;
         if self.mode == RateMode::Strict {
             require(self.burst.is_none(), "burst", "must be absent in strict mode, which knows no burst of its own")?;

@@ -1,0 +1,175 @@
+//! The one document.
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    circuit_breaker::CircuitBreakerConfig,
+    config::{ConfigError, human, require_some_time},
+    retry::{RetryBudgetConfig, RetryConfig},
+    throttling::{ConcurrencyLimitConfig, RateLimitConfig},
+};
+
+/// Settings of the [`Standard`](super::Standard) stack. An empty document is the default: time-outs of 30 s and 10 s, three
+/// attempts within a budget of 20 %, a breaker at one half, no limits. `false` switches a part off, `true` takes its defaults.
+///
+/// ```
+/// use steadfast::standard::StandardConfig;
+///
+/// let config: StandardConfig = toml::from_str("retry = false\nconcurrency_limit = true").unwrap();
+/// assert!(config.retry.is_none());
+/// assert_eq!(config.concurrency_limit.unwrap().capacity, 32);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct StandardConfig {
+    /// The time of the whole call. 30 s by default.
+    #[serde(with = "switch_time")]
+    pub timeout: Option<Duration>,
+    /// How often. No limit by default.
+    #[serde(with = "switch")]
+    pub rate_limit: Option<RateLimitConfig>,
+    /// How many at once. No limit by default.
+    #[serde(with = "switch")]
+    pub concurrency_limit: Option<ConcurrencyLimitConfig>,
+    /// Repeating what failed. On by default.
+    #[serde(with = "switch")]
+    pub retry: Option<RetryConfig>,
+    /// The bound on what retries add to the load. On by default.
+    #[serde(with = "switch")]
+    pub retry_budget: Option<RetryBudgetConfig>,
+    /// Rejecting while too much fails. On by default.
+    #[serde(with = "switch")]
+    pub circuit_breaker: Option<CircuitBreakerConfig>,
+    /// The time of each attempt. 10 s by default.
+    #[serde(with = "switch_time")]
+    pub attempt_timeout: Option<Duration>,
+}
+
+impl Default for StandardConfig {
+    fn default() -> Self {
+        Self {
+            timeout: Some(Duration::from_secs(30)),
+            rate_limit: None,
+            concurrency_limit: None,
+            retry: Some(RetryConfig::default()),
+            retry_budget: Some(RetryBudgetConfig::default()),
+            circuit_breaker: Some(CircuitBreakerConfig::default()),
+            attempt_timeout: Some(Duration::from_secs(10)),
+        }
+    }
+}
+
+impl StandardConfig {
+    /// Nothing at all: for building up in code.
+    pub const fn none() -> Self {
+        Self {
+            timeout: None,
+            rate_limit: None,
+            concurrency_limit: None,
+            retry: None,
+            retry_budget: None,
+            circuit_breaker: None,
+            attempt_timeout: None,
+        }
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        let Self { timeout, rate_limit, concurrency_limit, retry, retry_budget, circuit_breaker, attempt_timeout } = self;
+        for (time, field) in [(timeout, "timeout"), (attempt_timeout, "attempt_timeout")] {
+            time.map_or(Ok(()), |d| require_some_time(d, field))?;
+        }
+        let parts = [
+            ("rate_limit", rate_limit.map(|c| c.check())),
+            ("concurrency_limit", concurrency_limit.map(|c| c.check())),
+            ("retry", retry.map(|c| c.check())),
+            ("retry_budget", retry_budget.map(|c| c.check())),
+            ("circuit_breaker", circuit_breaker.map(|c| c.check())),
+        ];
+        parts.into_iter().try_for_each(|(part, checked)| checked.unwrap_or(Ok(())).map_err(|e| e.within(part)))
+    }
+}
+
+/// A part of the document that may be `true`, `false` or a table.
+mod switch {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+    use std::{fmt, marker::PhantomData};
+
+    pub(super) fn serialize<T: Serialize, S: Serializer>(part: &Option<T>, to: S) -> Result<S::Ok, S::Error> {
+        match part {
+            Some(part) => part.serialize(to),
+            None => to.serialize_bool(false),
+        }
+    }
+
+    pub(super) fn deserialize<'de, T, D>(from: D) -> Result<Option<T>, D::Error>
+    where
+        T: Deserialize<'de> + Default,
+        D: Deserializer<'de>,
+    {
+        from.deserialize_any(Switch(PhantomData))
+    }
+
+    struct Switch<T>(PhantomData<T>);
+
+    impl<'de, T: Deserialize<'de> + Default> de::Visitor<'de> for Switch<T> {
+        type Value = Option<T>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a table of settings, `true` for the defaults, or `false` for none")
+        }
+
+        fn visit_bool<E>(self, on: bool) -> Result<Self::Value, E> {
+            Ok(on.then(T::default))
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+            T::deserialize(de::value::MapAccessDeserializer::new(map)).map(Some)
+        }
+    }
+}
+
+/// A duration, or `false`.
+mod switch_time {
+    use super::{Duration, human};
+    use serde::{Deserializer, Serializer, de};
+    use std::fmt;
+
+    pub(super) fn serialize<S: Serializer>(time: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
+        match time {
+            Some(time) => human::serialize(time, to),
+            None => to.serialize_bool(false),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+        from.deserialize_any(Switch)
+    }
+
+    struct Switch;
+
+    impl de::Visitor<'_> for Switch {
+        type Value = Option<Duration>;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a duration with its unit, such as \"250ms\", or `false` for none")
+        }
+
+        fn visit_bool<E: de::Error>(self, on: bool) -> Result<Self::Value, E> {
+            if on { Err(E::invalid_type(de::Unexpected::Bool(true), &self)) } else { Ok(None) }
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            human::parse(text).map(Some)
+        }
+    }
+}

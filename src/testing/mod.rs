@@ -1,0 +1,1 @@
+//! For tests of services that use this crate, and of the crate itself.
