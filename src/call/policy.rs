@@ -39,7 +39,7 @@ pub trait Attempt: Send {
 ///
 /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
 /// let pipeline = steadfast::Pipeline::new().then(KillSwitch(AtomicBool::new(true)));
-/// let error = pipeline.call(|| async { Ok::<_, ()>(1) }).await.unwrap_err();
+/// let error = pipeline.call(|| async { Ok::<_, std::io::Error>(1) }).await.unwrap_err();
 /// assert_eq!(error.to_string(), "rejected by the kill switch: switched off");
 /// # });
 /// # impl std::fmt::Debug for KillSwitch { fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result { Ok(()) } }
