@@ -1,12 +1,8 @@
 //! The pipeline for a struct's field: its type names no policy.
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-use super::{
-    Attempt, CallContext, Explanation, Operation, Pipeline, Policy,
-    pipeline::finish,
-    policy::Judged,
-};
-use crate::outcome::{CallError, Classify, Outcome};
+use super::{Attempt, CallContext, Explanation, Ledger, Operation, Pipeline, Policy, policy::Judged};
+use crate::outcome::{CallError, Classify, ErrIsFailure, Outcome};
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -26,7 +22,7 @@ type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 /// # });
 /// ```
 pub struct BoxedPipeline<T, E> {
-    policy: Arc<dyn DynPolicy<T, E>>,
+    policies: Arc<dyn DynPolicy>,
     classify: Arc<dyn Classify<T, E>>,
 }
 
@@ -36,7 +32,9 @@ impl<P: Policy + 'static, C> Pipeline<P, C> {
     where
         C: Classify<T, E> + 'static,
     {
-        BoxedPipeline { policy: Arc::new((self.policy, self.name)), classify: Arc::new(self.classify) }
+        let Self { policy, classify, name } = self;
+        let policies = Pipeline { policy, classify: ErrIsFailure, name };
+        BoxedPipeline { policies: Arc::new(policies), classify: Arc::new(classify) }
     }
 }
 
@@ -49,21 +47,21 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
     /// # Cancel safety
     /// As [`Pipeline::call`].
     pub async fn call<O: Operation<Output = T, Error = E>>(&self, operation: O) -> Result<T, CallError<E>> {
-        let cx = CallContext::root().idempotent(operation.is_idempotent());
-        let mut judged = Judged { operation, classify: &*self.classify, attempts: 0 };
-        let outcome = self.policy.around_dyn(&mut judged, cx).await;
-        finish(outcome, judged.attempts)
+        let cx = CallContext::top(operation.is_idempotent());
+        let mut judged = Judged::new(operation, &*self.classify);
+        self.policies.around_dyn(&mut judged, cx).await;
+        judged.kept.into_result()
     }
 
     /// As [`Pipeline::explain`].
     pub fn explain(&self) -> Explanation {
-        self.policy.explain_dyn()
+        self.policies.explain_dyn()
     }
 }
 
 impl<T, E> Clone for BoxedPipeline<T, E> {
     fn clone(&self) -> Self {
-        Self { policy: self.policy.clone(), classify: self.classify.clone() }
+        Self { policies: self.policies.clone(), classify: self.classify.clone() }
     }
 }
 
@@ -73,48 +71,44 @@ impl<T, E> fmt::Debug for BoxedPipeline<T, E> {
     }
 }
 
-trait DynAttempt<T, E>: Send {
-    fn attempt_dyn<'a>(&'a mut self, cx: CallContext<'a>) -> BoxFuture<'a, Outcome<T, E>>;
+trait DynAttempt: Send {
+    fn attempt_dyn<'a>(&'a mut self, cx: CallContext<'a>) -> BoxFuture<'a, Outcome>;
+    fn ledger_dyn(&mut self) -> &mut dyn Ledger;
 }
 
-impl<A: Attempt> DynAttempt<A::Output, A::Error> for A {
-    fn attempt_dyn<'a>(&'a mut self, cx: CallContext<'a>) -> BoxFuture<'a, Outcome<A::Output, A::Error>> {
+impl<A: Attempt> DynAttempt for A {
+    fn attempt_dyn<'a>(&'a mut self, cx: CallContext<'a>) -> BoxFuture<'a, Outcome> {
         Box::pin(self.attempt(cx))
     }
-}
 
-struct Erased<'a, T, E>(&'a mut dyn DynAttempt<T, E>);
-
-impl<T: Send, E: Send> Attempt for Erased<'_, T, E> {
-    type Output = T;
-    type Error = E;
-
-    async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome<T, E> {
-        self.0.attempt_dyn(cx).await
+    fn ledger_dyn(&mut self) -> &mut dyn Ledger {
+        self.ledger()
     }
 }
 
-trait DynPolicy<T, E>: Send + Sync {
-    fn around_dyn<'a>(
-        &'a self,
-        inner: &'a mut dyn DynAttempt<T, E>,
-        cx: CallContext<'a>,
-    ) -> BoxFuture<'a, Outcome<T, E>>;
+struct Erased<'a>(&'a mut dyn DynAttempt);
+
+impl Attempt for Erased<'_> {
+    async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome {
+        self.0.attempt_dyn(cx).await
+    }
+
+    fn ledger(&mut self) -> &mut dyn Ledger {
+        self.0.ledger_dyn()
+    }
+}
+
+trait DynPolicy: Send + Sync {
+    fn around_dyn<'a>(&'a self, inner: &'a mut dyn DynAttempt, cx: CallContext<'a>) -> BoxFuture<'a, Outcome>;
     fn explain_dyn(&self) -> Explanation;
 }
 
-impl<P: Policy, T: Send, E: Send> DynPolicy<T, E> for (P, Option<crate::config::Name>) {
-    fn around_dyn<'a>(
-        &'a self,
-        inner: &'a mut dyn DynAttempt<T, E>,
-        cx: CallContext<'a>,
-    ) -> BoxFuture<'a, Outcome<T, E>> {
-        Box::pin(self.0.around(Erased(inner), cx))
+impl<P: Policy, C: Send + Sync> DynPolicy for Pipeline<P, C> {
+    fn around_dyn<'a>(&'a self, inner: &'a mut dyn DynAttempt, cx: CallContext<'a>) -> BoxFuture<'a, Outcome> {
+        Box::pin(self.policy.around(Erased(inner), cx))
     }
 
     fn explain_dyn(&self) -> Explanation {
-        let mut explanation = Explanation::new(self.1.clone());
-        self.0.describe(&mut explanation);
-        explanation
+        self.explain()
     }
 }

@@ -11,71 +11,101 @@ use crate::time::{Clock, Instant};
 /// It is handed inwards, from policy to policy to operation. To carry it into a pipeline that the operation itself calls,
 /// take it with [`Pipeline::call_with`](super::Pipeline::call_with) as an [`AttemptInfo`] and enter the inner pipeline by
 /// [`Pipeline::call_within`](super::Pipeline::call_within).
+///
+/// One pointer to a chain of frames, each kept in the future of the policy that added it: nothing is copied on the way in, and
+/// the questions, which only failures ask, walk outwards.
 #[derive(Clone, Copy, Debug)]
-pub struct CallContext<'a> {
-    attempt: u32,
-    retried: bool,
-    idempotent: bool,
-    deadline: Option<&'a Deadline<'a>>,
-    fixed: Option<Instant>,
+pub struct CallContext<'a>(&'a Frame<'a>);
+
+/// What one policy adds to the surroundings; lives in that policy's future. See [`CallContext::retrying`].
+#[derive(Debug)]
+pub struct Frame<'a> {
+    outer: Option<&'a Frame<'a>>,
+    adds: Adds<'a>,
+}
+
+#[derive(Debug)]
+enum Adds<'a> {
+    Top { idempotent: bool },
+    Attempt(u32),
+    Deadline(&'a Deadline<'a>),
+    Outside { attempt: AttemptInfo, idempotent: bool },
+}
+
+impl<'a> Frame<'a> {
+    /// The surroundings with this frame innermost.
+    pub const fn context(&'a self) -> CallContext<'a> {
+        CallContext(self)
+    }
+
+    fn outwards(&self) -> impl Iterator<Item = &Adds<'a>> {
+        std::iter::successors(Some(self), |frame| frame.outer).map(|frame| &frame.adds)
+    }
 }
 
 impl<'a> CallContext<'a> {
     /// The surroundings of a call that nothing surrounds.
-    pub const fn root() -> Self {
-        Self { attempt: 1, retried: false, idempotent: true, deadline: None, fixed: None }
+    #[inline]
+    pub fn top(idempotent: bool) -> CallContext<'static> {
+        static MANY: Frame<'static> = Frame { outer: None, adds: Adds::Top { idempotent: true } };
+        static ONCE: Frame<'static> = Frame { outer: None, adds: Adds::Top { idempotent: false } };
+        CallContext(if idempotent { &MANY } else { &ONCE })
     }
 
     /// The number of the attempt, from 1.
-    pub const fn attempt(&self) -> u32 {
-        self.attempt
+    pub fn attempt(self) -> u32 {
+        let number = self.0.outwards().find_map(|adds| match adds {
+            Adds::Attempt(n) => Some(*n),
+            _ => None,
+        });
+        number.unwrap_or(1)
     }
 
     /// Whether a retry stands around this: then an inner one leaves the attempts to it.
-    pub const fn is_retried(&self) -> bool {
-        self.retried
+    #[inline]
+    pub fn is_retried(self) -> bool {
+        self.0.outwards().any(|adds| match adds {
+            Adds::Attempt(_) => true,
+            Adds::Outside { attempt, .. } => attempt.retried,
+            Adds::Top { .. } | Adds::Deadline(_) => false,
+        })
     }
 
     /// Whether running the operation twice is as good as once.
-    pub const fn is_idempotent(&self) -> bool {
-        self.idempotent
+    pub fn is_idempotent(self) -> bool {
+        self.0.outwards().all(|adds| match adds {
+            Adds::Top { idempotent } | Adds::Outside { idempotent, .. } => *idempotent,
+            Adds::Attempt(_) | Adds::Deadline(_) => true,
+        })
     }
 
     /// When the call's time is over, if a time-out or a caller's deadline surrounds it. Reads the time-out's clock if that
     /// time-out has not yet started to count.
-    pub fn deadline(&self) -> Option<Instant> {
-        match (self.deadline.map(Deadline::at), self.fixed) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        }
+    pub fn deadline(self) -> Option<Instant> {
+        let deadlines = self.0.outwards().filter_map(|adds| match adds {
+            Adds::Deadline(deadline) => Some(deadline.at()),
+            Adds::Outside { attempt, .. } => attempt.deadline,
+            Adds::Top { .. } | Adds::Attempt(_) => None,
+        });
+        deadlines.min()
     }
 
-    /// The same, as attempt number `n` of a retry.
-    #[must_use]
-    pub const fn retrying(mut self, n: u32) -> Self {
-        self.attempt = n;
-        self.retried = true;
-        self
+    /// What a retry adds for attempt number `n`; keep it while that attempt runs, and hand its
+    /// [`context`](Frame::context) inwards.
+    #[inline]
+    pub const fn retrying(&self, n: u32) -> Frame<'a> {
+        Frame { outer: Some(self.0), adds: Adds::Attempt(n) }
     }
 
-    #[must_use]
-    pub(crate) const fn idempotent(mut self, is: bool) -> Self {
-        self.idempotent = is;
-        self
-    }
-
-    /// The same, with a nearer deadline around it.
-    #[must_use]
-    pub(crate) fn until<'b>(self, deadline: &'b Deadline<'b>) -> CallContext<'b>
-    where
-        'a: 'b,
-    {
-        CallContext { deadline: Some(deadline), ..self }
+    /// What a time-out adds.
+    #[inline]
+    pub(crate) const fn until(&self, deadline: &'a Deadline<'a>) -> Frame<'a> {
+        Frame { outer: Some(self.0), adds: Adds::Deadline(deadline) }
     }
 
     /// What of this an operation may keep: nothing borrowed, the deadline read.
-    pub fn info(&self) -> AttemptInfo {
-        AttemptInfo { number: self.attempt, retried: self.retried, deadline: self.deadline() }
+    pub fn info(self) -> AttemptInfo {
+        AttemptInfo { number: self.attempt(), retried: self.is_retried(), deadline: self.deadline() }
     }
 }
 
@@ -108,8 +138,9 @@ impl AttemptInfo {
         self.deadline.map(|at| at - now)
     }
 
-    pub(crate) fn context(&self) -> CallContext<'static> {
-        CallContext { attempt: 1, retried: self.retried, idempotent: true, deadline: None, fixed: self.deadline }
+    /// The outermost frame of a call inside this attempt.
+    pub(super) const fn frame(self, idempotent: bool) -> Frame<'static> {
+        Frame { outer: None, adds: Adds::Outside { attempt: self, idempotent } }
     }
 }
 
@@ -123,12 +154,13 @@ pub(crate) struct Deadline<'a> {
     /// Nanoseconds from the first question to the deadline.
     given: AtomicU64,
     clock: &'a Clock,
-    timeout: Duration,
+    timeout: &'a Duration,
     outer: CallContext<'a>,
 }
 
 impl<'a> Deadline<'a> {
-    pub(crate) fn new(clock: &'a Clock, timeout: Duration, outer: CallContext<'a>) -> Self {
+    #[inline]
+    pub(crate) const fn new(clock: &'a Clock, timeout: &'a Duration, outer: CallContext<'a>) -> Self {
         Self { at: AtomicU64::new(0), given: AtomicU64::new(0), clock, timeout, outer }
     }
 
@@ -138,7 +170,7 @@ impl<'a> Deadline<'a> {
         match self.at.load(Ordering::Relaxed) {
             0 => {
                 let now = self.clock.now();
-                let own = now + self.timeout;
+                let own = now + *self.timeout;
                 let at = self.outer.deadline().map_or(own, |outer| own.min(outer));
                 self.given.store((at - now).as_nanos() as u64, Ordering::Relaxed);
                 self.at.store(at.as_nanos().max(1), Ordering::Relaxed);
@@ -150,6 +182,6 @@ impl<'a> Deadline<'a> {
 
     /// How long the work was given: the time-out, or what was left of an outer one.
     pub(crate) fn given(&self) -> Duration {
-        Duration::from_nanos(self.given.load(Ordering::Relaxed)).min(self.timeout)
+        Duration::from_nanos(self.given.load(Ordering::Relaxed)).min(*self.timeout)
     }
 }

@@ -20,14 +20,16 @@
 mod boxed;
 mod context;
 mod explain;
+mod ledger;
 mod operation;
 mod pipeline;
 mod policy;
 
 pub use boxed::BoxedPipeline;
 pub(crate) use context::Deadline;
-pub use context::{AttemptInfo, CallContext};
+pub use context::{AttemptInfo, CallContext, Frame};
 pub use explain::{Explanation, Layer};
+pub use ledger::Ledger;
 pub use operation::{NotIdempotent, Operation, WithAttempt, not_idempotent};
 pub use pipeline::Pipeline;
 pub(crate) use pipeline::call_alone;

@@ -1,11 +1,13 @@
 //! Policies composed, outermost first.
+use std::future::Future;
+
 use super::{
     AttemptInfo, CallContext, Explanation, Identity, Operation, Policy, Stack, WithAttempt,
     policy::{ByMut, Judged},
 };
 use crate::{
     config::Name,
-    outcome::{CallError, Classify, ErrIsFailure, Outcome},
+    outcome::{CallError, Classify, ErrIsFailure},
 };
 
 /// Any policies in any order, outermost first, with one classifier.
@@ -72,11 +74,16 @@ impl<P: Policy, C> Pipeline<P, C> {
     /// Dropped, it drops the running attempt, gives back every permit, and counts nothing for or against the other side.
     /// Whether the operation had its effect is unknown, as with any dropped call.
     #[inline]
-    pub async fn call<O: Operation>(&self, operation: O) -> Result<O::Output, CallError<O::Error>>
+    pub fn call<O: Operation>(
+        &self,
+        operation: O,
+    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send
     where
         C: Classify<O::Output, O::Error>,
     {
-        self.run(operation, CallContext::root()).await
+        // Not an `async fn`, here and below: each one around another moves the result once more.
+        let cx = CallContext::top(operation.is_idempotent());
+        run(&self.policy, &self.classify, operation, cx)
     }
 
     /// As [`call`](Self::call), for a closure that is told the attempt's number and deadline.
@@ -86,13 +93,17 @@ impl<P: Policy, C> Pipeline<P, C> {
     ///
     /// # Cancel safety
     /// As [`call`](Self::call).
-    pub async fn call_with<T: Send, E: Send, F, Fut>(&self, operation: F) -> Result<T, CallError<E>>
+    #[inline]
+    pub fn call_with<T: Send, E: Send, F, Fut>(
+        &self,
+        operation: F,
+    ) -> impl Future<Output = Result<T, CallError<E>>> + Send
     where
         F: FnMut(AttemptInfo) -> Fut + Send,
         Fut: Future<Output = Result<T, E>> + Send,
         C: Classify<T, E>,
     {
-        self.run(WithAttempt(operation), CallContext::root()).await
+        self.call(WithAttempt(operation))
     }
 
     /// As [`call`](Self::call), inside an attempt of another pipeline: its deadline holds here too, and a retry here leaves
@@ -112,19 +123,8 @@ impl<P: Policy, C> Pipeline<P, C> {
     where
         C: Classify<O::Output, O::Error>,
     {
-        self.run(operation, outer.context()).await
-    }
-
-    #[inline]
-    async fn run<O: Operation>(
-        &self,
-        operation: O,
-        cx: CallContext<'_>,
-    ) -> Result<O::Output, CallError<O::Error>>
-    where
-        C: Classify<O::Output, O::Error>,
-    {
-        run(&self.policy, &self.classify, operation, cx).await
+        let frame = outer.frame(operation.is_idempotent());
+        run(&self.policy, &self.classify, operation, frame.context()).await
     }
 
     /// What stands around a call, in order, with warnings where the order or the settings will hurt.
@@ -136,34 +136,23 @@ impl<P: Policy, C> Pipeline<P, C> {
 }
 
 #[inline]
-async fn run<P: Policy, C, O: Operation>(
+async fn run<P: Policy, C: Classify<O::Output, O::Error>, O: Operation>(
     policy: &P,
     classify: &C,
     operation: O,
     cx: CallContext<'_>,
-) -> Result<O::Output, CallError<O::Error>>
-where
-    C: Classify<O::Output, O::Error>,
-{
-    let cx = cx.idempotent(operation.is_idempotent());
-    let mut judged = Judged { operation, classify, attempts: 0 };
-    let outcome = policy.around(ByMut(&mut judged), cx).await;
-    finish(outcome, judged.attempts)
+) -> Result<O::Output, CallError<O::Error>> {
+    let mut judged = Judged::new(operation, classify);
+    policy.around(ByMut(&mut judged), cx).await;
+    judged.kept.into_result()
 }
 
 /// The door of a single policy: a call with nothing else around it, where every `Err` is a failure.
 #[inline]
-pub(crate) async fn call_alone<P: Policy, O: Operation>(
+pub(crate) fn call_alone<P: Policy, O: Operation>(
     policy: &P,
     operation: O,
-) -> Result<O::Output, CallError<O::Error>> {
-    run(policy, &ErrIsFailure, operation, CallContext::root()).await
-}
-
-#[inline]
-pub(super) fn finish<T, E>(outcome: Outcome<T, E>, attempts: u32) -> Result<T, CallError<E>> {
-    match outcome.result {
-        Ok(value) => Ok(value),
-        Err(cause) => Err(CallError::new(cause, outcome.verdict, attempts, outcome.history)),
-    }
+) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
+    let cx = CallContext::top(operation.is_idempotent());
+    run(policy, &ErrIsFailure, operation, cx)
 }

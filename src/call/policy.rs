@@ -1,24 +1,29 @@
 //! What stands around an operation: one trait for the crate's policies and for yours.
 use std::future::Future;
 
-use super::{CallContext, Explanation, Operation};
-use crate::outcome::{Classify, Outcome};
+use super::{CallContext, Explanation, Ledger, Operation, ledger::Kept};
+use crate::outcome::{Classify, Outcome, Rejected};
 
 /// One attempt as a policy sees it: it may be made, and made again; its value cannot be touched.
 pub trait Attempt: Send {
-    /// What the operation gives.
-    type Output: Send;
-    /// What the operation fails with.
-    type Error: Send;
-
     /// Makes the attempt.
-    fn attempt(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome<Self::Output, Self::Error>> + Send;
+    fn attempt(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send;
+
+    /// What is kept of the call.
+    fn ledger(&mut self) -> &mut dyn Ledger;
+
+    /// Refuses to make it: a policy returns what this gives.
+    #[cold]
+    fn refuse(&mut self, rejected: Rejected) -> Outcome {
+        self.ledger().reject(rejected);
+        Outcome::Rejected
+    }
 }
 
 /// Something that stands around attempts: it may let them pass, refuse them, repeat them, or cut them short.
 ///
 /// A policy of your own is this one trait. Its contract: call `inner.attempt` for each attempt, hand the outcome outwards as
-/// it is or make one with [`Outcome::rejected`]; hold no lock across the await; give back whatever it holds when its future is
+/// it is, or refuse with [`Attempt::refuse`]; hold no lock across the await; give back whatever it holds when its future is
 /// dropped.
 ///
 /// ```
@@ -29,9 +34,9 @@ pub trait Attempt: Send {
 /// struct KillSwitch(AtomicBool);
 ///
 /// impl Policy for KillSwitch {
-///     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome<A::Output, A::Error> {
+///     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
 ///         if self.0.load(Ordering::Relaxed) {
-///             return Outcome::rejected(Rejected::new(PolicyKind::Custom("kill switch"), Reason::Custom("switched off")));
+///             return inner.refuse(Rejected::new(PolicyKind::Custom("kill switch"), Reason::Custom("switched off")));
 ///         }
 ///         inner.attempt(cx).await
 ///     }
@@ -50,7 +55,7 @@ pub trait Policy: Send + Sync {
         &self,
         inner: A,
         cx: CallContext<'_>,
-    ) -> impl Future<Output = Outcome<A::Output, A::Error>> + Send;
+    ) -> impl Future<Output = Outcome> + Send;
 
     /// Says what it is, for [`Pipeline::explain`](super::Pipeline::explain). By default it says nothing.
     fn describe(&self, _explanation: &mut Explanation) {}
@@ -66,7 +71,7 @@ impl Policy for Identity {
         &self,
         mut inner: A,
         cx: CallContext<'_>,
-    ) -> impl Future<Output = Outcome<A::Output, A::Error>> + Send {
+    ) -> impl Future<Output = Outcome> + Send {
         async move { inner.attempt(cx).await }
     }
 }
@@ -84,7 +89,7 @@ impl<P: Policy, Q: Policy> Policy for Stack<P, Q> {
         &self,
         inner: A,
         cx: CallContext<'_>,
-    ) -> impl Future<Output = Outcome<A::Output, A::Error>> + Send {
+    ) -> impl Future<Output = Outcome> + Send {
         self.outer.around(Through { policy: &self.inner, inner }, cx)
     }
 
@@ -96,7 +101,7 @@ impl<P: Policy, Q: Policy> Policy for Stack<P, Q> {
 
 /// A policy that may be absent: absent, it lets everything pass.
 impl<P: Policy> Policy for Option<P> {
-    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome<A::Output, A::Error> {
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         match self {
             Some(policy) => policy.around(inner, cx).await,
             None => inner.attempt(cx).await,
@@ -117,7 +122,7 @@ impl<P: Policy> Policy for &P {
         &self,
         inner: A,
         cx: CallContext<'_>,
-    ) -> impl Future<Output = Outcome<A::Output, A::Error>> + Send {
+    ) -> impl Future<Output = Outcome> + Send {
         (**self).around(inner, cx)
     }
 
@@ -133,7 +138,7 @@ impl<P: Policy + ?Sized> Policy for std::sync::Arc<P> {
         &self,
         inner: A,
         cx: CallContext<'_>,
-    ) -> impl Future<Output = Outcome<A::Output, A::Error>> + Send {
+    ) -> impl Future<Output = Outcome> + Send {
         (**self).around(inner, cx)
     }
 
@@ -149,12 +154,13 @@ struct Through<'a, P, A> {
 }
 
 impl<P: Policy, A: Attempt> Attempt for Through<'_, P, A> {
-    type Output = A::Output;
-    type Error = A::Error;
-
     #[inline]
-    fn attempt(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome<A::Output, A::Error>> + Send {
+    fn attempt(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
         self.policy.around(ByMut(&mut self.inner), cx)
+    }
+
+    fn ledger(&mut self) -> &mut dyn Ledger {
+        self.inner.ledger()
     }
 }
 
@@ -162,32 +168,45 @@ impl<P: Policy, A: Attempt> Attempt for Through<'_, P, A> {
 pub(super) struct ByMut<'a, A>(pub(super) &'a mut A);
 
 impl<A: Attempt> Attempt for ByMut<'_, A> {
-    type Output = A::Output;
-    type Error = A::Error;
-
     #[inline]
-    fn attempt(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome<A::Output, A::Error>> + Send {
+    fn attempt(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
         self.0.attempt(cx)
+    }
+
+    fn ledger(&mut self) -> &mut dyn Ledger {
+        self.0.ledger()
     }
 }
 
-/// The innermost attempt: the operation itself, and the verdict on it. It counts the attempts for the whole call, so that the
-/// count survives a time-out that drops everything between.
-pub(super) struct Judged<'c, O, C: ?Sized> {
-    pub(super) operation: O,
-    pub(super) classify: &'c C,
-    pub(super) attempts: u32,
+/// The innermost attempt: the operation itself, the verdict on it, and what is kept of both. It counts the attempts for the whole
+/// call, so that the count survives a time-out that drops everything between.
+pub(super) struct Judged<'c, O: Operation, C: ?Sized> {
+    operation: O,
+    classify: &'c C,
+    pub(super) kept: Kept<O::Output, O::Error>,
+}
+
+impl<'c, O: Operation, C: ?Sized> Judged<'c, O, C> {
+    #[inline]
+    pub(super) const fn new(operation: O, classify: &'c C) -> Self {
+        Self { operation, classify, kept: Kept::new() }
+    }
 }
 
 impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Attempt for Judged<'_, O, C> {
-    type Output = O::Output;
-    type Error = O::Error;
-
     #[inline]
-    async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome<O::Output, O::Error> {
-        self.attempts += 1;
+    async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome {
+        self.kept.attempts += 1;
         let result = self.operation.run(cx).await;
         let verdict = self.classify.classify(&result);
-        Outcome::answered(result, verdict)
+        match result {
+            Ok(value) if verdict.is_success() => self.kept.value = Some(value),
+            result => self.kept.failed(result, verdict),
+        }
+        Outcome::Judged(verdict.class())
+    }
+
+    fn ledger(&mut self) -> &mut dyn Ledger {
+        &mut self.kept
     }
 }

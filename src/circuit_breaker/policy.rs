@@ -19,7 +19,7 @@ use crate::{
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::{Events, Subscription},
-    outcome::{CallError, Outcome, PolicyKind, Reason, Rejected},
+    outcome::{CallError, Hint, Outcome, PolicyKind, Reason, Rejected, Verdict},
     time::{Clock, Instant},
 };
 
@@ -159,8 +159,11 @@ impl CircuitBreaker {
     /// # Cancel safety
     /// Dropped, it drops the operation; the call counts as cancelled.
     #[inline]
-    pub async fn call<O: Operation>(&self, operation: O) -> Result<O::Output, CallError<O::Error>> {
-        call::call_alone(self, operation).await
+    pub fn call<O: Operation>(
+        &self,
+        operation: O,
+    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
+        call::call_alone(self, operation)
     }
 
     /// Opens it until somebody [closes](Self::close) it: it does not probe by itself.
@@ -235,10 +238,10 @@ impl Inner {
 
 impl Policy for CircuitBreaker {
     #[inline]
-    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome<A::Output, A::Error> {
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         let mut permit = match self.try_acquire() {
             Ok(permit) => permit,
-            Err(rejected) => return Outcome::rejected(rejected),
+            Err(rejected) => return inner.refuse(rejected),
         };
         let outcome = {
             let mut work = pin!(inner.attempt(cx));
@@ -250,7 +253,8 @@ impl Policy for CircuitBreaker {
             })
             .await
         };
-        permit.record(outcome.verdict);
+        let hint = if outcome.is_failure() { inner.ledger().hint() } else { Hint::None };
+        permit.record(Verdict::of(outcome.class()).with_hint(hint));
         outcome
     }
 

@@ -27,44 +27,39 @@ pub use kind::{FailureKind, KindSet};
 pub use rejected::{PolicyKind, Reason, Rejected, TripRule};
 pub use verdict::{Class, Hint, Verdict};
 
-/// What one attempt came to, as policies hand it outwards: a verdict they read, a value they never touch.
-#[derive(Debug)]
-pub struct Outcome<T, E> {
-    pub(crate) result: Result<T, Cause<E>>,
-    pub(crate) verdict: Verdict,
-    pub(crate) history: Option<Box<History<E>>>,
+/// What one attempt came to, as policies hand it outwards: 8 bytes, of which nothing is the value.
+///
+/// The value, the error, a refusal and the server's hint stay where the operation ended; a policy that needs to know more asks
+/// the attempt's [`Ledger`](crate::call::Ledger).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Outcome {
+    /// The operation was run, and judged.
+    Judged(Class),
+    /// A policy refused to run the operation. That is nobody's failure: no policy counts it.
+    Rejected,
 }
 
-impl<T, E> Outcome<T, E> {
-    /// The operation came back with `result`, judged as `verdict`.
+impl Outcome {
+    /// What it was judged to be; [`Class::Ignore`] for a refusal.
     #[inline]
-    pub fn answered(result: Result<T, E>, verdict: Verdict) -> Self {
-        Self { result: result.map_err(Cause::Operation), verdict, history: None }
+    pub const fn class(self) -> Class {
+        match self {
+            Self::Judged(class) => class,
+            Self::Rejected => Class::Ignore,
+        }
     }
 
-    /// A policy refused to run the operation. Rejections are nobody's failure: the verdict is [`Class::Ignore`].
+    /// Whether it is a failure.
     #[inline]
-    pub fn rejected(rejected: Rejected) -> Self {
-        Self { result: Err(Cause::Rejected(rejected)), verdict: Verdict::ignore(), history: None }
+    pub const fn is_failure(self) -> bool {
+        matches!(self, Self::Judged(Class::Failure { .. }))
     }
 
-    /// A time-out dropped the operation. The verdict is a failure of kind [`FailureKind::Timeout`].
-    pub fn timed_out(timed_out: TimedOut) -> Self {
-        let verdict = Verdict::failure(FailureKind::Timeout);
-        Self { result: Err(Cause::TimedOut(timed_out)), verdict, history: None }
-    }
-
-    /// What it was judged to be.
+    /// The kind of failure, if it is one.
     #[inline]
-    pub fn verdict(&self) -> Verdict {
-        self.verdict
-    }
-
-    /// Why a policy of this crate refused to run the operation, if one did.
-    #[inline]
-    pub fn rejection(&self) -> Option<&Rejected> {
-        match &self.result {
-            Err(Cause::Rejected(rejected)) => Some(rejected),
+    pub const fn kind(self) -> Option<FailureKind> {
+        match self {
+            Self::Judged(Class::Failure { kind, .. }) => Some(kind),
             _ => None,
         }
     }

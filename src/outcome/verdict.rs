@@ -64,6 +64,12 @@ impl Verdict {
         Self { class: Class::Ignore, hint: Hint::None }
     }
 
+    /// Success, failure or neither, without a hint.
+    #[inline]
+    pub const fn of(class: Class) -> Self {
+        Self { class, hint: Hint::None }
+    }
+
     /// It failed in this way, with the [weight](FailureKind::default_weight) of that kind.
     pub const fn failure(kind: FailureKind) -> Self {
         Self { class: Class::Failure { kind, weight: kind.default_weight() }, hint: Hint::None }

@@ -11,11 +11,11 @@ use std::{
 use super::{RetryBudget, RetryConfig, RetryEvent, state::Failed};
 use crate::{
     backoff::{Backoff, Jitter},
-    call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
+    call::{self, Attempt, CallContext, Explanation, Layer, Ledger, Operation, Policy},
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::{Events, Subscription},
-    outcome::{CallError, Cause, FailureKind, History, Outcome, PolicyKind, Stop},
+    outcome::{CallError, Outcome, PolicyKind, Stop},
     time::{Clock, Instant},
 };
 
@@ -116,14 +116,17 @@ impl Retry {
     /// # Cancel safety
     /// Dropped, it drops the running attempt, and makes no other. What it took from the budget stays taken.
     #[inline]
-    pub async fn call<O: Operation>(&self, operation: O) -> Result<O::Output, CallError<O::Error>> {
-        call::call_alone(self, operation).await
+    pub fn call<O: Operation>(
+        &self,
+        operation: O,
+    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
+        call::call_alone(self, operation)
     }
 }
 
 impl Policy for Retry {
     #[inline]
-    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome<A::Output, A::Error> {
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         let this = &*self.0;
         if cx.is_retried() && !this.config.retry_nested {
             return inner.attempt(cx).await;
@@ -131,10 +134,11 @@ impl Policy for Retry {
         if let Some(budget) = &this.budget {
             budget.deposit(this.clock.now());
         }
-        let mut call = Call { retry: this, attempt: 1, started: None, delays: None, first: None };
+        let mut call = Call { retry: this, attempt: 1, started: None, delays: None };
         loop {
+            let frame = cx.retrying(call.attempt);
             let outcome = {
-                let mut work = pin!(inner.attempt(cx.retrying(call.attempt)));
+                let mut work = pin!(inner.attempt(frame.context()));
                 poll_fn(|task| {
                     let polled = work.as_mut().poll(task);
                     if polled.is_pending() && call.started.is_none() {
@@ -144,20 +148,16 @@ impl Policy for Retry {
                 })
                 .await
             };
-            if !outcome.verdict.is_failure() && outcome.rejection().is_none() {
+            if !outcome.is_failure() && outcome != Outcome::Rejected {
                 if call.attempt > 1 {
                     call.recovered();
                 }
                 return outcome;
             }
-            match call.failed(&outcome, cx) {
-                Ok(at) => {
-                    call.another(outcome);
-                    if let Some(at) = at {
-                        this.clock.sleep_until(at).await;
-                    }
-                }
-                Err(stop) => return call.give_up(outcome, stop),
+            match call.failed(outcome, inner.ledger(), cx) {
+                Some(Next::AtOnce) => {}
+                Some(Next::At(at)) => this.clock.sleep_until(at).await,
+                None => return outcome,
             }
         }
     }
@@ -182,28 +182,52 @@ impl Policy for Retry {
 }
 
 /// One call in the course of its attempts.
-struct Call<'a, E> {
+struct Call<'a> {
     retry: &'a Inner,
     attempt: u32,
     started: Option<Instant>,
     delays: Option<Delays>,
-    first: Option<First<E>>,
 }
 
-struct First<E> {
-    cause: Option<Cause<E>>,
-    kind: Option<FailureKind>,
+/// When the next attempt is made.
+enum Next {
+    AtOnce,
+    At(Instant),
 }
 
-impl<E> Call<'_, E> {
-    /// When to make the next attempt (`None`: at once), if there is to be one.
+impl Call<'_> {
+    /// An attempt failed: when to make the next, if there is to be one.
     #[cold]
-    fn failed<T>(&mut self, outcome: &Outcome<T, E>, cx: CallContext<'_>) -> Result<Option<Instant>, Stop> {
-        let Inner { config, clock, entropy, budget, events, name, .. } = self.retry;
+    fn failed(&mut self, outcome: Outcome, ledger: &mut dyn Ledger, cx: CallContext<'_>) -> Option<Next> {
+        let Inner { clock, events, name, config, .. } = self.retry;
+        let (attempt, kind) = (self.attempt, outcome.kind());
+        match self.next(outcome, ledger, cx) {
+            Ok((now, delay)) => {
+                events.send(name.as_ref(), now, || RetryEvent::Retrying { attempt, kind, delay });
+                ledger.again();
+                self.attempt += 1;
+                Some(if delay.is_zero() { Next::AtOnce } else { Next::At(now + delay) })
+            }
+            Err(stop) => {
+                let now = clock.now();
+                events.send(name.as_ref(), now, || RetryEvent::GaveUp { attempts: attempt, kind, stop });
+                // A first attempt that was never going to be repeated has no history worth a box.
+                if attempt > 1 || (stop != Stop::NotRetryable && config.max_attempts > 1) {
+                    ledger.gave_up(stop, self.started.map_or(Duration::ZERO, |started| now - started));
+                }
+                None
+            }
+        }
+    }
+
+    /// The wait before the next attempt, from now, or why there is none.
+    fn next(&mut self, outcome: Outcome, ledger: &dyn Ledger, cx: CallContext<'_>) -> Result<(Instant, Duration), Stop> {
+        let Inner { config, clock, entropy, budget, .. } = self.retry;
         let asked = config.may_follow(&Failed {
             attempt: self.attempt,
-            verdict: outcome.verdict,
-            rejection: outcome.rejection(),
+            kind: outcome.kind(),
+            hint: ledger.hint(),
+            rejection: ledger.rejection(),
             idempotent: cx.is_idempotent(),
         })?;
         let now = clock.now();
@@ -213,49 +237,17 @@ impl<E> Call<'_, E> {
             None => Box::new(Backoff::checked(config.backoff, entropy)),
         });
         let delay = config.delay(delays.next().ok_or(Stop::BackoffEnded)?, asked);
-        let at = now + delay;
-        config.fits(started, at, cx.deadline())?;
-        let kind = outcome.verdict.kind();
-        if budget.as_ref().is_some_and(|budget| !budget.withdraw(now, kind)) {
-            return Err(Stop::Budget);
+        config.fits(started, now + delay, cx.deadline())?;
+        match budget {
+            Some(budget) if !budget.withdraw(now, outcome.kind()) => Err(Stop::Budget),
+            _ => Ok((now, delay)),
         }
-        let attempt = self.attempt;
-        events.send(name.as_ref(), now, || RetryEvent::Retrying { attempt, kind, delay });
-        Ok((!delay.is_zero()).then_some(at))
-    }
-
-    fn another<T>(&mut self, outcome: Outcome<T, E>) {
-        if self.first.is_none() {
-            self.first = Some(First { kind: outcome.verdict.kind(), cause: outcome.result.err() });
-        }
-        self.attempt += 1;
     }
 
     #[cold]
     fn recovered(&self) {
         let Inner { clock, events, name, .. } = self.retry;
         events.send(name.as_ref(), clock.now(), || RetryEvent::Recovered { attempts: self.attempt });
-    }
-
-    #[cold]
-    fn give_up<T>(mut self, mut outcome: Outcome<T, E>, stop: Stop) -> Outcome<T, E> {
-        let Inner { clock, events, name, config, .. } = self.retry;
-        let now = clock.now();
-        let kind = outcome.verdict.kind();
-        events.send(name.as_ref(), now, || RetryEvent::GaveUp { attempts: self.attempt, kind, stop });
-        // A first attempt that was never going to be repeated has no history worth a box.
-        let plain = self.attempt == 1 && (stop == Stop::NotRetryable || config.max_attempts == 1);
-        if !plain && outcome.result.is_err() {
-            let first = self.first.take();
-            outcome.history = Some(Box::new(History {
-                first_kind: first.as_ref().map_or(kind, |f| f.kind),
-                first: first.and_then(|f| f.cause),
-                last_kind: kind,
-                elapsed: self.started.map_or(Duration::ZERO, |started| now - started),
-                stop,
-            }));
-        }
-        outcome
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 use super::RetryConfig;
 use crate::{
     backoff::Jitter,
-    outcome::{FailureKind, Hint, Rejected, Stop, Verdict},
+    outcome::{FailureKind, Hint, Rejected, Stop},
     time::Instant,
 };
 
@@ -12,7 +12,8 @@ use crate::{
 pub(super) struct Failed<'a> {
     /// The number of the attempt that failed, from 1.
     pub(super) attempt: u32,
-    pub(super) verdict: Verdict,
+    pub(super) kind: Option<FailureKind>,
+    pub(super) hint: Hint,
     pub(super) rejection: Option<&'a Rejected>,
     /// Whether the operation may run twice.
     pub(super) idempotent: bool,
@@ -27,7 +28,7 @@ impl RetryConfig {
                 _ => return Err(Stop::NotRetryable),
             },
             None => {
-                let kind = failed.verdict.kind().unwrap_or(FailureKind::Other);
+                let kind = failed.kind.unwrap_or(FailureKind::Other);
                 if !self.retry_on.contains(kind) {
                     return Err(Stop::NotRetryable);
                 }
@@ -35,10 +36,10 @@ impl RetryConfig {
                 if !(self.idempotent && failed.idempotent) && kind != FailureKind::Connect {
                     return Err(Stop::NotIdempotent);
                 }
-                if failed.verdict.hint() == Hint::DoNotRetry {
+                if failed.hint == Hint::DoNotRetry {
                     return Err(Stop::ToldNotTo);
                 }
-                failed.verdict.hint().retry_after()
+                failed.hint.retry_after()
             }
         };
         if failed.attempt >= self.max_attempts {

@@ -138,7 +138,7 @@ impl Standard {
 
 impl Policy for Standard {
     #[inline]
-    async fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> Outcome<A::Output, A::Error> {
+    async fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> Outcome {
         let Parts { timeout, rate_limit, concurrency_limit, retry, circuit_breaker, attempt_timeout } = &self.parts;
         let stack = Pipeline::new()
             .then(timeout)

@@ -189,8 +189,11 @@ impl ConcurrencyLimiter {
     /// # Cancel safety
     /// Dropped, it drops the operation and gives its place to the next.
     #[inline]
-    pub async fn call<O: Operation>(&self, operation: O) -> Result<O::Output, CallError<O::Error>> {
-        call::call_alone(self, operation).await
+    pub fn call<O: Operation>(
+        &self,
+        operation: O,
+    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
+        call::call_alone(self, operation)
     }
 }
 
@@ -232,13 +235,13 @@ impl Drop for Place<'_> {
 
 impl Policy for ConcurrencyLimiter {
     #[inline]
-    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome<A::Output, A::Error> {
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         let permit = if self.inner.semaphore.try_take(self.weight) {
             ConcurrencyPermit { limiter: self, weight: self.weight }
         } else {
             match self.wait(cx.deadline()).await {
                 Ok(permit) => permit,
-                Err(rejected) => return Outcome::rejected(rejected),
+                Err(rejected) => return inner.refuse(rejected),
             }
         };
         let outcome = inner.attempt(cx).await;

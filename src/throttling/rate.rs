@@ -370,14 +370,17 @@ impl RateLimiter {
     /// # Cancel safety
     /// Dropped while it waits for its turn, it gives its place back; later, the permit is used.
     #[inline]
-    pub async fn call<O: Operation>(&self, operation: O) -> Result<O::Output, CallError<O::Error>> {
-        call::call_alone(self, operation).await
+    pub fn call<O: Operation>(
+        &self,
+        operation: O,
+    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
+        call::call_alone(self, operation)
     }
 }
 
 impl Policy for RateLimiter {
     #[inline]
-    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome<A::Output, A::Error> {
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         let admitted = if self.0.max_wait.is_zero() {
             self.check()
         } else {
@@ -388,7 +391,7 @@ impl Policy for RateLimiter {
         };
         match admitted {
             Ok(()) => inner.attempt(cx).await,
-            Err(rejected) => Outcome::rejected(rejected),
+            Err(rejected) => inner.refuse(rejected),
         }
     }
 

@@ -11,7 +11,7 @@ use crate::{
     call::{self, Attempt, CallContext, Deadline, Explanation, Layer, Operation, Policy},
     config::Name,
     observe::{Events, Subscription},
-    outcome::{CallError, Outcome, PolicyKind, TimedOut},
+    outcome::{CallError, FailureKind, Outcome, PolicyKind, TimedOut, Verdict},
     time::{Clock, Instant, Sleep},
 };
 
@@ -65,17 +65,21 @@ impl Timeout {
     /// # Cancel safety
     /// Dropped, it drops the operation.
     #[inline]
-    pub async fn call<O: Operation>(&self, operation: O) -> Result<O::Output, CallError<O::Error>> {
-        call::call_alone(self, operation).await
+    pub fn call<O: Operation>(
+        &self,
+        operation: O,
+    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
+        call::call_alone(self, operation)
     }
 }
 
 impl Policy for Timeout {
     #[inline]
-    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome<A::Output, A::Error> {
-        let deadline = Deadline::new(&self.clock, self.limit, cx);
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+        let deadline = Deadline::new(&self.clock, &self.limit, cx);
+        let frame = cx.until(&deadline);
         {
-            let mut work = pin!(inner.attempt(cx.until(&deadline)));
+            let mut work = pin!(inner.attempt(frame.context()));
             let mut timer = pin!(None::<Sleep>);
             let answered = poll_fn(|cx| {
                 if let Poll::Ready(outcome) = work.as_mut().poll(cx) {
@@ -100,7 +104,8 @@ impl Policy for Timeout {
         } // the work is dropped here, before anybody hears of the time-out
         let after = deadline.given();
         self.events.send(self.name.as_ref(), deadline.at(), || TimeoutEvent::TimedOut { after });
-        Outcome::timed_out(TimedOut { name: self.name.clone(), after })
+        inner.ledger().time_out(TimedOut { name: self.name.clone(), after });
+        Outcome::Judged(Verdict::failure(FailureKind::Timeout).class())
     }
 
     fn describe(&self, explanation: &mut Explanation) {

@@ -1,0 +1,141 @@
+//! What is kept of a call where its operation ends: the value, and all that only failures have.
+use std::time::Duration;
+
+use crate::outcome::{
+    CallError, Cause, FailureKind, Hint, History, PolicyKind, Reason, Rejected, Stop, TimedOut, Verdict,
+};
+
+/// What a policy may read and write of the call it is part of, beyond the [`Outcome`](crate::Outcome): reached by
+/// [`Attempt::ledger`](super::Attempt::ledger), and only needed where something went wrong.
+///
+/// Implemented by this crate alone.
+pub trait Ledger: Send + sealed::Sealed {
+    /// The refusal that stands, if the last outcome is one.
+    fn rejection(&self) -> Option<&Rejected>;
+
+    /// What the server said, with the last failure, about calling it again.
+    fn hint(&self) -> Hint;
+
+    /// Puts a refusal in the place of whatever was there.
+    fn reject(&mut self, rejected: Rejected);
+
+    /// Puts a time-out in the place of whatever was there.
+    fn time_out(&mut self, timed_out: TimedOut);
+
+    /// Another attempt follows: the last outcome is over, and remembered if it was the call's first.
+    fn again(&mut self);
+
+    /// No other attempt follows, for this reason, after this time.
+    fn gave_up(&mut self, stop: Stop, elapsed: Duration);
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// The one ledger, in the future of the call.
+pub(super) struct Kept<T, E> {
+    pub(super) value: Option<T>,
+    /// How often the operation was started.
+    pub(super) attempts: u32,
+    /// Written by failures alone, so that a success moves none of it.
+    bad: Bad<E>,
+}
+
+struct Bad<E> {
+    cause: Option<Cause<E>>,
+    verdict: Verdict,
+    past: Option<Box<Past<E>>>,
+}
+
+/// What a retry leaves behind.
+struct Past<E> {
+    first: Option<Cause<E>>,
+    first_kind: Option<FailureKind>,
+    stopped: Option<(Stop, Duration)>,
+}
+
+impl<T, E> Kept<T, E> {
+    #[inline]
+    pub(super) const fn new() -> Self {
+        let bad = Bad { cause: None, verdict: Verdict::success(), past: None };
+        Self { value: None, attempts: 0, bad }
+    }
+
+    /// The operation came back with something that was not judged a success.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn failed(&mut self, result: Result<T, E>, verdict: Verdict) {
+        self.bad.verdict = verdict;
+        (self.value, self.bad.cause) = match result {
+            Ok(value) => (Some(value), None),
+            Err(error) => (None, Some(Cause::Operation(error))),
+        };
+    }
+
+    /// What the caller gets.
+    #[inline]
+    pub(super) fn into_result(mut self) -> Result<T, CallError<E>> {
+        match self.value.take() {
+            Some(value) => Ok(value),
+            None => Err(self.into_error()),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn into_error(self) -> CallError<E> {
+        let Bad { cause, verdict, past } = self.bad;
+        // Only a policy that neither made the attempt nor refused it leaves nothing at all.
+        let cause = cause.unwrap_or(Cause::Rejected(Rejected::new(
+            PolicyKind::Custom("policy"),
+            Reason::Custom("it neither made an attempt nor refused it"),
+        )));
+        let history = past.and_then(|past| {
+            let Past { first, first_kind, stopped } = *past;
+            let (stop, elapsed) = stopped?;
+            Some(Box::new(History { first, first_kind, last_kind: verdict.kind(), elapsed, stop }))
+        });
+        CallError::new(cause, verdict, self.attempts, history)
+    }
+}
+
+impl<T, E> sealed::Sealed for Kept<T, E> {}
+
+impl<T: Send, E: Send> Ledger for Kept<T, E> {
+    fn rejection(&self) -> Option<&Rejected> {
+        match &self.bad.cause {
+            Some(Cause::Rejected(rejected)) => Some(rejected),
+            _ => None,
+        }
+    }
+
+    fn hint(&self) -> Hint {
+        self.bad.verdict.hint()
+    }
+
+    fn reject(&mut self, rejected: Rejected) {
+        self.value = None;
+        self.bad.verdict = Verdict::ignore();
+        self.bad.cause = Some(Cause::Rejected(rejected));
+    }
+
+    fn time_out(&mut self, timed_out: TimedOut) {
+        self.value = None;
+        self.bad.verdict = Verdict::failure(FailureKind::Timeout);
+        self.bad.cause = Some(Cause::TimedOut(timed_out));
+    }
+
+    fn again(&mut self) {
+        self.value = None;
+        let first = self.bad.cause.take();
+        let first_kind = self.bad.verdict.kind();
+        self.bad.past.get_or_insert_with(|| Box::new(Past { first, first_kind, stopped: None }));
+    }
+
+    fn gave_up(&mut self, stop: Stop, elapsed: Duration) {
+        let first_kind = self.bad.verdict.kind();
+        let past = self.bad.past.get_or_insert_with(|| Box::new(Past { first: None, first_kind, stopped: None }));
+        past.stopped = Some((stop, elapsed));
+    }
+}
