@@ -65,6 +65,7 @@ pub mod observe;
 pub mod outcome;
 pub mod retry;
 pub mod standard;
+mod striped;
 mod sync;
 #[cfg(feature = "testing")]
 pub mod testing;

@@ -116,7 +116,10 @@ impl Explanation {
                         ));
                     }
                     if !has(inside, PolicyKind::Timeout) && !has(outside, PolicyKind::Timeout) {
-                        warnings.push(format!("{} has no time-out around its attempts: one that hangs is never retried", layer.title()));
+                        warnings.push(format!(
+                            "{} has no time-out around its attempts: one that hangs is never retried",
+                            layer.title()
+                        ));
                     }
                     if has(outside, PolicyKind::Retry) {
                         warnings.push(format!(

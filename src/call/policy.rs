@@ -51,11 +51,7 @@ pub trait Attempt: Send {
 /// ```
 pub trait Policy: Send + Sync {
     /// Runs `inner` under this policy.
-    fn around<A: Attempt>(
-        &self,
-        inner: A,
-        cx: CallContext<'_>,
-    ) -> impl Future<Output = Outcome> + Send;
+    fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send;
 
     /// Says what it is, for [`Pipeline::explain`](super::Pipeline::explain). By default it says nothing.
     fn describe(&self, _explanation: &mut Explanation) {}
@@ -67,12 +63,8 @@ pub struct Identity;
 
 impl Policy for Identity {
     #[inline]
-    fn around<A: Attempt>(
-        &self,
-        mut inner: A,
-        cx: CallContext<'_>,
-    ) -> impl Future<Output = Outcome> + Send {
-        async move { inner.attempt(cx).await }
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+        inner.attempt(cx).await
     }
 }
 
@@ -85,11 +77,7 @@ pub struct Stack<Outer, Inner> {
 
 impl<P: Policy, Q: Policy> Policy for Stack<P, Q> {
     #[inline]
-    fn around<A: Attempt>(
-        &self,
-        inner: A,
-        cx: CallContext<'_>,
-    ) -> impl Future<Output = Outcome> + Send {
+    fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
         self.outer.around(Through { policy: &self.inner, inner }, cx)
     }
 
@@ -118,11 +106,7 @@ impl<P: Policy> Policy for Option<P> {
 /// A policy lent is the same policy.
 impl<P: Policy> Policy for &P {
     #[inline]
-    fn around<A: Attempt>(
-        &self,
-        inner: A,
-        cx: CallContext<'_>,
-    ) -> impl Future<Output = Outcome> + Send {
+    fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
         (**self).around(inner, cx)
     }
 
@@ -134,11 +118,7 @@ impl<P: Policy> Policy for &P {
 /// A policy behind a shared pointer is the same policy.
 impl<P: Policy + ?Sized> Policy for std::sync::Arc<P> {
     #[inline]
-    fn around<A: Attempt>(
-        &self,
-        inner: A,
-        cx: CallContext<'_>,
-    ) -> impl Future<Output = Outcome> + Send {
+    fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
         (**self).around(inner, cx)
     }
 

@@ -1,11 +1,7 @@
 //! The door without async: ask, call, record.
 use std::fmt;
 
-use super::{
-    policy::Inner,
-    state::Ticket,
-    tally::Mark,
-};
+use super::{policy::Inner, state::Ticket, tally::Mark};
 use crate::{
     outcome::{Class, FailureKind, Hint, Verdict},
     time::Instant,

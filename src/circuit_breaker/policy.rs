@@ -133,7 +133,7 @@ impl CircuitBreaker {
             failures: counts.failures,
             slow: counts.slow,
             openings,
-            rejected: core.rejected.load(Relaxed),
+            rejected: core.rejected(),
             since: matches!(state, State::Open | State::Isolated).then(|| core.since()),
             retry_after: (state == State::Open).then(|| core.until() - now),
         }
@@ -203,23 +203,23 @@ impl CircuitBreaker {
 }
 
 impl Inner {
-    #[cold]
+    #[inline(never)]
     fn acquire_unhealthy(&self) -> Result<Permit<'_>, Rejected> {
-        let admitted = self.core.admit(&self.set, &|| self.clock.now());
-        let result = match admitted {
-            Ok(ticket) => Ok(Permit::new(self, Some(ticket))),
-            Err(refusal) => {
-                self.core.rejected.fetch_add(1, crate::sync::Ordering::Relaxed);
-                if self.set.events.wanted() {
-                    self.set.events.stage(self.clock.now(), || CircuitBreakerEvent::Rejected);
-                }
-                if self.shadow.load(Relaxed) { Ok(Permit::new(self, None)) } else { Err(self.rejected(refusal)) }
+        let admitted = self.core.admit(&self.set, || self.clock.now());
+        if self.set.events.wanted() {
+            if admitted.is_err() {
+                self.set.events.stage(self.clock.now(), || CircuitBreakerEvent::Rejected);
             }
-        };
-        self.flush();
-        result
+            self.flush();
+        }
+        match admitted {
+            Ok(ticket) => Ok(Permit::new(self, Some(ticket))),
+            Err(_) if self.shadow.load(Relaxed) => Ok(Permit::new(self, None)),
+            Err(refusal) => Err(self.rejected(refusal)),
+        }
     }
 
+    #[inline]
     fn rejected(&self, refusal: Refusal) -> Rejected {
         let reject = |reason| Rejected::new(PolicyKind::CircuitBreaker, reason).named(self.name.clone());
         match refusal {
@@ -264,7 +264,8 @@ impl Policy for CircuitBreaker {
             WindowConfig::Calls { calls } => format!("the last {calls} calls"),
             WindowConfig::Time { time, .. } => format!("the last {time:?}"),
         };
-        let percent = |share: f64| format!("{:.3}", share * 100.0).trim_end_matches(['0']).trim_end_matches('.').to_owned();
+        let percent =
+            |share: f64| format!("{:.3}", share * 100.0).trim_end_matches(['0']).trim_end_matches('.').to_owned();
         let rules: Vec<String> = [
             trip.failure_rate.map(|r| format!("{} % failures over {over} (at least {min_calls})", percent(r))),
             trip.slow_call_rate.map(|r| {

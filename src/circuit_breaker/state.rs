@@ -12,10 +12,11 @@ use crate::{
     entropy::Entropy,
     observe::Events,
     outcome::{FailureKind, TripRule},
+    striped::Striped,
     sync::{AtomicU32, AtomicU64, Mutex, Ordering},
     time::Instant,
 };
-use std::time::Duration;
+use std::{sync::OnceLock, time::Duration};
 
 /// What all calls of a breaker (and all breakers of one family) have in common.
 pub(super) struct Setting {
@@ -34,7 +35,8 @@ pub(super) struct Core {
     deadline: AtomicU64,
     /// The rule that opened it, and the kind of the last failure plus one, in a byte each.
     why: AtomicU32,
-    pub(super) rejected: AtomicU64,
+    /// Made when it first stops being closed.
+    rejections: OnceLock<Box<Striped>>,
     /// Nothing until something goes wrong: a healthy breaker of a large family stays small.
     inner: Mutex<Option<Box<Inner>>>,
 }
@@ -72,7 +74,7 @@ impl Core {
             until: AtomicU64::new(0),
             deadline: AtomicU64::new(0),
             why: AtomicU32::new(0),
-            rejected: AtomicU64::new(0),
+            rejections: OnceLock::new(),
             inner: Mutex::new(None),
         }
     }
@@ -89,13 +91,16 @@ impl Core {
     }
 
     /// Asks to make a call in whatever state. `now` is read only if it is needed.
-    #[cold]
-    pub(super) fn admit(&self, set: &Setting, now: &dyn Fn() -> Instant) -> Result<Ticket, Refusal> {
+    #[inline]
+    pub(super) fn admit(&self, set: &Setting, now: impl Fn() -> Instant) -> Result<Ticket, Refusal> {
         loop {
             let word = self.word();
             match word.state() {
                 State::Closed => return Ok(Ticket { generation: word.generation(), probe: false }),
-                State::Isolated => return Err(Refusal::Isolated { since: self.since() }),
+                State::Isolated => {
+                    self.count_rejection();
+                    return Err(Refusal::Isolated { since: self.since() });
+                }
                 State::Open => {
                     let (until, since, (rule, last)) = (load(&self.until), self.since(), self.why());
                     if self.word() != word {
@@ -103,6 +108,7 @@ impl Core {
                     }
                     let now = now();
                     if now < until {
+                        self.count_rejection();
                         return Err(Refusal::Open { since, rule, last, wait: until - now });
                     }
                     let mut inner = self.inner.lock();
@@ -126,6 +132,7 @@ impl Core {
                             }
                         }
                     } else if word.count() >= set.config.half_open.probes {
+                        self.count_rejection();
                         return Err(Refusal::ProbesTaken);
                     } else if self.replace(word, word.with_count(word.count() + 1)) {
                         return Ok(Ticket { generation: word.generation(), probe: true });
@@ -133,6 +140,16 @@ impl Core {
                 }
             }
         }
+    }
+
+    #[inline]
+    fn count_rejection(&self) {
+        self.rejections.get_or_init(|| Box::new(Striped::new())).increase();
+    }
+
+    /// How many calls were refused.
+    pub(super) fn rejected(&self) -> u64 {
+        self.rejections.get().map_or(0, |counter| counter.sum())
     }
 
     /// Gives back a ticket whose call came to nothing.
@@ -284,6 +301,10 @@ impl Core {
     /// Writes the state, in a new generation. Called under the lock, after everything that belongs to the state.
     fn enter(&self, state: State, count: u32) -> u32 {
         let word = Word::new(state, self.word().generation().wrapping_add(1), count);
+        if state != State::Closed {
+            // Now, so that no rejection has to allocate it.
+            self.rejections.get_or_init(|| Box::new(Striped::new()));
+        }
         // A concurrent compare-and-set of the old generation loses; whoever made it is late.
         self.word.store(word.0, Ordering::Release);
         word.generation()

@@ -136,10 +136,8 @@ impl RetryConfig {
 
 impl Default for RetryConfig {
     fn default() -> Self {
-        let kinds = KindSet::ALL
-            .without(FailureKind::Client)
-            .without(FailureKind::Cancelled)
-            .without(FailureKind::Panic);
+        let kinds =
+            KindSet::ALL.without(FailureKind::Client).without(FailureKind::Cancelled).without(FailureKind::Panic);
         Self {
             max_attempts: 3,
             backoff: BackoffConfig::default(),

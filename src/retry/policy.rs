@@ -4,7 +4,6 @@ use std::{
     future::{Future, poll_fn},
     pin::pin,
     sync::Arc,
-    task::Poll,
     time::Duration,
 };
 
@@ -221,7 +220,12 @@ impl Call<'_> {
     }
 
     /// The wait before the next attempt, from now, or why there is none.
-    fn next(&mut self, outcome: Outcome, ledger: &dyn Ledger, cx: CallContext<'_>) -> Result<(Instant, Duration), Stop> {
+    fn next(
+        &mut self,
+        outcome: Outcome,
+        ledger: &dyn Ledger,
+        cx: CallContext<'_>,
+    ) -> Result<(Instant, Duration), Stop> {
         let Inner { config, clock, entropy, budget, .. } = self.retry;
         let asked = config.may_follow(&Failed {
             attempt: self.attempt,

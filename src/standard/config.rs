@@ -76,7 +76,8 @@ impl StandardConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        let Self { timeout, rate_limit, concurrency_limit, retry, retry_budget, circuit_breaker, attempt_timeout } = self;
+        let Self { timeout, rate_limit, concurrency_limit, retry, retry_budget, circuit_breaker, attempt_timeout } =
+            self;
         for (time, field) in [(timeout, "timeout"), (attempt_timeout, "attempt_timeout")] {
             time.map_or(Ok(()), |d| require_some_time(d, field))?;
         }

@@ -229,7 +229,8 @@ impl Inner {
     /// Reserves the next turn for `n` permits. `None`: it is now.
     fn enqueue(&self, n: u32, now: u64, latest: u64) -> Result<Option<Place<'_>>, Rejected> {
         let mut queue = self.queue.lock();
-        let reserved = if n > queue.quota.largest() { Err(Duration::ZERO) } else { self.reserve(&mut queue, n, now, latest) };
+        let reserved =
+            if n > queue.quota.largest() { Err(Duration::ZERO) } else { self.reserve(&mut queue, n, now, latest) };
         let ready = match reserved {
             Ok(ready) => ready,
             Err(wait) => {

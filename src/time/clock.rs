@@ -1,7 +1,7 @@
 //! The clock that every policy asks.
 use std::{fmt, future::Future, pin::Pin, sync::Arc, sync::OnceLock, time::Duration};
 
-use super::{Instant, ManualClock, Sleep, instant::nanos, manual};
+use super::{Instant, ManualClock, Sleep, manual};
 
 /// Where a policy reads the time and waits for it.
 ///
@@ -30,8 +30,8 @@ pub trait TimeSource: Send + Sync {
     fn sleep_until(&self, at: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>>;
 }
 
-/// A clock starts this far after its origin, so that "before the first reading" is a number too: a runtime whose time
-/// was paused before the origin was taken reads less than it.
+/// The origin of tokio's clock lies this far before the first reading, so that "before the first reading" is a number too: a
+/// runtime whose time was paused before then reads less.
 const BIAS: Duration = Duration::from_secs(3600);
 
 impl Clock {
@@ -81,14 +81,6 @@ impl Clock {
         self.sleep_until(self.now() + d)
     }
 
-    /// `at` on tokio's clock, for its timers.
-    pub(super) fn tokio_deadline(&self, at: Instant) -> tokio::time::Instant {
-        match &self.0 {
-            Kind::Tokio => tokio_instant(at),
-            _ => tokio_instant(tokio_now() + (at - self.now())),
-        }
-    }
-
     /// A future that is ready at `at`, or at once if that is past.
     ///
     /// # Cancel safety
@@ -100,30 +92,25 @@ impl Clock {
 
 fn origin() -> std::time::Instant {
     static ORIGIN: OnceLock<std::time::Instant> = OnceLock::new();
-    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the system's clock")]
-    *ORIGIN.get_or_init(std::time::Instant::now)
+    *ORIGIN.get_or_init(|| {
+        #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the system's clock")]
+        let now = std::time::Instant::now();
+        now.checked_sub(BIAS).unwrap_or(now)
+    })
 }
 
 #[inline]
-fn tokio_now() -> Instant {
+pub(super) fn tokio_now() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "this is the one place that reads tokio's clock")]
     let now = tokio::time::Instant::now().into_std();
-    let origin = origin();
-    let since = match now.checked_duration_since(origin) {
-        Some(after) => BIAS.saturating_add(after),
-        None => BIAS.saturating_sub(origin.duration_since(now)),
-    };
-    Instant::from_nanos(nanos(since))
+    let since = now.saturating_duration_since(origin());
+    // Not `as_nanos`, which is 128 bits wide.
+    Instant::from_nanos(since.as_secs().wrapping_mul(1_000_000_000).wrapping_add(since.subsec_nanos().into()))
 }
 
 /// `at`, an instant of [`tokio_now`], on tokio's clock.
 pub(super) fn tokio_instant(at: Instant) -> tokio::time::Instant {
-    let since = Duration::from_nanos(at.as_nanos());
-    let std = match since.checked_sub(BIAS) {
-        Some(after) => origin() + after,
-        None => origin().checked_sub(BIAS - since).unwrap_or_else(origin),
-    };
-    tokio::time::Instant::from_std(std)
+    tokio::time::Instant::from_std(origin() + Duration::from_nanos(at.as_nanos()))
 }
 
 impl fmt::Debug for Kind {

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     Clock, Instant,
-    clock::Kind,
+    clock::{Kind, tokio_instant, tokio_now},
     manual,
 };
 
@@ -15,7 +15,6 @@ pin_project_lite::pin_project! {
     /// A wait on a [`Clock`]: made by [`Clock::sleep`] and [`Clock::sleep_until`].
     #[must_use = "futures do nothing unless polled"]
     pub struct Sleep {
-        clock: Clock,
         at: Instant,
         #[pin]
         wait: Wait,
@@ -26,24 +25,33 @@ pin_project_lite::pin_project! {
     #[project = WaitProj]
     enum Wait {
         Tokio { #[pin] timer: tokio::time::Sleep },
+        // A clock of its own that waits on tokio's timers.
+        Borrowed { clock: Clock, #[pin] timer: tokio::time::Sleep },
         Manual { timer: manual::Timer },
         Foreign { timer: Pin<Box<dyn Future<Output = ()> + Send>> },
     }
 }
 
+#[expect(clippy::disallowed_methods, reason = "this is the one place that arms tokio's timers")]
+fn timer(at: Instant) -> tokio::time::Sleep {
+    tokio::time::sleep_until(tokio_instant(at))
+}
+
+/// `at` of `clock`, on tokio's clock.
+fn translated(clock: &Clock, at: Instant) -> Instant {
+    tokio_now() + (at - clock.now())
+}
+
 impl Sleep {
     pub(super) fn new(clock: &Clock, at: Instant) -> Self {
         let wait = match &clock.0 {
+            Kind::Tokio => Wait::Tokio { timer: timer(at) },
+            #[cfg(feature = "quanta")]
+            Kind::Quanta(_) => Wait::Borrowed { clock: clock.clone(), timer: timer(translated(clock, at)) },
             Kind::Manual(shared) => Wait::Manual { timer: manual::Timer::new(shared.clone()) },
             Kind::Foreign(source) => Wait::Foreign { timer: source.sleep_until(at) },
-            _ => {
-                let deadline = clock.tokio_deadline(at);
-                #[expect(clippy::disallowed_methods, reason = "this is the one place that arms tokio's timers")]
-                let timer = tokio::time::sleep_until(deadline);
-                Wait::Tokio { timer }
-            }
         };
-        Self { clock: clock.clone(), at, wait }
+        Self { at, wait }
     }
 
     /// The instant that it waits for.
@@ -56,17 +64,24 @@ impl Future for Sleep {
     type Output = ();
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
+        // A timer may fire early: tokio's reach about two years, and a clock of another kind drifts against them.
         match this.wait.project() {
-            WaitProj::Manual { timer } => timer.poll(*this.at, cx),
-            WaitProj::Foreign { timer } => timer.as_mut().poll(cx),
             WaitProj::Tokio { mut timer } => loop {
                 ready!(timer.as_mut().poll(cx));
-                // The timer may fire early by this clock: its reach is bounded, and a time-stamp counter drifts.
-                if this.clock.now() >= *this.at {
+                if tokio_now() >= *this.at {
                     return Poll::Ready(());
                 }
-                timer.as_mut().reset(this.clock.tokio_deadline(*this.at));
+                timer.as_mut().reset(tokio_instant(*this.at));
             },
+            WaitProj::Borrowed { clock, mut timer } => loop {
+                ready!(timer.as_mut().poll(cx));
+                if clock.now() >= *this.at {
+                    return Poll::Ready(());
+                }
+                timer.as_mut().reset(tokio_instant(translated(clock, *this.at)));
+            },
+            WaitProj::Manual { timer } => timer.poll(*this.at, cx),
+            WaitProj::Foreign { timer } => timer.as_mut().poll(cx),
         }
     }
 }
