@@ -45,6 +45,11 @@
 //! | [`outcome`] | the verdict that all policies read, and the one flat error |
 //! | [`backoff`], [`entropy`], [`time`], [`config`], [`observe`] | delays, randomness, clocks, settings, events |
 //!
+//! # Pages
+//!
+//! [Which pattern when](_docs::choosing), [why it is as it is](_docs::design), [what a dropped future
+//! loses](_docs::cancel_safety), [beside others](_docs::compare).
+//!
 //! # Features
 //!
 //! | feature | what it brings |
@@ -56,6 +61,8 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(doc)]
+pub mod _docs;
 pub mod backoff;
 pub mod call;
 pub mod circuit_breaker;

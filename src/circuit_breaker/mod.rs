@@ -1,4 +1,99 @@
 //! Circuit breaker: stops asking a service that fails, and finds out gently when it is well again.
+//!
+//! # When, and when not
+//!
+//! When a remote service or a shared resource may fail for long: asking on would hold the caller's threads, connections and
+//! patience, and keep the other side from recovering. Not for private resources in memory, and not in place of handling errors of
+//! business logic.
+//!
+//! # Defaults
+//!
+//! | setting | default | |
+//! |---|---|---|
+//! | `window` | the last 100 calls | or `{ time = "10s", buckets = 10 }` |
+//! | `min_calls` | 20 | no rate is judged over fewer |
+//! | `trip` | `failure_rate = 0.5` | also `slow_call_rate`, `consecutive_failures`, `weight`; joined by "or" |
+//! | `failures` | all kinds but `client`, `cancelled` | the others are answers, and count as successes |
+//! | `open` | 5 s, doubled with each opening in a row, to 60 s; up to 10 % jitter; forgotten after 60 s closed | |
+//! | `half_open` | 5 probes, 80 % good, 30 s, then open again | |
+//! | `count_drop_after` | none | |
+//!
+//! # Example
+//!
+//! ```
+//! use std::time::Duration;
+//! use steadfast::{circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State}, time::Clock};
+//!
+//! let (clock, hand) = Clock::manual();
+//! let config = CircuitBreakerConfig::default().count_window(10, 5).open_for(Duration::from_secs(5), Duration::from_secs(60));
+//! let breaker = CircuitBreaker::new(config).unwrap().named("payments").with_clock(&clock);
+//!
+//! for _ in 0..5 {
+//!     hand.block_on(breaker.call(async || Err::<(), _>("no answer"))).unwrap_err();
+//! }
+//! assert_eq!(breaker.state(), State::Open);
+//!
+//! let error = hand.block_on(breaker.call(async || Ok::<_, &str>(()))).unwrap_err();
+//! assert!(error.is_rejected()); //                       the operation was not run
+//! hand.advance(error.retry_after().unwrap()); //          the error knows when to come back
+//! hand.block_on(breaker.call(async || Ok::<_, &str>(()))).unwrap(); // the first probe
+//! assert_eq!(breaker.state(), State::HalfOpen);
+//! ```
+//!
+//! # How it works
+//!
+//! *Closed*, every call passes and every outcome is recorded: failures and slow calls one by one, successes by number alone, and in
+//! a window that is full of successes not even that. The rules are judged after every record. *Open*, calls are rejected without
+//! a lock and without an allocation; the error carries the name, the time to come back, since when, the rule and the last failure's kind.
+//! When the open time is over, the next caller is the first probe: there is no timer. *Half-open*, at most `probes` calls are let
+//! through; the breaker decides as soon as enough of them are good or too many bad. A probe that is dropped or ignored gives its
+//! place back, and one that hangs cannot wedge the breaker: after `half_open.max` it takes the configured way.
+//!
+//! Every admission carries the generation of the state that admitted it; an outcome that comes late changes nothing.
+//!
+//! # Composing
+//!
+//! One breaker for one other side: one service, one shard, one host. Inside the retry, so that it counts attempts and its rejection
+//! ends the retry; outside the attempt's time-out, so that a call that hangs becomes a failure that it sees.
+//!
+//! # Cancel safety
+//!
+//! A call that is dropped counts for nothing; a probe's place is free again. With `count_drop_after` a call that is dropped after
+//! that long counts as a failure. A panic in the operation counts as one, and goes on unwinding.
+//!
+//! # Events
+//!
+//! [`CircuitBreakerEvent`]: opened (with the rule), half-open, closed, isolated; failed and slow calls; rejections.
+//!
+//! # Considerations
+//!
+//! 1. The caller must handle the rejection: a fallback, a degraded answer, or later; the error says when.
+//! 2. Kinds of fault differ: failures [weigh](crate::FailureKind::default_weight) by kind under `trip.weight`: a refused connection
+//!    three times a time-out. (default)
+//! 3. Failed calls are events. (default)
+//! 4. The open time fits the recovery: it grows with openings in a row and shrinks after calm. (default)
+//! 5. Recovery by a probe instead of a timer: comes with a later version.
+//! 6. By hand: [`isolate`](CircuitBreaker::isolate), [`close`](CircuitBreaker::close), [`reset`](CircuitBreaker::reset),
+//!    [`force_open`](CircuitBreaker::force_open), [shadow mode](CircuitBreaker::set_shadow). (default)
+//! 7. Many concurrent callers: nothing blocks; see the benches. (default)
+//! 8. One breaker per provider or shard.
+//! 9. A fault that says "not for some minutes" ([`Hint::UnavailableFor`](crate::Hint::UnavailableFor)) opens it at once, for that
+//!    long. (default)
+//! 10. Journalling rejected requests: comes with a later version.
+//! 11. A long time-out in the service behind defeats the breaker: [`explain`](crate::Pipeline::explain) warns of a breaker with no
+//!     time-out inside it, and the slow-call rule opens on slowness. (warning)
+//! 12. A retry around it stops at its rejection. (default)
+//! 13. Every change of state is an event. (default)
+//!
+//! # Pitfalls
+//!
+//! One breaker in front of many shards opens for all when one fails. A window of few calls and a low `min_calls` opens on chance: at
+//! 10 calls and one half, a service that fails one call in four opens the breaker in one window of thirteen.
+//!
+//! # Source
+//!
+//! Michael Nygard, "Release It!" (2007). "Circuit Breaker pattern", Azure Architecture Center. Rules and half-open as in
+//! resilience4j; growing ejection as in Envoy's outlier detection.
 mod config;
 mod event;
 mod permit;

@@ -1,4 +1,95 @@
 //! Retry: does it again when the failure is of a kind that passes.
+//!
+//! # When, and when not
+//!
+//! When faults are transient: a connection lost, a server that restarts, a moment of overload. Not when they last (that is for a
+//! [circuit breaker](crate::circuit_breaker)), not for errors of business logic, and not in place of scaling: frequent "busy" means
+//! that capacity is missing.
+//!
+//! # Defaults
+//!
+//! | setting | default | |
+//! |---|---|---|
+//! | `max_attempts` | 3 | calls in all, the first included |
+//! | `backoff` | exponential, 100 ms to 20 s, factor 2, full jitter | |
+//! | `max_elapsed` | none | no attempt starts later than this after the first |
+//! | `retry_on` | all kinds but `client`, `cancelled`, `panic` | |
+//! | `max_hint` | 60 s | the longest wait a server may ask for |
+//! | `retry_rejections` | no | refusals of this crate's own policies |
+//! | `retry_nested` | no | inside an attempt of another retry |
+//! | `idempotent` | yes | |
+//! | budget | none; 20 % and 10 a second in the standard stack | |
+//!
+//! [`RetryConfig::interactive`] is for somebody who waits, [`RetryConfig::batch`] for work that nobody waits for.
+//!
+//! # Example
+//!
+//! ```
+//! use steadfast::{entropy::Entropy, retry::{Retry, RetryConfig}, time::Clock};
+//!
+//! let (clock, hand) = Clock::manual();
+//! let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1));
+//!
+//! let mut calls = 0;
+//! let answer = hand.block_on(retry.call(|| {
+//!     calls += 1;
+//!     let answer = if calls < 3 { Err("busy") } else { Ok("done") };
+//!     async move { answer }
+//! }));
+//! assert_eq!(answer.unwrap(), "done");
+//! assert_eq!(calls, 3);
+//! ```
+//!
+//! # Why a budget, and not only a limit of attempts?
+//!
+//! Three attempts are harmless while one call in a thousand fails, and triple the load just when everything does. A
+//! [`RetryBudget`] allows retries in proportion to first attempts, so the worst case is `1 + ratio` calls a request. Share one
+//! between all policies that call the same target.
+//!
+//! # Composing
+//!
+//! Outside the circuit breaker and the attempt's time-out, inside the total time-out. A rejection by a breaker or a limiter inside is
+//! not retried, unless asked for: it means "stop asking". A retry inside an attempt of another one, in the same pipeline or in one
+//! that was entered by [`Pipeline::call_within`](crate::Pipeline::call_within), leaves the attempts to the outer: three times
+//! three is nine calls.
+//!
+//! A server's hint is honoured: the wait is never shorter, jitter only adds to it, a hint above `max_hint` gives up at once with the
+//! hint in the error, and "do not retry" ends it.
+//!
+//! # Cancel safety
+//!
+//! Dropping the call drops the running attempt or the wait; no other attempt is made. What was taken from the budget stays taken.
+//!
+//! # Events
+//!
+//! [`RetryEvent`]: every failure that led to another attempt, recoveries, and giving up with its reason. A call that succeeds at
+//! once is no event.
+//!
+//! # Considerations
+//!
+//! 1. Interactive work: few and short; batch: many and growing: the two presets. (default)
+//! 2. An aggressive policy hurts a struggling service: [`explain`](crate::Pipeline::explain) warns of missing jitter and a missing
+//!    budget. (warning)
+//! 3. After many failures stop asking for a while: `explain` warns of a retry with neither budget nor breaker. (warning)
+//! 4. The operation must be idempotent: mark the one that is not by [`not_idempotent`](crate::call::not_idempotent); it is repeated
+//!    only after a failure that proves that nothing was sent. (default)
+//! 5. The delay fits the kind of fault: hints, kinds, costs of the budget. (default)
+//! 6. Within a transaction giving up means undoing, which costs more than an attempt: try harder there.
+//! 7. Nested retries multiply: the inner one sees the outer. (default)
+//! 8. Every fault that led to a retry is an event. (default)
+//! 9. Rare faults: [`immediate_first`](crate::backoff::BackoffConfig::immediate_first) tries once at once, then backs off. (option)
+//! 10. Instances are spread apart: full jitter. (default)
+//! 11. Test the failure paths: the scripted service of the `testing` feature.
+//!
+//! # Pitfalls
+//!
+//! The classifier decides: with the default one every `Err` is a failure of kind `other`, and retried. Say once, in
+//! [`Pipeline::classify`](crate::Pipeline::classify), which errors are the client's own.
+//!
+//! # Source
+//!
+//! "Retry pattern", Azure Architecture Center. Jitter: Marc Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog,
+//! 2015). Budget: Finagle's `RetryBudget`. Push-back: gRPC proposal A6.
 mod budget;
 mod config;
 mod event;
