@@ -81,7 +81,7 @@ pub fn poll_loop<R>(mut operation: impl AsyncFnMut() -> R + 'static) -> Worker {
             let mut future = pin!(operation());
             loop {
                 if let Poll::Ready(answer) = future.as_mut().poll(&mut context) {
-                    black_box(answer);
+                    black_box(&answer);
                     break;
                 }
             }
@@ -92,7 +92,7 @@ pub fn poll_loop<R>(mut operation: impl AsyncFnMut() -> R + 'static) -> Worker {
 pub fn call_loop<R>(mut operation: impl FnMut() -> R + 'static) -> Worker {
     Box::new(move |n| {
         for _ in 0..n {
-            black_box(operation());
+            black_box(&operation());
         }
     })
 }
