@@ -1,14 +1,17 @@
 //! Rate limit, keyed: 10,000 and 1,000,000 u64 keys, looked up in random order; and live heap bytes a key.
 //!
-//! Every key's quota is 10^9 a second, so that every check is allowed. The order is drawn once from a seeded
+//! Every key's quota is one a minute with a burst of 10^7: every check is allowed, and no key is idle (so that nobody may
+//! forget it) while its bytes are counted. The order is drawn once from a seeded
 //! xorshift; each thread starts at another place of it.
 
-use super::{Instance, Subject, Work, call_loop, instance, leak, rival};
+use super::{Instance, Subject, Work, beside, call_loop, instance, leak, ours, rival};
 use crate::alloc;
-use crate::works::rate_limit::BILLION;
 use governor::{Quota, RateLimiter};
 use std::hint::black_box;
+use std::num::NonZeroU32;
 use std::sync::OnceLock;
+use steadfast::throttling::KeyedRateLimiter;
+use steadfast::time::Clock;
 
 pub const TEN_THOUSAND: Work = Work {
     name: "keyed_10k",
@@ -66,23 +69,33 @@ fn keyed<L: Sync + 'static>(
     Instance { bytes_per_key: Some(bytes as f64 / keys as f64), ..instance(worker) }
 }
 
+const BURST: NonZeroU32 = NonZeroU32::new(10_000_000).unwrap();
+
+fn quota() -> Quota {
+    Quota::per_minute(NonZeroU32::MIN).allow_burst(BURST)
+}
+
+fn steadfast(clock: &Clock) -> KeyedRateLimiter<u64> {
+    let quota = steadfast::throttling::Quota::per_minute(1).burst(BURST.get());
+    KeyedRateLimiter::new(quota).expect("a valid configuration").with_clock(clock)
+}
+
 fn subjects(keys: u64) -> Vec<Subject> {
     vec![
+        ours("steadfast (quanta clock)", move || {
+            keyed(keys, || steadfast(&Clock::quanta()), |limiter, key| limiter.check(key).is_ok())
+        }),
+        // On the default clock.
+        beside("steadfast (tokio clock)", move || {
+            keyed(keys, || steadfast(&Clock::tokio()), |limiter, key| limiter.check(key).is_ok())
+        }),
         // GCRA on the time-stamp counter, state in a dashmap.
         rival("governor 0.10 dashmap (quanta)", move || {
-            keyed(
-                keys,
-                || RateLimiter::dashmap(Quota::per_second(BILLION)),
-                |limiter, key| limiter.check_key(key).is_ok(),
-            )
+            keyed(keys, || RateLimiter::dashmap(quota()), |limiter, key| limiter.check_key(key).is_ok())
         }),
         // The same, state in one map behind a mutex.
         rival("governor 0.10 hashmap (quanta)", move || {
-            keyed(
-                keys,
-                || RateLimiter::hashmap(Quota::per_second(BILLION)),
-                |limiter, key| limiter.check_key(key).is_ok(),
-            )
+            keyed(keys, || RateLimiter::hashmap(quota()), |limiter, key| limiter.check_key(key).is_ok())
         }),
     ]
 }

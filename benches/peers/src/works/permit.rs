@@ -1,8 +1,9 @@
 //! Concurrency permit: take one of 64 and give it back. The async door waits its turn, `try` never waits.
 
-use super::{Subject, Work, call_loop, instance, leak, operation, poll_loop, rival};
+use super::{Subject, Work, call_loop, instance, leak, operation, ours, poll_loop, rival};
 use std::hint::black_box;
 use std::sync::Arc;
+use steadfast::throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter};
 use tokio::sync::Semaphore;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_resilience::bulkhead::BulkheadLayer;
@@ -18,8 +19,16 @@ pub const TRY_ACQUIRE: Work = Work {
 
 const PERMITS: usize = 64;
 
+fn steadfast() -> ConcurrencyLimiter {
+    ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(PERMITS as u32)).expect("a valid configuration")
+}
+
 fn acquire() -> Vec<Subject> {
     vec![
+        ours("steadfast acquire", || {
+            let limiter = leak(steadfast());
+            instance(move |_| poll_loop(async move || black_box(limiter).acquire().await.map(drop)))
+        }),
         rival("tokio Semaphore acquire", || {
             let semaphore = leak(Semaphore::new(PERMITS));
             instance(move |_| poll_loop(async move || black_box(semaphore).acquire().await.map(drop)))
@@ -49,6 +58,10 @@ fn acquire() -> Vec<Subject> {
 
 fn try_acquire() -> Vec<Subject> {
     vec![
+        ours("steadfast try_acquire", || {
+            let limiter = leak(steadfast());
+            instance(move |_| call_loop(move || black_box(limiter).try_acquire().map(drop)))
+        }),
         rival("tokio Semaphore try_acquire", || {
             let semaphore = leak(Semaphore::new(PERMITS));
             instance(move |_| call_loop(move || black_box(semaphore).try_acquire().map(drop)))
