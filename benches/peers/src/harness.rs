@@ -151,7 +151,12 @@ impl<'i> Runner<'i> {
 /// The mean over threads that start together; who is done first keeps hammering, untimed, until all are.
 fn together(instance: &Instance, threads: usize, times: u64) -> f64 {
     let (ready, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let cores = core_affinity::get_core_ids().unwrap_or_default();
     let one = |thread: usize| {
+        // Two threads that the scheduler puts on one core do not contend: then there is nothing to measure.
+        if let Some(&core) = cores.get(thread) {
+            core_affinity::set_for_current(core);
+        }
         let _context = runtime().enter();
         let mut worker = (instance.worker)(thread);
         let chunk = times.div_ceil(64);
