@@ -91,14 +91,14 @@ fn asynchronous(open: bool) -> Vec<Subject> {
         // Count window of 100 at 50 %, on the default clock.
         ours("steadfast call", move || {
             let breaker = leak(steadfast(open));
-            instance(move |_| poll_loop(async move || black_box(breaker).call(operation).await))
+            instance(move |_| poll_loop(async move || black_box(breaker).call(|| operation()).await))
         }),
         beside("steadfast call (quanta clock)", move || {
             let breaker = leak(steadfast(open).with_clock(&steadfast::time::Clock::quanta()));
             if open {
                 breaker.force_open(OPEN_FOR);
             }
-            instance(move |_| poll_loop(async move || black_box(breaker).call(operation).await))
+            instance(move |_| poll_loop(async move || black_box(breaker).call(|| operation()).await))
         }),
         // Count window of 100 at 50 %.
         rival("recloser 1.4 async", move || {
@@ -110,7 +110,7 @@ fn asynchronous(open: bool) -> Vec<Subject> {
         rival("nobreak 0.1 async", move || {
             let breaker = leak(nobreak());
             opened(open, poll_loop(async move || breaker.call_async(failing).await.is_ok()));
-            instance(move |_| poll_loop(async move || black_box(breaker).call_async(operation).await))
+            instance(move |_| poll_loop(async move || black_box(breaker).call_async(|| operation()).await))
         }),
         // 5 consecutive failures.
         rival("failsafe 1.3 async, consecutive", move || {
@@ -128,7 +128,7 @@ fn asynchronous(open: bool) -> Vec<Subject> {
         rival("circuitbreaker-rs 0.1 async", move || {
             let breaker = leak(circuitbreaker_rs());
             opened(open, poll_loop(async move || breaker.call_async(failing).await.is_ok()));
-            instance(move |_| poll_loop(async move || black_box(breaker).call_async(operation).await))
+            instance(move |_| poll_loop(async move || black_box(breaker).call_async(|| operation()).await))
         }),
         // Count window of 100 at 50 %.
         rival("tower-resilience 0.13", move || tower_resilience(open)).parks(),
@@ -171,23 +171,23 @@ fn sync(open: bool) -> Vec<Subject> {
         rival("recloser 1.4 sync", move || {
             let breaker = leak(recloser());
             opened(open, call_loop(move || breaker.call(outcome)));
-            instance(move |_| call_loop(move || black_box(breaker).call(operation_sync)))
+            instance(move |_| call_loop(move || black_box(breaker).call(|| operation_sync())))
         }),
         rival("nobreak 0.1 sync", move || {
             let breaker = leak(nobreak());
             opened(open, call_loop(move || breaker.call(outcome).is_ok()));
-            instance(move |_| call_loop(move || black_box(breaker).call(operation_sync)))
+            instance(move |_| call_loop(move || black_box(breaker).call(|| operation_sync())))
         }),
         rival("failsafe 1.3 sync, consecutive", move || {
             use failsafe::CircuitBreaker;
             let breaker = leak(failsafe_consecutive());
             opened(open, call_loop(move || CircuitBreaker::call(breaker, outcome)));
-            instance(move |_| call_loop(move || CircuitBreaker::call(black_box(breaker), operation_sync)))
+            instance(move |_| call_loop(move || CircuitBreaker::call(black_box(breaker), || operation_sync())))
         }),
         rival("circuitbreaker-rs 0.1 sync", move || {
             let breaker = leak(circuitbreaker_rs());
             opened(open, call_loop(move || breaker.call(outcome).is_ok()));
-            instance(move |_| call_loop(move || black_box(breaker).call(operation_sync)))
+            instance(move |_| call_loop(move || black_box(breaker).call(|| operation_sync())))
         }),
         beside("(floor) call the operation", || instance(|_| call_loop(operation_sync))),
     ]

@@ -45,13 +45,13 @@ fn subjects() -> Vec<Subject> {
     vec![
         ours("steadfast", || {
             let retry = leak(Retry::new(RetryConfig::default()).expect("a valid configuration"));
-            instance(move |_| poll_loop(async move || black_box(retry).call(operation).await))
+            instance(move |_| poll_loop(async move || black_box(retry).call(|| operation()).await))
         }),
         beside("steadfast, with a budget", || {
             let budget = RetryBudget::new(RetryBudgetConfig::default()).expect("a valid configuration");
             let retry = Retry::new(RetryConfig::default()).expect("a valid configuration").with_budget(&budget);
             let retry = leak(retry);
-            instance(move |_| poll_loop(async move || black_box(retry).call(operation).await))
+            instance(move |_| poll_loop(async move || black_box(retry).call(|| operation()).await))
         }),
         rival("tower 0.5, attempts only", || {
             let service = ServiceBuilder::new().retry(Attempts(2)).service_fn(|(): ()| operation());
@@ -73,7 +73,7 @@ fn subjects() -> Vec<Subject> {
         }),
         rival("backon 1.6", || {
             let builder = backon_exponential();
-            instance(move |_| poll_loop(async move || operation.retry(*black_box(&builder)).await))
+            instance(move |_| poll_loop(async move || (|| operation()).retry(*black_box(&builder)).await))
         }),
         rival("tower-resilience 0.13", || tower_resilience(false)),
         rival("tower-resilience 0.13, with a budget", || tower_resilience(true)),

@@ -66,7 +66,7 @@ fn subjects() -> Vec<Subject> {
                     .then(CircuitBreaker::new(breaker).expect("a valid configuration"))
                     .then(Timeout::new(ATTEMPT)),
             );
-            instance(move |_| poll_loop(async move || black_box(pipeline).call(operation).await))
+            instance(move |_| poll_loop(async move || black_box(pipeline).call(|| operation()).await))
         }),
         rival("by hand: tokio + backon + recloser", || {
             let breaker = leak(recloser());

@@ -42,7 +42,7 @@ macro_rules! subjects {
         vec![
             ours("steadfast", || {
                 let timeout = leak(Timeout::new(WHOLE));
-                instance(move |_| poll_loop(async move || black_box(timeout).call($operation).await))
+                instance(move |_| poll_loop(async move || black_box(timeout).call(|| $operation()).await))
             }),
             rival("tokio 1", || {
                 instance(|_| poll_loop(async || tokio::time::timeout(black_box(WHOLE), $operation()).await))
