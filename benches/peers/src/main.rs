@@ -1,0 +1,106 @@
+//! steadfast beside its rivals: the same work, alternating in one run. See README.md.
+
+mod alloc;
+mod harness;
+mod instructions;
+mod report;
+mod works;
+
+use harness::Effort;
+use instructions::Counter;
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+use works::{WORKS, Work};
+
+const USAGE: &str = "\
+usage: steadfast-peers [--json] [--quick] [--rounds N] [--instructions] [--list] [WORK ...]
+
+  WORK            measure only these works (all by default)
+  --list          print the works and leave
+  --json          one JSON object a line instead of tables
+  --quick         a smoke run: short rounds, and few of them
+  --rounds N      rounds for each work (25 by default)
+  --instructions  count instructions, under valgrind if the processor's counter is out of reach (slow)";
+
+struct Arguments {
+    json: bool,
+    list: bool,
+    instructions: bool,
+    effort: Effort,
+    /// The child's half of a count under callgrind.
+    only_subject: Option<usize>,
+    works: Vec<&'static Work>,
+}
+
+impl Arguments {
+    fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let mut arguments = Arguments {
+            json: false,
+            list: false,
+            instructions: false,
+            effort: Effort { rounds: 25, round: Duration::from_millis(20) },
+            only_subject: None,
+            works: Vec::new(),
+        };
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--json" => arguments.json = true,
+                "--list" => arguments.list = true,
+                "--instructions" => arguments.instructions = true,
+                "--quick" => arguments.effort = Effort { rounds: 5, round: Duration::from_millis(1) },
+                "--rounds" => {
+                    let rounds = number(words.next()).filter(|&rounds| rounds > 0);
+                    arguments.effort.rounds = rounds.ok_or("--rounds wants a number from 1")?;
+                }
+                "--only-subject" => {
+                    arguments.only_subject = Some(number(words.next()).ok_or("--only-subject wants a number")?);
+                }
+                option if option.starts_with('-') => return Err(format!("unknown option {option}\n{USAGE}")),
+                name => {
+                    let work = WORKS.iter().find(|work| work.name == name);
+                    arguments.works.push(work.ok_or_else(|| format!("unknown work {name}; --list prints them all"))?);
+                }
+            }
+        }
+        if arguments.works.is_empty() {
+            arguments.works = WORKS.iter().collect();
+        }
+        Ok(arguments)
+    }
+}
+
+fn number(word: Option<String>) -> Option<usize> {
+    word?.parse().ok()
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse(std::env::args().skip(1)).and_then(run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("steadfast-peers: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<(), String> {
+    let mut out = std::io::stdout().lock();
+    let mut say = |text: String| writeln!(out, "{text}").map_err(|error| error.to_string());
+    if arguments.list {
+        return arguments.works.iter().try_for_each(|work| say(format!("{:<20} {}", work.name, work.about)));
+    }
+    if let Some(subject) = arguments.only_subject {
+        arguments.works.iter().for_each(|work| instructions::run_one(work, subject));
+        return Ok(());
+    }
+    let counter = Counter::choose(arguments.instructions)?;
+    for work in arguments.works {
+        let tables =
+            harness::measure(work, &[1, 2], arguments.effort, |at, instance| counter.count(work, at, instance));
+        for table in tables {
+            say(if arguments.json { report::json(&table) } else { report::table(&table) })?;
+        }
+    }
+    Ok(())
+}
