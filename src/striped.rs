@@ -4,13 +4,10 @@ use std::{
     sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
 };
 
-/// Counts in several cells, each on its own cache line; a thread always uses the same one.
-pub(crate) struct Striped([Stripe; STRIPES]);
+use crate::sync::Line;
 
-/// Aligned to the pair of cache lines that processors fetch together.
-#[repr(align(128))]
-#[derive(Default)]
-struct Stripe(AtomicU64);
+/// Counts in several cells; a thread always uses the same one.
+pub(crate) struct Striped([Line<AtomicU64>; STRIPES]);
 
 /// A power of two; more threads than this share cells, which costs time, not counts.
 const STRIPES: usize = 8;

@@ -22,3 +22,9 @@ impl<T> Mutex<T> {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
+
+/// A value on cache lines of its own, so that who writes it does not take its neighbours from who reads them. Two lines, as
+/// processors fetch pairs.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct Line<T>(pub(crate) T);

@@ -75,28 +75,28 @@ impl<T, E> Kept<T, E> {
 
     /// What the caller gets.
     #[inline]
-    pub(super) fn into_result(mut self) -> Result<T, CallError<E>> {
+    pub(super) fn result(&mut self) -> Result<T, CallError<E>> {
         match self.value.take() {
             Some(value) => Ok(value),
-            None => Err(self.into_error()),
+            None => Err(self.error()),
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn into_error(self) -> CallError<E> {
-        let Bad { cause, verdict, past } = self.bad;
+    fn error(&mut self) -> CallError<E> {
+        let Bad { cause, verdict, past } = &mut self.bad;
         // Only a policy that neither made the attempt nor refused it leaves nothing at all.
-        let cause = cause.unwrap_or(Cause::Rejected(Rejected::new(
+        let cause = cause.take().unwrap_or(Cause::Rejected(Rejected::new(
             PolicyKind::Custom("policy"),
             Reason::Custom("it neither made an attempt nor refused it"),
         )));
-        let history = past.and_then(|past| {
+        let history = past.take().and_then(|past| {
             let Past { first, first_kind, stopped } = *past;
             let (stop, elapsed) = stopped?;
             Some(Box::new(History { first, first_kind, last_kind: verdict.kind(), elapsed, stop }))
         });
-        CallError::new(cause, verdict, self.attempts, history)
+        CallError::new(cause, *verdict, self.attempts, history)
     }
 }
 

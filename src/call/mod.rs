@@ -18,6 +18,7 @@
 //! # });
 //! ```
 mod boxed;
+mod cold;
 mod context;
 mod explain;
 mod ledger;
@@ -26,6 +27,7 @@ mod pipeline;
 mod policy;
 
 pub use boxed::BoxedPipeline;
+pub(crate) use cold::Cold;
 pub(crate) use context::Deadline;
 pub use context::{AttemptInfo, CallContext, Frame};
 pub use explain::{Explanation, Layer};

@@ -3,7 +3,8 @@ use std::fmt;
 
 use super::{policy::Inner, state::Ticket, tally::Mark};
 use crate::{
-    outcome::{Class, FailureKind, Hint, Verdict},
+    call::Ledger,
+    outcome::{Class, FailureKind, Hint, Outcome, Verdict},
     time::Instant,
 };
 
@@ -34,6 +35,13 @@ impl<'a> Permit<'a> {
     pub fn record(mut self, verdict: Verdict) {
         let Some(ticket) = self.ticket.take() else { return };
         self.breaker.record(ticket, self.started, verdict);
+    }
+
+    /// Records a failure with the hint that came with it.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn record_failure(self, outcome: Outcome, ledger: &dyn Ledger) {
+        self.record(Verdict::of(outcome.class()).with_hint(ledger.hint()));
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::{Events, Subscription},
-    outcome::{CallError, Hint, Outcome, PolicyKind, Reason, Rejected, Verdict},
+    outcome::{CallError, Outcome, PolicyKind, Reason, Rejected, Verdict},
     time::{Clock, Instant},
 };
 
@@ -224,7 +224,7 @@ impl Inner {
         let reject = |reason| Rejected::new(PolicyKind::CircuitBreaker, reason).named(self.name.clone());
         match refusal {
             Refusal::Open { since, rule, last, wait } => {
-                reject(Reason::CircuitOpen { since, rule, last }).with_retry_after(wait)
+                reject(Reason::CircuitOpen { since, rule, last }).with_wait(wait)
             }
             Refusal::Isolated { since } => reject(Reason::Isolated { since }),
             Refusal::ProbesTaken => reject(Reason::ProbesTaken),
@@ -239,9 +239,12 @@ impl Inner {
 impl Policy for CircuitBreaker {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let mut permit = match self.try_acquire() {
-            Ok(permit) => permit,
-            Err(rejected) => return inner.refuse(rejected),
+        let mut permit = match self.0.core.admit_closed() {
+            Some(ticket) => Permit::new(&self.0, Some(ticket)),
+            None => match self.0.acquire_unhealthy() {
+                Ok(permit) => permit,
+                Err(rejected) => return inner.refuse(rejected),
+            },
         };
         let outcome = {
             let mut work = pin!(inner.attempt(cx));
@@ -253,8 +256,11 @@ impl Policy for CircuitBreaker {
             })
             .await
         };
-        let hint = if outcome.is_failure() { inner.ledger().hint() } else { Hint::None };
-        permit.record(Verdict::of(outcome.class()).with_hint(hint));
+        if outcome.is_failure() {
+            permit.record_failure(outcome, inner.ledger());
+        } else {
+            permit.record(Verdict::of(outcome.class()));
+        }
         outcome
     }
 

@@ -60,8 +60,16 @@ pub(super) struct Ticket {
 /// No leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    Open { since: Instant, rule: TripRule, last: Option<FailureKind>, wait: Duration },
-    Isolated { since: Instant },
+    /// For so many nanoseconds more.
+    Open {
+        since: Instant,
+        rule: TripRule,
+        last: Option<FailureKind>,
+        wait: u64,
+    },
+    Isolated {
+        since: Instant,
+    },
     ProbesTaken,
 }
 
@@ -109,7 +117,7 @@ impl Core {
                     let now = now();
                     if now < until {
                         self.count_rejection();
-                        return Err(Refusal::Open { since, rule, last, wait: until - now });
+                        return Err(Refusal::Open { since, rule, last, wait: until.as_nanos() - now.as_nanos() });
                     }
                     let mut inner = self.inner.lock();
                     if self.word() == word {

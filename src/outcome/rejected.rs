@@ -2,7 +2,10 @@
 use std::{fmt, time::Duration};
 
 use super::FailureKind;
-use crate::{config::Name, time::Instant};
+use crate::{
+    config::Name,
+    time::{Instant, nanos},
+};
 
 /// Which pattern refused, timed out or was described.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -135,13 +138,16 @@ pub struct Rejected {
     by: PolicyKind,
     name: Option<Name>,
     reason: Reason,
-    retry_after: Option<Duration>,
+    /// Nanoseconds; [`UNKNOWN`] where it is not known. As a number, for a refusal must be cheap: its reader divides.
+    wait: u64,
 }
+
+const UNKNOWN: u64 = u64::MAX;
 
 impl Rejected {
     /// A refusal of this kind of policy, for this reason.
     pub const fn new(by: PolicyKind, reason: Reason) -> Self {
-        Self { by, name: None, reason, retry_after: None }
+        Self { by, name: None, reason, wait: UNKNOWN }
     }
 
     /// The same, naming the policy.
@@ -153,8 +159,14 @@ impl Rejected {
 
     /// The same, saying when to come back.
     #[must_use]
-    pub fn with_retry_after(mut self, wait: Duration) -> Self {
-        self.retry_after = Some(wait);
+    pub fn with_retry_after(self, wait: Duration) -> Self {
+        self.with_wait(nanos(wait))
+    }
+
+    /// The same in nanoseconds.
+    #[inline]
+    pub(crate) fn with_wait(mut self, wait: u64) -> Self {
+        self.wait = wait.min(UNKNOWN - 1);
         self
     }
 
@@ -175,7 +187,7 @@ impl Rejected {
 
     /// How long to wait before the call could pass, where that is known.
     pub const fn retry_after(&self) -> Option<Duration> {
-        self.retry_after
+        if self.wait == UNKNOWN { None } else { Some(Duration::from_nanos(self.wait)) }
     }
 }
 
@@ -201,7 +213,7 @@ impl fmt::Display for Rejected {
             Reason::WaitedTooLong { limit } => write!(f, ": waited too long ({limit:?})")?,
             Reason::Custom(why) => write!(f, ": {why}")?,
         }
-        match self.retry_after {
+        match self.retry_after() {
             Some(wait) => write!(f, "; try again in {wait:?}"),
             None => Ok(()),
         }

@@ -10,7 +10,7 @@ use std::{
 use super::{RetryBudget, RetryConfig, RetryEvent, state::Failed};
 use crate::{
     backoff::{Backoff, Jitter},
-    call::{self, Attempt, CallContext, Explanation, Layer, Ledger, Operation, Policy},
+    call::{self, Attempt, CallContext, Cold, Explanation, Layer, Ledger, Operation, Policy},
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::{Events, Subscription},
@@ -127,38 +127,30 @@ impl Policy for Retry {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         let this = &*self.0;
-        if cx.is_retried() && !this.config.retry_nested {
-            return inner.attempt(cx).await;
-        }
-        if let Some(budget) = &this.budget {
+        let nested = cx.is_retried() && !this.config.retry_nested;
+        if let Some(budget) = &this.budget
+            && !nested
+        {
             budget.deposit(this.clock.now());
         }
-        let mut call = Call { retry: this, attempt: 1, started: None, delays: None };
-        loop {
-            let frame = cx.retrying(call.attempt);
-            let outcome = {
-                let mut work = pin!(inner.attempt(frame.context()));
-                poll_fn(|task| {
-                    let polled = work.as_mut().poll(task);
-                    if polled.is_pending() && call.started.is_none() {
-                        call.started = Some(this.clock.now());
-                    }
-                    polled
-                })
-                .await
-            };
-            if !outcome.is_failure() && outcome != Outcome::Rejected {
-                if call.attempt > 1 {
-                    call.recovered();
+        let mut started = None;
+        let outcome = {
+            let frame = cx.retrying(1);
+            let mut work = pin!(inner.attempt(if nested { cx } else { frame.context() }));
+            poll_fn(|task| {
+                let polled = work.as_mut().poll(task);
+                if polled.is_pending() && started.is_none() {
+                    started = Some(this.clock.now());
                 }
-                return outcome;
-            }
-            match call.failed(outcome, inner.ledger(), cx) {
-                Some(Next::AtOnce) => {}
-                Some(Next::At(at)) => this.clock.sleep_until(at).await,
-                None => return outcome,
-            }
+                polled
+            })
+            .await
+        };
+        if nested || !(outcome.is_failure() || outcome == Outcome::Rejected) {
+            return outcome;
         }
+        let call = Call { retry: this, attempt: 1, started, delays: None };
+        Cold::new(call.go_on(inner, outcome, cx)).await
     }
 
     fn describe(&self, explanation: &mut Explanation) {
@@ -195,8 +187,23 @@ enum Next {
 }
 
 impl Call<'_> {
+    /// Goes on after the first attempt has failed.
+    async fn go_on<A: Attempt>(mut self, mut inner: A, mut outcome: Outcome, cx: CallContext<'_>) -> Outcome {
+        loop {
+            match self.failed(outcome, inner.ledger(), cx) {
+                Some(Next::AtOnce) => {}
+                Some(Next::At(at)) => self.retry.clock.sleep_until(at).await,
+                None => return outcome,
+            }
+            outcome = inner.attempt(cx.retrying(self.attempt).context()).await;
+            if !outcome.is_failure() && outcome != Outcome::Rejected {
+                self.recovered();
+                return outcome;
+            }
+        }
+    }
+
     /// An attempt failed: when to make the next, if there is to be one.
-    #[cold]
     fn failed(&mut self, outcome: Outcome, ledger: &mut dyn Ledger, cx: CallContext<'_>) -> Option<Next> {
         let Inner { clock, events, name, config, .. } = self.retry;
         let (attempt, kind) = (self.attempt, outcome.kind());
@@ -248,7 +255,6 @@ impl Call<'_> {
         }
     }
 
-    #[cold]
     fn recovered(&self) {
         let Inner { clock, events, name, .. } = self.retry;
         events.send(name.as_ref(), clock.now(), || RetryEvent::Recovered { attempts: self.attempt });

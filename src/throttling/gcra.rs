@@ -3,11 +3,9 @@
 //! The number is the theoretical arrival time: when the bucket will be empty again if nothing more comes. A permit moves it on by
 //! one interval; a permit that would move it further than a burst beyond now must wait. It equals a token bucket that fills
 //! continuously, without a timer. Source: ITU-T Recommendation I.371, "virtual scheduling".
-use std::time::Duration;
-
 use super::Quota;
 use crate::{
-    sync::{AtomicU64, Ordering},
+    sync::{AtomicU64, Line, Ordering},
     time::nanos,
 };
 
@@ -26,6 +24,12 @@ impl Pace {
         Self { interval, span: interval.saturating_mul(u64::from(quota.largest())) }
     }
 
+    /// Whether it can give so many at one moment at all.
+    #[inline]
+    pub(super) fn allows(self, n: u32) -> bool {
+        self.interval.saturating_mul(u64::from(n)) <= self.span
+    }
+
     /// The arrival time after `n` more permits at `now`, or how long they must wait.
     #[inline]
     pub(super) fn take(self, tat: u64, n: u32, now: u64) -> Result<u64, u64> {
@@ -37,7 +41,7 @@ impl Pace {
 
 /// One limit, lock-free.
 pub(super) struct Gcra {
-    tat: AtomicU64,
+    tat: Line<AtomicU64>,
     /// The pace, in two words: between the two writes of a change a call may see one old and one new, which is no worse than
     /// having come a moment earlier.
     interval: AtomicU64,
@@ -46,7 +50,7 @@ pub(super) struct Gcra {
 
 impl Gcra {
     pub(super) fn new(pace: Pace) -> Self {
-        Self { tat: AtomicU64::new(0), interval: AtomicU64::new(pace.interval), span: AtomicU64::new(pace.span) }
+        Self { tat: Line(AtomicU64::new(0)), interval: AtomicU64::new(pace.interval), span: AtomicU64::new(pace.span) }
     }
 
     #[inline]
@@ -56,13 +60,13 @@ impl Gcra {
 
     /// Takes `n` permits at `now`, or says how long they must wait.
     #[inline]
-    pub(super) fn take(&self, n: u32, now: u64) -> Result<(), Duration> {
+    pub(super) fn take(&self, n: u32, now: u64) -> Result<(), u64> {
         let pace = self.pace();
-        let mut tat = self.tat.load(Ordering::Relaxed);
+        let mut tat = self.tat.0.load(Ordering::Relaxed);
         loop {
-            let next = pace.take(tat, n, now).map_err(Duration::from_nanos)?;
+            let next = pace.take(tat, n, now)?;
             // Relaxed: the number guards nothing but itself.
-            match self.tat.compare_exchange_weak(tat, next, Ordering::Relaxed, Ordering::Relaxed) {
+            match self.tat.0.compare_exchange_weak(tat, next, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Ok(()),
                 Err(changed) => tat = changed,
             }
@@ -70,16 +74,16 @@ impl Gcra {
     }
 
     /// Takes `n` permits at `now` or in the future, if that is not beyond `latest`: when they may be used.
-    pub(super) fn reserve(&self, n: u32, now: u64, latest: u64) -> Result<u64, Duration> {
+    pub(super) fn reserve(&self, n: u32, now: u64, latest: u64) -> Result<u64, u64> {
         let pace = self.pace();
-        let mut tat = self.tat.load(Ordering::Relaxed);
+        let mut tat = self.tat.0.load(Ordering::Relaxed);
         loop {
             let next = tat.max(now).saturating_add(pace.interval.saturating_mul(u64::from(n)));
             let ready = next.saturating_sub(pace.span).max(now);
             if ready > latest {
-                return Err(Duration::from_nanos(ready - now));
+                return Err(ready - now);
             }
-            match self.tat.compare_exchange_weak(tat, next, Ordering::Relaxed, Ordering::Relaxed) {
+            match self.tat.0.compare_exchange_weak(tat, next, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return Ok(ready),
                 Err(changed) => tat = changed,
             }
@@ -90,7 +94,7 @@ impl Gcra {
     /// not been overtaken by now since they were taken.
     pub(super) fn give_back(&self, n: u32) -> u64 {
         let earlier = self.pace().interval.saturating_mul(u64::from(n));
-        self.tat.fetch_sub(earlier, Ordering::Relaxed);
+        self.tat.0.fetch_sub(earlier, Ordering::Relaxed);
         earlier
     }
 
@@ -100,12 +104,12 @@ impl Gcra {
         let old = self.pace();
         self.interval.store(pace.interval, Ordering::Relaxed);
         self.span.store(pace.span, Ordering::Relaxed);
-        let mut tat = self.tat.load(Ordering::Relaxed);
+        let mut tat = self.tat.0.load(Ordering::Relaxed);
         loop {
             let debt = tat.saturating_sub(old.interval.saturating_mul(waiting)).saturating_sub(now);
             let debt = u128::from(debt) * u128::from(pace.interval) / u128::from(old.interval.max(1));
             let next = now.saturating_add(u64::try_from(debt).unwrap_or(u64::MAX));
-            match self.tat.compare_exchange_weak(tat, next, Ordering::Relaxed, Ordering::Relaxed) {
+            match self.tat.0.compare_exchange_weak(tat, next, Ordering::Relaxed, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(changed) => tat = changed,
             }

@@ -14,7 +14,6 @@ use crate::{
     sync::Mutex,
     time::{Clock, Instant},
 };
-use std::time::Duration;
 
 /// A [`RateLimiter`](super::RateLimiter) for each key: each tenant, each host, each user.
 ///
@@ -216,7 +215,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> Inner<K, S> {
     fn rejected(&self, tier: &Tier, n: u32, wait: u64) -> Rejected {
         let reason = if n > tier.quota.largest() { Reason::TooLarge } else { Reason::RateLimited };
         let rejected = Rejected::new(PolicyKind::RateLimit, reason).named(self.name.clone());
-        if reason == Reason::TooLarge { rejected } else { rejected.with_retry_after(Duration::from_nanos(wait)) }
+        if reason == Reason::TooLarge { rejected } else { rejected.with_wait(wait) }
     }
 }
 

@@ -202,35 +202,35 @@ pub fn check_all(limiters: &[&RateLimiter]) -> Result<(), Rejected> {
 }
 
 impl Inner {
-    fn take_strict(&self, n: u32, now: u64) -> Result<(), Duration> {
+    fn take_strict(&self, n: u32, now: u64) -> Result<(), u64> {
         let mut queue = self.queue.lock();
         if n > queue.quota.permits {
-            return Err(Duration::ZERO);
+            return Err(0);
         }
         queue.strict.take(n, now)
     }
 
+    /// Builds a rejection; writes nothing that another thread reads.
     #[cold]
-    fn rejected(&self, n: u32, wait: Duration) -> Rejected {
-        let largest = self.queue.lock().quota.largest();
-        let (reason, retry_after) =
-            if n > largest { (Reason::TooLarge, None) } else { (Reason::RateLimited, Some(wait)) };
+    fn rejected(&self, n: u32, wait: u64) -> Rejected {
+        let possible = match self.mode {
+            RateMode::Smooth => self.gcra.pace().allows(n),
+            RateMode::Strict => n <= self.queue.lock().quota.permits,
+        };
+        let reason = if possible { Reason::RateLimited } else { Reason::TooLarge };
+        let rejected = Rejected::new(PolicyKind::RateLimit, reason).named(self.name.clone());
+        let rejected = if possible { rejected.with_wait(wait) } else { rejected };
         if self.events.wanted() {
-            let event = || ThrottlingEvent::Rejected { reason, retry_after };
+            let event = || ThrottlingEvent::Rejected { reason, retry_after: rejected.retry_after() };
             self.events.send(self.name.as_ref(), self.clock.now(), event);
         }
-        let rejected = Rejected::new(PolicyKind::RateLimit, reason).named(self.name.clone());
-        match retry_after {
-            Some(wait) => rejected.with_retry_after(wait),
-            None => rejected,
-        }
+        rejected
     }
 
     /// Reserves the next turn for `n` permits. `None`: it is now.
     fn enqueue(&self, n: u32, now: u64, latest: u64) -> Result<Option<Place<'_>>, Rejected> {
         let mut queue = self.queue.lock();
-        let reserved =
-            if n > queue.quota.largest() { Err(Duration::ZERO) } else { self.reserve(&mut queue, n, now, latest) };
+        let reserved = if n > queue.quota.largest() { Err(0) } else { self.reserve(&mut queue, n, now, latest) };
         let ready = match reserved {
             Ok(ready) => ready,
             Err(wait) => {
@@ -250,7 +250,7 @@ impl Inner {
         Ok(Some(Place { limiter: self, id }))
     }
 
-    fn reserve(&self, queue: &mut Queue, n: u32, now: u64, latest: u64) -> Result<u64, Duration> {
+    fn reserve(&self, queue: &mut Queue, n: u32, now: u64, latest: u64) -> Result<u64, u64> {
         match self.mode {
             RateMode::Smooth => self.gcra.reserve(n, now, latest),
             RateMode::Strict => queue.strict.reserve(n, now, latest),

@@ -11,12 +11,12 @@ use std::{
 use super::QueueOrder;
 use crate::{
     outcome::Reason,
-    sync::{AtomicI64, Mutex, Ordering},
+    sync::{AtomicI64, Line, Mutex, Ordering},
 };
 
 pub(super) struct Semaphore {
     /// Twice the free permits (below zero after a shrink), plus one if somebody waits.
-    word: AtomicI64,
+    word: Line<AtomicI64>,
     queue: Mutex<Queue>,
 }
 
@@ -53,20 +53,20 @@ impl Semaphore {
             waiting: BTreeMap::new(),
             settled: HashMap::new(),
         };
-        Self { word: AtomicI64::new(i64::from(capacity) * 2), queue: Mutex::new(queue) }
+        Self { word: Line(AtomicI64::new(i64::from(capacity) * 2)), queue: Mutex::new(queue) }
     }
 
     /// Takes `n` permits if they are free and nobody waits.
     #[inline]
     pub(super) fn try_take(&self, n: u32) -> bool {
         let want = i64::from(n) * 2;
-        let mut word = self.word.load(Ordering::Relaxed);
+        let mut word = self.word.0.load(Ordering::Relaxed);
         loop {
             // An odd word: somebody waits, and nobody goes before.
             if word & 1 != 0 || word < want {
                 return false;
             }
-            match self.word.compare_exchange_weak(word, word - want, Ordering::Acquire, Ordering::Relaxed) {
+            match self.word.0.compare_exchange_weak(word, word - want, Ordering::Acquire, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(changed) => word = changed,
             }
@@ -76,7 +76,7 @@ impl Semaphore {
     /// Gives `n` permits back.
     #[inline]
     pub(super) fn give_back(&self, n: u32) {
-        if self.word.fetch_add(i64::from(n) * 2, Ordering::AcqRel) & 1 != 0 {
+        if self.word.0.fetch_add(i64::from(n) * 2, Ordering::AcqRel) & 1 != 0 {
             self.serve();
         }
     }
@@ -88,7 +88,7 @@ impl Semaphore {
         if n > queue.capacity {
             return Err(Reason::TooLarge);
         }
-        let mut word = self.word.load(Ordering::Acquire);
+        let mut word = self.word.0.load(Ordering::Acquire);
         loop {
             let first = queue.waiting.is_empty() || queue.order == QueueOrder::NewestFirst;
             let next = if first && word >> 1 >= i64::from(n) {
@@ -98,7 +98,7 @@ impl Semaphore {
             } else {
                 word | 1
             };
-            match self.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
+            match self.word.0.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) if next == word | 1 => break,
                 Ok(_) => return Ok(Wish::Granted),
                 Err(changed) => word = changed,
@@ -151,7 +151,7 @@ impl Semaphore {
         let mut queue = self.queue.lock();
         let grown = i64::from(capacity) - i64::from(queue.capacity);
         queue.capacity = capacity;
-        self.word.fetch_add(grown * 2, Ordering::AcqRel);
+        self.word.0.fetch_add(grown * 2, Ordering::AcqRel);
         // Wishes that can no longer come true do not wait for ever.
         let hopeless: Vec<u64> =
             queue.waiting.iter().filter(|(_, w)| w.permits > capacity).map(|(id, _)| *id).collect();
@@ -176,15 +176,15 @@ impl Semaphore {
                 QueueOrder::NewestFirst => queue.waiting.last_key_value(),
             };
             let Some((id, n)) = next.map(|(id, w)| (*id, i64::from(w.permits))) else {
-                self.word.fetch_and(!1, Ordering::AcqRel);
+                self.word.0.fetch_and(!1, Ordering::AcqRel);
                 break;
             };
-            let mut word = self.word.load(Ordering::Acquire);
+            let mut word = self.word.0.load(Ordering::Acquire);
             let taken = loop {
                 if word >> 1 < n {
                     break false;
                 }
-                match self.word.compare_exchange_weak(word, word - n * 2, Ordering::AcqRel, Ordering::Acquire) {
+                match self.word.0.compare_exchange_weak(word, word - n * 2, Ordering::AcqRel, Ordering::Acquire) {
                     Ok(_) => break true,
                     Err(changed) => word = changed,
                 }
@@ -201,7 +201,7 @@ impl Semaphore {
 
     /// Free permits; below zero after a shrink.
     pub(super) fn free(&self) -> i64 {
-        self.word.load(Ordering::Acquire) >> 1
+        self.word.0.load(Ordering::Acquire) >> 1
     }
 
     /// The capacity, and how many wait.

@@ -1,5 +1,5 @@
 //! "Never more than n in any window": the times of the last n permits.
-use std::{collections::VecDeque, time::Duration};
+use std::collections::VecDeque;
 
 use super::Quota;
 use crate::time::nanos;
@@ -18,13 +18,13 @@ impl Strict {
     }
 
     /// Takes `n` permits at `now`, or says how long they must wait.
-    pub(super) fn take(&mut self, n: u32, now: u64) -> Result<(), Duration> {
+    pub(super) fn take(&mut self, n: u32, now: u64) -> Result<(), u64> {
         self.reserve(n, now, now).map(|_| ())
     }
 
     /// Takes `n` permits at `now` or in the future, if that is not beyond `latest`: when they may be used. `n` must be at most
     /// the permits of a window.
-    pub(super) fn reserve(&mut self, n: u32, now: u64, latest: u64) -> Result<u64, Duration> {
+    pub(super) fn reserve(&mut self, n: u32, now: u64, latest: u64) -> Result<u64, u64> {
         while self.used.front().is_some_and(|at| at.saturating_add(self.window) <= now) {
             self.used.pop_front();
         }
@@ -34,7 +34,7 @@ impl Strict {
         // In order of arrival: never before somebody who reserved earlier.
         let ready = self.used.back().map_or(ready, |last| ready.max(*last));
         if ready > latest {
-            return Err(Duration::from_nanos(ready - now));
+            return Err(ready - now);
         }
         self.used.extend(std::iter::repeat_n(ready, n as usize));
         Ok(ready)

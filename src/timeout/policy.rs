@@ -1,18 +1,18 @@
 //! The policy.
 use std::{
     future::{Future, poll_fn},
-    pin::pin,
+    pin::{Pin, pin},
     task::Poll,
     time::Duration,
 };
 
 use super::TimeoutEvent;
 use crate::{
-    call::{self, Attempt, CallContext, Deadline, Explanation, Layer, Operation, Policy},
+    call::{self, Attempt, CallContext, Cold, Deadline, Explanation, Layer, Ledger, Operation, Policy},
     config::Name,
     observe::{Events, Subscription},
     outcome::{CallError, FailureKind, Outcome, PolicyKind, TimedOut, Verdict},
-    time::{Clock, Instant, Sleep},
+    time::{Clock, Instant},
 };
 
 /// Gives what is inside it a bounded time.
@@ -73,6 +73,39 @@ impl Timeout {
     }
 }
 
+impl Timeout {
+    /// Goes on with work that has been polled once and waits; `None` when its time is over.
+    async fn timed(
+        &self,
+        mut work: Pin<&mut impl Future<Output = Outcome>>,
+        deadline: &Deadline<'_>,
+    ) -> Option<Outcome> {
+        let at = deadline.at();
+        if at == Instant::FAR_FUTURE {
+            return Some(work.await);
+        }
+        let mut timer = pin!(self.clock.sleep_until(at));
+        let mut polled = true;
+        poll_fn(|cx| {
+            if !std::mem::take(&mut polled)
+                && let Poll::Ready(outcome) = work.as_mut().poll(cx)
+            {
+                return Poll::Ready(Some(outcome));
+            }
+            timer.as_mut().poll(cx).map(|()| None)
+        })
+        .await
+    }
+
+    #[cold]
+    fn timed_out(&self, ledger: &mut dyn Ledger, deadline: &Deadline<'_>) -> Outcome {
+        let after = deadline.given();
+        self.events.send(self.name.as_ref(), deadline.at(), || TimeoutEvent::TimedOut { after });
+        ledger.time_out(TimedOut { name: self.name.clone(), after });
+        Outcome::Judged(Verdict::failure(FailureKind::Timeout).class())
+    }
+}
+
 impl Policy for Timeout {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
@@ -80,32 +113,16 @@ impl Policy for Timeout {
         let frame = cx.until(&deadline);
         {
             let mut work = pin!(inner.attempt(frame.context()));
-            let mut timer = pin!(None::<Sleep>);
-            let answered = poll_fn(|cx| {
-                if let Poll::Ready(outcome) = work.as_mut().poll(cx) {
-                    return Poll::Ready(Some(outcome));
-                }
-                if timer.is_none() {
-                    let at = deadline.at();
-                    if at == Instant::FAR_FUTURE {
-                        return Poll::Pending;
+            match poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await {
+                Poll::Ready(outcome) => return outcome,
+                Poll::Pending => {
+                    if let Some(outcome) = Cold::new(self.timed(work, &deadline)).await {
+                        return outcome;
                     }
-                    timer.set(Some(self.clock.sleep_until(at)));
                 }
-                match timer.as_mut().as_pin_mut().map(|timer| timer.poll(cx)) {
-                    Some(Poll::Ready(())) => Poll::Ready(None),
-                    _ => Poll::Pending,
-                }
-            })
-            .await;
-            if let Some(outcome) = answered {
-                return outcome;
             }
         } // the work is dropped here, before anybody hears of the time-out
-        let after = deadline.given();
-        self.events.send(self.name.as_ref(), deadline.at(), || TimeoutEvent::TimedOut { after });
-        inner.ledger().time_out(TimedOut { name: self.name.clone(), after });
-        Outcome::Judged(Verdict::failure(FailureKind::Timeout).class())
+        self.timed_out(inner.ledger(), &deadline)
     }
 
     fn describe(&self, explanation: &mut Explanation) {
