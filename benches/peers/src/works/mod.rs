@@ -1,6 +1,9 @@
 //! The works: what is measured. One file a work family; a work is a list of subjects that do the same thing.
 
-#![allow(clippy::redundant_closure, reason = "a closure has a type of its own at each call site, as in a caller's code")]
+#![allow(
+    clippy::redundant_closure,
+    reason = "a closure has a type of its own at each call site, as in a caller's code"
+)]
 
 mod breaker;
 mod keyed;
