@@ -1,0 +1,68 @@
+//! What the user asked for.
+use std::path::PathBuf;
+
+use clap::{Parser, ValueEnum};
+
+/// Schedules drone deliveries by calling five services over HTTP, which it starts itself and may make misbehave.
+#[derive(Debug, Clone, Parser)]
+#[command(name = "drone_delivery")]
+pub struct Args {
+    /// The requests, as JSON Lines. By default the 2,000 that come with the example.
+    #[arg(long, value_name = "FILE")]
+    pub input: Option<PathBuf>,
+
+    /// How the services misbehave.
+    #[arg(long, value_enum, default_value_t = Faults::None)]
+    pub faults: Faults,
+
+    /// What the faults are drawn from: the same seed, the same faults.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+
+    /// How many requests in all: the input is repeated under new ids, or cut off.
+    #[arg(long, value_name = "N")]
+    pub requests: Option<usize>,
+
+    /// How many requests are worked on at once.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub concurrency: u32,
+
+    /// How many requests are started in a second; 0 is without limit. By default 400 where there are faults, so that the run
+    /// lasts long enough to meet them, and without limit where there are none.
+    #[arg(long, value_name = "PER_SECOND")]
+    pub rate: Option<u32>,
+
+    /// How long one request may be put back and tried again before it counts as lost, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    pub patience: u64,
+
+    /// Calls the services bare: no time-out, no retry, no breaker, nothing put back.
+    #[arg(long)]
+    pub unprotected: bool,
+
+    /// Draws throughput, latency and breaker states over time.
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+}
+
+/// How the services misbehave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Faults {
+    /// Not at all.
+    None,
+    /// Now and then: slow answers, 503s, resets, a hang.
+    Flaky,
+    /// All of that more often; one service crashes for some seconds, another fails most calls for some.
+    Storm,
+}
+
+impl Args {
+    /// The rate in force; `None` is without limit.
+    pub fn rate(&self) -> Option<u32> {
+        match self.rate {
+            Some(0) => None,
+            Some(rate) => Some(rate),
+            None => (self.faults != Faults::None).then_some(400),
+        }
+    }
+}

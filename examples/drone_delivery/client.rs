@@ -1,0 +1,123 @@
+//! The HTTP client, its errors, and the one classifier that judges them for every policy.
+use std::{
+    net::SocketAddr,
+    time::{Duration, SystemTime},
+};
+
+use http_body_util::{BodyExt, Full};
+use hyper::{Method, Request, StatusCode, body::Bytes, header};
+use hyper_util::{
+    client::legacy::{Client as Pooled, connect::HttpConnector},
+    rt::TokioExecutor,
+};
+use steadfast::{FailureKind, Verdict};
+
+/// A pooled client; a clone shares the pool.
+#[derive(Clone)]
+pub struct Client(Pooled<HttpConnector, Full<Bytes>>);
+
+/// Why a call brought no answer that the workflow can use.
+#[derive(Debug, thiserror::Error)]
+pub enum HttpError {
+    #[error("not connected: {0}")]
+    Connect(#[source] hyper_util::client::legacy::Error),
+    #[error("connection lost: {0}")]
+    Lost(String),
+    #[error("HTTP {status}")]
+    Status { status: StatusCode, retry_after: Option<Duration> },
+}
+
+impl Client {
+    pub fn new() -> Self {
+        let mut connector = HttpConnector::new();
+        connector.set_nodelay(true);
+        Self(Pooled::builder(TokioExecutor::new()).pool_max_idle_per_host(4096).build(connector))
+    }
+
+    /// Makes one call. A refusal of the business (403) is an answer, not an error.
+    pub async fn call(
+        &self,
+        method: &Method,
+        address: SocketAddr,
+        path: &str,
+        key: Option<&str>,
+        body: &Bytes,
+    ) -> Result<StatusCode, HttpError> {
+        let mut request = Request::builder().method(method).uri(format!("http://{address}{path}"));
+        if let Some(key) = key {
+            request = request.header("idempotency-key", key);
+        }
+        if !body.is_empty() {
+            request = request.header(header::CONTENT_TYPE, "application/json");
+        }
+        let request = request.body(Full::new(body.clone())).map_err(|e| HttpError::Lost(e.to_string()))?;
+        let response = self.0.request(request).await.map_err(|e| {
+            if e.is_connect() { HttpError::Connect(e) } else { HttpError::Lost(e.to_string()) }
+        })?;
+        let (head, body) = response.into_parts();
+        body.collect().await.map_err(|e| HttpError::Lost(e.to_string()))?;
+        match head.status {
+            status if status.is_success() || status == StatusCode::FORBIDDEN => Ok(status),
+            status => {
+                let hint = head.headers.get(header::RETRY_AFTER).and_then(|v| v.to_str().ok());
+                #[expect(clippy::disallowed_methods, reason = "a Retry-After may be a date, which is wall time")]
+                let now = SystemTime::now();
+                Err(HttpError::Status { status, retry_after: hint.and_then(|hint| retry_after(hint, now)) })
+            }
+        }
+    }
+}
+
+/// `Retry-After` as seconds or as a date (RFC 9110, 10.2.3).
+fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
+    match value.trim().parse() {
+        Ok(seconds) => Some(Duration::from_secs(seconds)),
+        Err(_) => httpdate::parse_http_date(value).ok().map(|at| at.duration_since(now).unwrap_or_default()),
+    }
+}
+
+/// The one judge: what each outcome means to retry, breaker and the rest.
+pub fn classify(result: &Result<StatusCode, HttpError>) -> Verdict {
+    match result {
+        Ok(_) => Verdict::success(),
+        Err(HttpError::Connect(_)) => Verdict::failure(FailureKind::Connect),
+        Err(HttpError::Lost(_)) => Verdict::failure(FailureKind::Other),
+        Err(HttpError::Status { status, retry_after }) => {
+            let verdict = Verdict::failure(match status.as_u16() {
+                429 => FailureKind::Throttled,
+                503 => FailureKind::Overloaded,
+                500..=599 => FailureKind::Server,
+                _ => FailureKind::Client,
+            });
+            retry_after.map_or(verdict, |wait| verdict.with_retry_after(wait))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_read_as_seconds_and_as_a_date() {
+        let now = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
+        assert_eq!(retry_after(" 7 ", now), Some(Duration::from_secs(7)));
+        let date = httpdate::fmt_http_date(now + Duration::from_secs(90));
+        assert_eq!(retry_after(&date, now), Some(Duration::from_secs(90)));
+        assert_eq!(retry_after(&httpdate::fmt_http_date(SystemTime::UNIX_EPOCH), now), Some(Duration::ZERO));
+        assert_eq!(retry_after("soon", now), None);
+    }
+
+    #[test]
+    fn statuses_are_judged_by_who_is_at_fault() {
+        let kind = |code| {
+            let status = StatusCode::from_u16(code).unwrap();
+            classify(&Err(HttpError::Status { status, retry_after: None })).kind()
+        };
+        assert_eq!(kind(503), Some(FailureKind::Overloaded));
+        assert_eq!(kind(500), Some(FailureKind::Server));
+        assert_eq!(kind(429), Some(FailureKind::Throttled));
+        assert_eq!(kind(404), Some(FailureKind::Client));
+        assert!(classify(&Ok(StatusCode::FORBIDDEN)).is_success());
+    }
+}

@@ -1,0 +1,175 @@
+//! Who is worked on next: owners take turns, so that a hot tenant waits for itself and not the others for it.
+use std::{
+    cmp::Reverse,
+    collections::{BTreeMap, BinaryHeap, HashMap, VecDeque},
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use steadfast::time::{Clock, Instant};
+use tokio::sync::Notify;
+
+/// Jobs that wait, by owner, and jobs that were put back until a time.
+pub struct Dispatch<J> {
+    state: Mutex<State<J>>,
+    changed: Notify,
+    clock: Clock,
+}
+
+struct State<J> {
+    /// The owners that have a job, in the order of their turns.
+    turns: VecDeque<String>,
+    jobs: HashMap<String, VecDeque<J>>,
+    later: BinaryHeap<Reverse<(Instant, u64)>>,
+    put_back: BTreeMap<u64, (String, J)>,
+    next_id: u64,
+    /// Jobs that are not done: waiting, put back or being worked on.
+    open: usize,
+}
+
+impl<J> Dispatch<J> {
+    pub fn new(clock: &Clock) -> Self {
+        let state = State {
+            turns: VecDeque::new(),
+            jobs: HashMap::new(),
+            later: BinaryHeap::new(),
+            put_back: BTreeMap::new(),
+            next_id: 0,
+            open: 0,
+        };
+        Self { state: Mutex::new(state), changed: Notify::new(), clock: clock.clone() }
+    }
+
+    /// Adds a job.
+    pub fn push(&self, owner: &str, job: J) {
+        let mut state = self.lock();
+        state.open += 1;
+        state.line_up(owner.to_owned(), job);
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Puts a job back that [`next`](Self::next) gave, until `at`.
+    pub fn put_back(&self, owner: &str, job: J, at: Instant) {
+        let mut state = self.lock();
+        state.next_id += 1;
+        let id = state.next_id;
+        state.later.push(Reverse((at, id)));
+        state.put_back.insert(id, (owner.to_owned(), job));
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// A job that [`next`](Self::next) gave is done.
+    pub fn done(&self) {
+        let mut state = self.lock();
+        state.open -= 1;
+        if state.open == 0 {
+            self.changed.notify_waiters();
+        }
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// The next job; nothing when all are done.
+    pub async fn next(&self) -> Option<J> {
+        loop {
+            let changed = self.changed.notified();
+            let until = {
+                let mut state = self.lock();
+                state.ripen(self.clock.now());
+                if let Some(job) = state.take() {
+                    if !state.turns.is_empty() {
+                        self.changed.notify_one(); // one more worker has something to do
+                    }
+                    return Some(job);
+                }
+                if state.open == 0 {
+                    self.changed.notify_one(); // tell the next worker, too
+                    return None;
+                }
+                state.later.peek().map(|Reverse((at, _))| *at)
+            };
+            match until {
+                Some(at) => {
+                    tokio::select! { () = changed => {}, () = self.clock.sleep_until(at) => {} }
+                }
+                None => changed.await,
+            }
+        }
+    }
+
+    /// How many jobs are put back just now.
+    pub fn parked(&self) -> usize {
+        self.lock().put_back.len()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State<J>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<J> State<J> {
+    fn line_up(&mut self, owner: String, job: J) {
+        let jobs = self.jobs.entry(owner.clone()).or_default();
+        if jobs.is_empty() {
+            self.turns.push_back(owner);
+        }
+        jobs.push_back(job);
+    }
+
+    fn take(&mut self) -> Option<J> {
+        let owner = self.turns.pop_front()?;
+        let jobs = self.jobs.get_mut(&owner)?;
+        let job = jobs.pop_front()?;
+        if jobs.is_empty() {
+            self.jobs.remove(&owner);
+        } else {
+            self.turns.push_back(owner);
+        }
+        Some(job)
+    }
+
+    fn ripen(&mut self, now: Instant) {
+        while let Some(Reverse((at, id))) = self.later.peek().copied()
+            && at <= now
+        {
+            self.later.pop();
+            if let Some((owner, job)) = self.put_back.remove(&id) {
+                self.line_up(owner, job);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn owners_take_turns() {
+        let (clock, hand) = Clock::manual();
+        let dispatch = Dispatch::new(&clock);
+        for n in 0..4 {
+            dispatch.push("hot", format!("hot {n}"));
+        }
+        dispatch.push("a", "a 0".to_owned());
+        dispatch.push("b", "b 0".to_owned());
+        let order: Vec<String> = (0..6).map(|_| hand.block_on(dispatch.next()).unwrap()).collect();
+        assert_eq!(order, ["hot 0", "a 0", "b 0", "hot 1", "hot 2", "hot 3"]);
+    }
+
+    #[test]
+    fn a_job_that_was_put_back_comes_when_it_is_due_and_not_before() {
+        let (clock, hand) = Clock::manual();
+        let dispatch = Dispatch::new(&clock);
+        dispatch.push("a", 1);
+        let start = hand.now();
+        let job = hand.block_on(dispatch.next()).unwrap();
+        dispatch.put_back("a", job, start + Duration::from_secs(3));
+        assert_eq!(hand.block_on(dispatch.next()), Some(1));
+        assert_eq!(hand.now() - start, Duration::from_secs(3));
+        dispatch.done();
+        assert_eq!(hand.block_on(dispatch.next()), None);
+    }
+}

@@ -1,0 +1,77 @@
+//! What stands around the calls of each service.
+use std::{sync::Arc, time::Duration};
+
+use hyper::StatusCode;
+use steadfast::{
+    BoxedPipeline, ConfigError, Pipeline,
+    backoff::BackoffConfig,
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, HalfOpenConfig, OpenConfig, TripConfig},
+    entropy::Entropy,
+    retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
+    timeout::Timeout,
+};
+
+use crate::{
+    args::Args,
+    client::{HttpError, classify},
+    services::Service,
+};
+
+/// The pipeline of one service, and its breaker, for the report.
+#[derive(Clone)]
+pub struct Protection {
+    pub pipeline: BoxedPipeline<StatusCode, HttpError>,
+    pub breaker: Option<CircuitBreaker>,
+}
+
+impl Protection {
+    /// All five.
+    pub fn all(args: &Args, entropy: &Entropy) -> Result<Arc<[Self]>, ConfigError> {
+        Service::ALL.into_iter().map(|service| Self::new(service, args, entropy)).collect()
+    }
+
+    fn new(service: Service, args: &Args, entropy: &Entropy) -> Result<Self, ConfigError> {
+        let bare = Pipeline::new().named(service.as_str()).classify(classify as fn(&_) -> _);
+        if args.unprotected {
+            return Ok(Self { pipeline: bare.boxed(), breaker: None });
+        }
+        let breaker = CircuitBreaker::new(
+            CircuitBreakerConfig::default()
+                .count_window(40, 10)
+                .trip(TripConfig::default().failure_rate(0.5).consecutive_failures(8))
+                .open(open())
+                .half_open(half_open()),
+        )?
+        .named(service.as_str())
+        .with_entropy(entropy);
+        let retry = RetryConfig::default()
+            .max_attempts(3)
+            .backoff(BackoffConfig::default().between(Duration::from_millis(20), Duration::from_millis(200)))
+            .max_hint(Duration::from_secs(1));
+        let pipeline = bare
+            .then(Timeout::new(Duration::from_secs(2)).named("call"))
+            .then(
+                Retry::new(retry)?
+                    .named(service.as_str())
+                    .with_entropy(entropy)
+                    .with_budget(&RetryBudget::new(RetryBudgetConfig::default())?),
+            )
+            .then(breaker.clone())
+            .then(Timeout::new(Duration::from_millis(300)).named("attempt"));
+        Ok(Self { pipeline: pipeline.boxed(), breaker: Some(breaker) })
+    }
+}
+
+/// The services here crash for seconds, not for minutes: so the breaker looks again soon.
+fn open() -> OpenConfig {
+    let mut open = OpenConfig::default();
+    (open.base, open.cap, open.stable_for) =
+        (Duration::from_millis(300), Duration::from_millis(1200), Duration::from_secs(5));
+    open
+}
+
+fn half_open() -> HalfOpenConfig {
+    let mut half_open = HalfOpenConfig::default();
+    (half_open.probes, half_open.success_rate, half_open.max) = (3, 0.6, Duration::from_secs(1));
+    half_open
+}

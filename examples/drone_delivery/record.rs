@@ -1,0 +1,156 @@
+//! What happened, with its time: every attempt, every step, every request, every change of a breaker.
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use steadfast::{
+    circuit_breaker::{CircuitBreaker, CircuitBreakerEvent, State},
+    time::{Clock, Instant},
+};
+
+use crate::{request::Request, services::Service};
+
+/// One HTTP call.
+#[derive(Debug, Clone, Copy)]
+pub struct Call {
+    pub at: Duration,
+    pub took: Duration,
+    /// 1 is the first attempt of a step.
+    pub attempt: u32,
+    pub ok: bool,
+}
+
+/// What became of a request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum End {
+    Scheduled,
+    Rejected,
+    Lost(String),
+}
+
+/// One request's end.
+#[derive(Debug, Clone)]
+pub struct Done {
+    pub at: Duration,
+    /// From the moment when work on it began.
+    pub took: Duration,
+    pub request: Request,
+    pub end: End,
+}
+
+/// A breaker's state from a time on.
+#[derive(Debug, Clone, Copy)]
+pub struct Turn {
+    pub at: Duration,
+    pub state: State,
+}
+
+/// The whole record of a run.
+pub struct Record {
+    clock: Clock,
+    start: Instant,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default, Clone)]
+pub struct Inner {
+    pub calls: [Vec<Call>; 5],
+    /// How long each successful step took, with its retries.
+    pub steps: [Vec<Duration>; 5],
+    pub turns: [Vec<Turn>; 5],
+    pub done: Vec<Done>,
+    pub put_back: u64,
+    pub dead_letters: BTreeMap<String, Vec<usize>>,
+}
+
+impl Record {
+    pub fn new(clock: &Clock, start: Instant) -> Self {
+        Self { clock: clock.clone(), start, inner: Mutex::default() }
+    }
+
+    pub fn now(&self) -> Duration {
+        self.clock.now() - self.start
+    }
+
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins to record a call. Dropped before its end, it was cut off, and failed.
+    pub fn call(&self, service: Service, attempt: u32) -> Recording<'_> {
+        Recording { record: self, service, attempt, at: self.now(), ok: false }
+    }
+
+    pub fn step(&self, service: Service, took: Duration) {
+        self.lock().steps[service as usize].push(took);
+    }
+
+    /// Follows a breaker's state until the run ends.
+    pub async fn follow(&self, service: Service, breaker: CircuitBreaker) {
+        let mut events = breaker.events();
+        loop {
+            let Ok(event) = events.recv().await else { continue };
+            let state = match event.what {
+                CircuitBreakerEvent::Opened { .. } => State::Open,
+                CircuitBreakerEvent::HalfOpened => State::HalfOpen,
+                CircuitBreakerEvent::Closed => State::Closed,
+                _ => continue,
+            };
+            self.lock().turns[service as usize].push(Turn { at: event.at - self.start, state });
+        }
+    }
+}
+
+/// A call under way.
+pub struct Recording<'a> {
+    record: &'a Record,
+    service: Service,
+    attempt: u32,
+    at: Duration,
+    ok: bool,
+}
+
+impl Recording<'_> {
+    pub fn end(mut self, ok: bool) {
+        self.ok = ok;
+    }
+}
+
+impl Drop for Recording<'_> {
+    fn drop(&mut self) {
+        let took = self.record.now() - self.at;
+        let call = Call { at: self.at, took, attempt: self.attempt, ok: self.ok };
+        self.record.lock().calls[self.service as usize].push(call);
+    }
+}
+
+impl Inner {
+    /// When the service's breaker was not closed: open or probing, in pieces, up to `end`.
+    pub fn away(&self, service: Service, end: Duration) -> Vec<(Duration, Duration)> {
+        let mut pieces = Vec::new();
+        let mut since = None;
+        for turn in &self.turns[service as usize] {
+            match (turn.state, since) {
+                (State::Closed, Some(from)) => {
+                    pieces.push((from, turn.at));
+                    since = None;
+                }
+                (State::Closed, None) | (_, Some(_)) => {}
+                (_, None) => since = Some(turn.at),
+            }
+        }
+        pieces.extend(since.map(|from| (from, end)));
+        pieces
+    }
+
+    /// How often its breaker opened, and for how long in all it was open (probing not counted).
+    pub fn openings(&self, service: Service, end: Duration) -> (usize, Duration) {
+        let turns = &self.turns[service as usize];
+        let ends = turns.iter().skip(1).map(|t| t.at).chain([end]);
+        let open: Vec<Duration> =
+            turns.iter().zip(ends).filter(|(t, _)| t.state == State::Open).map(|(t, end)| end.saturating_sub(t.at)).collect();
+        (open.len(), open.iter().sum())
+    }
+}

@@ -1,0 +1,218 @@
+//! The five services, over real HTTP on loopback, each on a port of its own. They keep what they did, for the audit.
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    fmt, io,
+    net::SocketAddr,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use http_body_util::{BodyExt, Full};
+use hyper::{Method, Request, Response, StatusCode, body::Bytes, body::Incoming, header, service::service_fn};
+use hyper_util::rt::TokioIo;
+use steadfast::time::{Clock, Instant};
+use tokio::{
+    net::{TcpSocket, TcpStream},
+    task::JoinSet,
+};
+
+use crate::faults::{Fault, FaultPlan};
+
+/// The services of the workflow, in the order in which a request meets them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Service {
+    Account,
+    Package,
+    Transport,
+    Drone,
+    Delivery,
+}
+
+impl Service {
+    pub const ALL: [Self; 5] = [Self::Account, Self::Package, Self::Transport, Self::Drone, Self::Delivery];
+
+    pub const fn as_str(self) -> &'static str {
+        ["account", "package", "transport", "drone", "delivery"][self as usize]
+    }
+}
+
+impl fmt::Display for Service {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// One running service.
+pub struct Running {
+    pub address: SocketAddr,
+    state: Arc<State>,
+}
+
+struct State {
+    service: Service,
+    plan: FaultPlan,
+    clock: Clock,
+    start: Instant,
+    /// Requests that reached it.
+    received: AtomicU64,
+    /// How often each effect really happened, by its key: once, if all is well.
+    effects: Mutex<HashMap<String, u32>>,
+}
+
+/// What an honest answer takes.
+const WORK: Duration = Duration::from_millis(2);
+
+impl Running {
+    /// Binds a free port and serves until the runtime ends.
+    pub async fn start(service: Service, plan: &FaultPlan, clock: &Clock, start: Instant) -> io::Result<Self> {
+        let state = Arc::new(State {
+            service,
+            plan: plan.clone(),
+            clock: clock.clone(),
+            start,
+            received: AtomicU64::new(0),
+            effects: Mutex::default(),
+        });
+        let (listener, address) = listen(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+        tokio::spawn(serve(state.clone(), listener, address));
+        Ok(Self { address, state })
+    }
+
+    /// How often each effect happened.
+    pub fn effects(&self) -> HashMap<String, u32> {
+        self.state.effects.lock().map(|effects| effects.clone()).unwrap_or_default()
+    }
+}
+
+fn listen(address: SocketAddr) -> io::Result<(tokio::net::TcpListener, SocketAddr)> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    let listener = socket.listen(4096)?;
+    let address = listener.local_addr()?;
+    Ok((listener, address))
+}
+
+/// Serves; crashes and comes back when the plan says so: the port is closed, and every connection reset.
+async fn serve(state: Arc<State>, mut listener: tokio::net::TcpListener, address: SocketAddr) {
+    let crash = state.plan.crash.filter(|(service, ..)| *service == state.service);
+    let mut connections = JoinSet::new();
+    let mut dead = std::pin::pin!(async {
+        match crash {
+            Some((_, from, _)) => state.clock.sleep_until(state.start + from).await,
+            None => std::future::pending().await,
+        }
+    });
+    let mut crashed = false;
+    loop {
+        tokio::select! {
+            () = &mut dead, if !crashed => {
+                crashed = true;
+                drop(listener);
+                connections.shutdown().await;
+                let (_, from, lasts) = crash.unwrap_or((state.service, Duration::ZERO, Duration::ZERO));
+                state.clock.sleep_until(state.start + from + lasts).await;
+                listener = loop {
+                    match listen(address) {
+                        Ok((listener, _)) => break listener,
+                        Err(_) => state.clock.sleep(Duration::from_millis(20)).await,
+                    }
+                };
+            }
+            Some(_) = connections.join_next() => {}
+            accepted = listener.accept() => {
+                if let Ok((stream, _)) = accepted {
+                    connections.spawn(connection(state.clone(), stream));
+                }
+            }
+        }
+    }
+}
+
+async fn connection(state: Arc<State>, stream: TcpStream) {
+    let _ = stream.set_nodelay(true);
+    // So that a connection which is dropped in the middle is reset, as by a process that died.
+    let _ = stream.set_zero_linger();
+    let service = service_fn(move |request| handle(state.clone(), request));
+    let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
+}
+
+/// A connection that is to be dropped without an answer.
+#[derive(Debug)]
+struct DropConnection;
+
+impl fmt::Display for DropConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the connection is dropped without an answer")
+    }
+}
+
+impl std::error::Error for DropConnection {}
+
+async fn handle(state: Arc<State>, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, DropConnection> {
+    let n = state.received.fetch_add(1, Ordering::Relaxed);
+    let fault = state.plan.fault(state.service, n, state.clock.now() - state.start);
+    match fault {
+        Fault::Overloaded => {
+            let mut busy = answer(StatusCode::SERVICE_UNAVAILABLE);
+            busy.headers_mut().insert(header::RETRY_AFTER, header::HeaderValue::from_static("1"));
+            return Ok(busy);
+        }
+        Fault::Hang(d) => {
+            state.clock.sleep(d).await;
+            return Err(DropConnection);
+        }
+        // Half of the resets come before the work, half after it: then the effect is there and the caller does not know.
+        Fault::Reset if n.is_multiple_of(2) => return Err(DropConnection),
+        Fault::Slow(d) => state.clock.sleep(d).await,
+        Fault::Reset | Fault::None => state.clock.sleep(WORK).await,
+    }
+    let answered = act(&state, request).await.unwrap_or_else(|never| match never {});
+    if fault == Fault::Reset { Err(DropConnection) } else { Ok(answered) }
+}
+
+fn answer(status: StatusCode) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::new()));
+    *response.status_mut() = status;
+    response
+}
+
+/// What the service is there for.
+async fn act(state: &State, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
+    let (head, body) = request.into_parts();
+    let Ok(body) = body.collect().await else { return Ok(answer(StatusCode::BAD_REQUEST)) };
+    let key = head.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
+    let status = match (state.service, &head.method) {
+        (Service::Account, &Method::GET) if key.starts_with("suspended-") => StatusCode::FORBIDDEN,
+        (Service::Account, &Method::GET) => StatusCode::OK,
+        // A drone is scheduled by a POST, made idempotent by its key.
+        (Service::Drone, &Method::POST) => match head.headers.get("idempotency-key").and_then(|k| k.to_str().ok()) {
+            Some(key) => state.happen(key, &body.to_bytes()),
+            None => StatusCode::BAD_REQUEST,
+        },
+        (Service::Package | Service::Transport | Service::Delivery, &Method::PUT) => state.happen(&key, &body.to_bytes()),
+        _ => StatusCode::METHOD_NOT_ALLOWED,
+    };
+    Ok(answer(status))
+}
+
+impl State {
+    /// Does what the key stands for, once: 201 when it is new, 204 when it stood.
+    fn happen(&self, key: &str, document: &[u8]) -> StatusCode {
+        if serde_json::from_slice::<serde::de::IgnoredAny>(document).is_err() {
+            return StatusCode::BAD_REQUEST;
+        }
+        let Ok(mut effects) = self.effects.lock() else { return StatusCode::INTERNAL_SERVER_ERROR };
+        match effects.entry(key.to_owned()) {
+            std::collections::hash_map::Entry::Occupied(_) => StatusCode::NO_CONTENT,
+            std::collections::hash_map::Entry::Vacant(new) => {
+                new.insert(1);
+                StatusCode::CREATED
+            }
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! One request through its five steps: the work waits where a service is away, and is not lost.
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+
+use hyper::{Method, StatusCode, body::Bytes};
+use serde_json::json;
+use steadfast::{
+    CallError, Cause,
+    call::{AttemptInfo, WithAttempt},
+    entropy::Entropy,
+    throttling::RateLimiter,
+    time::{Clock, Instant},
+};
+
+use crate::{
+    client::{Client, HttpError},
+    dispatch::Dispatch,
+    pipelines::Protection,
+    record::{Done, End, Record},
+    request::Request,
+    services::Service,
+};
+
+/// A request on its way: it goes on where it stopped.
+pub struct Job {
+    pub request: Request,
+    /// The first step that is not done.
+    step: usize,
+    /// When work on it began.
+    began: Option<Instant>,
+}
+
+impl Job {
+    pub fn new(request: Request) -> Self {
+        Self { request, step: 0, began: None }
+    }
+}
+
+/// All that the workers share.
+pub struct Workflow {
+    pub clock: Clock,
+    pub client: Client,
+    pub addresses: [SocketAddr; 5],
+    pub protections: Arc<[Protection]>,
+    pub dispatch: Dispatch<Job>,
+    pub record: Arc<Record>,
+    pub starts: Option<RateLimiter>,
+    pub entropy: Entropy,
+    /// How long a request may be put back; `None` where nothing is.
+    pub patience: Option<Duration>,
+    pub progress: indicatif::ProgressBar,
+}
+
+/// What came of working on a job.
+enum Went {
+    Ended(End),
+    /// The service is away: again after this long.
+    Again(Duration),
+}
+
+impl Workflow {
+    /// One worker: takes jobs until all are done.
+    pub async fn work(self: Arc<Self>) {
+        while let Some(mut job) = self.dispatch.next().await {
+            let began = match job.began {
+                Some(began) => began,
+                None => {
+                    if let Some(starts) = &self.starts {
+                        starts.acquire().await;
+                    }
+                    *job.began.insert(self.clock.now())
+                }
+            };
+            match self.advance(&mut job, began).await {
+                Went::Ended(end) => {
+                    let (at, took) = (self.record.now(), self.clock.now() - began);
+                    let done = Done { at, took, request: job.request, end };
+                    self.record.lock().done.push(done);
+                    self.progress.inc(1);
+                    self.dispatch.done();
+                }
+                Went::Again(wait) => {
+                    self.record.lock().put_back += 1;
+                    self.progress.set_message(format!("{} put back", self.dispatch.parked() + 1));
+                    let owner = job.request.owner.clone();
+                    self.dispatch.put_back(&owner, job, self.clock.now() + wait);
+                }
+            }
+        }
+    }
+
+    async fn advance(&self, job: &mut Job, began: Instant) -> Went {
+        while let Some(service) = Service::ALL.get(job.step).copied() {
+            if service == Service::Transport && !job.request.needs_transport() {
+                job.step += 1;
+                continue;
+            }
+            let before = self.clock.now();
+            match self.call(service, &job.request).await {
+                Ok(StatusCode::FORBIDDEN) => return Went::Ended(End::Rejected),
+                Ok(_) => {
+                    self.record.step(service, self.clock.now() - before);
+                    job.step += 1;
+                }
+                Err(error) => return self.failed(service, &error, began),
+            }
+        }
+        Went::Ended(End::Scheduled)
+    }
+
+    /// A step failed for all that its pipeline could do: put back, unless that is pointless or the patience is over.
+    fn failed(&self, service: Service, error: &CallError<HttpError>, began: Instant) -> Went {
+        let hopeless = matches!(error.cause(), Cause::Operation(HttpError::Status { status, .. }) if status.is_client_error());
+        match self.patience {
+            Some(patience) if !hopeless && self.clock.now() - began < patience => {
+                let wait = error.retry_after().unwrap_or_default().max(Duration::from_millis(50));
+                // Spread, so that what was put back together does not come back together.
+                Went::Again(wait + wait.mul_f64(self.entropy.unit() / 2.0))
+            }
+            _ => Went::Ended(End::Lost(format!("{service}: {error}"))),
+        }
+    }
+
+    /// One step: one call through the service's pipeline.
+    async fn call(&self, service: Service, request: &Request) -> Result<StatusCode, CallError<HttpError>> {
+        let id = request.id.to_string();
+        let (method, path, key, body) = match service {
+            Service::Account => (Method::GET, format!("/accounts/{}", request.owner), None, Bytes::new()),
+            Service::Package => (Method::PUT, format!("/packages/{}", request.package.id), None, json(&request.package)),
+            Service::Transport => {
+                let body = json!({ "from": request.pickup.city, "to": request.dropoff.city });
+                (Method::PUT, format!("/transports/{id}"), None, json(&body))
+            }
+            Service::Drone => {
+                let body = json!({
+                    "deliveryId": id, "size": request.package.size, "weight": request.package.weight,
+                    "from": request.pickup, "to": request.dropoff, "expedited": request.expedited,
+                });
+                (Method::POST, "/drones".to_owned(), Some(&*id), json(&body))
+            }
+            Service::Delivery => {
+                let body = json!({
+                    "ownerId": request.owner, "packageId": request.package.id,
+                    "deadline": request.deadline.to_string(), "confirmation": request.confirmation,
+                });
+                (Method::PUT, format!("/deliveries/{id}"), None, json(&body))
+            }
+        };
+        let address = self.addresses[service as usize];
+        let (method, path, body) = (&method, &path, &body);
+        let attempt = |attempt: AttemptInfo| async move {
+            let recording = self.record.call(service, attempt.number());
+            let answer = self.client.call(method, address, path, key, body).await;
+            recording.end(answer.is_ok());
+            answer
+        };
+        self.protections[service as usize].pipeline.call(WithAttempt(attempt)).await
+    }
+}
+
+fn json(document: &impl serde::Serialize) -> Bytes {
+    serde_json::to_vec(document).map(Bytes::from).unwrap_or_default()
+}
