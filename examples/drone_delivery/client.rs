@@ -20,7 +20,7 @@ pub struct Client(Pooled<HttpConnector, Full<Bytes>>);
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     #[error("not connected: {0}")]
-    Connect(#[source] hyper_util::client::legacy::Error),
+    Connect(String),
     #[error("connection lost: {0}")]
     Lost(String),
     #[error("HTTP {status}")]
@@ -51,9 +51,11 @@ impl Client {
             request = request.header(header::CONTENT_TYPE, "application/json");
         }
         let request = request.body(Full::new(body.clone())).map_err(|e| HttpError::Lost(e.to_string()))?;
-        let response = self.0.request(request).await.map_err(|e| {
-            if e.is_connect() { HttpError::Connect(e) } else { HttpError::Lost(e.to_string()) }
-        })?;
+        let response = self
+            .0
+            .request(request)
+            .await
+            .map_err(|e| if e.is_connect() { HttpError::Connect(root(&e)) } else { HttpError::Lost(root(&e)) })?;
         let (head, body) = response.into_parts();
         body.collect().await.map_err(|e| HttpError::Lost(e.to_string()))?;
         match head.status {
@@ -66,6 +68,14 @@ impl Client {
             }
         }
     }
+}
+
+/// The error at the bottom, which says what happened.
+fn root(mut error: &dyn std::error::Error) -> String {
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
 }
 
 /// `Retry-After` as seconds or as a date (RFC 9110, 10.2.3).

@@ -3,6 +3,7 @@
 //! Reads delivery requests, refuses what is none, and schedules each valid one by calling five services over HTTP, which it
 //! starts itself on loopback. `--help` lists what can be made to go wrong; the last line is the result as JSON.
 #![allow(clippy::print_stdout, reason = "a program prints")]
+#![allow(missing_docs, unreachable_pub, reason = "a program has no readers from outside")]
 mod args;
 mod client;
 mod dispatch;
@@ -15,15 +16,7 @@ mod request;
 mod services;
 mod workflow;
 
-use std::{
-    collections::HashSet,
-    error::Error,
-    fs::File,
-    io::BufReader,
-    process::ExitCode,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashSet, error::Error, fs::File, io::BufReader, process::ExitCode, sync::Arc, time::Duration};
 
 use clap::Parser;
 use steadfast::{
@@ -154,7 +147,8 @@ fn ingest(lines: &[Vec<u8>], wanted: usize, workflow: &Workflow) -> usize {
 
 /// A bar where the output is a terminal, nothing elsewhere.
 fn progress() -> indicatif::ProgressBar {
-    let style = indicatif::ProgressStyle::with_template("{elapsed:>4} {bar:40.cyan/dim} {pos}/{len} {per_sec:>8} {msg:.dim}");
+    let style =
+        indicatif::ProgressStyle::with_template("{elapsed:>4} {bar:40.cyan/dim} {pos}/{len} {per_sec:>8} {msg:.dim}");
     let bar = indicatif::ProgressBar::new(0);
     match style {
         Ok(style) => bar.with_style(style),

@@ -149,8 +149,12 @@ impl Inner {
     pub fn openings(&self, service: Service, end: Duration) -> (usize, Duration) {
         let turns = &self.turns[service as usize];
         let ends = turns.iter().skip(1).map(|t| t.at).chain([end]);
-        let open: Vec<Duration> =
-            turns.iter().zip(ends).filter(|(t, _)| t.state == State::Open).map(|(t, end)| end.saturating_sub(t.at)).collect();
+        let open: Vec<Duration> = turns
+            .iter()
+            .zip(ends)
+            .filter(|(t, _)| t.state == State::Open)
+            .map(|(t, end)| end.saturating_sub(t.at))
+            .collect();
         (open.len(), open.iter().sum())
     }
 }

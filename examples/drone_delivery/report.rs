@@ -60,7 +60,17 @@ impl Report {
             ServiceFigures::new(service, &record, breaker.map_or(0, |b| b.snapshot().rejected), elapsed)
         });
         let (violations, half_done) = audit(&record, running);
-        Self { args: args.clone(), plan: plan.clone(), record, elapsed, input, duplicates, services, violations, half_done }
+        Self {
+            args: args.clone(),
+            plan: plan.clone(),
+            record,
+            elapsed,
+            input,
+            duplicates,
+            services,
+            violations,
+            half_done,
+        }
     }
 
     fn count(&self, end: fn(&End) -> bool) -> usize {
@@ -239,7 +249,9 @@ impl Report {
         let rate = self.args.rate().map_or("as fast as it goes".to_owned(), |rate| format!("{rate} started a second"));
         let bare = if unprotected { ", UNPROTECTED" } else { "" };
         writeln!(f, "\n{} requests, {faults}{bare}; {concurrency} at once, {rate}\n", grouped(self.input))?;
-        for (what, event) in [("refuses all connections", &self.plan.crash), ("fails 85 % of its calls", &self.plan.brownout)] {
+        for (what, event) in
+            [("refuses all connections", &self.plan.crash), ("fails 85 % of its calls", &self.plan.brownout)]
+        {
             if let Some((service, from, lasts)) = event {
                 let (from, to) = (from.as_secs_f64(), (*from + *lasts).as_secs_f64());
                 writeln!(f, "  from {from:.1} s to {to:.1} s {service} {what}")?;
@@ -291,7 +303,19 @@ impl Report {
         writeln!(
             f,
             "\n  {:<10}{:>8}{:>9}{:>8}{:>10}{:>8}{:>9}{:>10}{:>8}{:>10}{:>9}{:>9}{:>9}",
-            "service", "calls", "retries", "failed", "rejected", "opened", "open", "calls/s", "away", "saved", "p50", "p99", "max"
+            "service",
+            "calls",
+            "retries",
+            "failed",
+            "rejected",
+            "opened",
+            "open",
+            "calls/s",
+            "away",
+            "saved",
+            "p50",
+            "p99",
+            "max"
         )?;
         for (service, s) in Service::ALL.iter().zip(&self.services) {
             writeln!(
@@ -315,12 +339,26 @@ impl Report {
     }
 
     fn notes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "\n  calls/s: while the breaker is closed; away: while it is open or probing. saved: rejected calls times the")?;
+        writeln!(
+            f,
+            "\n  calls/s: while the breaker is closed; away: while it is open or probing. saved: rejected calls times the"
+        )?;
         writeln!(f, "  mean time of a failing call. p50, p99, max: of a step that succeeded, with its retries.")?;
         let (p50, p99, max) = quantiles(self.record.done.iter().map(|d| d.took));
         let per_second = self.record.done.len() as f64 / self.elapsed.as_secs_f64().max(1e-9);
-        writeln!(f, "\n  {} in {}: {per_second:.0} requests a second", grouped(self.record.done.len()), short(self.elapsed))?;
-        writeln!(f, "  a request takes {} (p50), {} (p99), {} (max) from its first step", short(p50), short(p99), short(max))?;
+        writeln!(
+            f,
+            "\n  {} in {}: {per_second:.0} requests a second",
+            grouped(self.record.done.len()),
+            short(self.elapsed)
+        )?;
+        writeln!(
+            f,
+            "  a request takes {} (p50), {} (p99), {} (max) from its first step",
+            short(p50),
+            short(p99),
+            short(max)
+        )?;
         let mut owners: HashMap<&str, usize> = HashMap::new();
         for done in &self.record.done {
             *owners.entry(&done.request.owner).or_default() += 1;
@@ -339,7 +377,13 @@ impl Report {
             )?;
         }
         match self.violations.as_slice() {
-            [] => writeln!(f, "  the services' own books agree: one drone for each scheduled request, none for any other\n"),
+            [] if self.half_done > 0 => {
+                writeln!(f, "  the services' own books agree, but for the lost requests that were left half-done\n")
+            }
+            [] => writeln!(
+                f,
+                "  the services' own books agree: one drone for each scheduled request, none for any other\n"
+            ),
             violations => {
                 writeln!(f, "  the services' own books do NOT agree, {} times:", violations.len())?;
                 violations.iter().take(5).try_for_each(|v| writeln!(f, "    {v}"))?;

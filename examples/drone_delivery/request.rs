@@ -109,10 +109,8 @@ impl Request {
                 Some(Value::Bool(yes)) => *yes,
                 _ => return Err(root.broken("expedited", "must be true or false")),
             },
-            confirmation: root.one_of(
-                "confirmationRequired",
-                "must be one of None, FingerPrint, Picture, Voice, Signature",
-            )?,
+            confirmation: root
+                .one_of("confirmationRequired", "must be one of None, FingerPrint, Picture, Voice, Signature")?,
             package: Package {
                 id: package.name("packageId")?.to_owned(),
                 size: package.one_of("size", "must be one of Small, Medium, Large")?,
@@ -229,13 +227,26 @@ mod tests {
         assert!(refusal(|d| d["ownerId"] = "../x".into()).starts_with("`ownerId` must be letters"));
         assert_eq!(refusal(|d| d["deadline"] = "tomorrow".into()), "`deadline` must be an RFC 3339 time stamp");
         assert_eq!(refusal(|d| d["expedited"] = "yes".into()), "`expedited` must be true or false");
-        assert!(refusal(|d| d["confirmationRequired"] = "Wink".into()).starts_with("`confirmationRequired` must be one of"));
-        assert!(refusal(|d| d["packageInfo"]["size"] = "Gigantic".into()).starts_with("`packageInfo.size` must be one of"));
+        assert!(
+            refusal(|d| d["confirmationRequired"] = "Wink".into()).starts_with("`confirmationRequired` must be one of")
+        );
+        assert!(
+            refusal(|d| d["packageInfo"]["size"] = "Gigantic".into()).starts_with("`packageInfo.size` must be one of")
+        );
         for weight in [0.0, -1.0, 25.0] {
-            assert!(refusal(|d| d["packageInfo"]["weight"] = weight.into()).starts_with("`packageInfo.weight` must be above"));
+            assert!(
+                refusal(|d| d["packageInfo"]["weight"] = weight.into())
+                    .starts_with("`packageInfo.weight` must be above")
+            );
         }
-        assert!(refusal(|d| d["pickupLocation"]["latitude"] = 123.4.into()).starts_with("`pickupLocation.latitude` must lie"));
-        assert!(refusal(|d| d["dropoffLocation"]["longitude"] = 181.into()).starts_with("`dropoffLocation.longitude` must lie"));
+        assert!(
+            refusal(|d| d["pickupLocation"]["latitude"] = 123.4.into())
+                .starts_with("`pickupLocation.latitude` must lie")
+        );
+        assert!(
+            refusal(|d| d["dropoffLocation"]["longitude"] = 181.into())
+                .starts_with("`dropoffLocation.longitude` must lie")
+        );
         assert_eq!(refusal(|d| d["packageInfo"] = 1.into()), "`packageInfo` must be an object");
     }
 

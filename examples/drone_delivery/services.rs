@@ -194,7 +194,9 @@ async fn act(state: &State, request: Request<Incoming>) -> Result<Response<Full<
             Some(key) => state.happen(key, &body.to_bytes()),
             None => StatusCode::BAD_REQUEST,
         },
-        (Service::Package | Service::Transport | Service::Delivery, &Method::PUT) => state.happen(&key, &body.to_bytes()),
+        (Service::Package | Service::Transport | Service::Delivery, &Method::PUT) => {
+            state.happen(&key, &body.to_bytes())
+        }
         _ => StatusCode::METHOD_NOT_ALLOWED,
     };
     Ok(answer(status))

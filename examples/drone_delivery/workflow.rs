@@ -109,7 +109,8 @@ impl Workflow {
 
     /// A step failed for all that its pipeline could do: put back, unless that is pointless or the patience is over.
     fn failed(&self, service: Service, error: &CallError<HttpError>, began: Instant) -> Went {
-        let hopeless = matches!(error.cause(), Cause::Operation(HttpError::Status { status, .. }) if status.is_client_error());
+        let hopeless =
+            matches!(error.cause(), Cause::Operation(HttpError::Status { status, .. }) if status.is_client_error());
         match self.patience {
             Some(patience) if !hopeless && self.clock.now() - began < patience => {
                 let wait = error.retry_after().unwrap_or_default().max(Duration::from_millis(50));
@@ -125,7 +126,9 @@ impl Workflow {
         let id = request.id.to_string();
         let (method, path, key, body) = match service {
             Service::Account => (Method::GET, format!("/accounts/{}", request.owner), None, Bytes::new()),
-            Service::Package => (Method::PUT, format!("/packages/{}", request.package.id), None, json(&request.package)),
+            Service::Package => {
+                (Method::PUT, format!("/packages/{}", request.package.id), None, json(&request.package))
+            }
             Service::Transport => {
                 let body = json!({ "from": request.pickup.city, "to": request.dropoff.city });
                 (Method::PUT, format!("/transports/{id}"), None, json(&body))
