@@ -1,1 +1,21 @@
-//! For tests of services that use this crate, and of the crate itself.
+//! For tests of services that use this crate, and of the crate itself: time set by hand, a service that follows a script, and a
+//! harness that drops a future at every await point.
+//!
+//! ```
+//! use steadfast::{Pipeline, retry::{Retry, RetryConfig}, testing::ScriptedService, time::Clock};
+//!
+//! let (clock, hand) = Clock::manual();
+//! let service = ScriptedService::new("503 x2, ok", &clock).unwrap();
+//! let pipeline = Pipeline::new()
+//!     .then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock))
+//!     .classify(ScriptedService::classify);
+//!
+//! assert_eq!(hand.block_on(pipeline.call(|| service.call())).unwrap(), 200);
+//! assert_eq!(service.calls(), 3);
+//! ```
+mod drops;
+mod scripted;
+
+pub use crate::time::ManualClock;
+pub use drops::drop_at_every_await;
+pub use scripted::{ScriptError, ScriptedError, ScriptedService};
