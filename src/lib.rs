@@ -84,5 +84,5 @@ mod window;
 pub use call::{BoxedPipeline, Pipeline};
 pub use config::{ConfigError, Name};
 pub use outcome::{
-    CallError, Cause, Class, Classify, FailureKind, Hint, Outcome, PolicyKind, Reason, Rejected, Verdict,
+    CallError, Cause, Class, Classify, FailureKind, Hint, KindSet, Outcome, PolicyKind, Reason, Rejected, Verdict,
 };

@@ -124,8 +124,9 @@ impl ScriptedService {
             log.most = log.most.max(log.running);
             self.0.step(log.calls.len())
         };
-        let mut running = Running { service: self.clone(), ended: false };
+        let running = Running { service: self.clone(), ended: false };
         async move {
+            let mut running = running; // whole: the block would capture a copy of its flag
             if !step.after.is_zero() {
                 running.service.0.clock.sleep(step.after).await;
             }

@@ -1,0 +1,14 @@
+//! The numbered behaviours of the specification, each in a test that names it. One binary, a file for each pattern.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+mod backoff;
+mod circuit_breaker;
+mod circuit_breaker_states;
+mod concurrency_limit;
+mod config;
+mod drops;
+mod events;
+mod pipeline;
+mod rate_limit;
+mod retry;
+mod standard;
+mod timeout;

@@ -1,0 +1,305 @@
+//! Throttling, behaviour 1: rate limits.
+use std::{collections::VecDeque, future::Future, pin::pin, task::Context, time::Duration};
+
+use futures::{future::join_all, task::noop_waker_ref};
+use proptest::prelude::*;
+use steadfast::{
+    Pipeline, Reason,
+    throttling::{KeyedRateLimiter, Quota, RateLimitConfig, RateLimiter, check_all},
+    time::{Clock, Instant},
+    timeout::Timeout,
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn limiter(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, steadfast::testing::ManualClock) {
+    let (clock, hand) = Clock::manual();
+    (RateLimiter::new(config).unwrap().with_clock(&clock), clock, hand)
+}
+
+/// Takes as many as there are.
+fn drain(limiter: &RateLimiter) -> u32 {
+    (0..).take_while(|_| limiter.check().is_ok()).count() as u32
+}
+
+#[test]
+fn throttling_1_burst_then_the_even_flow() {
+    let (limiter, _, hand) = limiter(Quota::per_second(10).burst(3));
+    assert_eq!(drain(&limiter), 3);
+    hand.advance(MS(100));
+    assert_eq!(drain(&limiter), 1);
+    hand.advance(MS(250));
+    assert_eq!(drain(&limiter), 2);
+    hand.advance(Duration::from_secs(3600));
+    assert_eq!(drain(&limiter), 3);
+}
+
+/// Seen elsewhere: sleeping out the whole wait in vain.
+#[test]
+fn throttling_1_retry_after_is_exact() {
+    for config in [Quota::per_second(3).burst(2).into(), RateLimitConfig::from(Quota::per_second(3)).strict()] {
+        let (limiter, _, hand) = limiter(config);
+        for step in [MS(0), MS(7), MS(501), MS(13)] {
+            hand.advance(step);
+            drain(&limiter);
+            let wait = limiter.check().unwrap_err().retry_after().unwrap();
+            hand.advance(wait - Duration::from_nanos(1));
+            assert_eq!(limiter.check().unwrap_err().retry_after(), Some(Duration::from_nanos(1)));
+            hand.advance(Duration::from_nanos(1));
+            limiter.check().unwrap();
+        }
+    }
+}
+
+#[test]
+fn throttling_1_n_permits_a_call_all_or_none() {
+    let (limiter, _, hand) = limiter(Quota::per_second(10));
+    limiter.check_n(7).unwrap();
+    let error = limiter.check_n(4).unwrap_err();
+    assert_eq!((error.reason(), error.retry_after()), (Reason::RateLimited, Some(MS(100))));
+    limiter.check_n(3).unwrap();
+    hand.advance(Duration::from_secs(9));
+    let never = limiter.check_n(11).unwrap_err();
+    assert_eq!((never.reason(), never.retry_after()), (Reason::TooLarge, None));
+    assert_eq!(drain(&limiter), 10);
+}
+
+#[test]
+fn throttling_1_acquire_is_in_order_of_arrival() {
+    let (limiter, clock, hand) = limiter(Quota::per_second(10).burst(1));
+    let start = hand.now();
+    let order = std::sync::Mutex::new(Vec::new());
+    hand.block_on(join_all((0..5).map(|i| {
+        let (limiter, clock, order) = (&limiter, &clock, &order);
+        async move {
+            limiter.acquire().await;
+            order.lock().unwrap().push((i, clock.now() - start));
+        }
+    })));
+    let expected: Vec<_> = (0..5).map(|i| (i, MS(100 * i))).collect();
+    assert_eq!(order.into_inner().unwrap(), expected);
+}
+
+#[test]
+fn throttling_1_a_dropped_turn_is_given_back_and_those_behind_move_up() {
+    for config in [Quota::per_second(10).burst(1).into(), RateLimitConfig::from(Quota::new(1, MS(100))).strict()] {
+        let (limiter, clock, hand) = limiter(config);
+        let start = hand.now();
+        limiter.check().unwrap();
+        hand.block_on(async {
+            let mut cx = Context::from_waker(noop_waker_ref());
+            let mut gives_up = Box::pin(limiter.acquire());
+            assert!(gives_up.as_mut().poll(&mut cx).is_pending());
+            let mut stays = pin!(limiter.acquire());
+            assert!(stays.as_mut().poll(&mut cx).is_pending());
+            clock.sleep(MS(50)).await;
+            drop(gives_up);
+            stays.await;
+        });
+        assert_eq!(hand.now() - start, MS(100), "{config:?}");
+        assert_eq!(limiter.check().unwrap_err().retry_after(), Some(MS(100)));
+    }
+}
+
+#[test]
+fn throttling_1_what_cannot_fit_is_rejected_at_once() {
+    let (limiter, clock, hand) = limiter(RateLimitConfig::from(Quota::per_second(1)).max_wait(MS(1500)));
+    limiter.check().unwrap();
+    let start = hand.now();
+    let error = hand.block_on(limiter.acquire_n(1, MS(999))).unwrap_err();
+    assert_eq!((hand.now(), error.retry_after()), (start, Some(MS(1000))));
+    // As a policy: by its own patience, and by the call's deadline.
+    let pipeline = Pipeline::new().then(Timeout::new(MS(800)).with_clock(&clock)).then(limiter.clone());
+    let error = hand.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
+    assert!(error.is_rejected());
+    assert_eq!(hand.now(), start);
+    hand.block_on(Pipeline::new().then(limiter.clone()).call(|| async { Ok::<_, ()>(()) })).unwrap();
+    assert_eq!(hand.now() - start, MS(1000));
+    // A rejection reserves nothing.
+    assert_eq!(limiter.check().unwrap_err().retry_after(), Some(MS(1000)));
+}
+
+#[test]
+fn throttling_1_the_limit_changes_while_in_use() {
+    let (limiter, clock, hand) = limiter(Quota::per_second(1).burst(1));
+    limiter.check().unwrap();
+    let start = hand.now();
+    hand.block_on(async {
+        let waits = async {
+            limiter.acquire().await;
+            clock.now() - start
+        };
+        let change = async {
+            clock.sleep(MS(100)).await;
+            limiter.set_quota(Quota::per_second(10).burst(1)).unwrap();
+        };
+        // 900 ms were left of one permit: at ten times the pace, 90.
+        assert_eq!(futures::join!(waits, change).0, MS(190));
+    });
+    assert_eq!(limiter.set_quota(Quota::per_second(0)).unwrap_err().field(), "permits");
+    assert_eq!(limiter.config().permits, 10);
+}
+
+#[test]
+fn throttling_1_changing_to_and_fro_mints_no_permits_and_loses_none() {
+    for strict in [false, true] {
+        let mut config = RateLimitConfig::from(Quota::per_second(10));
+        if strict {
+            config = config.strict();
+        }
+        let (limiter, _, hand) = limiter(config);
+        drain(&limiter);
+        for _ in 0..1000 {
+            limiter.set_quota(Quota::per_second(1000)).unwrap();
+            limiter.set_quota(Quota::per_second(10)).unwrap();
+        }
+        assert_eq!(drain(&limiter), 0);
+        hand.advance(Duration::from_secs(2));
+        assert_eq!(drain(&limiter), 10);
+    }
+}
+
+#[test]
+fn throttling_1_several_limits_are_all_or_nothing() {
+    let (per_second, clock, _hand) = limiter(Quota::per_second(5));
+    let per_minute = RateLimiter::new(Quota::per_minute(3)).unwrap().with_clock(&clock);
+    for _ in 0..3 {
+        check_all(&[&per_second, &per_minute]).unwrap();
+    }
+    for _ in 0..50 {
+        assert_eq!(check_all(&[&per_second, &per_minute]).unwrap_err().retry_after(), Some(Duration::from_secs(20)));
+    }
+    assert_eq!(drain(&per_second), 2);
+}
+
+#[test]
+fn throttling_1_keyed_by_tenant_with_tiers() {
+    let (clock, hand) = Clock::manual();
+    let limiter = KeyedRateLimiter::new(Quota::per_second(2))
+        .unwrap()
+        .with_tiers(&[Quota::per_second(5)], |tenant: &&str| tenant.starts_with("gold").then_some(0))
+        .unwrap()
+        .with_clock(&clock);
+    let drain = |tenant| (0..).take_while(|_| limiter.check(&tenant).is_ok()).count();
+    assert_eq!((drain("gold-1"), drain("tin-1"), drain("tin-2"), drain("tin-1")), (5, 2, 2, 0));
+    assert_eq!(limiter.check(&"tin-1").unwrap_err().retry_after(), Some(MS(500)));
+    assert_eq!(limiter.check_n(&"tin-1", 3).unwrap_err().reason(), Reason::TooLarge);
+    hand.advance(MS(500));
+    assert_eq!((drain("gold-1"), drain("tin-1")), (2, 1));
+    let refused =
+        KeyedRateLimiter::<u8>::new(Quota::per_second(1)).unwrap().with_tiers(&[Quota::per_second(0)], |_| None);
+    assert_eq!(refused.unwrap_err().field(), "tiers[0].permits");
+}
+
+#[test]
+fn throttling_1_idle_keys_make_room() {
+    let (clock, hand) = Clock::manual();
+    let limiter = KeyedRateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
+    for generation in 0..20u64 {
+        for key in 0..10_000 {
+            limiter.check(&(generation * 10_000 + key)).unwrap();
+        }
+        hand.advance(Duration::from_secs(2));
+    }
+    assert!(limiter.len() < 40_000, "{}", limiter.len());
+    limiter.forget_idle();
+    assert!(limiter.is_empty());
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Advance(u64),
+    Check(u32),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        (0u64..400_000_000).prop_map(Step::Advance),
+        Just(Step::Advance(1)),
+        (1u32..6).prop_map(Step::Check)
+    ];
+    proptest::collection::vec(step, 1..200)
+}
+
+proptest! {
+    /// Against a bucket that holds fractions of a permit, in whole numbers.
+    #[test]
+    fn throttling_1_smooth_equals_a_token_bucket(permits in 1u32..20, burst in 1u32..20, steps in steps()) {
+        let (limiter, _, hand) = limiter(Quota::per_second(permits).burst(burst));
+        let interval = 1_000_000_000u64.div_ceil(permits.into());
+        let full = u64::from(burst) * interval;
+        let mut level = full; // in nanoseconds of refilling
+        for step in steps {
+            match step {
+                Step::Advance(by) => {
+                    hand.advance(Duration::from_nanos(by));
+                    level = full.min(level + by);
+                }
+                Step::Check(n) => {
+                    let cost = u64::from(n) * interval;
+                    match limiter.check_n(n) {
+                        Ok(()) => {
+                            prop_assert!(cost <= level);
+                            level -= cost;
+                        }
+                        Err(e) if n > burst => prop_assert_eq!(e.reason(), Reason::TooLarge),
+                        Err(e) => prop_assert_eq!(e.retry_after(), Some(Duration::from_nanos(cost - level))),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Against a list of all that was ever admitted, looked at through every window.
+    #[test]
+    fn throttling_1_strict_never_admits_more_than_n_in_any_window(permits in 1u32..8, steps in steps()) {
+        let (limiter, _, hand) = limiter(RateLimitConfig::from(Quota::per_second(permits)).strict());
+        let mut admitted: VecDeque<Instant> = VecDeque::new();
+        for step in steps {
+            match step {
+                Step::Advance(by) => hand.advance(Duration::from_nanos(by)),
+                Step::Check(n) => {
+                    let now = hand.now();
+                    let recent = admitted.iter().filter(|at| now - **at < Duration::from_secs(1)).count() as u32;
+                    let answer = limiter.check_n(n);
+                    prop_assert_eq!(answer.is_ok(), recent + n <= permits);
+                    if answer.is_ok() {
+                        admitted.extend((0..n).map(|_| now));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Calls that wait and give up at random: whoever stays gets exactly one turn, in order, and the flow is never exceeded.
+    #[test]
+    fn throttling_1_turns_are_conserved(gives_up in proptest::collection::vec(proptest::option::of(1u64..900), 1..25), strict: bool) {
+        let mut config = RateLimitConfig::from(Quota::new(2, MS(200)).burst(2));
+        if strict {
+            config = RateLimitConfig::from(Quota::new(2, MS(200))).strict();
+        }
+        let (limiter, clock, hand) = limiter(config);
+        let start = hand.now();
+        let turns = hand.block_on(join_all(gives_up.iter().map(|patience| {
+            let (limiter, clock) = (&limiter, &clock);
+            async move {
+                let turn = pin!(async { limiter.acquire().await; clock.now() - start });
+                match patience {
+                    None => Some(turn.await),
+                    Some(ms) => match futures::future::select(turn, pin!(clock.sleep(MS(*ms)))).await {
+                        futures::future::Either::Left((at, _)) => Some(at),
+                        futures::future::Either::Right(_) => None,
+                    },
+                }
+            }
+        })));
+        let turns: Vec<Duration> = turns.into_iter().flatten().collect();
+        prop_assert!(turns.is_sorted());
+        for (i, at) in turns.iter().enumerate().skip(2) {
+            let apart = *at - turns[i - 2];
+            prop_assert!(apart >= if strict { MS(200) } else { MS(100) }, "{:?}", turns);
+        }
+        hand.advance(Duration::from_secs(10));
+        prop_assert_eq!(drain(&limiter), 2);
+    }
+}

@@ -1,0 +1,329 @@
+//! Retry, behaviours 1 and 3 to 8. (2, the delays, is in `backoff.rs`.)
+use std::time::Duration;
+
+use steadfast::{
+    Cause, FailureKind, Hint, KindSet, Pipeline, Verdict,
+    backoff::{BackoffConfig, Jitter},
+    call::not_idempotent,
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
+    entropy::Entropy,
+    outcome::Stop,
+    retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig, RetryEvent},
+    testing::{ManualClock, ScriptedError, ScriptedService},
+    throttling::{Quota, RateLimiter},
+    time::Clock,
+    timeout::Timeout,
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+/// 100 ms, 200 ms, 400 ms, ... without jitter.
+fn plain() -> RetryConfig {
+    RetryConfig::default().backoff(BackoffConfig::default().jitter(Jitter::None))
+}
+
+struct Stage {
+    clock: Clock,
+    hand: ManualClock,
+    service: ScriptedService,
+}
+
+impl Stage {
+    fn new(script: &str) -> Self {
+        let (clock, hand) = Clock::manual();
+        let service = ScriptedService::new(script, &clock).unwrap();
+        Self { clock, hand, service }
+    }
+
+    fn retry(&self, config: RetryConfig) -> Retry {
+        Retry::new(config).unwrap().with_clock(&self.clock).with_entropy(&Entropy::from_seed(7))
+    }
+
+    fn call(&self, retry: &Retry) -> Result<u16, steadfast::CallError<ScriptedError>> {
+        let pipeline = Pipeline::new().then(retry.clone()).classify(ScriptedService::classify);
+        self.hand.block_on(pipeline.call(|| self.service.call()))
+    }
+}
+
+fn stop(error: &steadfast::CallError<ScriptedError>) -> Option<Stop> {
+    error.history().map(|h| h.stop)
+}
+
+#[test]
+fn retry_1_max_attempts_counts_calls_and_one_never_sleeps() {
+    for n in 1..=5 {
+        let stage = Stage::new("503");
+        let start = stage.hand.now();
+        let error = stage.call(&stage.retry(plain().max_attempts(n))).unwrap_err();
+        assert_eq!((stage.service.calls(), error.attempts()), (n as usize, n));
+        if n == 1 {
+            assert_eq!(stage.hand.now(), start);
+        }
+    }
+    assert_eq!(Retry::new(plain().max_attempts(0)).unwrap_err().field(), "max_attempts");
+}
+
+#[test]
+fn retry_1_attempts_count_from_1_the_same_for_the_operation_and_in_events() {
+    let stage = Stage::new("503 x2, ok");
+    let retry = stage.retry(plain());
+    let mut events = retry.events();
+    let pipeline = Pipeline::new().then(retry).classify(ScriptedService::classify);
+    let mut seen = Vec::new();
+    let answer = stage.hand.block_on(pipeline.call_with(|attempt| {
+        seen.push(attempt.number());
+        stage.service.call()
+    }));
+    assert_eq!((answer.unwrap(), seen), (200, vec![1, 2, 3]));
+    let mut told = Vec::new();
+    while let Ok(Some(event)) = events.try_recv() {
+        told.push(event.what);
+    }
+    let kind = Some(FailureKind::Overloaded);
+    assert_eq!(
+        told,
+        [
+            RetryEvent::Retrying { attempt: 1, kind, delay: MS(100) },
+            RetryEvent::Retrying { attempt: 2, kind, delay: MS(200) },
+            RetryEvent::Recovered { attempts: 3 },
+        ]
+    );
+}
+
+#[test]
+fn retry_1_a_delay_that_does_not_fit_the_total_time_returns_the_last_error_at_once() {
+    let stage = Stage::new("503 in 10ms");
+    let start = stage.hand.now();
+    let error = stage.call(&stage.retry(plain().max_attempts(9).max_elapsed(MS(350)))).unwrap_err();
+    // 10 + 100 + 10 fits, then 200 ms more start the third attempt at 320; 400 more would start at 730.
+    assert_eq!((stage.service.calls(), stop(&error)), (3, Some(Stop::TotalTime)));
+    assert_eq!(stage.hand.now() - start, MS(10 + 100 + 10 + 200 + 10));
+    assert!(matches!(error.cause(), Cause::Operation(ScriptedError::Status { status: 503, .. })));
+}
+
+#[test]
+fn retry_1_a_delay_that_does_not_fit_the_deadline_returns_the_last_error_at_once() {
+    let stage = Stage::new("503 in 10ms");
+    let pipeline = Pipeline::new()
+        .then(Timeout::new(MS(300)).with_clock(&stage.clock))
+        .then(stage.retry(plain().max_attempts(9)))
+        .classify(ScriptedService::classify);
+    let start = stage.hand.now();
+    let error = stage.hand.block_on(pipeline.call(|| stage.service.call())).unwrap_err();
+    assert_eq!((stage.service.calls(), stop(&error)), (2, Some(Stop::Deadline)));
+    assert_eq!(stage.hand.now() - start, MS(120));
+    assert!(!error.is_timed_out());
+}
+
+#[test]
+fn retry_3_a_hint_is_honoured_and_jitter_only_adds_to_it() {
+    for seed in 0..50 {
+        let stage = Stage::new("503 retry-after 5s, ok");
+        let config = RetryConfig::default(); // full jitter, 100 ms
+        let retry = stage.retry(config).with_entropy(&Entropy::from_seed(seed));
+        assert_eq!(stage.call(&retry).unwrap(), 200);
+        let gap = stage.service.gaps()[0];
+        assert!((MS(5000)..=MS(5100)).contains(&gap), "{gap:?}");
+    }
+    let stage = Stage::new("503 retry-after 5s, ok");
+    stage.call(&stage.retry(plain())).unwrap();
+    assert_eq!(stage.service.gaps(), [MS(5000)]);
+}
+
+#[test]
+fn retry_3_a_hint_above_the_maximum_fails_now_with_the_hint_in_the_error() {
+    let stage = Stage::new("503 retry-after 2m");
+    let start = stage.hand.now();
+    let error = stage.call(&stage.retry(plain().max_hint(MS(60_000)))).unwrap_err();
+    assert_eq!((stage.service.calls(), stage.hand.now()), (1, start));
+    assert_eq!(stop(&error), Some(Stop::HintTooLong));
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(120)));
+}
+
+#[test]
+fn retry_3_a_negative_push_back_means_no_retry() {
+    let (clock, hand) = Clock::manual();
+    let mut calls = 0;
+    let pipeline = Pipeline::new()
+        .then(Retry::new(plain()).unwrap().with_clock(&clock))
+        .classify(|_: &Result<(), ()>| Verdict::failure(FailureKind::Overloaded).with_hint(Hint::DoNotRetry));
+    let error = hand.block_on(pipeline.call(|| {
+        calls += 1;
+        async { Err(()) }
+    }));
+    assert_eq!(error.unwrap_err().history().unwrap().stop, Stop::ToldNotTo);
+    assert_eq!(calls, 1);
+}
+
+#[test]
+fn retry_4_an_open_breaker_inside_is_not_retried() {
+    let stage = Stage::new("ok");
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&stage.clock);
+    breaker.force_open(Duration::from_secs(5));
+    let start = stage.hand.now();
+    for (ask, waits) in [(false, MS(0)), (true, MS(5000))] {
+        let config = plain().retry_rejections(ask);
+        let pipeline = Pipeline::new().then(stage.retry(config)).then(breaker.clone());
+        let answer = stage.hand.block_on(pipeline.call(|| stage.service.call()));
+        assert_eq!(answer.is_ok(), ask);
+        assert_eq!(stage.hand.now() - start, waits);
+    }
+    assert_eq!(stage.service.calls(), 1);
+}
+
+#[test]
+fn retry_4_a_rejection_is_retried_only_if_its_time_fits() {
+    let stage = Stage::new("ok");
+    let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&stage.clock);
+    limiter.check().unwrap();
+    let config = plain().retry_rejections(true).max_hint(MS(1000));
+    let pipeline = Pipeline::new().then(stage.retry(config)).then(limiter);
+    let error = stage.hand.block_on(pipeline.call(|| stage.service.call())).unwrap_err();
+    assert!(error.is_rejected());
+    assert_eq!((error.attempts(), stop(&error)), (0, Some(Stop::HintTooLong)));
+    assert_eq!(error.retry_after(), Some(Duration::from_secs(60)));
+}
+
+/// Seen elsewhere: 20,000 calls.
+#[test]
+fn retry_5_ten_thousand_failing_requests_make_at_most_twelve_thousand_calls_and_the_floor() {
+    let stage = Stage::new("503");
+    let config = RetryBudgetConfig::default().ratio(0.2).min_per_second(10);
+    let floor = 10 * 10;
+    let budget = RetryBudget::new(config).unwrap();
+    // All at one moment: nothing is earned by waiting.
+    let retry = stage.retry(plain().max_attempts(2)).with_budget(&budget).with_delays(|| std::iter::repeat(MS(0)));
+    for _ in 0..10_000 {
+        let _ = stage.call(&retry);
+    }
+    let calls = stage.service.calls();
+    assert!(calls <= 12_000 + floor, "{calls}");
+    assert!(calls >= 11_000, "the budget is there to be used: {calls}");
+}
+
+#[test]
+fn retry_5_an_empty_budget_returns_the_original_outcome_and_says_so() {
+    let stage = Stage::new("503");
+    let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1).window(MS(1000))).unwrap();
+    let retry = stage.retry(plain()).with_budget(&budget);
+    let first = stage.call(&retry).unwrap_err();
+    assert_eq!((first.attempts(), stop(&first)), (2, Some(Stop::Budget)));
+    assert_eq!(first.into_operation(), Some(ScriptedError::Status { status: 503, retry_after: None }));
+    assert_eq!(stage.call(&retry).unwrap_err().attempts(), 1);
+    stage.hand.advance(MS(1100));
+    assert_eq!(stage.call(&retry).unwrap_err().attempts(), 2);
+}
+
+#[test]
+fn retry_5_a_budget_is_shared_and_a_time_out_costs_more() {
+    let (clock, hand) = Clock::manual();
+    let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1).costs(1, 4)).unwrap();
+    let one = Retry::new(plain().max_attempts(2)).unwrap().with_clock(&clock).with_budget(&budget);
+    let other = one.clone();
+    let call = |retry: &Retry, kind| {
+        let pipeline = Pipeline::new().then(retry.clone()).classify(move |_: &Result<(), ()>| Verdict::failure(kind));
+        hand.block_on(pipeline.call(|| async { Err(()) })).unwrap_err().attempts()
+    };
+    assert_eq!(budget.balance(hand.now()), 10);
+    assert_eq!(call(&one, FailureKind::Timeout), 2);
+    assert_eq!(call(&other, FailureKind::Timeout), 2);
+    assert_eq!(budget.balance(hand.now()), 2);
+    assert_eq!(call(&one, FailureKind::Timeout), 1);
+    assert_eq!(call(&one, FailureKind::Server), 2);
+}
+
+#[test]
+fn retry_6_what_is_not_idempotent_is_retried_only_if_it_was_not_sent() {
+    for (kind, attempts) in [(FailureKind::Connect, 3), (FailureKind::Timeout, 1), (FailureKind::Server, 1)] {
+        let (clock, hand) = Clock::manual();
+        let retry = |config| Retry::new(config).unwrap().with_clock(&clock);
+        let judge = move |_: &Result<(), ()>| Verdict::failure(kind);
+        let by_call = Pipeline::new().then(retry(plain())).classify(judge);
+        let error = hand.block_on(by_call.call(not_idempotent(|| async { Err(()) }))).unwrap_err();
+        assert_eq!(error.attempts(), attempts, "{kind}");
+        let by_setting = Pipeline::new().then(retry(plain().idempotent(false))).classify(judge);
+        assert_eq!(hand.block_on(by_setting.call(|| async { Err(()) })).unwrap_err().attempts(), attempts);
+        if attempts == 1 {
+            assert_eq!(error.history().unwrap().stop, Stop::NotIdempotent);
+        }
+    }
+}
+
+#[test]
+fn retry_7_a_retry_inside_another_does_not_multiply() {
+    let stage = Stage::new("503");
+    let nested = |config: RetryConfig| {
+        let inner = stage.retry(config);
+        Pipeline::new().then(stage.retry(plain())).then(inner).classify(ScriptedService::classify)
+    };
+    stage.hand.block_on(nested(plain()).call(|| stage.service.call())).unwrap_err();
+    assert_eq!(stage.service.calls(), 3);
+    stage.hand.block_on(nested(plain().retry_nested(true)).call(|| stage.service.call())).unwrap_err();
+    assert_eq!(stage.service.calls(), 3 + 9);
+}
+
+#[test]
+fn retry_7_nor_does_one_in_a_pipeline_that_an_attempt_enters() {
+    let stage = Stage::new("503");
+    let inner = Pipeline::new().then(stage.retry(plain())).classify(ScriptedService::classify);
+    let outer = Pipeline::new().then(stage.retry(plain()));
+    let call = outer.call_with(|attempt| inner.call_within(attempt, || stage.service.call()));
+    stage.hand.block_on(call).unwrap_err();
+    assert_eq!(stage.service.calls(), 3);
+}
+
+#[test]
+fn retry_8_the_final_error_keeps_first_and_last_cause_attempts_and_time() {
+    let stage = Stage::new("500 in 10ms, reset, 503");
+    let error = stage.call(&stage.retry(plain())).unwrap_err();
+    let history = error.history().unwrap();
+    assert!(matches!(history.first, Some(Cause::Operation(ScriptedError::Status { status: 500, .. }))));
+    assert_eq!((history.first_kind, history.last_kind), (Some(FailureKind::Server), Some(FailureKind::Overloaded)));
+    assert_eq!((error.attempts(), history.stop, history.elapsed), (3, Stop::Attempts, MS(10 + 100 + 200)));
+    assert_eq!(error.to_string(), "status 503 (after 3 attempts in 310ms: attempts used up)");
+}
+
+#[test]
+fn only_the_kinds_that_are_named_are_retried() {
+    for (kinds, calls) in [(KindSet::of(&[FailureKind::Overloaded]), 3), (KindSet::of(&[FailureKind::Timeout]), 1)] {
+        let stage = Stage::new("503");
+        let error = stage.call(&stage.retry(plain().retry_on(kinds))).unwrap_err();
+        assert_eq!(error.attempts(), calls);
+    }
+    let stage = Stage::new("404");
+    let error = stage.call(&stage.retry(plain())).unwrap_err();
+    assert_eq!(error.attempts(), 1);
+    assert!(error.history().is_none());
+}
+
+#[test]
+fn delays_of_ones_own_are_taken_as_they_are_and_end_the_retry_where_they_end() {
+    let stage = Stage::new("503");
+    let retry = stage.retry(plain().max_attempts(9)).with_delays(|| [MS(7), MS(0), MS(11)].into_iter());
+    let error = stage.call(&retry).unwrap_err();
+    assert_eq!((stage.service.gaps(), stop(&error)), (vec![MS(7), MS(0), MS(11)], Some(Stop::BackoffEnded)));
+}
+
+#[test]
+fn a_value_that_is_judged_a_failure_is_retried_and_returned_in_the_end() {
+    let (clock, hand) = Clock::manual();
+    let mut page = 0;
+    let pipeline =
+        Pipeline::new().then(Retry::new(plain()).unwrap().with_clock(&clock)).classify(|r: &Result<u32, ()>| match r {
+            Ok(n) if *n < 9 => Verdict::failure(FailureKind::Other),
+            _ => Verdict::success(),
+        });
+    let last = hand.block_on(pipeline.call(|| {
+        page += 1;
+        let page = page;
+        async move { Ok(page) }
+    }));
+    assert_eq!(last.unwrap(), 3);
+}
+
+#[test]
+fn presets_differ_as_their_names_say() {
+    let (interactive, batch) = (RetryConfig::interactive(), RetryConfig::batch());
+    assert!(interactive.max_attempts < batch.max_attempts && interactive.backoff.cap < batch.backoff.cap);
+    assert!(Retry::new(interactive).is_ok() && Retry::new(batch).is_ok());
+}

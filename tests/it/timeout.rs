@@ -1,0 +1,210 @@
+//! Time-out, behaviours 1 and 2.
+use std::{
+    future::{pending, poll_fn},
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
+    task::Poll,
+    time::Duration,
+};
+
+use steadfast::{
+    Cause, Pipeline,
+    call::AttemptInfo,
+    retry::{Retry, RetryConfig},
+    testing::ScriptedService,
+    time::{Clock, Instant, TimeSource},
+    timeout::{Timeout, TimeoutEvent},
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+#[test]
+fn timeout_1_covers_the_whole_call_with_retries() {
+    let (clock, hand) = Clock::manual();
+    let service = ScriptedService::new("503 in 300ms", &clock).unwrap();
+    let pipeline = Pipeline::new()
+        .then(Timeout::new(MS(1000)).named("total").with_clock(&clock))
+        .then(
+            Retry::new(RetryConfig::default().max_attempts(99))
+                .unwrap()
+                .with_clock(&clock)
+                .with_delays(|| std::iter::repeat(MS(100))),
+        )
+        .classify(ScriptedService::classify);
+    let start = hand.now();
+    let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
+    assert_eq!((hand.now() - start, error.attempts(), service.dropped()), (MS(1000), 3, 1));
+    let Cause::TimedOut(timed_out) = error.cause() else { panic!("{error}") };
+    assert_eq!((timed_out.name.as_ref().unwrap().as_str(), timed_out.after), ("total", MS(1000)));
+    assert_eq!(error.to_string(), "timed out after 1s (`total`)");
+}
+
+#[test]
+fn timeout_1_an_attempt_is_clipped_to_what_is_left() {
+    let (clock, hand) = Clock::manual();
+    let service = ScriptedService::new("503 in 300ms, hang", &clock).unwrap();
+    let pipeline = Pipeline::new()
+        .then(Timeout::new(MS(500)).named("total").with_clock(&clock))
+        .then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock).with_delays(|| std::iter::repeat(MS(50))))
+        .then(Timeout::new(MS(400)).named("attempt").with_clock(&clock))
+        .classify(ScriptedService::classify);
+    let start = hand.now();
+    let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
+    assert_eq!(hand.now() - start, MS(500));
+    let Cause::TimedOut(timed_out) = error.cause() else { panic!("{error}") };
+    assert_eq!((timed_out.name.as_ref().unwrap().as_str(), timed_out.after), ("attempt", MS(150)));
+}
+
+#[test]
+fn timeout_1_the_deadline_travels_to_the_operation_and_into_an_inner_pipeline() {
+    let (clock, hand) = Clock::manual();
+    let outer = Pipeline::new().then(Timeout::new(MS(500)).with_clock(&clock));
+    let inner = Pipeline::new().then(Timeout::new(Duration::from_secs(60)).with_clock(&clock));
+    let start = hand.now();
+    let clock = &clock;
+    let inner = &inner;
+    let error = hand.block_on(outer.call_with(|attempt| async move {
+        assert_eq!(attempt.remaining(clock.now()), Some(MS(500)));
+        clock.sleep(MS(200)).await;
+        assert_eq!(attempt.remaining(clock.now()), Some(MS(300)));
+        inner.call_within(attempt, pending::<Result<(), ()>>).await
+    }));
+    let error = error.unwrap_err();
+    assert_eq!(hand.now() - start, MS(500));
+    assert!(error.is_timed_out() || error.into_operation().is_some_and(|inner| inner.is_timed_out()));
+}
+
+#[test]
+fn timeout_1_a_deadline_from_outside_is_kept() {
+    let (clock, hand) = Clock::manual();
+    let pipeline = Pipeline::new().then(Timeout::new(Duration::from_secs(60)).with_clock(&clock));
+    let start = hand.now();
+    let from_header = AttemptInfo::with_deadline(start + MS(70));
+    let error = hand.block_on(pipeline.call_within(from_header, pending::<Result<(), ()>>)).unwrap_err();
+    assert!(error.is_timed_out());
+    assert_eq!(hand.now() - start, MS(70));
+}
+
+#[test]
+fn timeout_2_the_work_is_dropped_before_the_error_returns() {
+    let (clock, hand) = Clock::manual();
+    let timeout = Timeout::new(MS(10)).with_clock(&clock);
+    let held = Arc::new(());
+    hand.block_on(async {
+        let error = timeout.call(|| {
+            let held = held.clone();
+            async move {
+                pending::<()>().await;
+                drop(held);
+                Ok::<_, ()>(())
+            }
+        });
+        assert!(error.await.is_err());
+        assert_eq!(Arc::strong_count(&held), 1);
+    });
+}
+
+#[test]
+fn timeout_2_a_result_ready_in_the_same_poll_wins() {
+    let (clock, hand) = Clock::manual();
+    let timeout = Timeout::new(MS(10)).with_clock(&clock);
+    let answer = hand.block_on(timeout.call(|| async {
+        clock.sleep(MS(10)).await;
+        Ok::<_, ()>("just in time")
+    }));
+    assert_eq!(answer.unwrap(), "just in time");
+}
+
+#[test]
+fn timeout_2_zero_polls_once() {
+    let (clock, hand) = Clock::manual();
+    let timeout = Timeout::new(Duration::ZERO).with_clock(&clock);
+    assert_eq!(hand.block_on(timeout.call(|| async { Ok::<_, ()>(1) })).unwrap(), 1);
+    let polls = AtomicU32::new(0);
+    let never = || {
+        poll_fn(|_| {
+            polls.fetch_add(1, SeqCst);
+            Poll::<Result<(), ()>>::Pending
+        })
+    };
+    assert!(hand.block_on(timeout.call(never)).unwrap_err().is_timed_out());
+    assert_eq!(polls.load(SeqCst), 1);
+}
+
+#[test]
+fn timeout_2_the_longest_duration_does_not_overflow() {
+    let (clock, hand) = Clock::manual();
+    let timeout = Timeout::new(Duration::MAX).with_clock(&clock);
+    let answer = hand.block_on(timeout.call(|| async {
+        clock.sleep(Duration::from_secs(100 * 365 * 86_400)).await;
+        Ok::<_, ()>(1)
+    }));
+    assert_eq!(answer.unwrap(), 1);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let longest = Timeout::new(Duration::MAX);
+        let answer = longest.call(|| async {
+            tokio::task::yield_now().await;
+            Ok::<_, ()>(1)
+        });
+        assert_eq!(answer.await.unwrap(), 1);
+    });
+}
+
+/// A clock that counts its readings.
+#[derive(Default, Clone)]
+struct Counted(Arc<AtomicU32>);
+
+impl TimeSource for Counted {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(self.0.fetch_add(1, SeqCst).into())
+    }
+
+    fn sleep_until(&self, _: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(pending())
+    }
+}
+
+#[test]
+fn a_call_that_is_ready_at_once_reads_no_clock() {
+    let source = Counted::default();
+    let clock = Clock::from_source(source.clone());
+    let breaker = steadfast::circuit_breaker::CircuitBreaker::new(Default::default()).unwrap().with_clock(&clock);
+    let pipeline = Pipeline::new()
+        .then(Timeout::new(MS(1000)).with_clock(&clock))
+        .then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock))
+        .then(breaker)
+        .then(Timeout::new(MS(100)).with_clock(&clock));
+    let (_, hand) = Clock::manual();
+    for _ in 0..500 {
+        hand.block_on(pipeline.call(|| async { Ok::<_, ()>(1) })).unwrap();
+    }
+    assert_eq!(source.0.load(SeqCst), 0);
+}
+
+#[test]
+fn the_default_clock_obeys_tokio_s_pause() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
+    runtime.block_on(async {
+        let clock = Clock::tokio();
+        let before = clock.now();
+        let error = Timeout::new(Duration::from_secs(3600)).call(pending::<Result<(), ()>>).await.unwrap_err();
+        assert!(error.is_timed_out());
+        let passed = clock.now() - before;
+        assert!((Duration::from_secs(3600)..Duration::from_secs(3601)).contains(&passed), "{passed:?}");
+    });
+}
+
+#[test]
+fn it_tells_when_it_fires() {
+    let (clock, hand) = Clock::manual();
+    let timeout = Timeout::new(MS(10)).named("db").with_clock(&clock);
+    let mut events = timeout.events();
+    hand.block_on(timeout.call(pending::<Result<(), ()>>)).unwrap_err();
+    let event = events.try_recv().unwrap().unwrap();
+    assert_eq!((event.number, event.source.unwrap().as_str()), (1, "db"));
+    assert_eq!(event.what, TimeoutEvent::TimedOut { after: MS(10) });
+}
