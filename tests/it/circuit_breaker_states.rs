@@ -1,1 +1,291 @@
-//! soon
+//! Circuit breaker, behaviours 6, 7, 9 and 13: half-open, closing, by hand, and what never moves it.
+use std::{future::pending, panic::AssertUnwindSafe, time::Duration};
+
+use futures::FutureExt;
+use steadfast::{
+    FailureKind, KindSet, Pipeline, Reason, Verdict,
+    circuit_breaker::{
+        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, HalfOpenConfig, State, TripConfig, Undecided,
+    },
+    testing::ManualClock,
+};
+
+use crate::circuit_breaker::{breaker, record};
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+const FAILED: Verdict = Verdict::failure(FailureKind::Server);
+const OK: Verdict = Verdict::success();
+
+/// Open, its time over: the next call is the first probe.
+fn ready(config: CircuitBreakerConfig) -> (CircuitBreaker, ManualClock) {
+    let (breaker, hand) = breaker(config);
+    breaker.force_open(S(1));
+    hand.advance(S(1));
+    (breaker, hand)
+}
+
+fn probes(n: u32, share: f64) -> CircuitBreakerConfig {
+    CircuitBreakerConfig::default().probes(n, share)
+}
+
+#[test]
+fn breaker_6_n_probes_in_flight_and_n_recorded() {
+    let (breaker, _hand) = ready(probes(3, 1.0));
+    let mut flying: Vec<_> = (0..3).map(|_| breaker.try_acquire().unwrap()).collect();
+    assert_eq!(breaker.try_acquire().unwrap_err().reason(), Reason::ProbesTaken);
+    // A recorded probe's place is not free again: three are judged, not three at a time.
+    flying.pop().unwrap().record(OK);
+    assert!(breaker.try_acquire().is_err());
+    flying.pop().unwrap().record(OK);
+    assert_eq!(breaker.state(), State::HalfOpen);
+    flying.pop().unwrap().record(OK);
+    assert_eq!(breaker.state(), State::Closed);
+}
+
+#[test]
+fn breaker_6_it_decides_as_soon_as_it_is_settled() {
+    for (script, state) in [
+        (&[OK, OK, OK][..], State::Closed),       // 3 of 5 are enough for 0.6
+        (&[FAILED, FAILED, FAILED], State::Open), // three bad ones, and 0.6 can no longer be reached
+    ] {
+        let (breaker, _hand) = ready(probes(5, 0.6));
+        for (i, verdict) in script.iter().enumerate() {
+            assert_eq!(breaker.state(), if i == 0 { State::Open } else { State::HalfOpen });
+            breaker.try_acquire().unwrap().record(*verdict);
+        }
+        assert_eq!(breaker.state(), state);
+    }
+}
+
+#[test]
+fn breaker_6_a_slow_probe_is_a_bad_one_if_slowness_is_a_rule() {
+    let config = probes(1, 1.0).trip(TripConfig::default().slow_call_rate(0.5, S(1)));
+    let (breaker, hand) = ready(config);
+    let probe = breaker.try_acquire().unwrap();
+    hand.advance(S(2));
+    probe.record(OK);
+    assert_eq!(breaker.state(), State::Open);
+}
+
+#[test]
+fn breaker_6_a_dropped_or_ignored_probe_gives_its_place_back() {
+    let (breaker, _hand) = ready(probes(1, 1.0));
+    for i in 0..100 {
+        let probe = breaker.try_acquire().unwrap();
+        assert!(breaker.try_acquire().is_err());
+        if i % 2 == 0 {
+            drop(probe);
+        } else {
+            probe.record(Verdict::ignore());
+        }
+        assert_eq!(breaker.state(), State::HalfOpen);
+    }
+    breaker.try_acquire().unwrap().record(OK);
+    assert_eq!(breaker.state(), State::Closed);
+}
+
+/// Seen elsewhere: locked half-open on a healthy service.
+#[test]
+fn breaker_6_a_probe_that_hangs_cannot_wedge_it() {
+    for (undecided, state) in [(Undecided::Open, State::Open), (Undecided::Close, State::Closed)] {
+        let mut half_open = HalfOpenConfig::default();
+        (half_open.probes, half_open.max, half_open.undecided) = (1, S(30), undecided);
+        let (breaker, hand) = ready(CircuitBreakerConfig::default().half_open(half_open));
+        let hangs = breaker.try_acquire().unwrap();
+        hand.advance(S(30) - Duration::from_nanos(1));
+        assert!(breaker.try_acquire().is_err());
+        assert_eq!(breaker.state(), State::HalfOpen);
+        hand.advance(Duration::from_nanos(1));
+        assert_eq!(breaker.try_acquire().is_ok(), state == State::Closed);
+        assert_eq!(breaker.state(), state);
+        hangs.record(FAILED); // late
+        assert_eq!(breaker.state(), state);
+    }
+}
+
+#[test]
+fn breaker_6_late_results_from_before_the_opening_change_nothing() {
+    let (breaker, hand) = breaker(probes(2, 1.0).count_window(4, 4));
+    let late: Vec<_> = (0..20).map(|_| breaker.try_acquire().unwrap()).collect();
+    record(&breaker, FAILED, 4);
+    assert_eq!(breaker.state(), State::Open);
+    hand.advance(S(60));
+    let probe = breaker.try_acquire().unwrap();
+    let mut late = late.into_iter();
+    late.by_ref().take(5).for_each(|permit| permit.record(OK));
+    late.by_ref().take(5).for_each(|permit| permit.record(FAILED));
+    late.by_ref().take(5).for_each(drop);
+    assert_eq!(breaker.state(), State::HalfOpen);
+    probe.record(OK);
+    breaker.try_acquire().unwrap().record(OK);
+    assert_eq!(breaker.state(), State::Closed);
+    late.for_each(|permit| permit.record(FAILED));
+    assert_eq!((breaker.state(), breaker.snapshot().failures), (State::Closed, 0));
+}
+
+#[test]
+fn breaker_7_closing_empties_every_window() {
+    let rules = TripConfig::default().failure_rate(0.5).consecutive_failures(4).weighted_failures(100, S(1000));
+    for config in [probes(1, 1.0).count_window(10, 4), probes(1, 1.0).time_window(S(1000), 10, 4)] {
+        let (breaker, hand) = breaker(config.trip(rules));
+        record(&breaker, FAILED.weighing(30), 3);
+        breaker.force_open(S(1));
+        hand.advance(S(1));
+        breaker.try_acquire().unwrap().record(OK);
+        assert_eq!(breaker.state(), State::Closed);
+        record(&breaker, FAILED.weighing(30), 3); // with the three from before any rule would do
+        assert_eq!((breaker.state(), breaker.snapshot().failures), (State::Closed, 3));
+        record(&breaker, FAILED, 1);
+        assert_eq!(breaker.state(), State::Open);
+    }
+}
+
+#[test]
+fn breaker_9_isolated_it_never_probes_by_itself() {
+    let (breaker, hand) = breaker(CircuitBreakerConfig::default());
+    breaker.isolate();
+    hand.advance(S(1_000_000));
+    let rejected = breaker.try_acquire().unwrap_err();
+    assert!(matches!(rejected.reason(), Reason::Isolated { .. }));
+    assert_eq!((breaker.state(), rejected.retry_after()), (State::Isolated, None));
+    breaker.close();
+    assert!(breaker.try_acquire().is_ok());
+}
+
+#[test]
+fn breaker_9_close_remembers_openings_and_reset_forgets_them() {
+    let (breaker, _hand) = breaker(CircuitBreakerConfig::default().count_window(1, 1));
+    for expected in [1, 2, 3] {
+        record(&breaker, FAILED, 1);
+        assert_eq!(breaker.snapshot().openings, expected);
+        breaker.close();
+    }
+    breaker.reset();
+    assert_eq!(breaker.snapshot().openings, 0);
+    record(&breaker, FAILED, 1);
+    assert_eq!(breaker.snapshot().openings, 1);
+}
+
+#[test]
+fn breaker_9_force_open_for_a_while_then_it_probes() {
+    let (breaker, hand) = breaker(probes(1, 1.0));
+    breaker.force_open(S(10));
+    breaker.force_open(S(20)); // again, while open: the last word holds
+    assert_eq!(breaker.try_acquire().unwrap_err().retry_after(), Some(S(20)));
+    hand.advance(S(20));
+    breaker.try_acquire().unwrap().record(OK);
+    assert_eq!(breaker.state(), State::Closed);
+}
+
+#[test]
+fn breaker_9_shadow_mode_measures_and_never_rejects() {
+    let (breaker, hand) = breaker(probes(1, 1.0).count_window(4, 4));
+    breaker.set_shadow(true);
+    let mut events = breaker.events();
+    record(&breaker, FAILED, 4);
+    assert_eq!(breaker.state(), State::Open);
+    record(&breaker, OK, 10);
+    assert_eq!((breaker.state(), breaker.snapshot().rejected), (State::Open, 10));
+    hand.advance(S(60));
+    record(&breaker, OK, 1);
+    assert_eq!(breaker.state(), State::Closed);
+    let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|e| e.what).collect();
+    assert_eq!(told.iter().filter(|e| **e == CircuitBreakerEvent::Rejected).count(), 10);
+    assert!(told.contains(&CircuitBreakerEvent::HalfOpened) && told.contains(&CircuitBreakerEvent::Closed));
+}
+
+#[test]
+fn breaker_13_exactly_one_state_s_gauge_reads_1() {
+    let (breaker, hand) = breaker(probes(1, 1.0));
+    let gauges = || State::ALL.map(|state| u8::from(breaker.state() == state)).iter().sum::<u8>();
+    let acts: [&dyn Fn(); 6] = [
+        &|| breaker.isolate(),
+        &|| breaker.force_open(S(1)),
+        &|| hand.advance(S(2)),
+        &|| drop(breaker.try_acquire()),
+        &|| breaker.close(),
+        &|| breaker.reset(),
+    ];
+    for act in acts {
+        act();
+        assert_eq!(gauges(), 1);
+    }
+    let names = State::ALL.map(State::as_str);
+    assert_eq!(names, ["closed", "open", "half_open", "isolated"]);
+}
+
+#[test]
+fn kinds_outside_the_set_are_answers_and_count_as_successes() {
+    let (breaker, _hand) = breaker(CircuitBreakerConfig::default().count_window(10, 10));
+    record(&breaker, Verdict::failure(FailureKind::Client), 1000);
+    assert_eq!((breaker.state(), breaker.snapshot().calls), (State::Closed, 10));
+    let timeouts = CircuitBreakerConfig::default().count_window(10, 10).failures(KindSet::of(&[FailureKind::Timeout]));
+    let (breaker, _hand) = self::breaker(timeouts);
+    record(&breaker, FAILED, 100);
+    assert_eq!(breaker.state(), State::Closed);
+}
+
+#[test]
+fn ground_ignored_and_dropped_calls_change_no_counter() {
+    for config in
+        [CircuitBreakerConfig::default().count_window(4, 1), CircuitBreakerConfig::default().time_window(S(9), 9, 1)]
+    {
+        let (breaker, _hand) = breaker(config);
+        record(&breaker, Verdict::ignore(), 100);
+        for _ in 0..100 {
+            drop(breaker.try_acquire());
+            drop(breaker.call(pending::<Result<(), ()>>));
+        }
+        let snapshot = breaker.snapshot();
+        assert_eq!((snapshot.calls, snapshot.failures, snapshot.state), (0, 0, State::Closed));
+    }
+}
+
+#[test]
+fn ground_a_drop_after_d_counts_as_a_failure_if_asked_for() {
+    let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(4, 2).count_drop_after(S(3)));
+    for (ran, failures) in [(2, 0), (3, 1), (9, 2)] {
+        let permit = breaker.try_acquire().unwrap();
+        hand.advance(S(ran));
+        drop(permit);
+        if failures < 2 {
+            assert_eq!(breaker.snapshot().failures, failures);
+        }
+    }
+    assert_eq!(breaker.state(), State::Open);
+}
+
+#[test]
+fn ground_a_panic_counts_as_a_failure_gives_back_all_and_goes_on() {
+    let (breaker, hand) = ready(probes(1, 1.0));
+    let panics = || breaker.call(|| async { if true { panic!("boom") } else { Ok::<(), ()>(()) } });
+    let caught = hand.block_on(AssertUnwindSafe(panics()).catch_unwind());
+    assert_eq!(caught.unwrap_err().downcast_ref::<&str>(), Some(&"boom"));
+    assert_eq!(breaker.state(), State::Open);
+    let Reason::CircuitOpen { last, .. } = breaker.try_acquire().unwrap_err().reason() else { panic!() };
+    assert_eq!(last, Some(FailureKind::Panic));
+}
+
+#[test]
+fn ground_a_panic_elsewhere_is_not_the_operation_s() {
+    let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(1, 1));
+    let caught = std::panic::catch_unwind(AssertUnwindSafe(|| {
+        hand.block_on(async {
+            let mut call = Box::pin(breaker.call(pending::<Result<(), ()>>));
+            assert!(futures::poll!(&mut call).is_pending());
+            panic!("not the operation");
+        })
+    }));
+    assert!(caught.is_err());
+    assert_eq!((breaker.state(), breaker.snapshot().calls), (State::Closed, 0));
+}
+
+#[test]
+fn a_rejection_by_an_inner_policy_is_ignored_by_an_outer_breaker() {
+    let (outer, hand) = breaker(CircuitBreakerConfig::default().count_window(1, 1));
+    let (inner, _) = breaker(CircuitBreakerConfig::default());
+    inner.isolate();
+    let pipeline = Pipeline::new().then(outer.clone()).then(inner);
+    assert!(hand.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap_err().is_rejected());
+    assert_eq!((outer.state(), outer.snapshot().calls), (State::Closed, 0));
+}
