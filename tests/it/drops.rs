@@ -1,1 +1,129 @@
-//! soon
+//! Every public future, dropped at every await point in turn: all counters conserved.
+use std::time::Duration;
+
+use steadfast::{
+    Pipeline,
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
+    retry::{Retry, RetryConfig},
+    standard::{Standard, StandardConfig},
+    testing::{ScriptedService, drop_at_every_await},
+    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, Quota, RateLimitConfig, RateLimiter},
+    time::Clock,
+    timeout::Timeout,
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+#[test]
+fn ground_a_half_open_breaker_keeps_its_places() {
+    let (clock, hand) = Clock::manual();
+    let config = CircuitBreakerConfig::default().probes(1, 1.0);
+    let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
+    breaker.force_open(MS(1));
+    hand.advance(MS(1));
+    let service = ScriptedService::new("ok in 1s", &clock).unwrap();
+    let polls = drop_at_every_await(
+        &hand,
+        || breaker.call(|| service.call()),
+        |polls| {
+            assert_eq!(service.running(), 0);
+            match breaker.state() {
+                State::HalfOpen => assert!(breaker.try_acquire().is_ok(), "the place is free again"),
+                State::Open => assert_eq!(polls, 0),
+                state => assert_eq!((polls, state), (2, State::Closed)),
+            }
+        },
+    );
+    assert_eq!(polls, 2);
+}
+
+#[test]
+fn ground_a_limiter_s_places_and_queue_are_conserved() {
+    let (clock, hand) = Clock::manual();
+    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(2).queue(1, MS(5000))).unwrap().with_clock(&clock);
+    let taken = [limiter.try_acquire().unwrap(), limiter.try_acquire().unwrap()];
+    // Waits in the queue until its patience ends.
+    let polls = drop_at_every_await(
+        &hand,
+        || limiter.acquire(),
+        |_| assert_eq!((limiter.available(), limiter.waiting()), (0, 0)),
+    );
+    assert_eq!(polls, 2);
+    drop(taken);
+    let service = ScriptedService::new("ok in 1s", &clock).unwrap();
+    drop_at_every_await(&hand, || limiter.call(|| service.call()), |_| assert_eq!(limiter.available(), 2));
+}
+
+#[test]
+fn ground_a_rate_limit_s_turns_are_given_back() {
+    for config in [Quota::per_second(1).into(), RateLimitConfig::from(Quota::per_second(1)).strict()] {
+        let (clock, hand) = Clock::manual();
+        let limiter = RateLimiter::new(config).unwrap().with_clock(&clock);
+        limiter.check().unwrap();
+        let start = hand.now();
+        let polls = drop_at_every_await(
+            &hand,
+            || limiter.acquire(),
+            |polls| {
+                if polls < 2 {
+                    // Nothing is reserved beyond the permit that was taken at first.
+                    assert_eq!(limiter.check().unwrap_err().retry_after(), Some(MS(1000)));
+                    assert_eq!(hand.now(), start);
+                }
+            },
+        );
+        assert_eq!(polls, 2);
+    }
+}
+
+#[test]
+fn ground_a_retry_drops_its_attempt_and_makes_no_other() {
+    let (clock, hand) = Clock::manual();
+    let service = ScriptedService::new("503 in 10ms", &clock).unwrap();
+    let retry =
+        Retry::new(RetryConfig::default()).unwrap().with_clock(&clock).with_delays(|| [MS(5), MS(5)].into_iter());
+    let mut calls = Vec::new();
+    drop_at_every_await(
+        &hand,
+        || retry.call(|| service.call()),
+        |_| {
+            assert_eq!(service.running(), 0);
+            calls.push(service.calls());
+        },
+    );
+    let made: Vec<usize> = calls.iter().scan(0, |before, now| Some(now - std::mem::replace(before, *now))).collect();
+    assert_eq!(made, [0, 1, 1, 2, 2, 3, 3]);
+}
+
+#[test]
+fn ground_the_whole_stack_gives_everything_back() {
+    let (clock, hand) = Clock::manual();
+    let mut config = StandardConfig::default();
+    let mut rate = RateLimitConfig::from(Quota::per_second(10).burst(1));
+    rate.max_wait = MS(10_000);
+    config.rate_limit = Some(rate);
+    config.concurrency_limit = Some(ConcurrencyLimitConfig::of(1));
+    config.circuit_breaker = Some(CircuitBreakerConfig::default().count_window(10, 10));
+    let stack = Standard::new(config).unwrap().with_clock(&clock);
+    let pipeline = Pipeline::new().then(stack.clone()).classify(ScriptedService::classify);
+    let service = ScriptedService::new("503 in 10ms, ok in 10ms, reset, ok in 20ms, hang", &clock).unwrap();
+    let polls = drop_at_every_await(
+        &hand,
+        || pipeline.call(|| service.call()),
+        |_| {
+            assert_eq!(stack.concurrency_limit().unwrap().available(), 1);
+            assert_eq!(service.running(), 0);
+        },
+    );
+    assert!(polls > 4, "{polls}");
+    assert_eq!(service.most_running(), 1);
+}
+
+#[test]
+fn ground_a_time_out_drops_its_work_with_it() {
+    let (clock, hand) = Clock::manual();
+    let timeout = Timeout::new(MS(100)).with_clock(&clock);
+    let service = ScriptedService::new("hang", &clock).unwrap();
+    let polls = drop_at_every_await(&hand, || timeout.call(|| service.call()), |_| assert_eq!(service.running(), 0));
+    assert_eq!((polls, service.dropped()), (2, service.calls()));
+}

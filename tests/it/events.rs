@@ -1,1 +1,95 @@
-//! soon
+//! Events: typed, in order, numbered without gaps, never in the way of a call.
+use std::{
+    sync::{Arc, Barrier},
+    time::Duration,
+};
+
+use steadfast::{
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent as Event},
+    observe::Missed,
+    time::Clock,
+};
+
+fn breaker() -> (CircuitBreaker, steadfast::testing::ManualClock) {
+    let (clock, hand) = Clock::manual();
+    (CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().named("db").with_clock(&clock), hand)
+}
+
+#[test]
+fn ground_events_are_numbered_without_gaps_in_the_order_of_what_happened() {
+    const THREADS: usize = 4;
+    let (breaker, _hand) = breaker();
+    let mut events = breaker.events();
+    let barrier = Arc::new(Barrier::new(THREADS));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                barrier.wait();
+                for _ in 0..50 {
+                    breaker.isolate();
+                    breaker.close();
+                }
+            });
+        }
+    });
+    for number in 1..=(THREADS as u64 * 100) {
+        let event = events.try_recv().unwrap().unwrap();
+        assert_eq!((event.number, event.source.as_ref().map(|n| n.as_str())), (number, Some("db")));
+    }
+    assert_eq!(events.try_recv(), Ok(None));
+}
+
+#[test]
+fn ground_a_slow_listener_delays_nothing_and_is_told_what_it_missed() {
+    let (breaker, _hand) = breaker();
+    let mut slow = breaker.events();
+    for _ in 0..2000 {
+        breaker.isolate();
+    }
+    assert_eq!(slow.try_recv(), Err(Missed::Events(2000 - 1024)));
+    assert_eq!(slow.try_recv().unwrap().unwrap().number, 2000 - 1024 + 1);
+}
+
+#[test]
+fn ground_a_panicking_listener_breaks_nothing() {
+    let (breaker, hand) = breaker();
+    let mut events = breaker.events();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let listener = tokio::spawn(async move {
+            events.recv().await.unwrap();
+            panic!("a listener's own trouble");
+        });
+        breaker.isolate();
+        assert!(listener.await.unwrap_err().is_panic());
+        breaker.close();
+        assert!(hand.block_on(breaker.call(|| async { Ok::<_, ()>(()) })).is_ok());
+    });
+}
+
+#[test]
+fn ground_a_waiting_listener_is_woken_and_a_dropped_recv_loses_nothing() {
+    let (breaker, _hand) = breaker();
+    let mut events = breaker.events();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        drop(Box::pin(events.recv()));
+        let (event, ()) = futures::join!(events.recv(), async { breaker.isolate() });
+        assert_eq!(event.unwrap().what, Event::Isolated);
+    });
+    drop(breaker);
+    assert_eq!(runtime.block_on(events.recv()), Err(Missed::Closed));
+}
+
+#[test]
+fn ground_no_event_is_kept_for_nobody() {
+    let (breaker, hand) = breaker();
+    breaker.isolate();
+    breaker.force_open(Duration::from_secs(1));
+    let mut events = breaker.events();
+    assert_eq!(events.try_recv(), Ok(None));
+    hand.advance(Duration::from_secs(1));
+    drop(breaker.try_acquire());
+    let first = events.try_recv().unwrap().unwrap();
+    assert_eq!((first.number, first.what, first.at), (1, Event::HalfOpened, hand.now()));
+}
