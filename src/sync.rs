@@ -1,10 +1,10 @@
-//! The primitives of the lock-free rooms: std's, or loom's when a model is checked (`--cfg loom`).
-#[cfg(loom)]
+//! The primitives of the lock-free rooms: std's, or loom's when a model is checked (`--cfg steadfast_loom`).
+#[cfg(steadfast_loom)]
 pub(crate) use loom::sync::{
     Mutex as RawMutex, MutexGuard,
     atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
 };
-#[cfg(not(loom))]
+#[cfg(not(steadfast_loom))]
 pub(crate) use std::sync::{
     Mutex as RawMutex, MutexGuard,
     atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},

@@ -76,3 +76,7 @@ fn same_epoch(bucket: u64, epoch: u32) -> bool {
 fn tick_of(bucket: u64) -> u32 {
     (bucket >> 24) as u32
 }
+
+#[cfg(all(test, not(steadfast_loom)))]
+#[path = "window_tests.rs"]
+mod tests;

@@ -96,11 +96,13 @@
 //! resilience4j; growing ejection as in Envoy's outlier detection.
 mod config;
 mod event;
+#[cfg(all(test, steadfast_loom))]
+mod loom_tests;
 mod permit;
 mod policy;
 mod state;
 mod tally;
-#[cfg(test)]
+#[cfg(all(test, not(steadfast_loom)))]
 mod tests;
 mod word;
 

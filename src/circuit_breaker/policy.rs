@@ -202,6 +202,15 @@ impl CircuitBreaker {
     }
 }
 
+#[cfg(all(test, not(steadfast_loom)))]
+impl CircuitBreaker {
+    /// Sets the number of recorded outcomes, in a window that is full.
+    pub(super) fn set_count_for_test(&self, count: u32) {
+        let word = self.0.core.word();
+        self.0.core.word.store(word.with_count(count).0, crate::sync::Ordering::SeqCst);
+    }
+}
+
 impl Inner {
     #[inline(never)]
     fn acquire_unhealthy(&self) -> Result<Permit<'_>, Rejected> {

@@ -268,11 +268,15 @@ impl Tally {
 
     #[inline]
     fn end_streak(&self, generation: u32) {
-        let streak = self.streak.load(Ordering::Acquire);
-        if streak as u32 != 0 && (streak >> 32) as u32 == generation {
-            // Where it fails, a failure came in between: then this success came before that.
+        let mut streak = self.streak.load(Ordering::Acquire);
+        // Until it is done, also where a failure comes in between: given up then, it would have ended nothing, and a row of
+        // failures would go on over a success.
+        while streak as u32 != 0 && (streak >> 32) as u32 == generation {
             let ended = u64::from(generation) << 32;
-            let _ = self.streak.compare_exchange(streak, ended, Ordering::AcqRel, Ordering::Relaxed);
+            match self.streak.compare_exchange_weak(streak, ended, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(changed) => streak = changed,
+            }
         }
     }
 }

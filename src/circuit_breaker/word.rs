@@ -88,6 +88,6 @@ impl Word {
 
     /// The same with another count.
     pub(super) const fn with_count(self, count: u32) -> Self {
-        Self(self.0 >> 32 << 32 | count as u64)
+        Self((self.0 >> 32 << 32) | count as u64)
     }
 }

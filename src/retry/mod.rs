@@ -95,8 +95,6 @@ mod config;
 mod event;
 mod policy;
 mod state;
-#[cfg(test)]
-mod tests;
 
 pub use budget::{RetryBudget, RetryBudgetConfig};
 pub use config::RetryConfig;

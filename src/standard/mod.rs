@@ -30,8 +30,6 @@
 //! ```
 mod config;
 mod stack;
-#[cfg(test)]
-mod tests;
 
 pub use config::StandardConfig;
 pub use stack::Standard;

@@ -80,11 +80,13 @@ mod concurrency_config;
 mod event;
 mod gcra;
 mod keyed;
+#[cfg(all(test, steadfast_loom))]
+mod loom_tests;
 mod rate;
 mod rate_config;
 mod semaphore;
 mod strict;
-#[cfg(test)]
+#[cfg(all(test, not(steadfast_loom)))]
 mod tests;
 
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};

@@ -65,8 +65,6 @@
 //! Deadlines that travel: gRPC, "gRPC and Deadlines" (2018).
 mod event;
 mod policy;
-#[cfg(test)]
-mod tests;
 
 pub use event::TimeoutEvent;
 pub use policy::Timeout;

@@ -1,0 +1,122 @@
+//! The permits and the rate under every interleaving of two threads.
+use std::task::Waker;
+
+use loom::{sync::Arc, thread};
+
+use super::{
+    QueueOrder, Quota,
+    gcra::{Gcra, Pace},
+    semaphore::{Semaphore, Wish},
+};
+use crate::{outcome::Reason, time::Instant, window::TimeWindow};
+
+fn semaphore(capacity: u32, queue: u32) -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(capacity, queue, QueueOrder::Fifo))
+}
+
+#[test]
+fn loom_permits_are_taken_once() {
+    loom::model(|| {
+        let semaphore = semaphore(1, 0);
+        let theirs = semaphore.clone();
+        let thread = thread::spawn(move || theirs.try_take(1));
+        let ours = semaphore.try_take(1);
+        assert!(ours ^ thread.join().unwrap());
+        assert_eq!(semaphore.free(), 0);
+    });
+}
+
+#[test]
+fn loom_a_permit_given_back_is_never_missed_by_who_begins_to_wait() {
+    for order in [QueueOrder::Fifo, QueueOrder::NewestFirst] {
+        loom::model(move || {
+            let semaphore = Arc::new(Semaphore::new(1, 4, order));
+            assert!(semaphore.try_take(1));
+            let theirs = semaphore.clone();
+            let thread = thread::spawn(move || theirs.give_back(1));
+            let wish = semaphore.take_or_wait(1).unwrap();
+            thread.join().unwrap();
+            if let Wish::Waits(id) = wish {
+                assert_eq!(semaphore.look(id, Waker::noop()), Some(Ok(())));
+            }
+            assert_eq!(semaphore.free(), 0);
+            semaphore.give_back(1);
+            assert!(semaphore.try_take(1), "the mark of waiting is gone with the last who waits");
+        });
+    }
+}
+
+#[test]
+fn loom_leaving_the_queue_while_being_served_loses_no_permit() {
+    loom::model(|| {
+        let semaphore = semaphore(1, 4);
+        assert!(semaphore.try_take(1));
+        let Ok(Wish::Waits(id)) = semaphore.take_or_wait(1) else { panic!("it is taken") };
+        let theirs = semaphore.clone();
+        let thread = thread::spawn(move || theirs.give_back(1));
+        semaphore.leave(id, 1);
+        thread.join().unwrap();
+        assert_eq!((semaphore.free(), semaphore.size().1), (1, 0));
+        assert!(semaphore.try_take(1));
+    });
+}
+
+#[test]
+fn loom_leaving_lets_the_next_one_go() {
+    loom::model(|| {
+        let semaphore = semaphore(2, 4);
+        assert!(semaphore.try_take(2));
+        let Ok(Wish::Waits(large)) = semaphore.take_or_wait(2) else { panic!("it is taken") };
+        let Ok(Wish::Waits(small)) = semaphore.take_or_wait(1) else { panic!("it is taken") };
+        let theirs = semaphore.clone();
+        let thread = thread::spawn(move || theirs.give_back(1));
+        semaphore.leave(large, 2);
+        thread.join().unwrap();
+        assert_eq!(semaphore.look(small, Waker::noop()), Some(Ok(())));
+        assert_eq!(semaphore.free(), 0);
+    });
+}
+
+#[test]
+fn loom_a_resize_settles_everybody() {
+    loom::model(|| {
+        let semaphore = semaphore(2, 4);
+        assert!(semaphore.try_take(1));
+        let Ok(Wish::Waits(id)) = semaphore.take_or_wait(2) else { panic!("one is taken") };
+        let theirs = semaphore.clone();
+        let thread = thread::spawn(move || theirs.give_back(1));
+        semaphore.resize(1);
+        thread.join().unwrap();
+        match semaphore.look(id, Waker::noop()) {
+            Some(Ok(())) => semaphore.give_back(2),
+            settled => assert_eq!(settled, Some(Err(Reason::TooLarge))),
+        }
+        assert_eq!((semaphore.free(), semaphore.size()), (1, (1, 0)));
+    });
+}
+
+#[test]
+fn loom_a_rate_is_never_exceeded() {
+    loom::model(|| {
+        let gcra = Arc::new(Gcra::new(Pace::new(&Quota::per_second(1).burst(3))));
+        let theirs = gcra.clone();
+        let now = 1_000_000_000;
+        let thread = thread::spawn(move || (0..2).filter(|_| theirs.take(1, now).is_ok()).count());
+        let ours = (0..2).filter(|_| gcra.take(1, now).is_ok()).count();
+        assert_eq!(ours + thread.join().unwrap(), 3);
+    });
+}
+
+#[test]
+fn loom_a_bucket_that_turns_over_loses_nothing() {
+    loom::model(|| {
+        let window = Arc::new(TimeWindow::new(std::time::Duration::from_secs(2), 2));
+        let at = |s: u64| Instant::from_nanos(s * 1_000_000_000);
+        window.add(0, at(10), 7);
+        let theirs = window.clone();
+        let thread = thread::spawn(move || theirs.add(0, at(12), 1));
+        window.add(0, at(12), 2);
+        thread.join().unwrap();
+        assert_eq!(window.sum(0, at(12)), 3);
+    });
+}
