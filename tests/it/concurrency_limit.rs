@@ -1,1 +1,255 @@
-//! soon
+//! Throttling, behaviour 3: the concurrency limit.
+use std::{
+    future::Future,
+    panic::AssertUnwindSafe,
+    pin::{Pin, pin},
+    sync::Mutex,
+    task::Context,
+    time::Duration,
+};
+
+use futures::{
+    future::{FutureExt, join, join_all},
+    task::noop_waker_ref,
+};
+use steadfast::{
+    Pipeline, Reason,
+    entropy::Entropy,
+    testing::{ManualClock, ScriptedService},
+    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, QueueOrder},
+    time::Clock,
+    timeout::Timeout,
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn limiter(config: ConcurrencyLimitConfig) -> (ConcurrencyLimiter, Clock, ManualClock) {
+    let (clock, hand) = Clock::manual();
+    (ConcurrencyLimiter::new(config).unwrap().with_clock(&clock), clock, hand)
+}
+
+fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Option<F::Output> {
+    match future.poll(&mut Context::from_waker(noop_waker_ref())) {
+        std::task::Poll::Ready(output) => Some(output),
+        std::task::Poll::Pending => None,
+    }
+}
+
+#[test]
+fn throttling_3_no_more_run_at_once_than_there_are_places() {
+    let (limiter, clock, hand) = limiter(ConcurrencyLimitConfig::of(3).queue(100, MS(60_000)));
+    let service = ScriptedService::new("ok in 100ms", &clock).unwrap();
+    let start = hand.now();
+    let answers = hand.block_on(join_all((0..10).map(|_| limiter.call(|| service.call()))));
+    assert!(answers.iter().all(Result::is_ok));
+    assert_eq!((service.most_running(), hand.now() - start, limiter.available()), (3, MS(400), 3));
+}
+
+#[test]
+fn throttling_3_a_full_queue_and_too_long_a_wait_are_told_apart() {
+    let (limiter, _, hand) = limiter(ConcurrencyLimitConfig::of(1).queue(1, MS(250)));
+    let _taken = limiter.try_acquire().unwrap();
+    let start = hand.now();
+    let (waits, refused) = hand.block_on(join(limiter.acquire(), limiter.acquire()));
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.to_string(), "rejected by the concurrency limit: queue full");
+    let waited = waits.unwrap_err();
+    assert_eq!(waited.reason(), Reason::WaitedTooLong { limit: MS(250) });
+    assert_eq!(waited.to_string(), "rejected by the concurrency limit: waited too long (250ms)");
+    assert_eq!(hand.now() - start, MS(250));
+}
+
+#[test]
+fn throttling_3_the_wait_is_clipped_to_the_deadline() {
+    let (limiter, clock, hand) = limiter(ConcurrencyLimitConfig::of(1).queue(1, MS(5000)));
+    let _taken = limiter.try_acquire().unwrap();
+    let start = hand.now();
+    let pipeline = Pipeline::new().then(Timeout::new(MS(300)).with_clock(&clock)).then(limiter.clone());
+    let error = hand.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
+    assert_eq!((hand.now() - start, limiter.waiting(), error.attempts()), (MS(300), 0, 0));
+}
+
+/// The order in which four calls that wait are served.
+fn served(order: QueueOrder) -> Vec<u32> {
+    let (limiter, clock, hand) = limiter(ConcurrencyLimitConfig::of(1).queue(9, MS(60_000)).order(order));
+    let log = Mutex::new(Vec::new());
+    let taken = limiter.try_acquire().unwrap();
+    hand.block_on(async {
+        let calls = join_all((1..=4).map(|i| {
+            let (limiter, log, clock) = (&limiter, &log, &clock);
+            async move {
+                let _place = limiter.acquire().await.unwrap();
+                log.lock().unwrap().push(i);
+                clock.sleep(MS(1)).await;
+            }
+        }));
+        let release = async {
+            clock.sleep(MS(10)).await;
+            drop(taken);
+        };
+        join(calls, release).await;
+    });
+    log.into_inner().unwrap()
+}
+
+#[test]
+fn throttling_3_first_come_or_newest_first() {
+    assert_eq!(served(QueueOrder::Fifo), [1, 2, 3, 4]);
+    assert_eq!(served(QueueOrder::NewestFirst), [4, 3, 2, 1]);
+}
+
+#[test]
+fn throttling_3_newest_first_turns_the_oldest_away_from_a_full_queue() {
+    let config = ConcurrencyLimitConfig::of(1).queue(2, MS(60_000)).order(QueueOrder::NewestFirst);
+    let (limiter, ..) = limiter(config);
+    let taken = limiter.try_acquire().unwrap();
+    let mut calls: Vec<_> = (0..3).map(|_| Box::pin(limiter.acquire())).collect();
+    for call in &mut calls {
+        assert!(poll(call.as_mut()).is_none());
+    }
+    assert_eq!(poll(calls[0].as_mut()).unwrap().unwrap_err().reason(), Reason::QueueFull);
+    drop(taken);
+    assert!(poll(calls[1].as_mut()).is_none());
+    assert!(poll(calls[2].as_mut()).unwrap().is_ok());
+}
+
+#[test]
+fn throttling_3_nobody_goes_before_who_waits() {
+    let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(2).queue(9, MS(1000)));
+    let one = limiter.try_acquire().unwrap();
+    let large = limiter.weighing(2);
+    let mut waits = pin!(large.acquire());
+    assert!(poll(waits.as_mut()).is_none());
+    assert_eq!(limiter.try_acquire().unwrap_err().reason(), Reason::QueueFull);
+    drop(one);
+    assert!(poll(waits.as_mut()).unwrap().is_ok());
+}
+
+#[test]
+fn throttling_3_weights_take_several_places() {
+    let (limiter, _, hand) = limiter(ConcurrencyLimitConfig::of(5).queue(0, MS(0)));
+    let heavy = limiter.weighing(3);
+    let place = heavy.try_acquire().unwrap();
+    assert!(heavy.try_acquire().is_err());
+    assert_eq!(limiter.available(), 2);
+    drop(place);
+    assert_eq!(hand.block_on(limiter.weighing(6).acquire()).unwrap_err().reason(), Reason::TooLarge);
+    assert_eq!(limiter.weighing(6).try_acquire().unwrap_err().reason(), Reason::TooLarge);
+}
+
+#[test]
+fn throttling_3_it_is_resized_in_use() {
+    let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(1).queue(9, MS(1000)));
+    let first = limiter.try_acquire().unwrap();
+    let mut second = pin!(limiter.acquire());
+    assert!(poll(second.as_mut()).is_none());
+    limiter.resize(3).unwrap();
+    let second = poll(second.as_mut()).unwrap().unwrap();
+    assert_eq!((limiter.capacity(), limiter.available()), (3, 1));
+    limiter.resize(1).unwrap();
+    assert_eq!(limiter.available(), -1);
+    drop(first);
+    assert!(limiter.try_acquire().is_err());
+    drop(second);
+    assert!(limiter.try_acquire().is_ok());
+    assert_eq!(limiter.resize(0).unwrap_err().field(), "capacity");
+    assert_eq!(limiter.capacity(), 1);
+}
+
+#[test]
+fn throttling_3_who_can_no_longer_fit_is_told() {
+    let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(4).queue(9, MS(1000)));
+    let _place = limiter.try_acquire().unwrap();
+    let large = limiter.weighing(4);
+    let mut waits = pin!(large.acquire());
+    assert!(poll(waits.as_mut()).is_none());
+    limiter.resize(3).unwrap();
+    assert_eq!(poll(waits.as_mut()).unwrap().unwrap_err().reason(), Reason::TooLarge);
+}
+
+#[test]
+fn throttling_3_a_panic_gives_its_place_back() {
+    let (limiter, _, hand) = limiter(ConcurrencyLimitConfig::of(1));
+    let panics = limiter.call(|| async { if true { panic!("boom") } else { Ok::<(), ()>(()) } });
+    assert!(hand.block_on(AssertUnwindSafe(panics).catch_unwind()).is_err());
+    assert_eq!(limiter.available(), 1);
+}
+
+/// A million calls that end, are dropped while they wait, are dropped while they run, or panic.
+#[test]
+fn throttling_3_permits_are_conserved_over_a_million_random_ends() {
+    let draw = Entropy::from_seed(11);
+    for order in [QueueOrder::Fifo, QueueOrder::NewestFirst] {
+        let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(4).queue(8, MS(1000)).order(order));
+        let limiters = [limiter.clone(), limiter.weighing(2), limiter.weighing(3)];
+        let mut waiting: Vec<Pin<Box<dyn Future<Output = _>>>> = Vec::new();
+        let mut running = Vec::new();
+        for _ in 0..500_000 {
+            match draw.up_to(9) {
+                0..=3 => {
+                    let limiter = &limiters[draw.up_to(2) as usize];
+                    waiting.push(Box::pin(limiter.acquire()));
+                }
+                4 | 5 if !waiting.is_empty() => {
+                    let i = draw.up_to(waiting.len() as u64 - 1) as usize;
+                    if let Some(result) = poll(waiting[i].as_mut()) {
+                        drop(waiting.swap_remove(i));
+                        running.extend(result.ok());
+                    }
+                }
+                6 if !waiting.is_empty() => {
+                    drop(waiting.swap_remove(draw.up_to(waiting.len() as u64 - 1) as usize));
+                }
+                7 | 8 if !running.is_empty() => {
+                    drop(running.swap_remove(draw.up_to(running.len() as u64 - 1) as usize));
+                }
+                9 if !running.is_empty() && draw.up_to(99) == 0 => {
+                    let permit = running.pop();
+                    let panics = AssertUnwindSafe(move || {
+                        let _permit = permit;
+                        std::panic::resume_unwind(Box::new("boom"));
+                    });
+                    assert!(std::panic::catch_unwind(panics).is_err());
+                }
+                _ => {}
+            }
+            if waiting.len() > 20 {
+                waiting.clear();
+            }
+        }
+        waiting.clear();
+        running.clear();
+        assert_eq!((limiter.available(), limiter.waiting()), (4, 0), "{order:?}");
+    }
+}
+
+#[test]
+fn throttling_3_permits_are_conserved_between_threads() {
+    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(3).queue(64, MS(60_000))).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
+    runtime.block_on(async {
+        let tasks: Vec<_> = (0..32u64)
+            .map(|i| {
+                let limiter = limiter.clone();
+                tokio::spawn(async move {
+                    let draw = Entropy::from_seed(i);
+                    for _ in 0..500 {
+                        let mut call = Box::pin(limiter.call(async || {
+                            tokio::task::yield_now().await;
+                            Ok::<_, ()>(())
+                        }));
+                        if draw.up_to(3) == 0 {
+                            let _ = futures::poll!(&mut call); // and is dropped, wherever it is
+                        } else {
+                            let _ = call.await;
+                        }
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await.unwrap();
+        }
+    });
+    assert_eq!((limiter.available(), limiter.waiting()), (3, 0));
+}

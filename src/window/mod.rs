@@ -78,5 +78,4 @@ fn tick_of(bucket: u64) -> u32 {
 }
 
 #[cfg(all(test, not(steadfast_loom)))]
-#[path = "window_tests.rs"]
 mod tests;
