@@ -71,5 +71,5 @@ fn throttling_1_a_million_keys_fit() {
     });
     let per_key = used.bytes_current as f64 / 1e6;
     println!("{per_key:.1} bytes a key");
-    assert!(per_key <= 200.0 && per_key >= 16.0, "{per_key}");
+    assert!((16.0..=200.0).contains(&per_key), "{per_key}");
 }
