@@ -86,6 +86,7 @@ mod semaphore;
 mod strict;
 #[cfg(test)]
 mod tests;
+mod turns;
 
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 pub use concurrency_config::{ConcurrencyLimitConfig, QueueOrder};
