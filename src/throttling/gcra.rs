@@ -58,16 +58,16 @@ impl Gcra {
         Pace { interval: self.interval.load(Ordering::Relaxed), span: self.span.load(Ordering::Relaxed) }
     }
 
-    /// Takes `n` permits at `now`, or says how long they must wait.
+    /// Takes `n` permits at `now`, or says how long they must wait: the arrival time that they lead to.
     #[inline]
-    pub(super) fn take(&self, n: u32, now: u64) -> Result<(), u64> {
+    pub(super) fn take(&self, n: u32, now: u64) -> Result<u64, u64> {
         let pace = self.pace();
         let mut tat = self.tat.0.load(Ordering::Relaxed);
         loop {
             let next = pace.take(tat, n, now)?;
             // Relaxed: the number guards nothing but itself.
             match self.tat.0.compare_exchange_weak(tat, next, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return Ok(()),
+                Ok(_) => return Ok(next),
                 Err(changed) => tat = changed,
             }
         }
@@ -92,27 +92,34 @@ impl Gcra {
 
     /// Gives back `n` permits: by how much whoever reserved after them comes earlier. Right only while the arrival time has
     /// not been overtaken by now since they were taken.
-    pub(super) fn give_back(&self, n: u32) -> u64 {
+    pub(super) fn give_back(&self, n: u32, now: u64) -> u64 {
         let earlier = self.pace().interval.saturating_mul(u64::from(n));
-        self.tat.0.fetch_sub(earlier, Ordering::Relaxed);
+        self.update(|tat| if tat > now { tat.saturating_sub(earlier).max(now) } else { tat });
         earlier
     }
 
-    /// Changes the pace. What was taken stays taken, in permits: `waiting` of them are given back, for the caller to reserve
-    /// again at the new pace.
+    /// Changes the pace. The bucket stays as full as it was: full stays full, empty stays empty, and changing to and fro gains
+    /// nothing. (If it kept the number of permits taken instead, a limit of 1000 that is made one of 10 would let nobody pass
+    /// until 990 had come back at the slow pace.) `waiting` reserved permits are given back, for the caller to reserve again.
     pub(super) fn change(&self, pace: Pace, now: u64, waiting: u64) {
         let old = self.pace();
+        self.update(|tat| {
+            let debt = tat.saturating_sub(old.interval.saturating_mul(waiting)).saturating_sub(now);
+            // Rounded up, so that the limit is never exceeded.
+            let debt = (u128::from(debt) * u128::from(pace.span)).div_ceil(u128::from(old.span));
+            now.saturating_add(u64::try_from(debt).unwrap_or(u64::MAX))
+        });
+        // After the arrival time: a call that comes between the two is charged by the old pace, and that is not multiplied.
         self.interval.store(pace.interval, Ordering::Relaxed);
         self.span.store(pace.span, Ordering::Relaxed);
+    }
+
+    fn update(&self, change: impl Fn(u64) -> u64) {
         let mut tat = self.tat.0.load(Ordering::Relaxed);
-        loop {
-            let debt = tat.saturating_sub(old.interval.saturating_mul(waiting)).saturating_sub(now);
-            let debt = u128::from(debt) * u128::from(pace.interval) / u128::from(old.interval.max(1));
-            let next = now.saturating_add(u64::try_from(debt).unwrap_or(u64::MAX));
-            match self.tat.0.compare_exchange_weak(tat, next, Ordering::Relaxed, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(changed) => tat = changed,
-            }
+        while let Err(changed) =
+            self.tat.0.compare_exchange_weak(tat, change(tat), Ordering::Relaxed, Ordering::Relaxed)
+        {
+            tat = changed;
         }
     }
 }

@@ -88,6 +88,7 @@ mod semaphore;
 mod strict;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
+mod turns;
 
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 pub use concurrency_config::{ConcurrencyLimitConfig, QueueOrder};

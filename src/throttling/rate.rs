@@ -1,25 +1,22 @@
 //! The rate limiter: the algorithm with a clock, a queue of waiting calls and events around it.
 use std::{
-    collections::VecDeque,
     fmt,
     future::{Future, poll_fn},
     pin::pin,
     sync::Arc,
-    task::{Poll, Waker},
+    task::Poll,
     time::Duration,
 };
 
 use super::{
     Quota, RateLimitConfig, RateMode, ThrottlingEvent,
-    gcra::{Gcra, Pace},
-    strict::Strict,
+    turns::{Look, Refusal, Turns},
 };
 use crate::{
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name},
     observe::{Events, Subscription},
     outcome::{CallError, Outcome, PolicyKind, Reason, Rejected},
-    sync::Mutex,
     time::{Clock, Instant, Sleep},
 };
 
@@ -32,28 +29,11 @@ use crate::{
 pub struct RateLimiter(Arc<Inner>);
 
 struct Inner {
-    mode: RateMode,
     max_wait: Duration,
     name: Option<Name>,
     clock: Clock,
-    gcra: Gcra,
-    queue: Mutex<Queue>,
+    turns: Turns,
     events: Events<ThrottlingEvent>,
-}
-
-/// The calls that wait, oldest first, and what only they and strict mode need.
-struct Queue {
-    quota: Quota,
-    strict: Strict,
-    next_id: u64,
-    waiting: VecDeque<Waiting>,
-}
-
-struct Waiting {
-    id: u64,
-    permits: u32,
-    ready: u64,
-    waker: Option<Waker>,
 }
 
 impl RateLimiter {
@@ -69,15 +49,11 @@ impl RateLimiter {
 
     /// For settings that were checked before.
     pub(crate) fn make(config: &RateLimitConfig, clock: Clock, name: Option<Name>) -> Self {
-        let quota = config.quota();
-        let queue = Queue { quota, strict: Strict::new(&quota), next_id: 0, waiting: VecDeque::new() };
         Self(Arc::new(Inner {
-            mode: config.mode,
             max_wait: config.max_wait,
             name,
             clock,
-            gcra: Gcra::new(Pace::new(&quota)),
-            queue: Mutex::new(queue),
+            turns: Turns::new(config.mode, config.quota()),
             events: Events::new(),
         }))
     }
@@ -96,8 +72,8 @@ impl RateLimiter {
 
     /// Its settings, as they are now.
     pub fn config(&self) -> RateLimitConfig {
-        let mut config = RateLimitConfig::from(self.0.queue.lock().quota);
-        (config.mode, config.max_wait) = (self.0.mode, self.0.max_wait);
+        let mut config = RateLimitConfig::from(self.0.turns.quota());
+        (config.mode, config.max_wait) = (self.0.turns.mode(), self.0.max_wait);
         config
     }
 
@@ -121,12 +97,10 @@ impl RateLimiter {
     /// As [`check`](Self::check); [`Reason::TooLarge`] if it can never give so many at once.
     #[inline]
     pub fn check_n(&self, n: u32) -> Result<(), Rejected> {
-        let now = self.0.clock.now().as_nanos();
-        let taken = match self.0.mode {
-            RateMode::Smooth => self.0.gcra.take(n, now),
-            RateMode::Strict => self.0.take_strict(n, now),
-        };
-        taken.map_err(|wait| self.0.rejected(n, wait))
+        match self.0.turns.take(n, self.0.now()) {
+            Ok(_) => Ok(()),
+            Err(refusal) => Err(self.0.rejected(refusal)),
+        }
     }
 
     /// Waits for a permit, in order of arrival.
@@ -150,29 +124,38 @@ impl RateLimiter {
         self.wait_until(n, now, now + max_wait).await
     }
 
-    /// Changes the limit while it is in use. What was taken stays taken; calls that wait are set anew at the new pace, in order.
+    /// Changes the limit while it is in use. The limiter stays as full as it was (half of the old burst becomes half of the new
+    /// one; in strict mode, what was used stays used). Calls that wait are set anew at the new pace, in order; one that
+    /// would now wait beyond its limit, or for more than there will ever be, is rejected at once.
     ///
     /// # Errors
     /// Where the quota breaks a rule; then nothing has changed.
     pub fn set_quota(&self, quota: Quota) -> Result<(), ConfigError> {
         let mut config = RateLimitConfig::from(quota);
-        config.mode = self.0.mode;
+        config.mode = self.0.turns.mode();
         config.check()?;
         let now = self.0.clock.now();
-        self.0.change(quota, now.as_nanos());
+        self.0.turns.change(quota, now.as_nanos());
         self.0.events.send(self.0.name.as_ref(), now, || ThrottlingEvent::LimitChanged);
         Ok(())
     }
 
     async fn wait_until(&self, n: u32, now: Instant, latest: Instant) -> Result<(), Rejected> {
-        let Some(place) = self.0.enqueue(n, now.as_nanos(), latest.as_nanos())? else { return Ok(()) };
+        let Inner { turns, clock, events, name, .. } = &*self.0;
+        let queued = turns.enqueue(n, now.as_nanos(), latest.as_nanos()).map_err(|refusal| self.0.rejected(refusal))?;
+        let Some((id, ready)) = queued else { return Ok(()) };
+        let place = Place { limiter: &self.0, id };
+        events.send(name.as_ref(), now, || ThrottlingEvent::Queued { wait: Some(Instant::from_nanos(ready) - now) });
         let mut timer = pin!(None::<Sleep>);
         poll_fn(|cx| {
             loop {
-                let Some(ready) = self.0.look(place.id, cx.waker()) else { return Poll::Ready(()) };
-                let ready = Instant::from_nanos(ready);
+                let ready = match turns.look(place.id, clock.now().as_nanos(), cx.waker()) {
+                    Look::Come => return Poll::Ready(Ok(())),
+                    Look::At(ready) => Instant::from_nanos(ready),
+                    Look::Refused(refusal) => return Poll::Ready(Err(self.0.rejected(refusal))),
+                };
                 if timer.as_ref().as_pin_ref().is_none_or(|timer| timer.deadline() != ready) {
-                    timer.set(Some(self.0.clock.sleep_until(ready)));
+                    timer.set(Some(clock.sleep_until(ready)));
                 }
                 match timer.as_mut().as_pin_mut().map(|timer| timer.poll(cx)) {
                     Some(Poll::Ready(())) => timer.set(None),
@@ -180,8 +163,7 @@ impl RateLimiter {
                 }
             }
         })
-        .await;
-        Ok(())
+        .await
     }
 }
 
@@ -190,163 +172,32 @@ impl RateLimiter {
 /// # Errors
 /// The first rejection. What the limiters before it had given is given back.
 pub fn check_all(limiters: &[&RateLimiter]) -> Result<(), Rejected> {
-    for (at, limiter) in limiters.iter().enumerate() {
-        if let Err(rejected) = limiter.check() {
-            for taken in &limiters[..at] {
-                taken.0.give_back_now(1);
-            }
-            return Err(rejected);
-        }
-    }
-    Ok(())
+    let Some((first, others)) = limiters.split_first() else { return Ok(()) };
+    let Inner { turns, .. } = &*first.0;
+    let taken = turns.take(1, first.0.now()).map_err(|refusal| first.0.rejected(refusal))?;
+    // By recursion, so that the stack remembers what was taken: no allocation.
+    check_all(others).inspect_err(|_| turns.give_back(taken, first.0.now()))
 }
 
 impl Inner {
-    fn take_strict(&self, n: u32, now: u64) -> Result<(), u64> {
-        let mut queue = self.queue.lock();
-        if n > queue.quota.permits {
-            return Err(0);
-        }
-        queue.strict.take(n, now)
+    fn now(&self) -> u64 {
+        self.clock.now().as_nanos()
     }
 
     /// Builds a rejection; writes nothing that another thread reads.
     #[cold]
-    fn rejected(&self, n: u32, wait: u64) -> Rejected {
-        let possible = match self.mode {
-            RateMode::Smooth => self.gcra.pace().allows(n),
-            RateMode::Strict => n <= self.queue.lock().quota.permits,
+    fn rejected(&self, refusal: Refusal) -> Rejected {
+        let reject = |reason| Rejected::new(PolicyKind::RateLimit, reason).named(self.name.clone());
+        let rejected = match refusal {
+            Refusal::TooLarge => reject(Reason::TooLarge),
+            Refusal::Wait(wait) => reject(Reason::RateLimited).with_wait(wait),
         };
-        let reason = if possible { Reason::RateLimited } else { Reason::TooLarge };
-        let rejected = Rejected::new(PolicyKind::RateLimit, reason).named(self.name.clone());
-        let rejected = if possible { rejected.with_wait(wait) } else { rejected };
         if self.events.wanted() {
-            let event = || ThrottlingEvent::Rejected { reason, retry_after: rejected.retry_after() };
+            let (reason, retry_after) = (rejected.reason(), rejected.retry_after());
+            let event = || ThrottlingEvent::Rejected { reason, retry_after };
             self.events.send(self.name.as_ref(), self.clock.now(), event);
         }
         rejected
-    }
-
-    /// Reserves the next turn for `n` permits. `None`: it is now.
-    fn enqueue(&self, n: u32, now: u64, latest: u64) -> Result<Option<Place<'_>>, Rejected> {
-        let mut queue = self.queue.lock();
-        let reserved = if n > queue.quota.largest() { Err(0) } else { self.reserve(&mut queue, n, now, latest) };
-        let ready = match reserved {
-            Ok(ready) => ready,
-            Err(wait) => {
-                drop(queue);
-                return Err(self.rejected(n, wait));
-            }
-        };
-        if ready <= now {
-            return Ok(None);
-        }
-        queue.next_id += 1;
-        let id = queue.next_id;
-        queue.waiting.push_back(Waiting { id, permits: n, ready, waker: None });
-        drop(queue);
-        let wait = Some(Duration::from_nanos(ready - now));
-        self.events.send(self.name.as_ref(), Instant::from_nanos(now), || ThrottlingEvent::Queued { wait });
-        Ok(Some(Place { limiter: self, id }))
-    }
-
-    fn reserve(&self, queue: &mut Queue, n: u32, now: u64, latest: u64) -> Result<u64, u64> {
-        match self.mode {
-            RateMode::Smooth => self.gcra.reserve(n, now, latest),
-            RateMode::Strict => queue.strict.reserve(n, now, latest),
-        }
-    }
-
-    /// When the turn of `id` comes; nothing if it has come.
-    fn look(&self, id: u64, waker: &Waker) -> Option<u64> {
-        let now = self.clock.now().as_nanos();
-        let mut queue = self.queue.lock();
-        queue.release(now);
-        let waiting = queue.waiting.iter_mut().find(|w| w.id == id)?;
-        waiting.waker = Some(waker.clone());
-        Some(waiting.ready)
-    }
-
-    /// Gives back the place of a call that no longer waits, unless its turn has come: then it is used.
-    fn leave(&self, id: u64) {
-        let now = self.clock.now().as_nanos();
-        let mut queue = self.queue.lock();
-        queue.release(now);
-        let Some(at) = queue.waiting.iter().position(|w| w.id == id) else { return };
-        let reserved = queue.reserved();
-        let Some(left) = queue.waiting.remove(at) else { return };
-        match self.mode {
-            RateMode::Smooth => {
-                let earlier = self.gcra.give_back(left.permits);
-                for later in queue.waiting.range_mut(at..) {
-                    later.ready = later.ready.saturating_sub(earlier);
-                }
-            }
-            RateMode::Strict => {
-                queue.strict.give_back_last(reserved);
-                self.set_anew(&mut queue, now);
-            }
-        }
-        queue.wake_and_unlock();
-    }
-
-    /// Reserves again for all that wait, in order. Their old reservations must have been given back.
-    fn set_anew(&self, queue: &mut Queue, now: u64) {
-        let mut waiting = std::mem::take(&mut queue.waiting);
-        for w in &mut waiting {
-            // Without a latest time nothing is refused.
-            w.ready = self.reserve(queue, w.permits.min(queue.quota.largest()), now, u64::MAX).unwrap_or(now);
-        }
-        queue.waiting = waiting;
-    }
-
-    fn change(&self, quota: Quota, now: u64) {
-        let mut queue = self.queue.lock();
-        queue.release(now);
-        let reserved = queue.reserved();
-        self.gcra.change(Pace::new(&quota), now, reserved);
-        queue.strict.give_back_last(reserved);
-        queue.strict.change(&quota);
-        queue.quota = quota;
-        self.set_anew(&mut queue, now);
-        queue.wake_and_unlock();
-    }
-
-    /// Gives back permits that were taken a moment ago.
-    fn give_back_now(&self, n: u32) {
-        match self.mode {
-            RateMode::Smooth => {
-                self.gcra.give_back(n);
-            }
-            RateMode::Strict => self.queue.lock().strict.give_back_last(n.into()),
-        }
-    }
-}
-
-impl Queue {
-    /// Lets those go whose turn has come. A turn that has come is used, whether or not its call has noticed: its own timer
-    /// tells it.
-    fn release(&mut self, now: u64) {
-        while self.waiting.front().is_some_and(|first| first.ready <= now) {
-            self.waiting.pop_front();
-        }
-    }
-
-    fn reserved(&self) -> u64 {
-        self.waiting.iter().map(|w| u64::from(w.permits)).sum()
-    }
-}
-
-/// Wakes those whose turn may have moved.
-trait WakeAndUnlock {
-    fn wake_and_unlock(self);
-}
-
-impl WakeAndUnlock for crate::sync::MutexGuard<'_, Queue> {
-    fn wake_and_unlock(mut self) {
-        let wakers: Vec<Waker> = self.waiting.iter_mut().filter_map(|w| w.waker.take()).collect();
-        drop(self); // a waker may run code that asks this limiter
-        wakers.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -358,7 +209,7 @@ struct Place<'a> {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.limiter.leave(self.id);
+        self.limiter.turns.leave(self.id, self.limiter.now());
     }
 }
 

@@ -17,11 +17,6 @@ impl Strict {
         Self { permits: quota.permits as usize, window: nanos(quota.per), used: VecDeque::new() }
     }
 
-    /// Takes `n` permits at `now`, or says how long they must wait.
-    pub(super) fn take(&mut self, n: u32, now: u64) -> Result<(), u64> {
-        self.reserve(n, now, now).map(|_| ())
-    }
-
     /// Takes `n` permits at `now` or in the future, if that is not beyond `latest`: when they may be used. `n` must be at most
     /// the permits of a window.
     pub(super) fn reserve(&mut self, n: u32, now: u64, latest: u64) -> Result<u64, u64> {
@@ -43,6 +38,13 @@ impl Strict {
     /// Gives back the last `n` permits, all reserved.
     pub(super) fn give_back_last(&mut self, n: u64) {
         self.used.truncate(self.used.len().saturating_sub(n as usize));
+    }
+
+    /// Gives back up to `n` permits that were used at `at`; fewer where some have left the window meanwhile.
+    pub(super) fn give_back_at(&mut self, n: u32, at: u64) {
+        let from = self.used.partition_point(|used| *used < at);
+        let to = self.used.partition_point(|used| *used <= at);
+        self.used.drain(from..to.min(from + n as usize));
     }
 
     /// Changes the limit; what was used stays used.

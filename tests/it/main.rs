@@ -9,6 +9,7 @@ mod drops;
 mod events;
 mod pipeline;
 mod rate_limit;
+mod rate_limit_change;
 mod retry;
 mod standard;
 mod timeout;

@@ -1,0 +1,212 @@
+//! Throttling, behaviour 1: what becomes of calls that wait when the limit changes or others leave.
+use std::{future::Future, pin::Pin, task::Context, time::Duration};
+
+use futures::task::noop_waker_ref;
+use steadfast::{
+    Pipeline, Reason, Rejected,
+    testing::ManualClock,
+    throttling::{Quota, RateLimitConfig, RateLimiter, ThrottlingEvent, check_all},
+    time::Clock,
+    timeout::Timeout,
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn limiter(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, ManualClock) {
+    let (clock, hand) = Clock::manual();
+    (RateLimiter::new(config).unwrap().with_clock(&clock), clock, hand)
+}
+
+fn drain(limiter: &RateLimiter) -> u32 {
+    (0..).take_while(|_| limiter.check().is_ok()).count() as u32
+}
+
+type Turn<'a> = Pin<Box<dyn Future<Output = Result<(), Rejected>> + 'a>>;
+
+/// A call that begins to wait now.
+fn waits(limiter: &RateLimiter, n: u32, max_wait: Duration) -> Turn<'_> {
+    let mut turn: Turn<'_> = Box::pin(limiter.acquire_n(n, max_wait));
+    assert!(poll(&mut turn).is_none());
+    turn
+}
+
+fn poll(turn: &mut Turn<'_>) -> Option<Result<(), Rejected>> {
+    match turn.as_mut().poll(&mut Context::from_waker(noop_waker_ref())) {
+        std::task::Poll::Ready(result) => Some(result),
+        std::task::Poll::Pending => None,
+    }
+}
+
+/// It once waited on with a smaller reservation, and giving that back in full minted permits, or wrapped around and closed the
+/// limiter for 584 years.
+#[test]
+fn throttling_1_a_call_that_no_longer_fits_is_rejected_and_mints_nothing() {
+    for strict in [false, true] {
+        let config = RateLimitConfig::from(Quota::new(10, Duration::from_secs(3600)));
+        let (limiter, _, hand) = limiter(if strict { config.strict() } else { config });
+        limiter.check_n(10).unwrap();
+        for _ in 0..5 {
+            let mut too_large = waits(&limiter, 10, Duration::MAX);
+            let left = waits(&limiter, 9, Duration::MAX);
+            let mut small = waits(&limiter, 2, Duration::MAX);
+            limiter.set_quota(Quota::new(3, Duration::from_secs(3600))).unwrap();
+            assert_eq!(poll(&mut too_large).unwrap().unwrap_err().reason(), Reason::TooLarge);
+            assert!(poll(&mut small).is_none());
+            drop(left);
+            drop(small);
+            assert_eq!(drain(&limiter), 0);
+            limiter.set_quota(Quota::new(10, Duration::from_secs(3600))).unwrap();
+            assert_eq!(drain(&limiter), 0);
+        }
+        hand.advance(Duration::from_secs(3600));
+        assert_eq!(drain(&limiter), 10);
+    }
+}
+
+/// "Reject at once if it cannot fit" holds also when the limit gets slower while the call waits: it once slept past its limit.
+#[test]
+fn throttling_1_a_slower_limit_rejects_at_once_whom_it_makes_too_late() {
+    let (limiter, clock, hand) = limiter(RateLimitConfig::from(Quota::per_second(10).burst(1)).max_wait(MS(500)));
+    let mut events = limiter.events();
+    limiter.check().unwrap();
+    let start = hand.now();
+    let error = hand.block_on(async {
+        let pipeline = Pipeline::new().then(Timeout::new(MS(300)).with_clock(&clock)).then(limiter.clone());
+        let call = pipeline.call(|| async { Ok::<_, ()>(()) });
+        let slower = async {
+            clock.sleep(MS(50)).await;
+            limiter.set_quota(Quota::per_second(1).burst(1)).unwrap();
+        };
+        futures::join!(call, slower).0.unwrap_err()
+    });
+    // Half of the one permit was back, and stays so: the other half takes 500 ms now, more than the deadline allows.
+    assert_eq!((hand.now() - start, error.retry_after()), (MS(50), Some(MS(500))));
+    assert!(error.is_rejected());
+    hand.advance(MS(499));
+    limiter.check().unwrap_err();
+    hand.advance(MS(1));
+    limiter.check().unwrap();
+    let told: Vec<_> =
+        std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| (event.number, event.what)).collect();
+    assert_eq!(told[0], (1, ThrottlingEvent::Queued { wait: Some(MS(100)) }));
+    assert_eq!(told[1], (2, ThrottlingEvent::LimitChanged));
+    let rejected = ThrottlingEvent::Rejected { reason: Reason::RateLimited, retry_after: Some(MS(500)) };
+    assert_eq!(told[2], (3, rejected));
+}
+
+/// Lowering a limit that is used up once closed it until the old burst had come back at the new pace: here for 99 s.
+#[test]
+fn throttling_1_a_lowered_limit_goes_on_at_its_new_pace() {
+    let (limiter, _, hand) = limiter(Quota::per_second(1000));
+    assert_eq!(drain(&limiter), 1000);
+    limiter.set_quota(Quota::per_second(10)).unwrap();
+    assert_eq!(limiter.check().unwrap_err().retry_after(), Some(MS(100)));
+    hand.advance(MS(100));
+    assert_eq!(drain(&limiter), 1);
+    // And a full one is full after the change, whichever way it goes.
+    hand.advance(Duration::from_secs(1));
+    limiter.set_quota(Quota::per_second(1000)).unwrap();
+    assert_eq!(drain(&limiter), 1000);
+}
+
+/// Calls come and go, the quota goes up and down, the clock stands still: after a while of quiet there is one burst.
+#[test]
+fn throttling_1_no_drift_over_many_changes() {
+    let quotas = [Quota::per_second(10), Quota::new(7, MS(333)), Quota::per_minute(3), Quota::per_second(1_000_000)];
+    for strict in [false, true] {
+        let config = RateLimitConfig::from(quotas[0]);
+        let (limiter, _, hand) = limiter(if strict { config.strict() } else { config });
+        let mut turns: Vec<Turn<'_>> = Vec::new();
+        let random = steadfast::entropy::Entropy::from_seed(11);
+        drain(&limiter);
+        for round in 0..2_000 {
+            match random.up_to(4) {
+                0 => limiter.set_quota(quotas[random.up_to(3) as usize]).unwrap(),
+                1 if !turns.is_empty() => drop(turns.swap_remove(random.up_to(turns.len() as u64 - 1) as usize)),
+                2 if round % 10 == 0 => hand.advance(Duration::from_nanos(random.up_to(400_000_000))),
+                _ => {
+                    let mut turn: Turn<'_> = Box::pin(limiter.acquire_n(random.up_to(2) as u32 + 1, MS(60_000)));
+                    if poll(&mut turn).is_none() {
+                        turns.push(turn);
+                    }
+                }
+            }
+            turns.retain_mut(|turn| poll(turn).is_none());
+        }
+        turns.clear();
+        limiter.set_quota(quotas[0]).unwrap();
+        hand.advance(Duration::from_secs(3600));
+        assert_eq!(drain(&limiter), 10, "strict: {strict}");
+        assert_eq!(limiter.check().unwrap_err().retry_after(), Some(if strict { MS(1000) } else { MS(100) }));
+    }
+}
+
+/// The largest numbers that there are.
+#[test]
+fn throttling_1_the_largest_numbers_do_not_overflow() {
+    let century = Duration::from_secs(100 * 366 * 24 * 3600);
+    for quota in
+        [Quota::new(u32::MAX, Duration::from_secs(5)), Quota::new(1, Duration::from_secs(366 * 24 * 3600)).burst(100)]
+    {
+        let (limiter, _, hand) = limiter(quota);
+        limiter.check_n(quota.largest()).unwrap();
+        let wait = limiter.check().unwrap_err().retry_after().unwrap();
+        assert!(wait <= century);
+        assert!(limiter.check_n(u32::MAX).is_err());
+        let turn = waits(&limiter, quota.largest(), Duration::MAX);
+        drop(turn);
+        hand.advance(wait);
+        limiter.check().unwrap();
+        // At the end of time nothing panics.
+        hand.advance(Duration::MAX);
+        let _ = limiter.check_n(quota.largest());
+        limiter.set_quota(Quota::per_second(1)).unwrap();
+        let _ = limiter.check();
+    }
+}
+
+/// No permit at all is asked for: it passes unless others wait.
+#[test]
+fn throttling_1_zero_permits_take_nothing() {
+    for strict in [false, true] {
+        let config = RateLimitConfig::from(Quota::per_second(2));
+        let (limiter, _, hand) = limiter(if strict { config.strict() } else { config });
+        for _ in 0..10 {
+            limiter.check_n(0).unwrap();
+            hand.block_on(limiter.acquire_n(0, Duration::ZERO)).unwrap();
+        }
+        assert_eq!(drain(&limiter), 2);
+        limiter.check_n(0).unwrap();
+    }
+}
+
+/// Whoever waits behind permits that `check_all` gives back moves up.
+#[test]
+fn throttling_1_all_or_nothing_leaves_no_trace() {
+    for strict in [false, true] {
+        let config = RateLimitConfig::from(Quota::new(5, MS(500)));
+        let config = if strict { config.strict() } else { config };
+        let (first, clock, hand) = limiter(config);
+        let last = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
+        last.check().unwrap();
+        for _ in 0..100 {
+            // The same limiter twice takes two permits, or none.
+            assert!(check_all(&[&first, &first, &last]).is_err());
+            hand.advance(Duration::from_micros(1));
+        }
+        assert_eq!(drain(&first), 5);
+        assert!(check_all(&[]).is_ok());
+        assert!(check_all(&[&last, &first]).is_err());
+    }
+}
+
+/// A turn that has come is used, also if its call is dropped before it notices.
+#[test]
+fn throttling_1_a_turn_that_has_come_is_used() {
+    let (limiter, _, hand) = limiter(Quota::per_second(10).burst(1));
+    limiter.check().unwrap();
+    let turn = waits(&limiter, 1, MS(100));
+    hand.advance(MS(100));
+    drop(turn);
+    assert_eq!(limiter.check().unwrap_err().retry_after(), Some(MS(100)));
+}
