@@ -1,8 +1,11 @@
 //! The pipeline for a struct's field: its type names no policy.
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-use super::{Attempt, CallContext, Explanation, Ledger, Operation, Pipeline, Policy, policy::Judged};
-use crate::outcome::{CallError, Classify, ErrIsFailure, Outcome};
+use super::{Attempt, CallContext, Explanation, Ledger, Operation, Pipeline, Policy, pipeline::run};
+use crate::{
+    config::Name,
+    outcome::{CallError, Classify, ErrIsFailure, Outcome},
+};
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -48,9 +51,7 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
     /// As [`Pipeline::call`].
     pub async fn call<O: Operation<Output = T, Error = E>>(&self, operation: O) -> Result<T, CallError<E>> {
         let cx = CallContext::top(operation.is_idempotent());
-        let mut judged = Judged::new(operation, &*self.classify);
-        self.policies.around_dyn(&mut judged, cx).await;
-        judged.kept.result()
+        run(self.policies.name_dyn(), &Boxed(&*self.policies), &*self.classify, operation, cx).await
     }
 
     /// As [`Pipeline::explain`].
@@ -98,12 +99,26 @@ impl Attempt for Erased<'_> {
     }
 }
 
+/// The erased policies as a policy.
+struct Boxed<'a>(&'a dyn DynPolicy);
+
+impl Policy for Boxed<'_> {
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+        self.0.around_dyn(&mut inner, cx).await
+    }
+}
+
 trait DynPolicy: Send + Sync {
+    fn name_dyn(&self) -> Option<&Name>;
     fn around_dyn<'a>(&'a self, inner: &'a mut dyn DynAttempt, cx: CallContext<'a>) -> BoxFuture<'a, Outcome>;
     fn explain_dyn(&self) -> Explanation;
 }
 
 impl<P: Policy, C: Send + Sync> DynPolicy for Pipeline<P, C> {
+    fn name_dyn(&self) -> Option<&Name> {
+        self.name.as_ref()
+    }
+
     fn around_dyn<'a>(&'a self, inner: &'a mut dyn DynAttempt, cx: CallContext<'a>) -> BoxFuture<'a, Outcome> {
         Box::pin(self.policy.around(Erased(inner), cx))
     }

@@ -25,6 +25,7 @@ mod ledger;
 mod operation;
 mod pipeline;
 mod policy;
+mod traced;
 
 pub use boxed::BoxedPipeline;
 pub(crate) use cold::Cold;

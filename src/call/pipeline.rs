@@ -1,9 +1,12 @@
 //! Policies composed, outermost first.
 use std::future::Future;
 
+use tracing::Instrument;
+
 use super::{
-    AttemptInfo, CallContext, Explanation, Identity, Operation, Policy, Stack, WithAttempt,
+    AttemptInfo, CallContext, Cold, Explanation, Identity, Operation, Policy, Stack, WithAttempt,
     policy::{ByMut, Judged},
+    traced::{self, Traced},
 };
 use crate::{
     config::Name,
@@ -83,7 +86,7 @@ impl<P: Policy, C> Pipeline<P, C> {
     {
         // Not an `async fn`, here and below: each one around another moves the result once more.
         let cx = CallContext::top(operation.is_idempotent());
-        run(&self.policy, &self.classify, operation, cx)
+        run(self.name.as_ref(), &self.policy, &self.classify, operation, cx)
     }
 
     /// As [`call`](Self::call), for a closure that is told the attempt's number and deadline.
@@ -124,7 +127,7 @@ impl<P: Policy, C> Pipeline<P, C> {
         C: Classify<O::Output, O::Error>,
     {
         let frame = outer.frame(operation.is_idempotent());
-        run(&self.policy, &self.classify, operation, frame.context()).await
+        run(self.name.as_ref(), &self.policy, &self.classify, operation, frame.context()).await
     }
 
     /// What stands around a call, in order, with warnings where the order or the settings will hurt.
@@ -136,15 +139,33 @@ impl<P: Policy, C> Pipeline<P, C> {
 }
 
 #[inline]
-async fn run<P: Policy, C: Classify<O::Output, O::Error>, O: Operation>(
+pub(super) async fn run<P: Policy, C: Classify<O::Output, O::Error> + ?Sized, O: Operation>(
+    name: Option<&Name>,
     policy: &P,
     classify: &C,
     operation: O,
     cx: CallContext<'_>,
 ) -> Result<O::Output, CallError<O::Error>> {
+    if traced::wanted() {
+        return Cold::new(run_traced(policy, classify, operation, cx).instrument(traced::call(name))).await;
+    }
     let mut judged = Judged::new(operation, classify);
     policy.around(ByMut(&mut judged), cx).await;
     judged.kept.result()
+}
+
+async fn run_traced<P: Policy, C: Classify<O::Output, O::Error> + ?Sized, O: Operation>(
+    policy: &P,
+    classify: &C,
+    operation: O,
+    cx: CallContext<'_>,
+) -> Result<O::Output, CallError<O::Error>> {
+    let mut judged = Judged::new(Traced(operation), classify);
+    policy.around(ByMut(&mut judged), cx).await;
+    let attempts = judged.kept.attempts;
+    let result = judged.kept.result();
+    traced::note(attempts, result.is_ok());
+    result
 }
 
 /// The door of a single policy: a call with nothing else around it, where every `Err` is a failure.
@@ -154,5 +175,5 @@ pub(crate) fn call_alone<P: Policy, O: Operation>(
     operation: O,
 ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
     let cx = CallContext::top(operation.is_idempotent());
-    run(policy, &ErrIsFailure, operation, cx)
+    run(None, policy, &ErrIsFailure, operation, cx)
 }

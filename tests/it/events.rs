@@ -93,3 +93,79 @@ fn ground_no_event_is_kept_for_nobody() {
     let first = events.try_recv().unwrap().unwrap();
     assert_eq!((first.number, first.what, first.at), (1, Event::HalfOpened, hand.now()));
 }
+
+/// What a subscriber is told, one line each.
+#[derive(Clone, Default)]
+struct Told(Arc<std::sync::Mutex<Vec<String>>>);
+
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Told {
+    fn on_new_span(
+        &self,
+        span: &tracing::span::Attributes<'_>,
+        _: &tracing::span::Id,
+        _: tracing_subscriber::layer::Context<'_, S>,
+    ) {
+        let mut line = span.metadata().name().to_owned();
+        span.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            line += &format!(" {field}={value:?}");
+        });
+        self.0.lock().unwrap().push(line);
+    }
+
+    fn on_record(
+        &self,
+        _: &tracing::span::Id,
+        values: &tracing::span::Record<'_>,
+        _: tracing_subscriber::layer::Context<'_, S>,
+    ) {
+        values.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            self.0.lock().unwrap().push(format!("{field}={value:?}"));
+        });
+    }
+
+    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        let mut line = event.metadata().target().to_owned();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn std::fmt::Debug| {
+            line += &format!(" {field}={value:?}");
+        });
+        self.0.lock().unwrap().push(line);
+    }
+}
+
+#[test]
+fn ground_tracing_is_told_of_calls_attempts_and_events() {
+    use steadfast::{
+        Pipeline,
+        retry::{Retry, RetryConfig},
+        testing::ScriptedService,
+    };
+    use tracing_subscriber::layer::SubscriberExt;
+    let told = Told::default();
+    let subscriber = tracing_subscriber::registry().with(told.clone());
+    tracing::subscriber::with_default(subscriber, || {
+        let (clock, hand) = Clock::manual();
+        let service = ScriptedService::new("503, ok", &clock).unwrap();
+        let retry = Retry::new(RetryConfig::default()).unwrap().named("mail").with_clock(&clock);
+        let retry = retry.with_delays(|| std::iter::repeat(Duration::from_millis(7)));
+        let pipeline = Pipeline::new().named("mail").then(retry).classify(ScriptedService::classify);
+        hand.block_on(pipeline.call(|| service.call())).unwrap();
+        hand.block_on(pipeline.boxed().call(|| service.call())).unwrap();
+    });
+    let told = told.0.lock().unwrap();
+    assert_eq!(
+        *told,
+        [
+            "call pipeline=\"mail\"",
+            "attempt number=1",
+            "steadfast::retry message=retrying retry=\"mail\" attempt=1 kind=Some(Overloaded) delay=7ms",
+            "attempt number=2",
+            "steadfast::retry message=recovered retry=\"mail\" attempts=2",
+            "attempts=2",
+            "ok=true",
+            "call pipeline=\"mail\"",
+            "attempt number=1",
+            "attempts=1",
+            "ok=true",
+        ]
+    );
+}

@@ -1,0 +1,43 @@
+//! Spans: one for a call, one for each of its attempts, where a `tracing` subscriber wants them.
+use std::future::Future;
+
+use tracing::{Instrument, Level, Span, field};
+
+use super::{CallContext, Operation};
+use crate::config::Name;
+
+/// Whether anybody wants spans of calls now. Without a subscriber it is one load of a static.
+#[inline]
+pub(super) fn wanted() -> bool {
+    tracing::enabled!(target: "steadfast::call", Level::DEBUG)
+}
+
+/// The span of a call. What came of it is noted by [`note`] in its end.
+pub(super) fn call(name: Option<&Name>) -> Span {
+    let pipeline = name.map_or("", Name::as_str);
+    tracing::debug_span!(target: "steadfast::call", "call", pipeline, attempts = field::Empty, ok = field::Empty)
+}
+
+/// Notes what came of the call whose span is the current one.
+pub(super) fn note(attempts: u32, ok: bool) {
+    let span = Span::current();
+    span.record("attempts", attempts);
+    span.record("ok", ok);
+}
+
+/// An operation with a span around each attempt.
+pub(super) struct Traced<O>(pub(super) O);
+
+impl<O: Operation> Operation for Traced<O> {
+    type Output = O::Output;
+    type Error = O::Error;
+
+    fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<O::Output, O::Error>> + Send {
+        let span = tracing::debug_span!(target: "steadfast::call", "attempt", number = cx.attempt());
+        self.0.run(cx).instrument(span)
+    }
+
+    fn is_idempotent(&self) -> bool {
+        self.0.is_idempotent()
+    }
+}
