@@ -2,6 +2,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
+use serde::Serialize;
 
 /// Schedules drone deliveries by calling five services over HTTP, which it starts itself and may make misbehave.
 #[derive(Debug, Clone, Parser)]
@@ -46,7 +47,8 @@ pub struct Args {
 }
 
 /// How the services misbehave.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Faults {
     /// Not at all.
     None,

@@ -27,11 +27,22 @@ pub enum HttpError {
     Status { status: StatusCode, retry_after: Option<Duration> },
 }
 
+impl HttpError {
+    /// Whether the caller is at fault, so that the same request fails again however long it waits.
+    pub fn is_final(&self) -> bool {
+        matches!(self, Self::Status { status, .. }
+            if status.is_client_error() && !matches!(status.as_u16(), 408 | 425 | 429))
+    }
+}
+
 impl Client {
     pub fn new() -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
-        Self(Pooled::builder(TokioExecutor::new()).pool_max_idle_per_host(4096).build(connector))
+        let mut pooled = Pooled::builder(TokioExecutor::new());
+        // Whether a call is repeated is the pipeline's decision, and counted there: no retry behind its back.
+        pooled.pool_max_idle_per_host(4096).retry_canceled_requests(false);
+        Self(pooled.build(connector))
     }
 
     /// Makes one call. A refusal of the business (403) is an answer, not an error.
@@ -94,6 +105,7 @@ pub fn classify(result: &Result<StatusCode, HttpError>) -> Verdict {
         Err(HttpError::Lost(_)) => Verdict::failure(FailureKind::Other),
         Err(HttpError::Status { status, retry_after }) => {
             let verdict = Verdict::failure(match status.as_u16() {
+                408 | 425 => FailureKind::Timeout,
                 429 => FailureKind::Throttled,
                 503 => FailureKind::Overloaded,
                 500..=599 => FailureKind::Server,
@@ -128,6 +140,23 @@ mod tests {
         assert_eq!(kind(500), Some(FailureKind::Server));
         assert_eq!(kind(429), Some(FailureKind::Throttled));
         assert_eq!(kind(404), Some(FailureKind::Client));
+        assert_eq!(kind(408), Some(FailureKind::Timeout));
         assert!(classify(&Ok(StatusCode::FORBIDDEN)).is_success());
+    }
+
+    #[test]
+    fn only_the_callers_own_faults_are_final() {
+        let is_final =
+            |code| HttpError::Status { status: StatusCode::from_u16(code).unwrap(), retry_after: None }.is_final();
+        assert!(is_final(400) && is_final(404) && is_final(409));
+        assert!(!is_final(408) && !is_final(429) && !is_final(500) && !is_final(503));
+        assert!(!HttpError::Connect("refused".into()).is_final());
+    }
+
+    #[test]
+    fn the_servers_hint_reaches_the_verdict() {
+        let hint = Some(Duration::from_secs(7));
+        let busy = Err(HttpError::Status { status: StatusCode::SERVICE_UNAVAILABLE, retry_after: hint });
+        assert_eq!(classify(&busy).hint().retry_after(), hint);
     }
 }

@@ -61,6 +61,12 @@ impl FaultPlan {
         plan
     }
 
+    /// When `service` is down, or fails most of its calls, if at all.
+    pub fn broken(&self, service: Service) -> Option<(Duration, Duration)> {
+        let plans = [self.crash, self.brownout].into_iter().flatten();
+        plans.into_iter().find(|(broken, ..)| *broken == service).map(|(_, from, lasts)| (from, from + lasts))
+    }
+
     /// What `service` does with its request number `n`, that came this long after the start.
     pub fn fault(&self, service: Service, n: u64, since: Duration) -> Fault {
         let draw = Entropy::from_seed(self.seed ^ (service as u64) << 56 ^ n.wrapping_mul(0xd6e8_feb8_6659_fd93));

@@ -2,12 +2,15 @@
 //!
 //! Reads delivery requests, refuses what is none, and schedules each valid one by calling five services over HTTP, which it
 //! starts itself on loopback. `--help` lists what can be made to go wrong; the last line is the result as JSON.
-#![allow(clippy::print_stdout, reason = "a program prints")]
 #![allow(missing_docs, unreachable_pub, reason = "a program has no readers from outside")]
 mod args;
+mod audit;
 mod client;
 mod dispatch;
 mod faults;
+mod figures;
+mod input;
+mod page;
 mod pipelines;
 mod plot;
 mod record;
@@ -16,7 +19,14 @@ mod request;
 mod services;
 mod workflow;
 
-use std::{collections::HashSet, error::Error, fs::File, io::BufReader, process::ExitCode, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    fs::{self, File},
+    io::{self, BufReader, Write},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
 
 use clap::Parser;
 use steadfast::{
@@ -31,10 +41,10 @@ use crate::{
     client::Client,
     dispatch::Dispatch,
     faults::FaultPlan,
+    input::{Intake, Line},
     pipelines::Protection,
     record::Record,
     report::Report,
-    request::Request,
     services::{Running, Service},
     workflow::{Job, Workflow},
 };
@@ -43,32 +53,27 @@ use crate::{
 async fn main() -> ExitCode {
     match run(&Args::parse()).await {
         Ok(report) => {
-            print!("{report}");
-            println!("summary: {}", report.summary());
+            // Whoever closes the pipe early has read enough: the exit code says the rest.
+            let _ = writeln!(io::stdout().lock(), "{report}\nsummary: {}", report.summary());
             if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
-            println!("drone_delivery: {error}");
+            let _ = writeln!(io::stderr().lock(), "drone_delivery: {error}");
             ExitCode::FAILURE
         }
     }
 }
 
 async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
-    let clock = Clock::tokio();
-    let lines = match &args.input {
-        Some(path) => {
-            let file = File::open(path).map_err(|e| format!("--input {}: {e}", path.display()))?;
-            request::lines(BufReader::new(file))?
-        }
-        None => request::lines(&include_bytes!("deliveries.jsonl")[..])?,
-    };
+    let lines = lines(args)?;
     let wanted = args.requests.unwrap_or(lines.len());
     if lines.is_empty() && wanted > 0 {
         return Err("the input holds no line".into());
     }
+    let mut intake = Intake::new(&lines, wanted);
 
     let plan = FaultPlan::new(args.faults, args.seed);
+    let clock = Clock::tokio();
     let start = clock.now();
     let record = Arc::new(Record::new(&clock, start));
     let mut services = Vec::new();
@@ -79,9 +84,9 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     let protections = Protection::all(args, &entropy)?;
     let mut followers = JoinSet::new();
     for (service, protection) in Service::ALL.into_iter().zip(protections.iter()) {
-        if let Some(breaker) = protection.breaker.clone() {
-            let record = record.clone();
-            followers.spawn(async move { record.follow(service, breaker).await });
+        if let Some(breaker) = &protection.breaker {
+            let (record, events) = (record.clone(), breaker.events());
+            followers.spawn(async move { record.follow(service, events).await });
         }
     }
     let starts = match args.rate() {
@@ -96,12 +101,15 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
         starts,
         entropy,
         patience: (!args.unprotected).then(|| Duration::from_secs(args.patience)),
-        progress: progress(),
+        progress: progress(intake.requests.len()),
         protections,
         record: record.clone(),
-        clock: clock.clone(),
+        clock,
     });
-    let duplicates = ingest(&lines, wanted, &workflow);
+    for request in intake.requests.drain(..) {
+        let owner = request.owner.clone();
+        workflow.dispatch.push(&owner, Job::new(request));
+    }
     let mut workers = JoinSet::new();
     for _ in 0..args.concurrency {
         workers.spawn(workflow.clone().work());
@@ -110,46 +118,33 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
         worker?;
     }
     workflow.progress.finish_and_clear();
-    // The followers have what was sent before this: they only wait for more.
-    tokio::task::yield_now().await;
-    let report = Report::new(args, &plan, wanted, duplicates, &workflow, &services);
-    followers.shutdown().await;
+    let turned_away = Service::ALL.map(|service| workflow.protections[service as usize].turned_away());
+    // With the last of the breakers their events end, and so do the followers, who have then read them all.
+    drop(workflow);
+    followers.join_all().await;
+
+    let record = record.lock().clone();
+    let report = Report::new(args, plan, wanted, intake, record, turned_away, &services);
     if let Some(path) = &args.plot {
-        std::fs::write(path, plot::draw(&report)).map_err(|e| format!("--plot {}: {e}", path.display()))?;
+        fs::write(path, plot::draw(&report)).map_err(|e| format!("--plot {}: {e}", path.display()))?;
     }
     Ok(report)
 }
 
-/// Reads, refuses, recognises duplicates, and lines up the rest. Returns the number of duplicates.
-fn ingest(lines: &[Vec<u8>], wanted: usize, workflow: &Workflow) -> usize {
-    let mut seen = HashSet::new();
-    let mut duplicates = 0;
-    for n in 0..wanted {
-        let line = n % lines.len();
-        match Request::parse(&lines[line]) {
-            Ok(request) => {
-                let request = request.repeated((n / lines.len()) as u64);
-                if seen.insert(request.id) {
-                    workflow.progress.inc_length(1);
-                    let owner = request.owner.clone();
-                    workflow.dispatch.push(&owner, Job::new(request));
-                } else {
-                    duplicates += 1;
-                }
-            }
-            Err(why) => {
-                workflow.record.lock().dead_letters.entry(why.to_string()).or_default().push(line + 1);
-            }
-        }
+fn lines(args: &Args) -> Result<Vec<Line>, String> {
+    match &args.input {
+        Some(path) => File::open(path)
+            .and_then(|file| input::read(BufReader::new(file)))
+            .map_err(|e| format!("--input {}: {e}", path.display())),
+        None => input::read(&include_bytes!("deliveries.jsonl")[..]).map_err(|e| e.to_string()),
     }
-    duplicates
 }
 
 /// A bar where the output is a terminal, nothing elsewhere.
-fn progress() -> indicatif::ProgressBar {
+fn progress(requests: usize) -> indicatif::ProgressBar {
     let style =
         indicatif::ProgressStyle::with_template("{elapsed:>4} {bar:40.cyan/dim} {pos}/{len} {per_sec:>8} {msg:.dim}");
-    let bar = indicatif::ProgressBar::new(0);
+    let bar = indicatif::ProgressBar::new(requests as u64);
     match style {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,

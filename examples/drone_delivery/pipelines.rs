@@ -30,6 +30,11 @@ impl Protection {
         Service::ALL.into_iter().map(|service| Self::new(service, args, entropy)).collect()
     }
 
+    /// How many calls its breaker has rejected.
+    pub fn turned_away(&self) -> u64 {
+        self.breaker.as_ref().map_or(0, |breaker| breaker.snapshot().rejected)
+    }
+
     fn new(service: Service, args: &Args, entropy: &Entropy) -> Result<Self, ConfigError> {
         let bare = Pipeline::new().named(service.as_str()).classify(classify as fn(&_) -> _);
         if args.unprotected {

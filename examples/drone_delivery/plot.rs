@@ -7,8 +7,9 @@ use std::{
 use steadfast::circuit_breaker::State;
 
 use crate::{
+    figures::Quantiles,
     record::{End, Inner},
-    report::{Report, quantiles},
+    report::Report,
     services::Service,
 };
 
@@ -152,13 +153,15 @@ impl<'a> Plot<'a> {
             took[bucket.min(buckets - 1)].push(call.took);
         }
         let points: Vec<_> = took.into_iter().enumerate().filter(|(_, took)| !took.is_empty()).collect();
-        let points: Vec<_> =
-            points.into_iter().map(|(i, took)| (BUCKET * (2 * i as u32 + 1), quantiles(took.into_iter()))).collect();
+        let points: Vec<_> = points
+            .into_iter()
+            .map(|(i, took)| (BUCKET * (2 * i as u32 + 1), Quantiles::of(took.into_iter())))
+            .collect();
         for (color, pick) in [(GOOD, 0), (LOST, 1)] {
             let line: Vec<String> = points
                 .iter()
-                .map(|(at, (p50, p99, _))| {
-                    format!("{:.1},{:.1}", self.x((*at).min(self.end)), y(if pick == 0 { *p50 } else { *p99 }))
+                .map(|(at, q)| {
+                    format!("{:.1},{:.1}", self.x((*at).min(self.end)), y(if pick == 0 { q.p50 } else { q.p99 }))
                 })
                 .collect();
             writeln!(

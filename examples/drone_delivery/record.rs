@@ -1,14 +1,15 @@
 //! What happened, with its time: every attempt, every step, every request, every change of a breaker.
 use std::{
-    collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use steadfast::{
-    circuit_breaker::{CircuitBreaker, CircuitBreakerEvent, State},
+    circuit_breaker::{CircuitBreakerEvent, State},
+    observe::{Missed, Subscription},
     time::{Clock, Instant},
 };
+use uuid::Uuid;
 
 use crate::{request::Request, services::Service};
 
@@ -36,8 +37,19 @@ pub struct Done {
     pub at: Duration,
     /// From the moment when work on it began.
     pub took: Duration,
-    pub request: Request,
+    pub id: Uuid,
+    pub owner: String,
+    pub package: String,
+    /// Whether it needed transport.
+    pub transport: bool,
     pub end: End,
+}
+
+impl Done {
+    pub fn new(request: Request, at: Duration, took: Duration, end: End) -> Self {
+        let transport = request.needs_transport();
+        Self { at, took, id: request.id, owner: request.owner, package: request.package.id, transport, end }
+    }
 }
 
 /// A breaker's state from a time on.
@@ -62,7 +74,8 @@ pub struct Inner {
     pub turns: [Vec<Turn>; 5],
     pub done: Vec<Done>,
     pub put_back: u64,
-    pub dead_letters: BTreeMap<String, Vec<usize>>,
+    /// Events of breakers that came too fast to be followed: the turns may lack some.
+    pub missed: u64,
 }
 
 impl Record {
@@ -87,11 +100,17 @@ impl Record {
         self.lock().steps[service as usize].push(took);
     }
 
-    /// Follows a breaker's state until the run ends.
-    pub async fn follow(&self, service: Service, breaker: CircuitBreaker) {
-        let mut events = breaker.events();
+    /// Follows a breaker until it is gone, and all that it sent has been read.
+    pub async fn follow(&self, service: Service, mut events: Subscription<CircuitBreakerEvent>) {
         loop {
-            let Ok(event) = events.recv().await else { continue };
+            let event = match events.recv().await {
+                Ok(event) => event,
+                Err(Missed::Events(n)) => {
+                    self.lock().missed += n;
+                    continue;
+                }
+                Err(_) => return,
+            };
             let state = match event.what {
                 CircuitBreakerEvent::Opened { .. } => State::Open,
                 CircuitBreakerEvent::HalfOpened => State::HalfOpen,

@@ -1,5 +1,5 @@
 //! A delivery request: reading it, and refusing what is not one by field and rule.
-use std::{fmt, io::BufRead};
+use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -52,15 +52,28 @@ pub enum Confirmation {
 /// Why a line is no request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invalid {
+    /// It was not read to its end.
+    TooLong,
     /// It is no JSON object at all.
     NotJson(String),
     /// A field breaks a rule.
     Field { field: String, rule: &'static str },
 }
 
+impl Invalid {
+    /// The reason without what differs from line to line.
+    pub fn rule(&self) -> String {
+        match self {
+            Self::NotJson(_) => "not JSON".into(),
+            other => other.to_string(),
+        }
+    }
+}
+
 impl fmt::Display for Invalid {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::TooLong => f.write_str("longer than 1 MiB"),
             Self::NotJson(why) => write!(f, "not JSON: {why}"),
             Self::Field { field, rule } => write!(f, "`{field}` {rule}"),
         }
@@ -75,14 +88,15 @@ impl Request {
 
     /// The same request once more, under new ids: what repetition `n` of the input is made of.
     #[must_use]
-    pub fn repeated(mut self, n: u64) -> Self {
+    pub fn repeated(&self, n: u64) -> Self {
+        let mut copy = self.clone();
         if n > 0 {
-            let (high, low) = self.id.as_u64_pair();
+            let (high, low) = copy.id.as_u64_pair();
             // Another id, the same for the same request: a duplicate stays a duplicate of its own repetition.
-            self.id = Uuid::from_u64_pair(high, low ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-            self.package.id = format!("{}-{n}", self.package.id);
+            copy.id = Uuid::from_u64_pair(high, low ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+            copy.package.id = format!("{}-{n}", copy.package.id);
         }
-        self
+        copy
     }
 
     /// Reads one line.
@@ -101,10 +115,7 @@ impl Request {
             owner: root.name("ownerId")?.to_owned(),
             pickup: root.place("pickupLocation")?,
             dropoff: root.place("dropoffLocation")?,
-            deadline: root
-                .text("deadline")?
-                .parse()
-                .map_err(|_| root.broken("deadline", "must be an RFC 3339 time stamp"))?,
+            deadline: root.time("deadline")?,
             expedited: match root.value.get("expedited") {
                 Some(Value::Bool(yes)) => *yes,
                 _ => return Err(root.broken("expedited", "must be true or false")),
@@ -159,6 +170,15 @@ impl<'a> Fields<'a> {
         Ok(name)
     }
 
+    fn time(&self, field: &str) -> Result<jiff::Timestamp, Invalid> {
+        let text = self.text(field)?;
+        // jiff reads more than RFC 3339 allows: hours alone, a time zone's name in brackets.
+        let strict = matches!(text.as_bytes(), [.., b'Z' | b'z'] | [.., b'+' | b'-', _, _, b':', _, _])
+            && text.as_bytes().get(16) == Some(&b':');
+        let time = if strict { text.parse().ok() } else { None };
+        time.ok_or_else(|| self.broken(field, "must be an RFC 3339 time stamp"))
+    }
+
     fn number(&self, field: &str) -> Result<f64, Invalid> {
         self.value.get(field).and_then(Value::as_f64).ok_or_else(|| self.broken(field, "must be a number"))
     }
@@ -173,23 +193,6 @@ impl<'a> Fields<'a> {
         place.require((-90.0..=90.0).contains(&latitude), "latitude", "must lie between -90 and 90 degrees")?;
         place.require((-180.0..=180.0).contains(&longitude), "longitude", "must lie between -180 and 180 degrees")?;
         Ok(Place { city: place.text("city")?.to_owned(), latitude, longitude })
-    }
-}
-
-/// Reads lines of any bytes; a line that is not UTF-8 is the parser's to refuse, not a reason to stop.
-pub fn lines(mut from: impl BufRead) -> std::io::Result<Vec<Vec<u8>>> {
-    let mut lines = Vec::new();
-    loop {
-        let mut line = Vec::new();
-        if from.read_until(b'\n', &mut line)? == 0 {
-            return Ok(lines);
-        }
-        while line.last().is_some_and(|b| matches!(b, b'\n' | b'\r')) {
-            line.pop();
-        }
-        if !line.is_empty() {
-            lines.push(line);
-        }
     }
 }
 
@@ -225,7 +228,10 @@ mod tests {
         assert_eq!(refusal(|d| d["deliveryId"] = "../../etc/passwd".into()), "`deliveryId` must be a UUID");
         assert_eq!(refusal(|d| d["ownerId"] = Value::Null), "`ownerId` is missing");
         assert!(refusal(|d| d["ownerId"] = "../x".into()).starts_with("`ownerId` must be letters"));
-        assert_eq!(refusal(|d| d["deadline"] = "tomorrow".into()), "`deadline` must be an RFC 3339 time stamp");
+        for deadline in ["tomorrow", "2026-12-15", "2026-12-15T11Z", "2026-12-15T11:54:00", "2026-12-15T11:54:00Z[UTC]"]
+        {
+            assert_eq!(refusal(|d| d["deadline"] = deadline.into()), "`deadline` must be an RFC 3339 time stamp");
+        }
         assert_eq!(refusal(|d| d["expedited"] = "yes".into()), "`expedited` must be true or false");
         assert!(
             refusal(|d| d["confirmationRequired"] = "Wink".into()).starts_with("`confirmationRequired` must be one of")
@@ -251,6 +257,15 @@ mod tests {
     }
 
     #[test]
+    fn every_form_of_rfc_3339_is_read() {
+        for deadline in ["2026-12-15T11:54:00Z", "2026-12-15T11:54:00.125Z", "2026-12-15T13:54:00+02:00"] {
+            let mut document = valid();
+            document["deadline"] = deadline.into();
+            assert!(Request::parse(document.to_string().as_bytes()).is_ok(), "{deadline}");
+        }
+    }
+
+    #[test]
     fn hostile_lines_are_refused_not_fatal() {
         let deep = "[".repeat(200_000);
         for line in [&b"\xff\xfe"[..], b"{", b"null", b"[]", b"\"x\"", deep.as_bytes()] {
@@ -261,8 +276,9 @@ mod tests {
     #[test]
     fn a_repetition_keeps_duplicates_and_makes_new_ids() {
         let request = Request::parse(valid().to_string().as_bytes()).unwrap();
-        assert_eq!(request.clone().repeated(0), request);
-        assert_ne!(request.clone().repeated(1).id, request.id);
-        assert_eq!(request.clone().repeated(2).id, request.repeated(2).id);
+        assert_eq!(request.repeated(0), request);
+        assert_ne!(request.repeated(1).id, request.id);
+        assert_ne!(request.repeated(1).package.id, request.package.id);
+        assert_eq!(request.repeated(2), request.repeated(2));
     }
 }

@@ -1,6 +1,6 @@
 //! The five services, over real HTTP on loopback, each on a port of its own. They keep what they did, for the audit.
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     convert::Infallible,
     fmt, io,
     net::SocketAddr,
@@ -59,8 +59,18 @@ struct State {
     start: Instant,
     /// Requests that reached it.
     received: AtomicU64,
-    /// How often each effect really happened, by its key: once, if all is well.
-    effects: Mutex<HashMap<String, u32>>,
+    books: Mutex<Books>,
+}
+
+/// What a service did, as its database would hold it: a crash does not undo it.
+#[derive(Debug, Default, Clone)]
+pub struct Books {
+    /// The idempotency keys that were used.
+    keys: HashSet<String>,
+    /// How often each thing really happened, by what it happened to: once, if all is well.
+    pub effects: HashMap<String, u32>,
+    /// Requests that came again after they had had their effect, and were answered without another.
+    pub repeats: u64,
 }
 
 /// What an honest answer takes.
@@ -75,27 +85,30 @@ impl Running {
             clock: clock.clone(),
             start,
             received: AtomicU64::new(0),
-            effects: Mutex::default(),
+            books: Mutex::default(),
         });
-        let (listener, address) = listen(SocketAddr::from(([127, 0, 0, 1], 0)))?;
+        let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0)))?.listen(BACKLOG)?;
+        let address = listener.local_addr()?;
         tokio::spawn(serve(state.clone(), listener, address));
         Ok(Self { address, state })
     }
 
-    /// How often each effect happened.
-    pub fn effects(&self) -> HashMap<String, u32> {
-        self.state.effects.lock().map(|effects| effects.clone()).unwrap_or_default()
+    /// What it did.
+    pub fn books(&self) -> Books {
+        self.state.books.lock().map(|books| books.clone()).unwrap_or_default()
     }
 }
 
-fn listen(address: SocketAddr) -> io::Result<(tokio::net::TcpListener, SocketAddr)> {
+/// A socket that has the port and does not listen: whoever connects is refused.
+fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
     socket.bind(address)?;
-    let listener = socket.listen(4096)?;
-    let address = listener.local_addr()?;
-    Ok((listener, address))
+    Ok(socket)
 }
+
+/// As many connections as that may wait to be accepted.
+const BACKLOG: u32 = 4096;
 
 /// Serves; crashes and comes back when the plan says so: the port is closed, and every connection reset.
 async fn serve(state: Arc<State>, mut listener: tokio::net::TcpListener, address: SocketAddr) {
@@ -114,13 +127,16 @@ async fn serve(state: Arc<State>, mut listener: tokio::net::TcpListener, address
                 crashed = true;
                 drop(listener);
                 connections.shutdown().await;
+                // The port is kept, so that nobody else gets it meanwhile.
+                let mut socket = bind(address);
                 let (_, from, lasts) = crash.unwrap_or((state.service, Duration::ZERO, Duration::ZERO));
                 state.clock.sleep_until(state.start + from + lasts).await;
                 listener = loop {
-                    match listen(address) {
-                        Ok((listener, _)) => break listener,
+                    match socket.and_then(|socket| socket.listen(BACKLOG)) {
+                        Ok(listener) => break listener,
                         Err(_) => state.clock.sleep(Duration::from_millis(20)).await,
                     }
+                    socket = bind(address);
                 };
             }
             Some(_) = connections.join_next() => {}
@@ -185,36 +201,49 @@ fn answer(status: StatusCode) -> Response<Full<Bytes>> {
 async fn act(state: &State, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let (head, body) = request.into_parts();
     let Ok(body) = body.collect().await else { return Ok(answer(StatusCode::BAD_REQUEST)) };
-    let key = head.uri.path().rsplit('/').next().unwrap_or_default().to_owned();
+    let body = body.to_bytes();
+    let key = head.uri.path().rsplit('/').next().unwrap_or_default();
     let status = match (state.service, &head.method) {
         (Service::Account, &Method::GET) if key.starts_with("suspended-") => StatusCode::FORBIDDEN,
         (Service::Account, &Method::GET) => StatusCode::OK,
-        // A drone is scheduled by a POST, made idempotent by its key.
-        (Service::Drone, &Method::POST) => match head.headers.get("idempotency-key").and_then(|k| k.to_str().ok()) {
-            Some(key) => state.happen(key, &body.to_bytes()),
-            None => StatusCode::BAD_REQUEST,
-        },
+        // A drone is scheduled by a POST, made idempotent by its key. What flies is booked by what the document says, so
+        // that a client which changed the key between two attempts would be found out.
+        (Service::Drone, &Method::POST) => {
+            let key = head.headers.get("idempotency-key").and_then(|key| key.to_str().ok());
+            let order: Option<Order> = serde_json::from_slice(&body).ok();
+            match (key, order) {
+                (Some(key), Some(order)) => state.happen(key, order.delivery),
+                _ => StatusCode::BAD_REQUEST,
+            }
+        }
         (Service::Package | Service::Transport | Service::Delivery, &Method::PUT) => {
-            state.happen(&key, &body.to_bytes())
+            match serde_json::from_slice::<serde::de::IgnoredAny>(&body) {
+                Ok(_) => state.happen(key, key.to_owned()),
+                Err(_) => StatusCode::BAD_REQUEST,
+            }
         }
         _ => StatusCode::METHOD_NOT_ALLOWED,
     };
     Ok(answer(status))
 }
 
+/// What the drone service reads of its document.
+#[derive(serde::Deserialize)]
+struct Order {
+    #[serde(rename = "deliveryId")]
+    delivery: String,
+}
+
 impl State {
-    /// Does what the key stands for, once: 201 when it is new, 204 when it stood.
-    fn happen(&self, key: &str, document: &[u8]) -> StatusCode {
-        if serde_json::from_slice::<serde::de::IgnoredAny>(document).is_err() {
-            return StatusCode::BAD_REQUEST;
-        }
-        let Ok(mut effects) = self.effects.lock() else { return StatusCode::INTERNAL_SERVER_ERROR };
-        match effects.entry(key.to_owned()) {
-            std::collections::hash_map::Entry::Occupied(_) => StatusCode::NO_CONTENT,
-            std::collections::hash_map::Entry::Vacant(new) => {
-                new.insert(1);
-                StatusCode::CREATED
-            }
+    /// Does once what the key stands for: 201 when it is new, 204 when it stood.
+    fn happen(&self, key: &str, to: String) -> StatusCode {
+        let Ok(mut books) = self.books.lock() else { return StatusCode::INTERNAL_SERVER_ERROR };
+        if books.keys.insert(key.to_owned()) {
+            *books.effects.entry(to).or_default() += 1;
+            StatusCode::CREATED
+        } else {
+            books.repeats += 1;
+            StatusCode::NO_CONTENT
         }
     }
 }

@@ -73,7 +73,7 @@ impl Workflow {
             match self.advance(&mut job, began).await {
                 Went::Ended(end) => {
                     let (at, took) = (self.record.now(), self.clock.now() - began);
-                    let done = Done { at, took, request: job.request, end };
+                    let done = Done::new(job.request, at, took, end);
                     self.record.lock().done.push(done);
                     self.progress.inc(1);
                     self.dispatch.done();
@@ -109,8 +109,7 @@ impl Workflow {
 
     /// A step failed for all that its pipeline could do: put back, unless that is pointless or the patience is over.
     fn failed(&self, service: Service, error: &CallError<HttpError>, began: Instant) -> Went {
-        let hopeless =
-            matches!(error.cause(), Cause::Operation(HttpError::Status { status, .. }) if status.is_client_error());
+        let hopeless = matches!(error.cause(), Cause::Operation(error) if error.is_final());
         match self.patience {
             Some(patience) if !hopeless && self.clock.now() - began < patience => {
                 let wait = error.retry_after().unwrap_or_default().max(Duration::from_millis(50));

@@ -1,0 +1,120 @@
+//! Holds what the services did against what became of the requests: their books are right, the report must agree.
+use std::collections::HashSet;
+
+use crate::{
+    record::{Done, End},
+    services::{Books, Service},
+};
+
+/// What came of the comparison.
+#[derive(Debug, Default)]
+pub struct Audit {
+    /// What the services did that the report does not account for, or the other way round.
+    pub violations: Vec<String>,
+    /// Lost requests that had some effect already.
+    pub half_done: usize,
+    /// Requests that came again after their effect, because the answer was lost, and were answered without another.
+    pub repeats: u64,
+}
+
+impl Audit {
+    pub fn new(done: &[Done], books: &[Books; 5]) -> Self {
+        let mut audit = Self { repeats: books.iter().map(|books| books.repeats).sum(), ..Self::default() };
+        // Two deliveries may name one package, which then exists once.
+        let packages: HashSet<&str> =
+            done.iter().filter(|d| d.end != End::Rejected).map(|d| d.package.as_str()).collect();
+        let mut accounted = [0; 5];
+        for request in done {
+            audit.request(request, books, &packages, &mut accounted);
+        }
+        for service in [Service::Transport, Service::Drone, Service::Delivery] {
+            let all: u32 = books[service as usize].effects.values().sum();
+            if all != accounted[service as usize] {
+                let accounted = accounted[service as usize];
+                audit.violations.push(format!("{service}: {all} in its books, {accounted} of them for a request"));
+            }
+        }
+        audit
+    }
+
+    fn request(&mut self, request: &Done, books: &[Books; 5], packages: &HashSet<&str>, accounted: &mut [u32; 5]) {
+        let id = request.id.to_string();
+        let did = |service: Service, key: &str| books[service as usize].effects.get(key).copied().unwrap_or(0);
+        let package = if packages.contains(&*request.package) && request.end == End::Rejected {
+            0 // it is another request's
+        } else {
+            did(Service::Package, &request.package)
+        };
+        let found = [package, did(Service::Transport, &id), did(Service::Drone, &id), did(Service::Delivery, &id)];
+        for (service, n) in Service::ALL[1..].iter().zip(found) {
+            accounted[*service as usize] += n;
+        }
+        let wanted = match &request.end {
+            End::Scheduled => [1, u32::from(request.transport), 1, 1],
+            End::Rejected => [0; 4],
+            End::Lost(_) => {
+                self.half_done += usize::from(found != [0; 4]);
+                return;
+            }
+        };
+        if found != wanted {
+            let end = &request.end;
+            self.violations.push(format!("{id} is {end:?}, and has (package, transport, drone, delivery) {found:?}"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    use uuid::Uuid;
+
+    fn done(n: u128, package: &str, end: End) -> Done {
+        let (at, took) = (Duration::ZERO, Duration::ZERO);
+        Done { at, took, id: Uuid::from_u128(n), owner: "a".into(), package: package.into(), transport: false, end }
+    }
+
+    /// Books in which the requests 1..=n have each a package, a drone and a delivery.
+    fn books(n: u128) -> [Books; 5] {
+        let mut books: [Books; 5] = Default::default();
+        for n in 1..=n {
+            let id = Uuid::from_u128(n).to_string();
+            books[Service::Package as usize].effects.insert(format!("p{n}"), 1);
+            books[Service::Drone as usize].effects.insert(id.clone(), 1);
+            books[Service::Delivery as usize].effects.insert(id, 1);
+        }
+        books
+    }
+
+    #[test]
+    fn books_that_agree_pass() {
+        let audit = Audit::new(&[done(1, "p1", End::Scheduled), done(2, "p2", End::Rejected)], &books(1));
+        assert!(audit.violations.is_empty() && audit.half_done == 0);
+    }
+
+    #[test]
+    fn a_second_drone_is_found_and_so_is_one_for_nobody() {
+        let scheduled = [done(1, "p1", End::Scheduled)];
+        let mut twice = books(1);
+        *twice[Service::Drone as usize].effects.values_mut().next().unwrap() = 2;
+        assert_eq!(Audit::new(&scheduled, &twice).violations.len(), 1);
+        assert!(!Audit::new(&scheduled, &books(2)).violations.is_empty());
+    }
+
+    #[test]
+    fn a_drone_for_a_rejected_request_is_found_and_a_shared_package_is_none() {
+        assert_eq!(Audit::new(&[done(1, "p1", End::Rejected)], &books(1)).violations.len(), 1);
+        let shared = [done(1, "p1", End::Scheduled), done(2, "p1", End::Rejected)];
+        assert!(Audit::new(&shared, &books(1)).violations.is_empty());
+    }
+
+    #[test]
+    fn a_lost_request_with_an_effect_is_half_done() {
+        let mut books = books(1);
+        books[Service::Delivery as usize].effects.clear();
+        let audit = Audit::new(&[done(1, "p1", End::Lost("away".into()))], &books);
+        assert!(audit.violations.is_empty() && audit.half_done == 1);
+    }
+}

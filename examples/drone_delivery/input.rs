@@ -1,0 +1,137 @@
+//! The input: lines of any bytes, each a request or a dead letter, repeated under new ids as often as asked.
+use std::{
+    collections::{BTreeMap, HashSet},
+    io::{self, BufRead, Read},
+};
+
+use crate::request::{Invalid, Request};
+
+/// No line may be longer, so that a file without an end of line cannot fill the memory.
+const LONGEST: usize = 1 << 20;
+
+/// One line that is not blank.
+#[derive(Debug)]
+pub struct Line {
+    /// From 1, blank lines counted: where an editor shows it.
+    pub number: usize,
+    pub request: Result<Request, Invalid>,
+}
+
+/// Lines that are no request, by their number.
+pub type DeadLetters = BTreeMap<usize, DeadLetter>;
+
+/// A line that is no request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeadLetter {
+    pub why: Invalid,
+    /// How often the repeated input had it.
+    pub times: usize,
+}
+
+/// What there is to do.
+#[derive(Debug, Default)]
+pub struct Intake {
+    pub requests: Vec<Request>,
+    pub duplicates: usize,
+    pub dead_letters: DeadLetters,
+}
+
+/// Reads lines; one that is not UTF-8, not JSON or without an end is refused, and no reason to stop.
+pub fn read(mut from: impl BufRead) -> io::Result<Vec<Line>> {
+    let (mut lines, mut bytes, mut number) = (Vec::new(), Vec::new(), 0);
+    loop {
+        bytes.clear();
+        if from.by_ref().take(LONGEST as u64 + 1).read_until(b'\n', &mut bytes)? == 0 {
+            return Ok(lines);
+        }
+        number += 1;
+        if bytes.len() > LONGEST && bytes.last() != Some(&b'\n') {
+            from.skip_until(b'\n')?;
+            lines.push(Line { number, request: Err(Invalid::TooLong) });
+            continue;
+        }
+        let text = match bytes.strip_prefix(b"\xef\xbb\xbf") {
+            Some(rest) if number == 1 => rest, // a byte order mark, as some editors leave
+            _ => &bytes,
+        };
+        if !text.trim_ascii().is_empty() {
+            lines.push(Line { number, request: Request::parse(text) });
+        }
+    }
+}
+
+impl Intake {
+    /// The first `wanted` requests of the input, which is repeated under new ids: a repetition has the classes of the input.
+    pub fn new(lines: &[Line], wanted: usize) -> Self {
+        let (mut intake, mut seen) = (Self::default(), HashSet::new());
+        for (n, line) in (0..wanted).zip(lines.iter().cycle()) {
+            match &line.request {
+                Ok(request) => {
+                    let request = request.repeated((n / lines.len()) as u64);
+                    if seen.insert(request.id) {
+                        intake.requests.push(request);
+                    } else {
+                        intake.duplicates += 1;
+                    }
+                }
+                Err(why) => {
+                    let letter = DeadLetter { why: why.clone(), times: 0 };
+                    intake.dead_letters.entry(line.number).or_insert(letter).times += 1;
+                }
+            }
+        }
+        intake
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn numbers(text: &[u8]) -> Vec<(usize, bool)> {
+        read(text).unwrap().iter().map(|line| (line.number, line.request.is_ok())).collect()
+    }
+
+    fn first_line() -> Vec<u8> {
+        let all = &include_bytes!("deliveries.jsonl")[..];
+        all.split(|b| *b == b'\n').next().unwrap().to_vec()
+    }
+
+    #[test]
+    fn blank_lines_are_no_requests_but_have_numbers() {
+        let mut text = b"\n  \r\n".to_vec();
+        text.extend(first_line());
+        text.extend(b"\r\n\n{cut off");
+        assert_eq!(numbers(&text), [(3, true), (5, false)]);
+        assert_eq!(numbers(b""), []);
+    }
+
+    #[test]
+    fn a_byte_order_mark_does_not_cost_the_first_request() {
+        let text = [&b"\xef\xbb\xbf"[..], &first_line()].concat();
+        assert_eq!(numbers(&text), [(1, true)]);
+    }
+
+    #[test]
+    fn a_line_without_end_is_refused_and_the_next_one_read() {
+        let mut text = vec![b'x'; 3 * LONGEST];
+        text.push(b'\n');
+        text.extend(first_line());
+        let lines = read(&text[..]).unwrap();
+        assert_eq!(lines[0].request, Err(Invalid::TooLong));
+        assert!(lines[1].number == 2 && lines[1].request.is_ok());
+        assert_eq!(numbers(&[b'x'; 2 * LONGEST]), [(1, false)]);
+    }
+
+    #[test]
+    fn a_repetition_has_the_classes_of_the_input() {
+        let lines = read(&include_bytes!("deliveries.jsonl")[..]).unwrap();
+        let dead = |intake: &Intake| intake.dead_letters.values().map(|letter| letter.times).sum::<usize>();
+        let (once, thrice) = (Intake::new(&lines, lines.len()), Intake::new(&lines, 3 * lines.len()));
+        assert_eq!(once.requests.len() + once.duplicates + dead(&once), lines.len());
+        assert_eq!(thrice.requests.len(), 3 * once.requests.len());
+        assert_eq!((thrice.duplicates, dead(&thrice)), (3 * once.duplicates, 3 * dead(&once)));
+        assert_eq!(Intake::new(&lines, 7).requests.len(), 6); // its fifth line is its second once more
+        assert!(Intake::new(&[], 0).requests.is_empty());
+    }
+}

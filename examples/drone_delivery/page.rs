@@ -1,0 +1,218 @@
+//! The report as a page for people.
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt::{self, Formatter},
+};
+
+use crate::{
+    args::{Args, Faults},
+    figures::{Quantiles, grouped, per_second, short},
+    record::{Done, End},
+    report::Report,
+    services::Service,
+};
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.head(f)?;
+        self.classes(f)?;
+        self.calls(f)?;
+        self.broken(f)?;
+        self.times(f)?;
+        self.owners(f)?;
+        self.verdict(f)
+    }
+}
+
+impl Report {
+    fn head(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Args { seed, concurrency, unprotected, .. } = self.args;
+        let faults = match self.args.faults {
+            Faults::None => "no faults".to_owned(),
+            Faults::Flaky => format!("flaky services (seed {seed})"),
+            Faults::Storm => format!("a storm (seed {seed})"),
+        };
+        let rate = match self.args.rate() {
+            Some(rate) => format!("{} started a second", grouped(rate)),
+            None => "as fast as it goes".into(),
+        };
+        let bare = if unprotected { ", UNPROTECTED" } else { "" };
+        writeln!(f, "\n{} requests, {faults}{bare}; {concurrency} at once, {rate}\n", grouped(self.input))?;
+        let plans = [("refuses all connections", self.plan.crash), ("fails 85 % of its calls", self.plan.brownout)];
+        for (what, plan) in plans {
+            if let Some((service, from, lasts)) = plan {
+                let (from, to) = (from.as_secs_f64(), (from + lasts).as_secs_f64());
+                writeln!(f, "  from {from:.1} s to {to:.1} s {service} {what}")?;
+            }
+        }
+        if self.plan.crash.is_some() { writeln!(f) } else { Ok(()) }
+    }
+
+    fn classes(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let class = |f: &mut Formatter<'_>, name, n: usize, note: &str| {
+            let line = format!("  {name:<14}{:>9}   {note}", grouped(n));
+            writeln!(f, "{}", line.trim_end())
+        };
+        let put_back = match self.record.put_back {
+            0 => String::new(),
+            n => format!("put back {} times where a service was away, and gone on later", grouped(n)),
+        };
+        class(f, "scheduled", self.scheduled(), &put_back)?;
+        class(f, "rejected", self.rejected(), "by the account service: the owner is suspended")?;
+        class(f, "duplicates", self.duplicates, "handled once")?;
+        class(f, "dead-lettered", self.dead_lettered(), "")?;
+        let mut reasons: BTreeMap<String, (usize, Vec<usize>)> = BTreeMap::new();
+        for (line, letter) in &self.dead_letters {
+            let (n, lines) = reasons.entry(letter.why.rule()).or_default();
+            *n += letter.times;
+            lines.push(*line);
+        }
+        for (rule, (n, lines)) in &reasons {
+            class(f, "", *n, &format!("  {rule} ({})", some(lines)))?;
+        }
+        class(f, "lost", self.lost(), "")?;
+        let mut reasons: HashMap<&str, usize> = HashMap::new();
+        for done in &self.record.done {
+            if let End::Lost(why) = &done.end {
+                *reasons.entry(why).or_default() += 1;
+            }
+        }
+        let mut reasons: Vec<_> = reasons.into_iter().collect();
+        reasons.sort_by_key(|(why, n)| (std::cmp::Reverse(*n), *why));
+        let (shown, more) = reasons.split_at(reasons.len().min(6));
+        for (why, n) in shown {
+            class(f, "", *n, &format!("  {why}"))?;
+        }
+        match more.iter().map(|(_, n)| n).sum() {
+            0 => {}
+            n => class(f, "", n, "  for other reasons")?,
+        }
+        match self.audit.half_done {
+            0 => Ok(()),
+            n => writeln!(f, "  {n:>23}   of them left half-done at the services", n = grouped(n)),
+        }
+    }
+
+    fn calls(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "\n  {:<10}{:>9}{:>9}{:>9}   {:>9}{:>9}{:>10}{:>10}",
+            "service", "calls", "retries", "failed", "openings", "open", "rejected", "saved [1]"
+        )?;
+        for (service, s) in Service::ALL.iter().zip(&self.figures) {
+            writeln!(
+                f,
+                "  {service:<10}{:>9}{:>9}{:>9}   {:>9}{:>9}{:>10}{:>10}",
+                grouped(s.calls),
+                grouped(s.retries),
+                grouped(s.failed),
+                s.openings,
+                short(s.open),
+                grouped(s.rejected),
+                short(s.saved),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// The calls of a service that was broken: what a breaker is for.
+    fn broken(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let broken: Vec<_> = Service::ALL.iter().zip(&self.figures).filter(|(_, s)| s.rates.before.is_some()).collect();
+        if broken.is_empty() {
+            return Ok(());
+        }
+        writeln!(
+            f,
+            "\n  {:<28}{:>9}{:>9}   {:>15}{:>9}",
+            "calls a second to", "before", "broken", "breaker open", "after"
+        )?;
+        for (service, s) in broken {
+            writeln!(
+                f,
+                "  {service:<28}{:>9}{:>9}   {:>15}{:>9}",
+                per_second(s.rates.before),
+                per_second(s.rates.broken),
+                per_second(s.rates.away),
+                per_second(s.rates.after),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn times(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let line = |f: &mut Formatter<'_>, what: &str, n: usize, q: Quantiles| {
+            let (p50, p99, max) = (short(q.p50), short(q.p99), short(q.max));
+            writeln!(f, "  {what:<28}{:>9}{p50:>12}{p99:>12}{max:>12}", grouped(n))
+        };
+        writeln!(f, "\n  {:<28}{:>9}{:>12}{:>12}{:>12}", "time of [2]", "number", "p50", "p99", "max")?;
+        for (service, s) in Service::ALL.iter().zip(&self.figures) {
+            line(f, service.as_str(), self.record.steps[*service as usize].len(), s.step)?;
+        }
+        line(f, "a whole request", self.record.done.len(), self.took)
+    }
+
+    /// How the busiest owner fared beside the others, where it is much busier.
+    fn owners(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let mut owners: HashMap<&str, usize> = HashMap::new();
+        for done in &self.record.done {
+            *owners.entry(&done.owner).or_default() += 1;
+        }
+        let others = owners.len().saturating_sub(1);
+        let Some((hot, n)) = owners.into_iter().max_by_key(|(owner, n)| (*n, *owner)) else { return Ok(()) };
+        if others == 0 || n * 10 < self.record.done.len() {
+            return Ok(());
+        }
+        let (its, theirs): (Vec<&Done>, Vec<&Done>) = self.record.done.iter().partition(|d| d.owner == hot);
+        writeln!(f, "\n  {:<28}{:>9}{:>12}{:>12}{:>12}", "done after [3]", "number", "half", "99 %", "all")?;
+        for (who, done) in [(hot.to_owned(), its), (format!("{} other owners", grouped(others)), theirs)] {
+            let q = Quantiles::of(done.iter().map(|d| d.at));
+            let (p50, p99, max) = (short(q.p50), short(q.p99), short(q.max));
+            writeln!(f, "  {who:<28}{:>9}{p50:>12}{p99:>12}{max:>12}", grouped(done.len()))?;
+        }
+        Ok(())
+    }
+
+    fn verdict(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        writeln!(f, "\n  [1] rejected calls x the mean time of a failing call to that service")?;
+        writeln!(f, "  [2] a step: one that succeeded, with its retries; a request: from its first step to its end,")?;
+        writeln!(f, "      with the time for which it was put back")?;
+        writeln!(f, "  [3] since the start of the run: owners take turns, so one that asks for much waits for itself")?;
+        let (n, took) = (grouped(self.record.done.len()), short(self.elapsed));
+        writeln!(f, "\n  {n} requests in {took}: {} a second", per_second(Some(self.throughput())))?;
+        if self.audit.repeats > 0 {
+            let n = grouped(self.audit.repeats);
+            writeln!(f, "  {n} calls came again after their answer was lost, and had no second effect")?;
+        }
+        if self.record.missed > 0 {
+            let n = grouped(self.record.missed);
+            writeln!(f, "  {n} events of breakers came too fast: openings and open times may lack some")?;
+        }
+        match self.audit.violations.as_slice() {
+            [] if self.audit.half_done > 0 => {
+                writeln!(f, "  the services' books agree, but for the lost requests that were left half-done")?;
+            }
+            [] => writeln!(f, "  the services' books agree: one drone for each scheduled request, none for any other")?,
+            violations => {
+                writeln!(f, "  the services' books do NOT agree, {} times:", grouped(violations.len()))?;
+                violations.iter().take(5).try_for_each(|v| writeln!(f, "    {v}"))?;
+            }
+        }
+        if self.accounted() != self.input {
+            let (classes, input) = (grouped(self.accounted()), grouped(self.input));
+            writeln!(f, "  the classes add up to {classes}, NOT to the input of {input}")?;
+        }
+        if self.args.unprotected && self.lost() > 0 {
+            writeln!(f, "  without protection such loss is to be expected; it is a failure all the same")?;
+        }
+        Ok(())
+    }
+}
+
+/// The first few line numbers.
+fn some(lines: &[usize]) -> String {
+    let mut text: Vec<String> = lines.iter().take(5).map(ToString::to_string).collect();
+    if lines.len() > 5 {
+        text.push("...".into());
+    }
+    format!("line{} {}", if lines.len() == 1 { "" } else { "s" }, text.join(", "))
+}
