@@ -49,7 +49,7 @@ pub enum Jitter {
     Full,
     /// Half the delay, and uniform in `0..=delay/2` on top.
     Equal,
-    /// Uniform in `base..=3 * the delay before`; the curve plays no part.
+    /// Uniform in `base..=3 * the delay before`, and then at most the cap; the curve plays no part.
     Decorrelated,
 }
 
@@ -199,8 +199,9 @@ impl Iterator for Backoff {
             Jitter::Full => spread(delay),
             Jitter::Equal => delay / 2 + spread(delay - delay / 2),
             Jitter::Decorrelated => {
-                let top = self.last.saturating_mul(3).min(self.config.cap);
-                self.last = self.config.base + spread(top.saturating_sub(self.config.base));
+                // The cap comes after the draw, as in the article: what lies above it becomes the cap.
+                let more = self.last.saturating_mul(3).saturating_sub(self.config.base);
+                self.last = self.config.base.saturating_add(spread(more)).min(self.config.cap);
                 self.last
             }
         };

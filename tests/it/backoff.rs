@@ -77,16 +77,18 @@ proptest! {
 }
 
 /// One hundred clients that each must write the same row once, and of those that write at the same time one alone succeeds: the
-/// contention simulation of Brooker's article. Returns the number of calls, and the time until all are done.
+/// contention simulation of Brooker's article. Returns the number of writes tried, and the time until all are done.
 fn contention(jitter: Jitter, seed: u64) -> (usize, Duration) {
     const CLIENTS: usize = 100;
     let entropy = Entropy::from_seed(seed);
-    // The network takes 10 ms each way, and 2 ms more or less (normally distributed).
+    // The network takes 10 ms each way, and 2 ms more or less (normally distributed: the sum of twelve uniform numbers).
     let network = || {
         let sum: f64 = (0..12).map(|_| entropy.unit()).sum();
-        Duration::from_secs_f64((10.0 + (sum - 6.0) * 2.0).max(0.0) / 1e3)
+        Duration::from_secs_f64((10.0 + (sum - 6.0) * 2.0).abs() / 1e3)
     };
-    let config = BackoffConfig::default().between(MS(5), MS(2000)).jitter(jitter);
+    // The article's base is 5 ms, and its exponents begin at 1, ours at 0.
+    let base = if jitter == Jitter::Decorrelated { MS(5) } else { MS(10) };
+    let config = BackoffConfig::default().between(base, MS(2000)).jitter(jitter);
     #[derive(PartialEq, Eq, PartialOrd, Ord)]
     enum At {
         Read,
@@ -119,20 +121,31 @@ fn contention(jitter: Jitter, seed: u64) -> (usize, Duration) {
     (writes, end)
 }
 
-/// The article's order: without jitter by far the most calls and the longest; full and decorrelated the fewest and shortest. Our
-/// figures for the same setting, over ten seeds, are printed; `cargo test backoff -- --nocapture` shows them.
+/// Retry 2: the article's figures for one hundred clients, means of 30 seeds. Calls come within 5 % of them, times within 10 %
+/// (a mean of 200 runs of the article's own program lies within 2 % and 8 %).
 #[test]
-fn retry_2_jitter_takes_the_contention_away() {
-    let mean = |jitter| {
-        let runs: Vec<_> = (0..10).map(|seed| contention(jitter, seed)).collect();
-        let calls = runs.iter().map(|(calls, _)| calls).sum::<usize>() / 10;
-        let time = runs.iter().map(|(_, time)| *time).sum::<Duration>() / 10;
-        println!("{jitter:?}: {calls} calls, {time:?}");
-        (calls, time)
-    };
-    let (none, equal, full) = (mean(Jitter::None), mean(Jitter::Equal), mean(Jitter::Full));
-    let decorrelated = mean(Jitter::Decorrelated);
-    assert!(none.0 > 3 * full.0 / 2 && none.0 > 3 * decorrelated.0 / 2);
-    assert!(none.1 > 3 * full.1 && none.1 > equal.1);
-    assert!(full.1 < equal.1);
+fn retry_2_the_contention_simulation_gives_the_article_s_figures() {
+    const RUNS: usize = 30;
+    let published = [
+        (Jitter::Full, 798.0, 5.0),
+        (Jitter::Decorrelated, 1009.0, 5.0),
+        (Jitter::Equal, 811.0, 6.5),
+        (Jitter::None, 1870.0, 64.6),
+    ];
+    for (jitter, calls, seconds) in published {
+        let runs: Vec<_> = (0..RUNS as u64).map(|seed| contention(jitter, seed)).collect();
+        let our_calls = runs.iter().map(|(calls, _)| calls).sum::<usize>() as f64 / RUNS as f64;
+        let our_seconds = runs.iter().map(|(_, time)| time.as_secs_f64()).sum::<f64>() / RUNS as f64;
+        println!("{jitter:?}: {our_calls:.0} calls (published {calls}), {our_seconds:.2} s (published {seconds})");
+        assert!((our_calls / calls - 1.0).abs() < 0.05, "{jitter:?}: {our_calls} calls");
+        assert!((our_seconds / seconds - 1.0).abs() < 0.10, "{jitter:?}: {our_seconds} s");
+    }
+}
+
+/// It was drawn up to the cap, and not capped after the draw: too short a wait for those that have failed most often.
+#[test]
+fn retry_2_a_decorrelated_delay_is_capped_after_the_draw() {
+    let config = plain(Curve::Exponential).between(MS(100), MS(101)).jitter(Jitter::Decorrelated);
+    let at_the_cap = delays(config, 1000).into_iter().filter(|d| *d == 101).count();
+    assert!(at_the_cap > 950, "{at_the_cap}");
 }
