@@ -77,8 +77,10 @@ pub struct Stack<Outer, Inner> {
 
 impl<P: Policy, Q: Policy> Policy for Stack<P, Q> {
     #[inline]
-    fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
-        self.outer.around(Through { policy: &self.inner, inner }, cx)
+    async fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> Outcome {
+        // Kept here and lent: one pointer is handed on, however deep the stack.
+        let mut through = Through { policy: &self.inner, inner };
+        self.outer.around(ByMut(&mut through), cx).await
     }
 
     fn describe(&self, explanation: &mut Explanation) {

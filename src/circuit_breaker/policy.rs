@@ -15,11 +15,11 @@ use super::{
     state::{Core, Refusal, Setting},
 };
 use crate::{
-    call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
+    call::{self, Attempt, CallContext, Explanation, Layer, Ledger, Operation, Policy},
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::{Events, Subscription},
-    outcome::{CallError, Outcome, PolicyKind, Reason, Rejected, Verdict},
+    outcome::{CallError, Class, Outcome, PolicyKind, Reason, Rejected, Verdict},
     time::{Clock, Instant},
 };
 
@@ -228,6 +228,20 @@ impl Inner {
         }
     }
 
+    /// Asks a breaker that is not closed; a refusal is written where the call keeps it.
+    #[cold]
+    #[inline(never)]
+    fn admit<'a>(&'a self, permit: &mut Permit<'a>, ledger: &mut dyn Ledger) -> bool {
+        match self.acquire_unhealthy() {
+            Ok(admitted) => *permit = admitted,
+            Err(rejected) => {
+                ledger.reject(rejected);
+                return false;
+            }
+        }
+        true
+    }
+
     #[inline]
     fn rejected(&self, refusal: Refusal) -> Rejected {
         let reject = |reason| Rejected::new(PolicyKind::CircuitBreaker, reason).named(self.name.clone());
@@ -248,27 +262,18 @@ impl Inner {
 impl Policy for CircuitBreaker {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let mut permit = match self.0.core.admit_closed() {
-            Some(ticket) => Permit::new(&self.0, Some(ticket)),
-            None => match self.0.acquire_unhealthy() {
-                Ok(permit) => permit,
-                Err(rejected) => return inner.refuse(rejected),
-            },
-        };
+        let mut permit = Permit::new(&self.0, self.0.core.admit_closed());
+        if !permit.is_admitted() && !self.0.admit(&mut permit, inner.ledger()) {
+            return Outcome::Rejected;
+        }
         let outcome = {
             let mut work = pin!(inner.attempt(cx));
-            poll_fn(|task| {
-                permit.running = true;
-                let polled = work.as_mut().poll(task);
-                permit.running = false;
-                polled
-            })
-            .await
+            poll_fn(|task| permit.run(|| work.as_mut().poll(task))).await
         };
-        if outcome.is_failure() {
-            permit.record_failure(outcome, inner.ledger());
+        if outcome == Outcome::Judged(Class::Success) {
+            permit.settle(Verdict::success());
         } else {
-            permit.record(Verdict::of(outcome.class()));
+            permit.settle_other(outcome, inner.ledger());
         }
         outcome
     }
