@@ -50,7 +50,7 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
         let cx = CallContext::top(operation.is_idempotent());
         let mut judged = Judged::new(operation, &*self.classify);
         self.policies.around_dyn(&mut judged, cx).await;
-        judged.kept.result()
+        judged.result()
     }
 
     /// As [`Pipeline::explain`].

@@ -144,7 +144,7 @@ async fn run<P: Policy, C: Classify<O::Output, O::Error>, O: Operation>(
 ) -> Result<O::Output, CallError<O::Error>> {
     let mut judged = Judged::new(operation, classify);
     policy.around(ByMut(&mut judged), cx).await;
-    judged.kept.result()
+    judged.result()
 }
 
 /// The door of a single policy: a call with nothing else around it, where every `Err` is a failure.
