@@ -51,6 +51,13 @@ impl<'a> Permit<'a> {
         self.settle(Verdict::of(outcome.class()).with_hint(hint));
     }
 
+    /// Records a failure of which nothing more is known.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn settle_failure(&mut self) {
+        self.settle(Verdict::failure(FailureKind::Other));
+    }
+
     /// Runs a piece of the call: a panic in it is the call's own.
     #[inline]
     pub(super) fn run<R>(&mut self, piece: impl FnOnce() -> R) -> R {
