@@ -210,21 +210,25 @@ impl Inner {
         queue.strict.take(n, now)
     }
 
-    /// Builds a rejection; writes nothing that another thread reads.
-    #[cold]
+    /// Builds a rejection; writes nothing that another thread reads. Not marked cold: a limiter at its limit does little else.
+    #[inline(never)]
     fn rejected(&self, n: u32, wait: u64) -> Rejected {
         let possible = match self.mode {
             RateMode::Smooth => self.gcra.pace().allows(n),
             RateMode::Strict => n <= self.queue.lock().quota.permits,
         };
-        let reason = if possible { Reason::RateLimited } else { Reason::TooLarge };
-        let rejected = Rejected::new(PolicyKind::RateLimit, reason).named(self.name.clone());
-        let rejected = if possible { rejected.with_wait(wait) } else { rejected };
+        let (reason, wait) = if possible { (Reason::RateLimited, Some(wait)) } else { (Reason::TooLarge, None) };
         if self.events.wanted() {
-            let event = || ThrottlingEvent::Rejected { reason, retry_after: rejected.retry_after() };
-            self.events.send(self.name.as_ref(), self.clock.now(), event);
+            self.tell_rejection(reason, wait);
         }
-        rejected
+        Rejected::by_policy(PolicyKind::RateLimit, self.name.as_ref(), reason, wait)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_rejection(&self, reason: Reason, wait: Option<u64>) {
+        let event = || ThrottlingEvent::Rejected { reason, retry_after: wait.map(Duration::from_nanos) };
+        self.events.send(self.name.as_ref(), self.clock.now(), event);
     }
 
     /// Reserves the next turn for `n` permits. `None`: it is now.
