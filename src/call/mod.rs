@@ -17,6 +17,7 @@
 //! assert_eq!(length.unwrap(), 9);
 //! # });
 //! ```
+pub(crate) mod alone;
 mod boxed;
 mod cold;
 mod context;
@@ -36,4 +37,5 @@ pub use ledger::Ledger;
 pub use operation::{NotIdempotent, Operation, WithAttempt, not_idempotent};
 pub use pipeline::Pipeline;
 pub(crate) use pipeline::call_alone;
+pub(crate) use policy::ByMut;
 pub use policy::{Attempt, Identity, Policy, Stack};

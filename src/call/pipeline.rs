@@ -151,7 +151,7 @@ pub(super) async fn run<P: Policy, C: Classify<O::Output, O::Error> + ?Sized, O:
     }
     let mut judged = Judged::new(operation, classify);
     policy.around(ByMut(&mut judged), cx).await;
-    judged.kept.result()
+    judged.result()
 }
 
 async fn run_traced<P: Policy, C: Classify<O::Output, O::Error> + ?Sized, O: Operation>(

@@ -2,7 +2,7 @@
 use std::future::Future;
 
 use super::{CallContext, Explanation, Ledger, Operation, ledger::Kept};
-use crate::outcome::{Classify, Outcome, Rejected};
+use crate::outcome::{CallError, Classify, Outcome, Rejected};
 
 /// One attempt as a policy sees it: it may be made, and made again; its value cannot be touched.
 pub trait Attempt: Send {
@@ -77,8 +77,10 @@ pub struct Stack<Outer, Inner> {
 
 impl<P: Policy, Q: Policy> Policy for Stack<P, Q> {
     #[inline]
-    fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
-        self.outer.around(Through { policy: &self.inner, inner }, cx)
+    async fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> Outcome {
+        // Kept here and lent: one pointer is handed on, however deep the stack.
+        let mut through = Through { policy: &self.inner, inner };
+        self.outer.around(ByMut(&mut through), cx).await
     }
 
     fn describe(&self, explanation: &mut Explanation) {
@@ -145,7 +147,7 @@ impl<P: Policy, A: Attempt> Attempt for Through<'_, P, A> {
 }
 
 /// An attempt lent, so that the outer policy may make it again.
-pub(super) struct ByMut<'a, A>(pub(super) &'a mut A);
+pub(crate) struct ByMut<'a, A>(pub(crate) &'a mut A);
 
 impl<A: Attempt> Attempt for ByMut<'_, A> {
     #[inline]
@@ -160,7 +162,7 @@ impl<A: Attempt> Attempt for ByMut<'_, A> {
 
 /// The innermost attempt: the operation itself, the verdict on it, and what is kept of both. It counts the attempts for the whole
 /// call, so that the count survives a time-out that drops everything between.
-pub(super) struct Judged<'c, O: Operation, C: ?Sized> {
+pub(crate) struct Judged<'c, O: Operation, C: ?Sized> {
     operation: O,
     classify: &'c C,
     pub(super) kept: Kept<O::Output, O::Error>,
@@ -170,6 +172,12 @@ impl<'c, O: Operation, C: ?Sized> Judged<'c, O, C> {
     #[inline]
     pub(super) const fn new(operation: O, classify: &'c C) -> Self {
         Self { operation, classify, kept: Kept::new() }
+    }
+
+    /// What the caller gets.
+    #[inline]
+    pub(crate) fn result(&mut self) -> Result<O::Output, CallError<O::Error>> {
+        self.kept.result()
     }
 }
 

@@ -20,7 +20,7 @@ pub struct Permit<'a> {
     /// Read only if slowness or late drops matter.
     started: Option<Instant>,
     /// Set while the operation runs, so that a panic in it is known from a panic elsewhere.
-    pub(super) running: bool,
+    running: bool,
 }
 
 impl<'a> Permit<'a> {
@@ -33,15 +33,44 @@ impl<'a> Permit<'a> {
     /// Records what came of the call.
     #[inline]
     pub fn record(mut self, verdict: Verdict) {
+        self.settle(verdict);
+    }
+
+    /// Records what came of the call, where the permit stands.
+    #[inline]
+    pub(super) fn settle(&mut self, verdict: Verdict) {
         let Some(ticket) = self.ticket.take() else { return };
         self.breaker.record(ticket, self.started, verdict);
     }
 
-    /// Records a failure with the hint that came with it.
+    /// Records what was no success, with the hint that came with a failure.
     #[cold]
     #[inline(never)]
-    pub(super) fn record_failure(self, outcome: Outcome, ledger: &dyn Ledger) {
-        self.record(Verdict::of(outcome.class()).with_hint(ledger.hint()));
+    pub(super) fn settle_other(&mut self, outcome: Outcome, ledger: &dyn Ledger) {
+        let hint = if outcome.is_failure() { ledger.hint() } else { Hint::None };
+        self.settle(Verdict::of(outcome.class()).with_hint(hint));
+    }
+
+    /// Records a failure of which nothing more is known.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn settle_failure(&mut self) {
+        self.settle(Verdict::failure(FailureKind::Other));
+    }
+
+    /// Runs a piece of the call: a panic in it is the call's own.
+    #[inline]
+    pub(super) fn run<R>(&mut self, piece: impl FnOnce() -> R) -> R {
+        self.running = true;
+        let done = piece();
+        self.running = false;
+        done
+    }
+
+    /// Whether a closed breaker gave it.
+    #[inline]
+    pub(super) fn is_admitted(&self) -> bool {
+        self.ticket.is_some()
     }
 }
 

@@ -19,7 +19,7 @@ use crate::{
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::{Events, Subscription},
-    outcome::{CallError, Outcome, PolicyKind, Reason, Rejected, Verdict},
+    outcome::{CallError, Class, Outcome, PolicyKind, Reason, Rejected, Verdict},
     time::{Clock, Instant},
 };
 
@@ -147,7 +147,7 @@ impl CircuitBreaker {
     pub fn try_acquire(&self) -> Result<Permit<'_>, Rejected> {
         match self.0.core.admit_closed() {
             Some(ticket) => Ok(Permit::new(&self.0, Some(ticket))),
-            None => self.0.acquire_unhealthy(),
+            None => self.0.acquire_out_of_line(),
         }
     }
 
@@ -163,7 +163,7 @@ impl CircuitBreaker {
         &self,
         operation: O,
     ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
-        call::call_alone(self, operation)
+        self.0.alone(operation)
     }
 
     /// Opens it until somebody [closes](Self::close) it: it does not probe by itself.
@@ -212,14 +212,11 @@ impl CircuitBreaker {
 }
 
 impl Inner {
-    #[inline(never)]
+    #[inline]
     fn acquire_unhealthy(&self) -> Result<Permit<'_>, Rejected> {
         let admitted = self.core.admit(&self.set, || self.clock.now());
         if self.set.events.wanted() {
-            if admitted.is_err() {
-                self.set.events.stage(self.clock.now(), || CircuitBreakerEvent::Rejected);
-            }
-            self.flush();
+            self.tell_admission(admitted.is_err());
         }
         match admitted {
             Ok(ticket) => Ok(Permit::new(self, Some(ticket))),
@@ -228,16 +225,61 @@ impl Inner {
         }
     }
 
+    #[inline(never)]
+    fn acquire_out_of_line(&self) -> Result<Permit<'_>, Rejected> {
+        self.acquire_unhealthy()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_admission(&self, refused: bool) {
+        if refused {
+            self.set.events.stage(self.clock.now(), || CircuitBreakerEvent::Rejected);
+        }
+        self.flush();
+    }
+
+    /// A call with nothing else around it.
+    #[inline]
+    async fn alone<O: Operation>(&self, mut operation: O) -> Result<O::Output, CallError<O::Error>> {
+        let cx = CallContext::top(operation.is_idempotent());
+        let mut permit = Permit::new(self, self.core.admit_closed());
+        if !permit.is_admitted() {
+            self.admit(&mut permit).map_err(call::alone::refused)?;
+        }
+        let result = {
+            let mut work = pin!(permit.run(|| operation.run(cx)));
+            poll_fn(|task| permit.run(|| work.as_mut().poll(task))).await
+        };
+        match result {
+            Ok(value) => {
+                permit.settle(Verdict::success());
+                Ok(value)
+            }
+            Err(error) => {
+                permit.settle_failure();
+                Err(call::alone::failed(error))
+            }
+        }
+    }
+
+    /// Asks a breaker that is not closed. A permit is written where the caller keeps it: handed over, it would go through
+    /// memory on the fast path too.
+    #[inline(never)]
+    fn admit<'a>(&'a self, permit: &mut Permit<'a>) -> Result<(), Rejected> {
+        *permit = self.acquire_unhealthy()?;
+        Ok(())
+    }
+
     #[inline]
     fn rejected(&self, refusal: Refusal) -> Rejected {
-        let reject = |reason| Rejected::new(PolicyKind::CircuitBreaker, reason).named(self.name.clone());
-        match refusal {
-            Refusal::Open { since, rule, last, wait } => {
-                reject(Reason::CircuitOpen { since, rule, last }).with_wait(wait)
-            }
-            Refusal::Isolated { since } => reject(Reason::Isolated { since }),
-            Refusal::ProbesTaken => reject(Reason::ProbesTaken),
-        }
+        let reason = match refusal {
+            Refusal::Open { since, rule, last, .. } => Reason::CircuitOpen { since, rule, last },
+            Refusal::Isolated { since } => Reason::Isolated { since },
+            Refusal::ProbesTaken => Reason::ProbesTaken,
+        };
+        let wait = if let Refusal::Open { wait, .. } = refusal { Some(wait) } else { None };
+        Rejected::by_policy(PolicyKind::CircuitBreaker, self.name.as_ref(), reason, wait)
     }
 
     pub(super) fn flush(&self) {
@@ -248,27 +290,20 @@ impl Inner {
 impl Policy for CircuitBreaker {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let mut permit = match self.0.core.admit_closed() {
-            Some(ticket) => Permit::new(&self.0, Some(ticket)),
-            None => match self.0.acquire_unhealthy() {
-                Ok(permit) => permit,
-                Err(rejected) => return inner.refuse(rejected),
-            },
-        };
+        let mut permit = Permit::new(&self.0, self.0.core.admit_closed());
+        if !permit.is_admitted()
+            && let Err(rejected) = self.0.admit(&mut permit)
+        {
+            return inner.refuse(rejected);
+        }
         let outcome = {
             let mut work = pin!(inner.attempt(cx));
-            poll_fn(|task| {
-                permit.running = true;
-                let polled = work.as_mut().poll(task);
-                permit.running = false;
-                polled
-            })
-            .await
+            poll_fn(|task| permit.run(|| work.as_mut().poll(task))).await
         };
-        if outcome.is_failure() {
-            permit.record_failure(outcome, inner.ledger());
+        if outcome == Outcome::Judged(Class::Success) {
+            permit.settle(Verdict::success());
         } else {
-            permit.record(Verdict::of(outcome.class()));
+            permit.settle_other(outcome, inner.ledger());
         }
         outcome
     }

@@ -110,12 +110,12 @@ impl Core {
                     return Err(Refusal::Isolated { since: self.since() });
                 }
                 State::Open => {
-                    let (until, since, (rule, last)) = (load(&self.until), self.since(), self.why());
-                    if self.word() != word {
-                        continue; // the values may belong to another opening
-                    }
-                    let now = now();
+                    let (until, now) = (load(&self.until), now());
                     if now < until {
+                        let (since, (rule, last)) = (self.since(), self.why());
+                        if self.word() != word {
+                            continue; // the values may belong to another opening
+                        }
                         self.count_rejection();
                         return Err(Refusal::Open { since, rule, last, wait: until.as_nanos() - now.as_nanos() });
                     }

@@ -150,6 +150,12 @@ impl Rejected {
         Self { by, name: None, reason, wait: UNKNOWN }
     }
 
+    /// A whole refusal, built in one place; the wait in nanoseconds.
+    #[inline]
+    pub(crate) fn by_policy(by: PolicyKind, name: Option<&Name>, reason: Reason, wait: Option<u64>) -> Self {
+        Self { by, name: name.cloned(), reason, wait: wait.map_or(UNKNOWN, |wait| wait.min(UNKNOWN - 1)) }
+    }
+
     /// The same, naming the policy.
     #[must_use]
     pub fn named(mut self, name: Option<Name>) -> Self {

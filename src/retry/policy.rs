@@ -2,7 +2,7 @@
 use std::{
     fmt,
     future::{Future, poll_fn},
-    pin::pin,
+    pin::{Pin, pin},
     sync::Arc,
     time::Duration,
 };
@@ -10,11 +10,11 @@ use std::{
 use super::{RetryBudget, RetryConfig, RetryEvent, state::Failed};
 use crate::{
     backoff::{Backoff, Jitter},
-    call::{self, Attempt, CallContext, Cold, Explanation, Layer, Ledger, Operation, Policy},
+    call::{self, Attempt, ByMut, CallContext, Cold, Explanation, Layer, Ledger, Operation, Policy},
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::{Events, Subscription},
-    outcome::{CallError, Outcome, PolicyKind, Stop},
+    outcome::{CallError, FailureKind, Outcome, PolicyKind, Stop, Verdict},
     time::{Clock, Instant},
 };
 
@@ -119,7 +119,67 @@ impl Retry {
         &self,
         operation: O,
     ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
-        call::call_alone(self, operation)
+        self.0.alone(operation)
+    }
+}
+
+impl Inner {
+    /// A call with nothing else around it.
+    #[inline]
+    async fn alone<O: Operation>(&self, mut operation: O) -> Result<O::Output, CallError<O::Error>> {
+        let cx = CallContext::top(operation.is_idempotent());
+        self.deposit();
+        let mut started = None;
+        let first = {
+            let frame = cx.retrying(1);
+            let work = pin!(operation.run(frame.context()));
+            self.first(work, &mut started).await
+        };
+        match first {
+            Ok(value) => Ok(value),
+            Err(error) => Cold::new(self.go_on_alone(operation, error, started, cx)).await,
+        }
+    }
+
+    async fn go_on_alone<O: Operation>(
+        &self,
+        operation: O,
+        error: O::Error,
+        started: Option<Instant>,
+        cx: CallContext<'_>,
+    ) -> Result<O::Output, CallError<O::Error>> {
+        let mut judged = call::alone::after_failure(operation, error);
+        let outcome = Outcome::Judged(Verdict::failure(FailureKind::Other).class());
+        self.began(started).go_on(ByMut(&mut judged), outcome, cx).await;
+        judged.result()
+    }
+
+    /// The first attempt, whose first wait is the beginning of the total time.
+    #[inline]
+    fn first<F: Future>(
+        &self,
+        mut work: Pin<&mut F>,
+        started: &mut Option<Instant>,
+    ) -> impl Future<Output = F::Output> {
+        poll_fn(move |task| {
+            let polled = work.as_mut().poll(task);
+            if polled.is_pending() && started.is_none() {
+                *started = Some(self.clock.now());
+            }
+            polled
+        })
+    }
+
+    #[inline]
+    fn deposit(&self) {
+        if let Some(budget) = &self.budget {
+            budget.deposit(self.clock.now());
+        }
+    }
+
+    /// A call that has made its first attempt.
+    fn began(&self, started: Option<Instant>) -> Call<'_> {
+        Call { retry: self, attempt: 1, started, delays: None }
     }
 }
 
@@ -128,29 +188,19 @@ impl Policy for Retry {
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         let this = &*self.0;
         let nested = cx.is_retried() && !this.config.retry_nested;
-        if let Some(budget) = &this.budget
-            && !nested
-        {
-            budget.deposit(this.clock.now());
+        if !nested {
+            this.deposit();
         }
         let mut started = None;
         let outcome = {
             let frame = cx.retrying(1);
-            let mut work = pin!(inner.attempt(if nested { cx } else { frame.context() }));
-            poll_fn(|task| {
-                let polled = work.as_mut().poll(task);
-                if polled.is_pending() && started.is_none() {
-                    started = Some(this.clock.now());
-                }
-                polled
-            })
-            .await
+            let work = pin!(inner.attempt(if nested { cx } else { frame.context() }));
+            this.first(work, &mut started).await
         };
         if nested || !(outcome.is_failure() || outcome == Outcome::Rejected) {
             return outcome;
         }
-        let call = Call { retry: this, attempt: 1, started, delays: None };
-        Cold::new(call.go_on(inner, outcome, cx)).await
+        Cold::new(this.began(started).go_on(inner, outcome, cx)).await
     }
 
     fn describe(&self, explanation: &mut Explanation) {

@@ -184,20 +184,24 @@ impl Inner {
         self.clock.now().as_nanos()
     }
 
-    /// Builds a rejection; writes nothing that another thread reads.
-    #[cold]
+    /// Builds a rejection; writes nothing that another thread reads. Not marked cold: a limiter at its limit does little else.
+    #[inline(never)]
     fn rejected(&self, refusal: Refusal) -> Rejected {
-        let reject = |reason| Rejected::new(PolicyKind::RateLimit, reason).named(self.name.clone());
-        let rejected = match refusal {
-            Refusal::TooLarge => reject(Reason::TooLarge),
-            Refusal::Wait(wait) => reject(Reason::RateLimited).with_wait(wait),
+        let (reason, wait) = match refusal {
+            Refusal::TooLarge => (Reason::TooLarge, None),
+            Refusal::Wait(wait) => (Reason::RateLimited, Some(wait)),
         };
         if self.events.wanted() {
-            let (reason, retry_after) = (rejected.reason(), rejected.retry_after());
-            let event = || ThrottlingEvent::Rejected { reason, retry_after };
-            self.events.send(self.name.as_ref(), self.clock.now(), event);
+            self.tell_rejection(reason, wait);
         }
-        rejected
+        Rejected::by_policy(PolicyKind::RateLimit, self.name.as_ref(), reason, wait)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_rejection(&self, reason: Reason, wait: Option<u64>) {
+        let event = || ThrottlingEvent::Rejected { reason, retry_after: wait.map(Duration::from_nanos) };
+        self.events.send(self.name.as_ref(), self.clock.now(), event);
     }
 }
 

@@ -8,7 +8,7 @@ use std::{
 
 use super::TimeoutEvent;
 use crate::{
-    call::{self, Attempt, CallContext, Cold, Deadline, Explanation, Layer, Ledger, Operation, Policy},
+    call::{self, Attempt, CallContext, Cold, Deadline, Explanation, Layer, Operation, Policy},
     config::Name,
     observe::{Events, Subscription},
     outcome::{CallError, FailureKind, Outcome, PolicyKind, TimedOut, Verdict},
@@ -69,17 +69,32 @@ impl Timeout {
         &self,
         operation: O,
     ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
-        call::call_alone(self, operation)
+        self.alone(operation)
     }
 }
 
 impl Timeout {
+    /// A call with nothing else around it.
+    #[inline]
+    async fn alone<O: Operation>(&self, mut operation: O) -> Result<O::Output, CallError<O::Error>> {
+        let cx = CallContext::top(operation.is_idempotent());
+        let deadline = Deadline::new(&self.clock, &self.limit, cx);
+        let frame = cx.until(&deadline);
+        {
+            let mut work = pin!(operation.run(frame.context()));
+            let done = match poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await {
+                Poll::Ready(result) => Some(result),
+                Poll::Pending => Cold::new(self.timed(work, &deadline)).await,
+            };
+            if let Some(result) = done {
+                return result.map_err(call::alone::failed);
+            }
+        } // the work is dropped here, before anybody hears of the time-out
+        Err(call::alone::timed_out(self.timed_out(&deadline)))
+    }
+
     /// Goes on with work that has been polled once and waits; `None` when its time is over.
-    async fn timed(
-        &self,
-        mut work: Pin<&mut impl Future<Output = Outcome>>,
-        deadline: &Deadline<'_>,
-    ) -> Option<Outcome> {
+    async fn timed<T>(&self, mut work: Pin<&mut impl Future<Output = T>>, deadline: &Deadline<'_>) -> Option<T> {
         let at = deadline.at();
         if at == Instant::FAR_FUTURE {
             return Some(work.await);
@@ -97,12 +112,12 @@ impl Timeout {
         .await
     }
 
+    /// Tells of the time-out.
     #[cold]
-    fn timed_out(&self, ledger: &mut dyn Ledger, deadline: &Deadline<'_>) -> Outcome {
+    fn timed_out(&self, deadline: &Deadline<'_>) -> TimedOut {
         let after = deadline.given();
         self.events.send(self.name.as_ref(), deadline.at(), || TimeoutEvent::TimedOut { after });
-        ledger.time_out(TimedOut { name: self.name.clone(), after });
-        Outcome::Judged(Verdict::failure(FailureKind::Timeout).class())
+        TimedOut { name: self.name.clone(), after }
     }
 }
 
@@ -122,7 +137,8 @@ impl Policy for Timeout {
                 }
             }
         } // the work is dropped here, before anybody hears of the time-out
-        self.timed_out(inner.ledger(), &deadline)
+        inner.ledger().time_out(self.timed_out(&deadline));
+        Outcome::Judged(Verdict::failure(FailureKind::Timeout).class())
     }
 
     fn describe(&self, explanation: &mut Explanation) {
