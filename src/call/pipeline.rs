@@ -1,10 +1,10 @@
 //! Policies composed, outermost first.
-use std::future::Future;
+use std::{future::Future, pin::Pin};
 
 use tracing::Instrument;
 
 use super::{
-    AttemptInfo, CallContext, Cold, Explanation, Identity, Operation, Policy, Stack, WithAttempt,
+    AttemptInfo, CallContext, Explanation, Identity, Operation, Policy, Stack, WithAttempt,
     policy::{ByMut, Judged},
     traced::{self, Traced},
 };
@@ -147,7 +147,9 @@ pub(super) async fn run<P: Policy, C: Classify<O::Output, O::Error> + ?Sized, O:
     cx: CallContext<'_>,
 ) -> Result<O::Output, CallError<O::Error>> {
     if traced::wanted() {
-        return Cold::new(run_traced(policy, classify, operation, cx).instrument(traced::call(name))).await;
+        // On the heap, so that calls without a subscriber have no room for it.
+        let traced = Box::pin(run_traced(policy, classify, operation, cx).instrument(traced::call(name)));
+        return (traced as Pin<Box<dyn Future<Output = _> + Send + '_>>).await;
     }
     let mut judged = Judged::new(operation, classify);
     policy.around(ByMut(&mut judged), cx).await;

@@ -10,7 +10,7 @@ use std::{
 use super::{RetryBudget, RetryConfig, RetryEvent, state::Failed};
 use crate::{
     backoff::{Backoff, Jitter},
-    call::{self, Attempt, ByMut, CallContext, Cold, Explanation, Layer, Ledger, Operation, Policy},
+    call::{self, Attempt, ByMut, CallContext, Explanation, Layer, Ledger, Operation, Policy},
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::{Events, Subscription},
@@ -137,7 +137,7 @@ impl Inner {
         };
         match first {
             Ok(value) => Ok(value),
-            Err(error) => Cold::new(self.go_on_alone(operation, error, started, cx)).await,
+            Err(error) => boxed(self.go_on_alone(operation, error, started, cx)).await,
         }
     }
 
@@ -150,7 +150,10 @@ impl Inner {
     ) -> Result<O::Output, CallError<O::Error>> {
         let mut judged = call::alone::after_failure(operation, error);
         let outcome = Outcome::Judged(Verdict::failure(FailureKind::Other).class());
-        self.began(started).go_on(ByMut(&mut judged), outcome, cx).await;
+        let mut call = self.began(started);
+        if let Some(next) = call.failed(outcome, judged.ledger(), cx) {
+            call.go_on(ByMut(&mut judged), next, cx).await;
+        }
         judged.result()
     }
 
@@ -200,7 +203,11 @@ impl Policy for Retry {
         if nested || !(outcome.is_failure() || outcome == Outcome::Rejected) {
             return outcome;
         }
-        Cold::new(this.began(started).go_on(inner, outcome, cx)).await
+        let mut call = this.began(started);
+        match call.failed(outcome, inner.ledger(), cx) {
+            Some(next) => boxed(call.go_on(inner, next, cx)).await,
+            None => outcome,
+        }
     }
 
     fn describe(&self, explanation: &mut Explanation) {
@@ -222,6 +229,12 @@ impl Policy for Retry {
     }
 }
 
+/// What follows a first failure, on the heap: a call that succeeds at once does not carry the room for it, nor does its type
+/// hold the inner policies twice.
+fn boxed<'a, T>(future: impl Future<Output = T> + Send + 'a) -> Pin<Box<dyn Future<Output = T> + Send + 'a>> {
+    Box::pin(future)
+}
+
 /// One call in the course of its attempts.
 struct Call<'a> {
     retry: &'a Inner,
@@ -238,22 +251,26 @@ enum Next {
 
 impl Call<'_> {
     /// Goes on after the first attempt has failed.
-    async fn go_on<A: Attempt>(mut self, mut inner: A, mut outcome: Outcome, cx: CallContext<'_>) -> Outcome {
+    async fn go_on<A: Attempt>(mut self, mut inner: A, mut next: Next, cx: CallContext<'_>) -> Outcome {
         loop {
-            match self.failed(outcome, inner.ledger(), cx) {
-                Some(Next::AtOnce) => {}
-                Some(Next::At(at)) => self.retry.clock.sleep_until(at).await,
-                None => return outcome,
+            if let Next::At(at) = next {
+                self.retry.clock.sleep_until(at).await;
             }
-            outcome = inner.attempt(cx.retrying(self.attempt).context()).await;
+            let outcome = inner.attempt(cx.retrying(self.attempt).context()).await;
             if !outcome.is_failure() && outcome != Outcome::Rejected {
                 self.recovered();
                 return outcome;
+            }
+            match self.failed(outcome, inner.ledger(), cx) {
+                Some(another) => next = another,
+                None => return outcome,
             }
         }
     }
 
     /// An attempt failed: when to make the next, if there is to be one.
+    #[cold]
+    #[inline(never)]
     fn failed(&mut self, outcome: Outcome, ledger: &mut dyn Ledger, cx: CallContext<'_>) -> Option<Next> {
         let Inner { clock, events, name, config, .. } = self.retry;
         let (attempt, kind) = (self.attempt, outcome.kind());
