@@ -1,5 +1,9 @@
 //! What stands around an operation: one trait for the crate's policies and for yours.
-use std::future::Future;
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
 
 use super::{CallContext, Explanation, Ledger, Operation, ledger::Kept};
 use crate::outcome::{CallError, Classify, Outcome, Rejected};
@@ -89,12 +93,34 @@ impl<P: Policy, Q: Policy> Policy for Stack<P, Q> {
     }
 }
 
+pin_project_lite::pin_project! {
+    /// One of two futures. An `async` block with a `match` would do the same, and nest its type deeper: compilers bound that depth.
+    #[project = EitherProj]
+    enum Either<L, R> {
+        Left { #[pin] future: L },
+        Right { #[pin] future: R },
+    }
+}
+
+impl<L: Future<Output = Outcome>, R: Future<Output = Outcome>> Future for Either<L, R> {
+    type Output = Outcome;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+        match self.project() {
+            EitherProj::Left { future } => future.poll(cx),
+            EitherProj::Right { future } => future.poll(cx),
+        }
+    }
+}
+
 /// A policy that may be absent: absent, it lets everything pass.
 impl<P: Policy> Policy for Option<P> {
-    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+    #[inline]
+    fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
         match self {
-            Some(policy) => policy.around(inner, cx).await,
-            None => inner.attempt(cx).await,
+            Some(policy) => Either::Left { future: policy.around(inner, cx) },
+            None => Either::Right { future: Identity.around(inner, cx) },
         }
     }
 

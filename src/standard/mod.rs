@@ -28,6 +28,9 @@
 //! assert_eq!(pipeline.call(|| async { Ok::<_, std::io::Error>(42) }).await.unwrap(), 42);
 //! # });
 //! ```
+//!
+//! The type of a call through six policies is deep, and the compiler bounds that depth; should it ever say "queries overflow the depth
+//! limit", [`boxed`](crate::Pipeline::boxed) cuts it.
 mod config;
 mod stack;
 
