@@ -28,8 +28,9 @@ pub struct Args {
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub concurrency: u32,
 
-    /// How many requests are started in a second; 0 is without limit. By default 400 where there are faults, so that the run
-    /// lasts long enough to meet them, and without limit where there are none.
+    /// How many requests are started in a second; each service gets at most twice as many calls. 0 is without limit. By
+    /// default 400 where there are faults, so that the run lasts long enough to meet them, and without limit where there are
+    /// none.
     #[arg(long, value_name = "PER_SECOND")]
     pub rate: Option<u32>,
 

@@ -8,6 +8,7 @@ use steadfast::{
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, HalfOpenConfig, OpenConfig, TripConfig},
     entropy::Entropy,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
+    throttling::{Quota, RateLimitConfig, RateLimiter},
     timeout::Timeout,
 };
 
@@ -52,7 +53,9 @@ impl Protection {
         let retry = RetryConfig::default()
             .max_attempts(3)
             .backoff(BackoffConfig::default().between(Duration::from_millis(20), Duration::from_millis(200)))
-            .max_hint(Duration::from_secs(1));
+            // A server that wants to be left alone for longer fails the call at once, with the hint: the request is put back
+            // until then, and its worker does something else.
+            .max_hint(Duration::from_millis(200));
         let pipeline = bare
             .then(Timeout::new(Duration::from_secs(2)).named("call"))
             .then(
@@ -61,10 +64,23 @@ impl Protection {
                     .with_entropy(entropy)
                     .with_budget(&RetryBudget::new(RetryBudgetConfig::default())?),
             )
-            .then(breaker.clone())
-            .then(Timeout::new(Duration::from_millis(300)).named("attempt"));
-        Ok(Self { pipeline: pipeline.boxed(), breaker: Some(breaker) })
+            .then(breaker.clone());
+        let attempt = Timeout::new(Duration::from_millis(300)).named("attempt");
+        // Inside the breaker: a call that it rejects takes no turn from one that it lets through.
+        let pipeline = match pace(args)? {
+            Some(pace) => pipeline.then(pace.named(service.as_str())).then(attempt).boxed(),
+            None => pipeline.then(attempt).boxed(),
+        };
+        Ok(Self { pipeline, breaker: Some(breaker) })
     }
+}
+
+/// Where starts are bounded so are each service's calls, at twice that: a service that comes back after a crash meets all
+/// the work that waited for it, and should not fall over again.
+fn pace(args: &Args) -> Result<Option<RateLimiter>, ConfigError> {
+    let Some(rate) = args.rate() else { return Ok(None) };
+    let quota = Quota::per_second(rate.saturating_mul(2)).burst((rate / 50).max(1));
+    RateLimiter::new(RateLimitConfig::from(quota).max_wait(Duration::from_millis(500))).map(Some)
 }
 
 /// The services here crash for seconds, not for minutes: so the breaker looks again soon.

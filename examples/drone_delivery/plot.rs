@@ -1,4 +1,4 @@
-//! The run as a picture: throughput, latency and breaker states over time, as SVG.
+//! The run as a picture: throughput, latency, calls and breaker states over time, as SVG.
 use std::{
     fmt::{self, Write},
     time::Duration,
@@ -7,26 +7,29 @@ use std::{
 use steadfast::circuit_breaker::State;
 
 use crate::{
-    figures::Quantiles,
+    args::Faults,
+    figures::{Quantiles, grouped},
     record::{End, Inner},
     report::Report,
     services::Service,
 };
 
 const WIDTH: f64 = 960.0;
-const HEIGHT: f64 = 560.0;
+const HEIGHT: f64 = 712.0;
 const LEFT: f64 = 86.0;
 const RIGHT: f64 = 24.0;
-const BUCKET: Duration = Duration::from_millis(100);
+/// Where the panels begin and end.
+const TOP: f64 = 58.0;
+const BOTTOM: f64 = 682.0;
 
 const INK: &str = "#1f2933";
-const FAINT: &str = "#9aa5b1";
-const GRID: &str = "#e4e7eb";
+const FAINT: &str = "#66727f";
+const GRID: &str = "#dfe3e8";
 const GOOD: &str = "#3e7cb1";
-const LOST: &str = "#c8553d";
-const OPEN: &str = "#e8a598";
-const PROBING: &str = "#f4d58d";
-const SHADE: &str = "#f5f0e6";
+const BAD: &str = "#b8321f";
+const OPEN: &str = "#f7cfc5";
+const PROBING: &str = "#f7dc8f";
+const SHADE: &str = "#f5f1e8";
 
 /// Draws a run.
 pub fn draw(report: &Report) -> String {
@@ -41,97 +44,114 @@ struct Plot<'a> {
     record: &'a Inner,
     /// The end of the time axis: a multiple of 4 s, so that two runs of one kind share their axis.
     end: Duration,
+    /// What one bar stands for.
+    bucket: Duration,
+    /// The top of the axes of calls and requests a second.
+    most: f64,
 }
 
 impl<'a> Plot<'a> {
     fn new(report: &'a Report) -> Self {
         let seconds = report.elapsed.as_secs_f64();
-        let end = if seconds < 2.0 {
-            report.elapsed.max(BUCKET)
-        } else {
-            Duration::from_secs((seconds / 4.0).ceil() as u64 * 4)
+        let end = match seconds {
+            s if s < 2.0 => report.elapsed.max(Duration::from_millis(10)),
+            s => Duration::from_secs((s / 4.0).ceil() as u64 * 4),
         };
-        Self { report, record: &report.record, end }
+        let bucket = [10, 20, 50, 100, 200, 500, 1000, 2000, 5000].map(Duration::from_millis);
+        let bucket = bucket.into_iter().find(|b| end < *b * 80).unwrap_or(end / 80);
+        let mut plot = Self { report, record: &report.record, end, bucket, most: 0.0 };
+        let requests = plot.bars(plot.record.done.iter().map(|d| (d.at, true)));
+        let calls = Service::ALL.into_iter().flat_map(|service| plot.calls(service));
+        let most = requests.into_iter().chain(calls).map(|(good, bad)| good + bad).fold(0.0, f64::max);
+        // Where the rate is bounded the axis depends on it, so that two runs of one kind share it: it has room for the calls
+        // that a service gets at most, which is twice as many.
+        plot.most = nice(most.max(report.args.rate().map_or(0.0, |rate| f64::from(rate) * 2.5)));
+        plot
     }
 
     fn x(&self, at: Duration) -> f64 {
-        LEFT + at.as_secs_f64() / self.end.as_secs_f64() * (WIDTH - LEFT - RIGHT)
+        LEFT + at.min(self.end).as_secs_f64() / self.end.as_secs_f64() * (WIDTH - LEFT - RIGHT)
+    }
+
+    /// What happened, per second, in each bucket: good and bad.
+    fn bars(&self, of: impl Iterator<Item = (Duration, bool)>) -> Vec<(f64, f64)> {
+        let mut bars = vec![(0.0, 0.0); self.bucket_of(self.end) + 1];
+        let last = bars.len() - 1;
+        for (at, good) in of {
+            let bar = &mut bars[self.bucket_of(at).min(last)];
+            *if good { &mut bar.0 } else { &mut bar.1 } += 1.0 / self.bucket.as_secs_f64();
+        }
+        bars
+    }
+
+    fn bucket_of(&self, at: Duration) -> usize {
+        (at.as_nanos() / self.bucket.as_nanos().max(1)) as usize
+    }
+
+    fn calls(&self, service: Service) -> Vec<(f64, f64)> {
+        self.bars(self.record.calls[service as usize].iter().map(|c| (c.at, c.ok)))
     }
 
     fn write(&self, out: &mut impl Write) -> fmt::Result {
         let args = &self.report.args;
-        let title = format!(
-            "{} - {:?} (seed {})",
-            if args.unprotected { "Unprotected" } else { "Protected by steadfast" },
-            args.faults,
-            args.seed
-        );
+        let how = if args.unprotected { "unprotected" } else { "protected by steadfast" };
+        let title = match args.faults {
+            Faults::None => format!("No faults, {how}"),
+            Faults::Flaky => format!("Flaky services, seed {}: {how}", args.seed),
+            Faults::Storm => format!("Storm, seed {}: {how}", args.seed),
+        };
         writeln!(
             out,
             r#"<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="system-ui, sans-serif" font-size="12" fill="{INK}">"#
         )?;
-        writeln!(out, r#"<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>"#)?;
-        writeln!(out, r#"<text x="{LEFT}" y="24" font-size="16" font-weight="600">{title}</text>"#)?;
-        writeln!(
-            out,
-            r#"<text x="{}" y="24" text-anchor="end" fill="{FAINT}">{}</text>"#,
-            WIDTH - RIGHT,
-            self.classes()
-        )?;
+        writeln!(out, r#"<title>{title}</title>"#)?;
+        rect(out, 0.0, 0.0, WIDTH, HEIGHT, "white")?;
+        writeln!(out, r#"<text x="{LEFT}" y="25" font-size="17" font-weight="600">{title}</text>"#)?;
+        let (scheduled, rejected) = (grouped(self.report.scheduled()), grouped(self.report.rejected()));
+        let (lost, took) = (grouped(self.report.lost()), self.report.elapsed.as_secs_f64());
+        let classes = format!("{scheduled} scheduled, {rejected} rejected, {lost} lost, in {took:.1} s");
+        label(out, WIDTH - RIGHT, 25.0, "end", INK, 13, &classes)?;
         self.faults(out)?;
-        self.throughput(out, 78.0, 130.0)?;
-        self.latency(out, 246.0, 110.0)?;
-        self.breakers(out, 388.0)?;
-        self.time_axis(out, 542.0)?;
+        self.throughput(out, 86.0, 124.0)?;
+        self.latency(out, 252.0, 112.0)?;
+        self.lanes(out, 408.0)?;
+        self.time_axis(out, BOTTOM + 18.0)?;
         writeln!(out, "</svg>")
-    }
-
-    fn classes(&self) -> String {
-        let count = |what: fn(&End) -> bool| self.record.done.iter().filter(|d| what(&d.end)).count();
-        let (scheduled, lost) = (count(|e| *e == End::Scheduled), count(|e| matches!(e, End::Lost(_))));
-        format!("{scheduled} scheduled, {lost} lost, in {:.1} s", self.report.elapsed.as_secs_f64())
     }
 
     /// The times when a service was made to fail, behind everything else.
     fn faults(&self, out: &mut impl Write) -> fmt::Result {
-        for (service, from, lasts) in [self.report.plan.crash, self.report.plan.brownout].into_iter().flatten() {
-            if from >= self.end {
-                continue;
+        for (plan, what) in [(self.report.plan.crash, "is down"), (self.report.plan.brownout, "fails most calls")] {
+            let Some((service, from, lasts)) = plan else { continue };
+            if from < self.end {
+                let x = self.x(from);
+                rect(out, x, TOP - 16.0, self.x(from + lasts) - x, BOTTOM - TOP + 16.0, SHADE)?;
+                label(out, x + 5.0, TOP - 4.0, "start", FAINT, 11, &format!("{service} {what}"))?;
             }
-            let (x, to) = (self.x(from), self.x((from + lasts).min(self.end)));
-            writeln!(out, r#"<rect x="{x:.1}" y="54" width="{:.1}" height="472" fill="{SHADE}"/>"#, to - x)?;
-            writeln!(out, r#"<text x="{:.1}" y="49" fill="{FAINT}" font-size="11">{service} fails</text>"#, x + 2.0)?;
         }
         Ok(())
     }
 
     fn throughput(&self, out: &mut impl Write, top: f64, height: f64) -> fmt::Result {
-        let buckets = (self.end.as_millis() / BUCKET.as_millis()) as usize + 1;
-        let (mut good, mut lost) = (vec![0u32; buckets], vec![0u32; buckets]);
-        for done in &self.record.done {
-            let bucket = ((done.at.as_millis() / BUCKET.as_millis()) as usize).min(buckets - 1);
-            *if matches!(done.end, End::Lost(_)) { &mut lost[bucket] } else { &mut good[bucket] } += 1;
-        }
-        let per_second = 1.0 / BUCKET.as_secs_f64();
-        let most = good.iter().zip(&lost).map(|(g, l)| g + l).max().unwrap_or(1).max(1);
-        let scale = nice(f64::from(most) * per_second);
-        let y = |n: u32| f64::from(n) * per_second / scale * height;
-        self.title(out, top, "requests ended, per second", &[(GOOD, "scheduled or refused"), (LOST, "lost")])?;
+        self.title(out, top, "requests ended, per second", &[(GOOD, "scheduled or rejected"), (BAD, "lost")])?;
         for tick in [0.0, 0.5, 1.0] {
-            self.grid(out, top + height * (1.0 - tick), &format!("{:.0}", scale * tick))?;
+            self.grid(out, top + height * (1.0 - tick), &grouped((self.most * tick) as u64))?;
         }
-        let width = self.x(BUCKET) - self.x(Duration::ZERO) - 0.6;
-        for (i, (good, lost)) in good.iter().zip(&lost).enumerate() {
-            let x = self.x(BUCKET * i as u32);
-            let base = top + height;
-            for (color, from, n) in [(GOOD, 0.0, *good), (LOST, y(*good), *lost)] {
-                if n > 0 {
-                    let h = y(n);
-                    writeln!(
-                        out,
-                        r#"<rect x="{x:.1}" y="{:.1}" width="{width:.1}" height="{h:.1}" fill="{color}"/>"#,
-                        base - from - h
-                    )?;
+        let bars = self.bars(self.record.done.iter().map(|d| (d.at, !matches!(d.end, End::Lost(_)))));
+        self.draw_bars(out, &bars, top, height)
+    }
+
+    /// Good from below, bad upon it; whatever happened at all is a hairline high.
+    fn draw_bars(&self, out: &mut impl Write, bars: &[(f64, f64)], top: f64, height: f64) -> fmt::Result {
+        for (i, (good, bad)) in bars.iter().enumerate() {
+            let x = self.x(self.bucket * i as u32);
+            let width = self.x(self.bucket * (i as u32 + 1)) - x;
+            let mut base = top + height;
+            for (color, n) in [(GOOD, *good), (BAD, *bad)] {
+                if n > 0.0 && width > 0.0 {
+                    let h = (n / self.most * height).max(1.0);
+                    base -= h;
+                    rect(out, x + 0.3, base, (width - 0.6).max(0.3), h, color)?;
                 }
             }
         }
@@ -139,55 +159,43 @@ impl<'a> Plot<'a> {
     }
 
     fn latency(&self, out: &mut impl Write, top: f64, height: f64) -> fmt::Result {
-        self.title(out, top, "time of an HTTP call", &[(GOOD, "median"), (LOST, "99th percentile")])?;
+        self.title(out, top, "time of an HTTP call", &[(GOOD, "median"), (BAD, "99th percentile")])?;
         // From 1 ms to 10 s, each decade as high as the next.
         let y = |d: Duration| top + height * (1.0 - (d.as_secs_f64().clamp(1e-3, 10.0).log10() + 3.0) / 4.0);
-        for (d, label) in [(1, "1 ms"), (10, "10 ms"), (100, "100 ms"), (1000, "1 s"), (10_000, "10 s")] {
-            self.grid(out, y(Duration::from_millis(d)), label)?;
+        for (d, name) in [(1, "1 ms"), (10, "10 ms"), (100, "100 ms"), (1000, "1 s"), (10_000, "10 s")] {
+            self.grid(out, y(Duration::from_millis(d)), name)?;
         }
-        let calls = self.record.calls.iter().flatten();
-        let buckets = (self.end.as_millis() / (2 * BUCKET).as_millis()) as usize + 1;
-        let mut took: Vec<Vec<Duration>> = vec![Vec::new(); buckets];
-        for call in calls {
-            let bucket = (call.at.as_millis() / (2 * BUCKET).as_millis()) as usize;
-            took[bucket.min(buckets - 1)].push(call.took);
+        let mut took: Vec<Vec<Duration>> = vec![Vec::new(); self.bucket_of(self.end) + 1];
+        let last = took.len() - 1;
+        for call in self.record.calls.iter().flatten() {
+            took[self.bucket_of(call.at).min(last)].push(call.took);
         }
-        let points: Vec<_> = took.into_iter().enumerate().filter(|(_, took)| !took.is_empty()).collect();
-        let points: Vec<_> = points
-            .into_iter()
-            .map(|(i, took)| (BUCKET * (2 * i as u32 + 1), Quantiles::of(took.into_iter())))
-            .collect();
-        for (color, pick) in [(GOOD, 0), (LOST, 1)] {
-            let line: Vec<String> = points
-                .iter()
-                .map(|(at, q)| {
-                    format!("{:.1},{:.1}", self.x((*at).min(self.end)), y(if pick == 0 { q.p50 } else { q.p99 }))
-                })
-                .collect();
+        let (mut medians, mut p99s) = (String::new(), String::new());
+        for (i, took) in took.into_iter().enumerate().filter(|(_, took)| !took.is_empty()) {
+            let (x, q) = (self.x(self.bucket * i as u32 + self.bucket / 2), Quantiles::of(took.into_iter()));
+            write!(medians, "{x:.1},{:.1} ", y(q.p50))?;
+            write!(p99s, "{x:.1},{:.1} ", y(q.p99))?;
+        }
+        for (color, points) in [(GOOD, medians), (BAD, p99s)] {
+            let points = points.trim_end();
             writeln!(
                 out,
-                r#"<polyline points="{}" fill="none" stroke="{color}" stroke-width="1.5"/>"#,
-                line.join(" ")
+                r#"<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.6" stroke-linejoin="round"/>"#
             )?;
         }
         Ok(())
     }
 
-    fn breakers(&self, out: &mut impl Write, top: f64) -> fmt::Result {
-        let legend: &[(&str, &str)] = if self.report.args.unprotected {
-            &[(GOOD, "calls"), (LOST, "failed calls")]
-        } else {
-            &[(GOOD, "calls"), (LOST, "failed calls"), (OPEN, "breaker open"), (PROBING, "probing")]
-        };
-        self.title(out, top, "calls and breakers", legend)?;
+    /// A lane for each service: its calls, on what its breaker let through.
+    fn lanes(&self, out: &mut impl Write, top: f64) -> fmt::Result {
+        let title = format!("calls per second, each lane {} high", grouped(self.most as u64));
+        let legend = [(GOOD, "calls"), (BAD, "failed calls"), (OPEN, "breaker open"), (PROBING, "probing")];
+        self.title(out, top, &title, if self.report.args.unprotected { &legend[..2] } else { &legend })?;
+        let pitch = (BOTTOM - top) / 5.0;
+        let height = pitch - 8.0;
         for (i, service) in Service::ALL.into_iter().enumerate() {
-            let (y, height) = (top + 6.0 + i as f64 * 26.0, 20.0);
-            writeln!(out, r#"<text x="{}" y="{}" text-anchor="end">{service}</text>"#, LEFT - 8.0, y + 14.0)?;
-            writeln!(
-                out,
-                r#"<rect x="{LEFT}" y="{y}" width="{}" height="{height}" fill="none" stroke="{GRID}"/>"#,
-                WIDTH - LEFT - RIGHT
-            )?;
+            let y = top + pitch * i as f64;
+            label(out, LEFT - 8.0, y + height / 2.0 + 4.0, "end", INK, 12, service.as_str())?;
             let turns = &self.record.turns[service as usize];
             for (n, turn) in turns.iter().enumerate() {
                 let color = match turn.state {
@@ -195,67 +203,36 @@ impl<'a> Plot<'a> {
                     State::HalfOpen => PROBING,
                     State::Closed => continue,
                 };
-                let to = turns.get(n + 1).map_or(self.report.elapsed, |next| next.at);
-                let (x, to) = (self.x(turn.at), self.x(to));
-                let width = (to - x).max(0.8);
-                writeln!(out, r#"<rect x="{x:.1}" y="{y}" width="{width:.1}" height="{height}" fill="{color}"/>"#)?;
+                let x = self.x(turn.at);
+                let to = self.x(turns.get(n + 1).map_or(self.report.elapsed, |next| next.at));
+                rect(out, x, y, (to - x).max(0.8), height, color)?;
             }
-            self.calls(out, service, y, height)?;
-        }
-        Ok(())
-    }
-
-    /// A service's calls as bars along its lane: the failed ones from above.
-    fn calls(&self, out: &mut impl Write, service: Service, y: f64, height: f64) -> fmt::Result {
-        let calls = &self.record.calls[service as usize];
-        let buckets = (self.end.as_millis() / BUCKET.as_millis()) as usize + 1;
-        let (mut ok, mut failed) = (vec![0u32; buckets], vec![0u32; buckets]);
-        for call in calls {
-            let bucket = ((call.at.as_millis() / BUCKET.as_millis()) as usize).min(buckets - 1);
-            *if call.ok { &mut ok[bucket] } else { &mut failed[bucket] } += 1;
-        }
-        let most = f64::from(ok.iter().zip(&failed).map(|(a, b)| a + b).max().unwrap_or(1).max(1));
-        let width = self.x(BUCKET) - self.x(Duration::ZERO) - 0.6;
-        for (i, (ok, failed)) in ok.iter().zip(&failed).enumerate() {
-            let x = self.x(BUCKET * i as u32);
-            let scale = |n: u32| (f64::from(n) / most).sqrt() * height / 2.0;
-            if *ok > 0 {
-                let h = scale(*ok);
-                writeln!(
-                    out,
-                    r#"<rect x="{x:.1}" y="{:.1}" width="{width:.1}" height="{h:.1}" fill="{GOOD}"/>"#,
-                    y + height - h
-                )?;
-            }
-            if *failed > 0 {
-                let h = scale(*failed);
-                writeln!(out, r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{h:.1}" fill="{LOST}"/>"#)?;
-            }
+            writeln!(
+                out,
+                r#"<rect x="{LEFT}" y="{y:.1}" width="{}" height="{height:.1}" fill="none" stroke="{GRID}"/>"#,
+                WIDTH - LEFT - RIGHT
+            )?;
+            self.draw_bars(out, &self.calls(service), y, height)?;
         }
         Ok(())
     }
 
     fn title(&self, out: &mut impl Write, top: f64, title: &str, legend: &[(&str, &str)]) -> fmt::Result {
-        let y = top - 8.0;
+        let y = top - 9.0;
         writeln!(out, r#"<text x="{LEFT}" y="{y}" font-weight="600">{title}</text>"#)?;
         let mut x = WIDTH - RIGHT;
-        for (color, label) in legend.iter().rev() {
-            writeln!(out, r#"<text x="{x:.0}" y="{y}" text-anchor="end" font-size="11">{label}</text>"#)?;
-            x -= label.len() as f64 * 6.2 + 4.0;
-            writeln!(out, r#"<rect x="{:.0}" y="{:.0}" width="9" height="9" fill="{color}"/>"#, x - 9.0, y - 9.0)?;
-            x -= 22.0;
+        for (color, name) in legend.iter().rev() {
+            x -= name.len() as f64 * 6.4; // as wide as the widest of the usual fonts
+            label(out, x, y, "start", INK, 11, name)?;
+            rect(out, x - 14.0, y - 9.0, 10.0, 10.0, color)?;
+            x -= 28.0;
         }
         Ok(())
     }
 
-    fn grid(&self, out: &mut impl Write, y: f64, label: &str) -> fmt::Result {
+    fn grid(&self, out: &mut impl Write, y: f64, name: &str) -> fmt::Result {
         writeln!(out, r#"<line x1="{LEFT}" x2="{}" y1="{y:.1}" y2="{y:.1}" stroke="{GRID}"/>"#, WIDTH - RIGHT)?;
-        writeln!(
-            out,
-            r#"<text x="{}" y="{:.1}" text-anchor="end" fill="{FAINT}" font-size="11">{label}</text>"#,
-            LEFT - 8.0,
-            y + 4.0
-        )
+        label(out, LEFT - 8.0, y + 4.0, "end", FAINT, 11, name)
     }
 
     fn time_axis(&self, out: &mut impl Write, y: f64) -> fmt::Result {
@@ -263,14 +240,23 @@ impl<'a> Plot<'a> {
         let step = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0].into_iter().find(|s| seconds / s <= 12.0).unwrap_or(60.0);
         for i in 0..=(seconds / step) as u32 {
             let at = step * f64::from(i);
-            let x = self.x(Duration::from_secs_f64(at));
-            writeln!(
-                out,
-                r#"<text x="{x:.1}" y="{y}" text-anchor="middle" fill="{FAINT}" font-size="11">{at} s</text>"#
-            )?;
+            // Of ten tenths, the last would else read 0.30000000000000004.
+            let at = (at * 10.0).round() / 10.0;
+            label(out, self.x(Duration::from_secs_f64(at)), y, "middle", FAINT, 11, &format!("{at} s"))?;
         }
         Ok(())
     }
+}
+
+fn rect(out: &mut impl Write, x: f64, y: f64, width: f64, height: f64, color: &str) -> fmt::Result {
+    writeln!(out, r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" fill="{color}"/>"#)
+}
+
+fn label(out: &mut impl Write, x: f64, y: f64, anchor: &str, color: &str, size: u32, text: &str) -> fmt::Result {
+    writeln!(
+        out,
+        r#"<text x="{x:.1}" y="{y:.1}" text-anchor="{anchor}" fill="{color}" font-size="{size}">{text}</text>"#
+    )
 }
 
 /// The next round number.
