@@ -65,6 +65,8 @@ struct Shared<E> {
 
 struct Outbox<E> {
     sent: u64,
+    /// Whether somebody is at work sending. Who lays down an event meanwhile leaves it to them.
+    sending: bool,
     staged: VecDeque<(Instant, E)>,
 }
 
@@ -78,7 +80,7 @@ pub(crate) trait Traced: Clone {
 
 impl<E: Traced> Events<E> {
     pub(crate) fn new() -> Self {
-        let outbox = Mutex::new(Outbox { sent: 0, staged: VecDeque::new() });
+        let outbox = Mutex::new(Outbox { sent: 0, sending: false, staged: VecDeque::new() });
         Self(Arc::new(Shared { outbox, ring: OnceLock::new() }))
     }
 
@@ -103,15 +105,18 @@ impl<E: Traced> Events<E> {
         if !self.wanted() {
             return;
         }
-        // One sender at a time, so that the order of staging is the order of sending.
-        let mut outbox = self.outbox();
-        while let Some((at, what)) = outbox.staged.pop_front() {
-            outbox.sent += 1;
-            what.trace(source.map_or("", Name::as_str));
+        // One sender at a time, so that the order of staging is the order of sending; and no lock while it sends, for a listener
+        // may come back here, and a slow one shall delay nobody else.
+        if std::mem::replace(&mut self.outbox().sending, true) {
+            return;
+        }
+        let mut sender = Sender { events: self, ended: false };
+        while let Some((number, at, what)) = sender.next() {
             if let Some(ring) = self.0.ring.get() {
                 // An error means that nobody listens, which is nobody's loss.
-                let _ = ring.send(Event { number: outbox.sent, at, source: source.cloned(), what });
+                let _ = ring.send(Event { number, at, source: source.cloned(), what: what.clone() });
             }
+            what.trace(source.map_or("", Name::as_str));
         }
     }
 
@@ -125,6 +130,33 @@ impl<E: Traced> Events<E> {
 
     fn outbox(&self) -> std::sync::MutexGuard<'_, Outbox<E>> {
         self.0.outbox.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The one at work sending; gives the work up when it ends, also by a panic of a `tracing` subscriber.
+struct Sender<'a, E: Traced> {
+    events: &'a Events<E>,
+    ended: bool,
+}
+
+impl<E: Traced> Sender<'_, E> {
+    /// The next event with its number. With none left the work is given up, under the same lock: no event falls between.
+    fn next(&mut self) -> Option<(u64, Instant, E)> {
+        let mut outbox = self.events.outbox();
+        let Some((at, what)) = outbox.staged.pop_front() else {
+            (outbox.sending, self.ended) = (false, true);
+            return None;
+        };
+        outbox.sent += 1;
+        Some((outbox.sent, at, what))
+    }
+}
+
+impl<E: Traced> Drop for Sender<'_, E> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.events.outbox().sending = false;
+        }
     }
 }
 

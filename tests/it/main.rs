@@ -6,6 +6,7 @@ mod circuit_breaker_states;
 mod concurrency_limit;
 mod config;
 mod drops;
+mod event_senders;
 mod events;
 mod pipeline;
 mod rate_limit;
