@@ -7,6 +7,7 @@ mod concurrency_limit;
 mod config;
 mod drops;
 mod events;
+mod keyed_rate_limit;
 mod pipeline;
 mod rate_limit;
 mod rate_limit_change;
