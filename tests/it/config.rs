@@ -1,1 +1,302 @@
-//! soon
+//! Bad configuration, each field at each wrong edge, is refused with the field's name, from code and from TOML.
+use std::{collections::BTreeSet, time::Duration};
+
+use serde::{Serialize, de::DeserializeOwned};
+use steadfast::{
+    ConfigError,
+    backoff::{Backoff, BackoffConfig},
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, TripConfig},
+    entropy::Entropy,
+    retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
+    standard::{Standard, StandardConfig},
+    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, KeyedRateLimiter, Quota, RateLimitConfig, RateLimiter},
+};
+
+/// Reads a document and builds what it describes: the refusal, or nothing.
+fn refusal<C: DeserializeOwned>(text: &str, build: impl Fn(C) -> Option<ConfigError>) -> Option<String> {
+    match toml::from_str::<C>(text) {
+        Ok(config) => build(config).map(|e| e.to_string()),
+        Err(e) => Some(e.to_string()),
+    }
+}
+
+/// One kind of configuration: how it is read and built, all its fields, and what is good and bad in each.
+struct Kind {
+    name: &'static str,
+    refusal: fn(&str) -> Option<String>,
+    /// Every optional part given, as text: its keys are the fields that there are.
+    full: fn() -> toml::Table,
+    /// Path of a field; values that it must refuse; values at its good edges. A value may be followed by other lines, which it needs.
+    fields: &'static [(&'static str, &'static [&'static str], &'static [&'static str])],
+}
+
+fn full<C: Serialize>(config: C) -> toml::Table {
+    toml::from_str(&toml::to_string(&config).unwrap()).unwrap()
+}
+
+const NOT_A_TIME: &[&str] = &["1", "-1", "nan", "true", "\"\"", "\"5\"", "\"-1s\"", "\"5 parsecs\"", "[]"];
+
+macro_rules! kind {
+    ($config:ty, $new:expr, $full:expr, $fields:expr) => {
+        Kind {
+            name: stringify!($config),
+            refusal: |text| refusal::<$config>(text, |config| $new(config).err()),
+            full: || full($full),
+            fields: $fields,
+        }
+    };
+}
+
+fn kinds() -> Vec<Kind> {
+    vec![
+        kind!(
+            RetryConfig,
+            Retry::new,
+            RetryConfig::default().max_elapsed(Duration::from_secs(1)),
+            &[
+                ("max_attempts", &["0", "-1", "1.5", "\"3\"", "4294967296", "nan"], &["1", "4294967295"]),
+                ("backoff", &["1", "true", "\"1s\""], &["{}"]),
+                ("max_elapsed", &["\"0s\""], &["\"1ns\""]),
+                (
+                    "retry_on",
+                    &["[]", "[\"gremlins\"]", "\"timeout\"", "1"],
+                    &["[\"other\"]", "[\"timeout\", \"timeout\"]"]
+                ),
+                ("max_hint", &[], &["\"0s\"", "\"1000years\""]),
+                ("retry_rejections", &["1", "\"yes\""], &["true"]),
+                ("retry_nested", &["1", "\"yes\""], &["true"]),
+                ("idempotent", &["1", "\"yes\""], &["false"]),
+            ]
+        ),
+        kind!(
+            BackoffConfig,
+            (|config| Backoff::new(config, &Entropy::from_seed(1))),
+            BackoffConfig::default(),
+            &[
+                (
+                    "curve",
+                    &["\"steep\"", "1", "true"],
+                    &["\"constant\"", "\"linear\"", "\"exponential\"", "\"fibonacci\""]
+                ),
+                ("base", &["\"0s\"", "\"21s\""], &["\"1ns\"", "\"20s\""]),
+                ("factor", &["0", "0.999", "-2", "nan", "inf", "-inf", "\"2\""], &["1", "1.0", "1e300"]),
+                ("cap", &["\"0s\"", "\"99ms\""], &["\"100ms\"", "\"1000years\""]),
+                ("jitter", &["\"some\"", "0.5", "true"], &["\"none\"", "\"full\"", "\"equal\"", "\"decorrelated\""]),
+                ("immediate_first", &["1", "\"yes\""], &["true"]),
+            ]
+        ),
+        kind!(
+            RetryBudgetConfig,
+            RetryBudget::new,
+            RetryBudgetConfig::default(),
+            &[
+                ("ratio", &["-0.1", "1000.1", "nan", "inf", "\"1\"", "0\nmin_per_second = 0"], &["0", "1000", "0.2"]),
+                ("window", &["\"0s\"", "\"1h 1ns\""], &["\"1ns\"", "\"1h\""]),
+                ("min_per_second", &["-1", "0.5", "4294967296", "nan"], &["0", "4294967295"]),
+                ("cost", &["0", "-1", "1.5", "4294967296"], &["1", "4294967295"]),
+                ("timeout_cost", &["0", "-1", "1.5", "4294967296"], &["1", "4294967295"]),
+            ]
+        ),
+        kind!(
+            CircuitBreakerConfig,
+            CircuitBreaker::new,
+            everything_of_a_breaker(),
+            &[
+                (
+                    "window",
+                    &["{}", "{ calls = 10, time = \"1s\" }", "10", "\"10s\"", "{ calls = -1 }", "{ call = 1 }"],
+                    &[]
+                ),
+                ("window.calls", &["0", "1000001"], &["1\n[top]\nmin_calls = 1", "1000000"]),
+                ("min_calls", &["0", "101", "-1", "1.5", "nan"], &["1", "100"]),
+                ("trip", &["1", "true", "{}"], &[]),
+                ("failures", &["[]", "[\"gremlins\"]", "1"], &["[\"other\"]"]),
+                ("open", &["1", "true"], &["{}"]),
+                ("half_open", &["1", "true"], &["{}"]),
+                ("count_drop_after", &["\"0s\""], &["\"1ns\""]),
+                ("trip.failure_rate", &["0", "-0.5", "1.001", "nan", "inf", "\"1\""], &["0.001", "1", "1.0"]),
+                (
+                    "trip.slow_call_rate",
+                    &["0\nslow_call = \"1s\"", "1.1\nslow_call = \"1s\"", "nan\nslow_call = \"1s\"", "\"1\"",],
+                    &["1\nslow_call = \"1s\""]
+                ),
+                ("trip.slow_call", &["\"0s\"\nslow_call_rate = 0.5"], &["\"1ns\"\nslow_call_rate = 0.5"]),
+                ("trip.consecutive_failures", &["0", "-1", "1.5", "4294967296"], &["1", "4294967295"]),
+                ("trip.weight", &["0\nweight_period = \"1s\"", "-1", "1.5"], &["1\nweight_period = \"1s\""]),
+                ("trip.weight_period", &["\"9ms\"\nweight = 5"], &["\"10ms\"\nweight = 5"]),
+                ("open.base", &["\"0s\"", "\"61s\""], &["\"1ns\"", "\"60s\""]),
+                ("open.factor", &["0.99", "-1", "nan", "inf", "\"2\""], &["1", "1e300"]),
+                ("open.cap", &["\"4s\""], &["\"5s\"", "\"1000years\""]),
+                ("open.jitter", &["-0.1", "1.1", "nan", "inf", "\"1\""], &["0", "1"]),
+                ("open.stable_for", &["\"0s\""], &["\"1ns\""]),
+                ("open.max_hint", &[], &["\"0s\"", "\"1000years\""]),
+                ("half_open.probes", &["0", "-1", "1000001", "1.5"], &["1", "1000000"]),
+                ("half_open.success_rate", &["0", "-1", "1.1", "nan", "inf", "\"1\""], &["0.001", "1"]),
+                ("half_open.max", &["\"0s\""], &["\"1ns\""]),
+                ("half_open.undecided", &["\"perhaps\"", "true", "1"], &["\"open\"", "\"close\""]),
+            ]
+        ),
+        kind!(
+            RateLimitConfig,
+            RateLimiter::new,
+            everything_of_a_rate_limit(),
+            &[
+                (
+                    "permits",
+                    &["0", "-1", "1.5", "nan", "4294967296", "\"9\"", "2\nper = \"1ns\"", "1000001\nmode = \"strict\""],
+                    &["1", "1000000000", "1000000\nmode = \"strict\""]
+                ),
+                ("per", &["\"0s\"", "\"367days\""], &["\"100ns\"", "\"366days\""]),
+                (
+                    "burst",
+                    &["0", "-1", "1.5", "5\nmode = \"strict\"", "100000\nper = \"366days\"\npermits = 1"],
+                    &["1", "4294967295", "100\nper = \"366days\"\npermits = 1"]
+                ),
+                ("mode", &["\"loose\"", "true", "1"], &["\"smooth\"", "\"strict\""]),
+                ("max_wait", &[], &["\"0s\"", "\"1000years\""]),
+            ]
+        ),
+        kind!(
+            Quota,
+            KeyedRateLimiter::<u8>::new,
+            Quota::per_second(5).burst(5),
+            &[
+                ("permits", &["0\nper = \"1s\"", "-1", "1.5", "2\nper = \"1ns\""], &["1\nper = \"1s\""]),
+                ("per", &["\"0s\"\npermits = 1", "\"367days\"\npermits = 1"], &["\"1ns\"\npermits = 1"]),
+                ("burst", &["0\npermits = 1\nper = \"1s\"", "-1"], &["1\npermits = 1\nper = \"1s\""]),
+            ]
+        ),
+        kind!(
+            ConcurrencyLimitConfig,
+            ConcurrencyLimiter::new,
+            ConcurrencyLimitConfig::default(),
+            &[
+                ("capacity", &["0", "-1", "1.5", "nan", "4294967296", "\"9\""], &["1", "4294967295"]),
+                ("queue", &["-1", "1.5", "nan", "4294967296"], &["0", "4294967295"]),
+                ("max_wait", &["\"0s\""], &["\"1ns\"", "\"0s\"\nqueue = 0", "\"1000years\""]),
+                ("order", &["\"lifo\"", "true", "1"], &["\"fifo\"", "\"newest_first\""]),
+            ]
+        ),
+        kind!(
+            StandardConfig,
+            Standard::new,
+            everything(),
+            &[
+                ("timeout", &["\"0s\"", "true", "1"], &["\"1ns\"", "false"]),
+                ("rate_limit", &["1", "\"1s\"", "[]", "{ permit = 1 }"], &["true", "false", "{}"]),
+                ("concurrency_limit", &["1", "\"1s\"", "[]", "{ size = 1 }"], &["true", "false", "{}"]),
+                ("retry", &["1", "\"1s\"", "[]", "{ attempts = 1 }"], &["true", "false", "{}"]),
+                ("retry_budget", &["1", "\"1s\"", "[]", "{ share = 1 }"], &["true", "false", "{}"]),
+                ("circuit_breaker", &["1", "\"1s\"", "[]", "{ trips = 1 }"], &["true", "false", "{}"]),
+                ("attempt_timeout", &["\"0s\"", "true", "1"], &["\"1ns\"", "false"]),
+            ]
+        ),
+    ]
+}
+
+fn everything_of_a_breaker() -> CircuitBreakerConfig {
+    let rules = TripConfig::default()
+        .failure_rate(0.5)
+        .slow_call_rate(0.5, Duration::from_secs(1))
+        .consecutive_failures(5)
+        .weighted_failures(5, Duration::from_secs(1));
+    CircuitBreakerConfig::default().trip(rules).count_drop_after(Duration::from_secs(1))
+}
+
+fn everything_of_a_rate_limit() -> RateLimitConfig {
+    RateLimitConfig::from(Quota::per_second(100).burst(10)).max_wait(Duration::from_secs(1))
+}
+
+fn everything() -> StandardConfig {
+    let mut all = StandardConfig::default();
+    all.rate_limit = Some(everything_of_a_rate_limit());
+    all.concurrency_limit = Some(ConcurrencyLimitConfig::default());
+    all.circuit_breaker = Some(everything_of_a_breaker());
+    all
+}
+
+/// `value` (with the lines that it needs) at `path`, as a document of its own.
+fn document(path: &str, value: &str) -> String {
+    match path.split_once('.') {
+        None => format!("{path} = {value}\n"),
+        Some((table, field)) => match value.split_once("\n[top]\n") {
+            Some((value, top)) => format!("{top}\n[{table}]\n{field} = {value}\n"),
+            None => format!("[{table}]\n{field} = {value}\n"),
+        },
+    }
+}
+
+#[test]
+fn config_each_field_at_each_wrong_edge_is_refused_by_name() {
+    let mut wrong = Vec::new();
+    for kind in kinds() {
+        for (path, bad, good) in kind.fields {
+            let is_time = good.iter().any(|value| value.ends_with("s\"") && value.as_bytes()[1].is_ascii_digit());
+            let no_times = if is_time { NOT_A_TIME } else { &[] };
+            let bad = bad.iter().chain(no_times).map(|value| document(path, value));
+            for text in bad.chain([document(&format!("{path}_"), "1")]) {
+                // Where the value clashes with another field, either may be named.
+                let field = path.rsplit('.').next().unwrap();
+                match (kind.refusal)(&text) {
+                    None => wrong.push(format!("{} accepts {text}", kind.name)),
+                    Some(refusal) if refusal.contains(field) => {}
+                    Some(refusal) => wrong.push(format!("{} does not name {field}: {refusal}", kind.name)),
+                }
+            }
+            for text in good.iter().map(|value| document(path, value)) {
+                wrong.extend((kind.refusal)(&text).map(|refusal| format!("{} refuses {text}: {refusal}", kind.name)));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Every key that a full document has is in the table above.
+#[test]
+fn config_no_field_is_forgotten() {
+    for kind in kinds() {
+        let (full, mut keys) = ((kind.full)(), BTreeSet::new());
+        for (key, value) in &full {
+            keys.insert(key.clone());
+            // The parts that are kinds of their own are looked at there.
+            if let toml::Value::Table(inner) = value
+                && kind.name == "CircuitBreakerConfig"
+            {
+                keys.extend(inner.keys().map(|inner| format!("{key}.{inner}")));
+            }
+        }
+        let table: BTreeSet<String> = kind.fields.iter().map(|(path, ..)| (*path).to_owned()).collect();
+        assert_eq!(keys, table, "{}", kind.name);
+    }
+}
+
+/// A window in time is the other shape of the same field.
+#[test]
+fn config_a_time_window_at_its_edges() {
+    let refusal = kinds().into_iter().find(|kind| kind.name == "CircuitBreakerConfig").unwrap().refusal;
+    for (window, field) in [
+        ("{ time = \"0s\" }", Some("window.time")),
+        ("{ time = \"9ms\" }", Some("window.time")),
+        ("{ time = \"10ms\" }", None),
+        ("{ time = \"1day\" }", None),
+        ("{ time = \"1day 1ns\" }", Some("window.time")),
+        ("{ time = \"1s\", buckets = 0 }", Some("window.buckets")),
+        ("{ time = \"1s\", buckets = 1000 }", None),
+        ("{ time = \"10s\", buckets = 1001 }", Some("window.buckets")),
+        ("{ time = \"10s\", buckets = -1 }", Some("window")),
+        ("{ time = 10 }", Some("window")),
+    ] {
+        let answer = refusal(&format!("window = {window}"));
+        assert_eq!(answer.is_none(), field.is_none(), "{window}: {answer:?}");
+        assert!(answer.is_none_or(|text| text.contains(field.unwrap())), "{window}");
+    }
+    for (rules, field) in [
+        ("{}", "trip.failure_rate"),
+        ("{ slow_call_rate = 0.5 }", "trip.slow_call"),
+        ("{ slow_call = \"1s\", failure_rate = 0.5 }", "trip.slow_call_rate"),
+        ("{ weight = 5 }", "trip.weight_period"),
+        ("{ weight_period = \"1s\" }", "trip.weight"),
+    ] {
+        assert!(refusal(&format!("trip = {rules}")).unwrap().contains(&format!("`{field}`")), "{rules}");
+    }
+}

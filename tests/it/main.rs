@@ -5,6 +5,7 @@ mod circuit_breaker;
 mod circuit_breaker_states;
 mod concurrency_limit;
 mod config;
+mod config_in_code;
 mod drops;
 mod events;
 mod keyed_rate_limit;
