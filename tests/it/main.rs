@@ -6,6 +6,7 @@ mod circuit_breaker_states;
 mod concurrency_limit;
 mod config;
 mod config_in_code;
+mod considerations;
 mod drops;
 mod events;
 mod keyed_rate_limit;
