@@ -56,13 +56,13 @@ impl ConcurrencyLimiter {
     /// A new limiter of the same settings with a name, for errors and events.
     #[must_use]
     pub fn named(self, name: impl Into<Name>) -> Self {
-        Self::make(self.inner.config, self.inner.clock.clone(), Some(name.into()))
+        Self { weight: self.weight, ..Self::make(self.inner.config, self.inner.clock.clone(), Some(name.into())) }
     }
 
     /// A new limiter of the same settings on another clock.
     #[must_use]
     pub fn with_clock(self, clock: &Clock) -> Self {
-        Self::make(self.inner.config, clock.clone(), self.inner.name.clone())
+        Self { weight: self.weight, ..Self::make(self.inner.config, clock.clone(), self.inner.name.clone()) }
     }
 
     /// The same limiter, for calls that take `weight` places each.

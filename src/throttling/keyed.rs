@@ -157,7 +157,13 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
             if let Some((_, tat)) = table.find_mut(hash, |(k, _)| k == key) {
                 tier.pace.take(*tat, n, now).map(|next| *tat = next)
             } else {
-                tier.pace.take(0, n, now).map(|next| this.remember(&mut table, hash, key, next, now))
+                let taken = tier.pace.take(0, n, now);
+                // No permits leave nothing to remember.
+                taken.map(|next| {
+                    if next > now {
+                        this.remember(&mut table, hash, key, next, now)
+                    }
+                })
             }
         };
         taken.map_err(|wait| this.rejected(tier, n, wait))

@@ -1,120 +1,273 @@
-//! Pipeline, behaviours 2 and 3: the standard stack.
+//! Pipeline, behaviours 2 and 3: the standard stack, its order, its one document, its explanation.
 use std::time::Duration;
 
 use steadfast::{
-    Cause, Pipeline, PolicyKind,
-    circuit_breaker::State,
+    CallError, FailureKind, Pipeline, PolicyKind, Reason,
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, State, TripConfig},
+    entropy::Entropy,
+    outcome::TripRule,
+    retry::{Retry, RetryConfig},
     standard::{Standard, StandardConfig},
-    testing::ScriptedService,
+    testing::{ManualClock, ScriptedError, ScriptedService},
     time::Clock,
+    timeout::Timeout,
 };
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-fn stack(document: &str) -> Standard {
-    Standard::new(toml::from_str(document).unwrap()).unwrap()
+/// A stack by a document, and a service by a script, on one clock.
+struct Stage {
+    stack: Standard,
+    service: ScriptedService,
+    clock: Clock,
+    hand: ManualClock,
 }
 
-const EVERYTHING: &str = r#"
-    timeout = "2s"
-    rate_limit = { permits = 5, per = "10s" }
-    concurrency_limit = { capacity = 2, queue = 0 }
-    retry = { max_attempts = 3, backoff = { base = "10ms", jitter = "none" } }
-    circuit_breaker = { window = { calls = 10 }, min_calls = 4 }
-    attempt_timeout = "100ms"
-"#;
-
-#[test]
-fn pipeline_2_one_documented_order() {
-    let layers = stack(EVERYTHING).explain().layers().iter().map(|l| l.kind()).collect::<Vec<_>>();
-    use PolicyKind::*;
-    assert_eq!(layers, [Timeout, RateLimit, ConcurrencyLimit, Retry, CircuitBreaker, Timeout]);
-}
-
-#[test]
-fn pipeline_2_the_order_holds_in_behaviour() {
-    let (clock, hand) = Clock::manual();
-    let stack = stack(EVERYTHING).named("drone").with_clock(&clock);
-    let breaker = stack.circuit_breaker().unwrap().clone();
-    let pipeline = Pipeline::new().then(stack.clone()).classify(ScriptedService::classify);
-    let service = ScriptedService::new("hang", &clock).unwrap();
-    let start = hand.now();
-    let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
-    // Each attempt hangs for 100 ms, and is one failure to the breaker; one call is one permit to the limits.
-    let Cause::TimedOut(timed_out) = error.cause() else { panic!("{error}") };
-    assert_eq!(timed_out.name.as_ref().unwrap().as_str(), "drone.attempt_timeout");
-    assert_eq!(
-        (hand.now() - start, error.attempts(), breaker.snapshot().failures),
-        (MS(100 + 10 + 100 + 20 + 100), 3, 3)
-    );
-    // The fourth failure opens the breaker, and its rejection ends the retry at once.
-    let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
-    assert_eq!((error.is_rejected(), error.attempts(), breaker.state()), (true, 1, State::Open));
-    // The rate limit stands outside: its fifth and last permit of ten seconds goes, though the breaker is open.
-    for _ in 0..3 {
-        assert!(hand.block_on(pipeline.call(|| service.call())).unwrap_err().is_rejected());
+impl Stage {
+    fn new(document: &str, script: &str) -> Self {
+        let (clock, hand) = Clock::manual();
+        let stack = Standard::new(toml::from_str(document).unwrap()).unwrap();
+        let stack = stack.named("drone").with_clock(&clock).with_entropy(&Entropy::from_seed(1));
+        Self { stack, service: ScriptedService::new(script, &clock).unwrap(), clock, hand }
     }
-    let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
-    let Cause::Rejected(rejected) = error.cause() else { panic!("{error}") };
-    assert_eq!((rejected.by(), rejected.name()), (PolicyKind::RateLimit, Some("drone.rate_limit")));
-    assert_eq!(service.calls(), 4);
+
+    async fn call_async(&self) -> Result<u16, CallError<ScriptedError>> {
+        let pipeline = Pipeline::new().then(self.stack.clone()).classify(ScriptedService::classify);
+        pipeline.call(|| self.service.call()).await
+    }
+
+    fn call(&self) -> Result<u16, CallError<ScriptedError>> {
+        self.hand.block_on(self.call_async())
+    }
 }
 
+/// Pipeline 2: the total time-out stands outside the rate limit: a turn that comes after the deadline is refused at once.
 #[test]
-fn pipeline_2_the_total_time_bounds_everything() {
-    let (clock, hand) = Clock::manual();
-    let stack = stack(
-        "timeout = \"250ms\"\nattempt_timeout = \"100ms\"\nretry = { max_attempts = 9, backoff = { base = \"1ms\", jitter = \"none\" } }",
-    );
-    let pipeline = Pipeline::new().then(stack.with_clock(&clock));
-    let start = hand.now();
-    let error = hand.block_on(pipeline.call(std::future::pending::<Result<(), ()>>)).unwrap_err();
-    assert!(error.is_timed_out());
-    assert_eq!((hand.now() - start, error.attempts()), (MS(250), 3));
+fn pipeline_2_the_timeout_stands_around_the_rate_limit() {
+    let stage = Stage::new("timeout = '1s'\nrate_limit = { permits = 1, per = '2s', max_wait = '1m' }", "ok");
+    stage.call().unwrap();
+    let start = stage.hand.now();
+    let error = stage.call().unwrap_err();
+    assert!(error.is_rejected());
+    assert_eq!((stage.hand.now(), error.retry_after()), (start, Some(MS(2000))));
 }
 
+/// Pipeline 2: the rate limit stands outside the concurrency limit: a call that waits for its turn holds no place.
+#[test]
+fn pipeline_2_the_rate_limit_stands_around_the_concurrency_limit() {
+    let stage = Stage::new(
+        "rate_limit = { permits = 1, per = '2s', max_wait = '1m' }\nconcurrency_limit = { capacity = 1, queue = 0 }",
+        "ok",
+    );
+    stage.call().unwrap();
+    let places = stage.stack.concurrency_limit().unwrap();
+    let look = async {
+        stage.clock.sleep(MS(1000)).await;
+        places.available()
+    };
+    let (answer, free) = stage.hand.block_on(async { futures::join!(stage.call_async(), look) });
+    assert_eq!((answer.unwrap(), free), (200, 1));
+    // And a call that is refused for want of a place has used a permit.
+    let held = places.try_acquire().unwrap();
+    stage.hand.advance(MS(2000));
+    assert_eq!(
+        stage.call().unwrap_err().to_string(),
+        "rejected by the concurrency limit `drone.concurrency_limit`: queue full"
+    );
+    assert!(stage.stack.rate_limit().unwrap().check().is_err());
+    drop(held);
+}
+
+/// Pipeline 2: both limits stand outside the retry: a call takes one permit for all its attempts, and holds its place between
+/// them.
+#[test]
+fn pipeline_2_the_limits_stand_around_the_retry() {
+    let stage = Stage::new(
+        "rate_limit = { permits = 1, per = '1m' }\nconcurrency_limit = { capacity = 1 }\n\
+         retry = { max_attempts = 3, backoff = { base = '1s', jitter = 'none' } }",
+        "503 x2, ok",
+    );
+    let places = stage.stack.concurrency_limit().unwrap();
+    let look = async {
+        stage.clock.sleep(MS(500)).await;
+        (places.available(), stage.service.running())
+    };
+    let (answer, seen) = stage.hand.block_on(async { futures::join!(stage.call_async(), look) });
+    assert_eq!((answer.unwrap(), stage.service.calls(), seen), (200, 3, (0, 0)));
+}
+
+/// Pipeline 2: the retry stands outside the breaker: each attempt is counted, and the breaker's rejection ends the retry.
+#[test]
+fn pipeline_2_the_retry_stands_around_the_breaker() {
+    let stage =
+        Stage::new("retry = { max_attempts = 5 }\ncircuit_breaker = { trip = { consecutive_failures = 2 } }", "503");
+    let error = stage.call().unwrap_err();
+    assert_eq!((stage.service.calls(), error.attempts(), error.is_rejected()), (2, 2, true));
+    assert_eq!(stage.stack.circuit_breaker().unwrap().state(), State::Open);
+}
+
+/// Pipeline 2: retry and breaker stand outside the attempt's time-out: an attempt that hangs is a failure that both see.
+#[test]
+fn pipeline_2_the_breaker_stands_around_the_attempts_timeout() {
+    let stage =
+        Stage::new("attempt_timeout = '100ms'\nretry = { backoff = { base = '1ms', cap = '1ms' } }", "hang, ok");
+    let mut events = stage.stack.circuit_breaker().unwrap().events();
+    assert_eq!(stage.call().unwrap(), 200);
+    assert_eq!((stage.service.calls(), stage.service.dropped()), (2, 1));
+    let event = events.try_recv().unwrap().unwrap();
+    assert_eq!(event.what, CircuitBreakerEvent::Failed { kind: FailureKind::Timeout });
+    assert_eq!(event.source.unwrap().as_str(), "drone.circuit_breaker");
+}
+
+/// Pipeline 2: the total time bounds attempts and waits together.
+#[test]
+fn pipeline_2_the_timeout_stands_around_everything() {
+    let stage = Stage::new(
+        "timeout = '1s'\nattempt_timeout = '400ms'\nretry = { max_attempts = 100, backoff = { jitter = 'none' } }",
+        "hang",
+    );
+    let start = stage.hand.now();
+    let error = stage.call().unwrap_err();
+    assert!(error.is_timed_out());
+    // 400, wait 100, 400: the next delay of 200 would end after the deadline.
+    assert_eq!((error.attempts(), stage.hand.now() - start), (2, MS(900)));
+    let stage = Stage::new("timeout = '1s'\nattempt_timeout = false", "hang");
+    let error = stage.call().unwrap_err();
+    assert_eq!(error.to_string(), "timed out after 1s (`drone.timeout`)");
+}
+
+/// Pipeline 2: every part is optional, in one document, with good defaults.
 #[test]
 fn pipeline_2_every_part_is_optional() {
-    let parts = ["timeout", "retry", "retry_budget", "circuit_breaker", "attempt_timeout"];
-    for part in parts {
-        let stack = stack(&format!("{part} = false"));
-        let gone = [
-            stack.timeout().is_none(),
-            stack.retry().is_none(),
-            stack.retry().is_some_and(|retry| retry.budget().is_none()),
-            stack.circuit_breaker().is_none(),
-            stack.attempt_timeout().is_none(),
-        ];
-        assert_eq!(gone, parts.map(|p| p == part), "{part}");
+    let parts = |document: &str| {
+        let stack = Standard::new(toml::from_str(document).unwrap()).unwrap();
+        [
+            stack.timeout().is_some(),
+            stack.rate_limit().is_some(),
+            stack.concurrency_limit().is_some(),
+            stack.retry().is_some(),
+            stack.retry().is_some_and(|retry| retry.budget().is_some()),
+            stack.circuit_breaker().is_some(),
+            stack.attempt_timeout().is_some(),
+        ]
+    };
+    assert_eq!(parts(""), [true, false, false, true, true, true, true]);
+    let names =
+        ["timeout", "rate_limit", "concurrency_limit", "retry", "retry_budget", "circuit_breaker", "attempt_timeout"];
+    // Each part alone; a budget alone has nobody to use it.
+    let alone = |on: Option<usize>| {
+        let value = |i, name: &str| match (on == Some(i), name.contains("timeout")) {
+            (false, _) => "false",
+            (true, true) => "'5s'",
+            (true, false) => "true",
+        };
+        names.iter().enumerate().map(|(i, name)| format!("{name} = {}\n", value(i, name))).collect::<String>()
+    };
+    for (on, name) in names.iter().enumerate() {
+        let expected: [bool; 7] = std::array::from_fn(|i| i == on && *name != "retry_budget");
+        assert_eq!(parts(&alone(Some(on))), expected, "{name}");
     }
-    let none = Standard::new(StandardConfig::none()).unwrap();
-    assert!(none.explain().layers().is_empty());
-    assert!(none.rate_limit().is_none() && none.concurrency_limit().is_none());
-    let (_, hand) = Clock::manual();
-    assert_eq!(hand.block_on(none.into_pipeline().call(|| async { Ok::<_, ()>(3) })).unwrap(), 3);
+    let none = alone(None);
+    assert_eq!(parts(&none), [false; 7]);
+    let tables = parts("rate_limit = {}\nconcurrency_limit = {}\nretry = {}\nretry_budget = {}\ncircuit_breaker = {}");
+    assert_eq!(tables, [true; 7]);
+    // Nothing at all lets everything pass.
+    let stage = Stage::new(&none, "503, ok");
+    assert_eq!(stage.call().unwrap_err().attempts(), 1);
+    assert_eq!((stage.call().unwrap(), stage.hand.next_timer()), (200, None));
 }
 
 #[test]
-fn pipeline_2_a_clone_shares_its_state() {
-    let stack = stack("");
-    stack.clone().circuit_breaker().unwrap().isolate();
-    assert_eq!(stack.circuit_breaker().unwrap().state(), State::Isolated);
+fn pipeline_2_good_defaults() {
+    let config: StandardConfig = toml::from_str("").unwrap();
+    assert_eq!(config, StandardConfig::default());
+    assert_eq!((config.timeout, config.attempt_timeout), (Some(MS(30_000)), Some(MS(10_000))));
+    let stack = Standard::new(config).unwrap();
+    assert_eq!(stack.explain().warnings(), [""; 0]);
+    let stage = Stage::new("", "503 x2, ok");
+    assert_eq!((stage.call().unwrap(), stage.service.calls()), (200, 3));
 }
 
+/// Pipeline 1 and 2: clones share their state, and every part answers by its name.
 #[test]
-fn pipeline_3_the_defaults_explain_without_a_warning_and_bad_settings_with_one() {
-    let explanation = stack("").named("billing").explain();
-    assert_eq!(explanation.warnings(), Vec::<String>::new());
-    assert_eq!(
-        explanation.to_string(),
-        "pipeline `billing`, outermost first:\n  \
-         1. time-out `billing.timeout`: at most 30s\n  \
-         2. retry `billing.retry`: at most 3 attempts, exponential back-off from 100ms to 20s, jitter full\n  \
-         3. circuit breaker `billing.circuit_breaker`: opens on 50 % failures over the last 100 calls (at least 20); for 5s to 60s\n  \
-         4. time-out `billing.attempt_timeout`: at most 10s\n"
+fn pipeline_2_clones_share_their_state_and_parts_have_names() {
+    let stage = Stage::new("rate_limit = { permits = 5, per = '1m' }\nconcurrency_limit = true", "ok");
+    let clone = stage.stack.clone();
+    clone.circuit_breaker().unwrap().force_open(MS(100));
+    let error = stage.call().unwrap_err();
+    assert_eq!(error.retry_after(), Some(MS(100)));
+    let steadfast::Cause::Rejected(rejected) = error.cause() else { panic!("{error:?}") };
+    assert_eq!((rejected.by(), rejected.name()), (PolicyKind::CircuitBreaker, Some("drone.circuit_breaker")));
+    assert!(matches!(rejected.reason(), Reason::CircuitOpen { rule: TripRule::ByHand, .. }));
+    while clone.rate_limit().unwrap().check().is_ok() {}
+    let error = stage.call().unwrap_err();
+    assert!(
+        error.to_string().starts_with("rejected by the rate limit `drone.rate_limit`: used up; try again in 12s"),
+        "{error}"
     );
-    let warned = |document: &str| stack(document).explain().warnings().join("\n");
-    assert!(warned("timeout = \"1s\"").contains("never fires"));
-    assert!(warned("retry_budget = false").contains("no budget"));
-    assert!(warned("attempt_timeout = false").contains("no time-out inside it"));
+    assert_eq!(stage.stack.clone().into_pipeline().name(), Some("drone"));
+    assert_eq!(clone.config(), stage.stack.config());
+}
+
+/// Pipeline 3: the whole text.
+#[test]
+fn pipeline_3_explain_prints_the_order() {
+    let stage = Stage::new(
+        "rate_limit = { permits = 50, per = '1s', burst = 5, max_wait = '100ms' }\n\
+         concurrency_limit = { capacity = 8, queue = 4, max_wait = '250ms', order = 'newest_first' }\n\
+         circuit_breaker = { trip = { failure_rate = 0.25, consecutive_failures = 7 } }",
+        "ok",
+    );
+    let golden = "\
+pipeline `drone`, outermost first:
+  1. time-out `drone.timeout`: at most 30s
+  2. rate limit `drone.rate_limit`: 50 calls every 1s, at most 5 at once; waits up to 100ms
+  3. concurrency limit `drone.concurrency_limit`: 8 at once, 4 more wait up to 250ms, newest first
+  4. retry `drone.retry`: at most 3 attempts, exponential back-off from 100ms to 20s, jitter full
+  5. circuit breaker `drone.circuit_breaker`: opens on 25 % failures over the last 100 calls (at least 20), or 7 failures in a row; \
+for 5s to 60s
+  6. time-out `drone.attempt_timeout`: at most 10s
+";
+    assert_eq!(stage.stack.explain().to_string(), golden);
+    assert_eq!(stage.stack.clone().into_pipeline().explain().to_string(), golden);
+    let kinds: Vec<_> = stage.stack.explain().layers().iter().map(|layer| layer.kind()).collect();
+    let (limits, inner) = ([PolicyKind::RateLimit, PolicyKind::ConcurrencyLimit], PolicyKind::CircuitBreaker);
+    assert_eq!(kinds, [PolicyKind::Timeout, limits[0], limits[1], PolicyKind::Retry, inner, PolicyKind::Timeout]);
+    let nothing = Standard::new(StandardConfig::none()).unwrap().explain().to_string();
+    assert_eq!(nothing, "pipeline, outermost first:\n  (no policy)\n");
+}
+
+/// Pipeline 3: what will hurt.
+#[test]
+fn pipeline_3_explain_warns() {
+    let warnings = |document: &str| Stage::new(document, "ok").stack.explain().warnings();
+    let only = |document: &str, words: &[&str]| {
+        let warnings = warnings(document);
+        assert_eq!(warnings.len(), 1, "{document}: {warnings:?}");
+        assert!(words.iter().all(|word| warnings[0].contains(word)), "{document}: {warnings:?}");
+    };
+    only("timeout = '5s'", &["time-out of 10s", "inside one of 5s", "never fires"]);
+    only("retry_budget = false", &["`drone.retry`", "outside a circuit breaker", "no budget"]);
+    only("retry_budget = false\ncircuit_breaker = false", &["neither a budget nor a circuit breaker", "multiplies"]);
+    only("attempt_timeout = false", &["`drone.circuit_breaker`", "no time-out inside"]);
+    only("retry = { backoff = { jitter = 'none' } }", &["`drone.retry`", "without jitter"]);
+    assert_eq!(warnings("circuit_breaker = false"), [""; 0]);
+    assert_eq!(warnings("timeout = '10s'"), [""; 0]);
+    let text = Stage::new("timeout = '5s'", "ok").stack.explain().to_string();
+    assert!(
+        text.ends_with("\n  warning: a time-out of 10s inside one of 5s never fires: the outer one comes first\n"),
+        "{text}"
+    );
+    // The same of a pipeline that is built by hand.
+    let pipeline = Pipeline::new()
+        .then(
+            CircuitBreaker::new(CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(3)))
+                .unwrap(),
+        )
+        .then(Retry::new(RetryConfig::default()).unwrap())
+        .then(Timeout::new(MS(100)))
+        .then(Retry::new(RetryConfig::default()).unwrap());
+    let warnings = pipeline.explain().warnings();
+    assert!(warnings.iter().any(|w| w.contains("stands outside a retry")), "{warnings:?}");
+    assert!(warnings.iter().any(|w| w.contains("inside another retry")), "{warnings:?}");
 }

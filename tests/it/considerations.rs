@@ -1,0 +1,267 @@
+//! What the patterns' source asks its readers to think of: each point that is met by a default, a refusal or a warning, in one
+//! assertion. (Points that pages alone meet, and parts that are still to come, are not here.)
+use std::time::Duration;
+
+use steadfast::{
+    Cause, FailureKind, Hint, Pipeline, Reason, Verdict,
+    backoff::{BackoffConfig, Jitter},
+    call::not_idempotent,
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, OpenConfig, State, TripConfig},
+    entropy::Entropy,
+    outcome::TripRule,
+    retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig, RetryEvent},
+    testing::ManualClock,
+    throttling::{KeyedRateLimiter, Quota, RateLimiter},
+    time::Clock,
+    timeout::Timeout,
+};
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+
+fn breaker(config: CircuitBreakerConfig) -> (CircuitBreaker, ManualClock) {
+    let (clock, hand) = Clock::manual();
+    (CircuitBreaker::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)), hand)
+}
+
+fn retry(config: RetryConfig) -> (Retry, ManualClock) {
+    let (clock, hand) = Clock::manual();
+    (Retry::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)), hand)
+}
+
+fn fail(breaker: &CircuitBreaker, kind: FailureKind, times: u32) {
+    (0..times).for_each(|_| breaker.try_acquire().unwrap().record(Verdict::failure(kind)));
+}
+
+fn in_a_row(n: u32) -> CircuitBreakerConfig {
+    CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(n))
+}
+
+/// 1: the rejection says when to come back.
+#[test]
+fn circuit_breaker_consideration_1_the_error_carries_when() {
+    let (breaker, _) = breaker(in_a_row(1));
+    fail(&breaker, FailureKind::Server, 1);
+    let wait = breaker.try_acquire().unwrap_err().retry_after().unwrap();
+    assert!((S(5)..=S(5) * 11 / 10).contains(&wait), "{wait:?}");
+}
+
+/// 2 (default): more time-outs than refused connections before it trips.
+#[test]
+fn circuit_breaker_consideration_2_kinds_of_fault_differ() {
+    let trips_after = |kind| {
+        let rules = TripConfig::default().weighted_failures(6, S(10));
+        let (breaker, _) = breaker(CircuitBreakerConfig::default().trip(rules));
+        (1..).find(|_| {
+            fail(&breaker, kind, 1);
+            breaker.state() == State::Open
+        })
+    };
+    assert_eq!((trips_after(FailureKind::Connect), trips_after(FailureKind::Timeout)), (Some(2), Some(6)));
+}
+
+/// 3 (default), 13 (default): failed calls are events, and so is every change of state.
+#[test]
+fn circuit_breaker_considerations_3_and_13_failures_and_changes_are_events() {
+    let (breaker, hand) = breaker(in_a_row(2).probes(1, 1.0));
+    let mut events = breaker.events();
+    breaker.try_acquire().unwrap().record(Verdict::success());
+    fail(&breaker, FailureKind::Server, 2);
+    hand.advance(S(60));
+    breaker.try_acquire().unwrap().record(Verdict::success());
+    let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
+    let failed = CircuitBreakerEvent::Failed { kind: FailureKind::Server };
+    assert_eq!(told[..2], [failed, failed]);
+    assert!(matches!(told[2], CircuitBreakerEvent::Opened { rule: TripRule::ConsecutiveFailures, openings: 1, .. }));
+    assert_eq!(told[3..], [CircuitBreakerEvent::HalfOpened, CircuitBreakerEvent::Closed]);
+}
+
+/// 4 (default): the open time grows with openings in a row, and decays after calm.
+#[test]
+fn circuit_breaker_consideration_4_the_open_time_fits_the_recovery() {
+    let mut open = OpenConfig::default();
+    open.jitter = 0.0;
+    let (breaker, hand) = breaker(in_a_row(1).open(open).probes(1, 1.0));
+    let open_for = || {
+        fail(&breaker, FailureKind::Server, 1);
+        let open_for = breaker.snapshot().retry_after.unwrap();
+        hand.advance(open_for);
+        breaker.try_acquire().unwrap().record(Verdict::success());
+        open_for
+    };
+    assert_eq!([open_for(), open_for(), open_for()], [S(5), S(10), S(20)]);
+    hand.advance(S(3 * 60));
+    assert_eq!(open_for(), S(5));
+}
+
+/// 6 (default): by hand.
+#[test]
+fn circuit_breaker_consideration_6_by_hand() {
+    let (breaker, _) = breaker(CircuitBreakerConfig::default());
+    breaker.force_open(S(60));
+    assert_eq!(breaker.state(), State::Open);
+    breaker.reset();
+    assert_eq!(breaker.state(), State::Closed);
+    breaker.isolate();
+    assert!(matches!(breaker.try_acquire().unwrap_err().reason(), Reason::Isolated { .. }));
+}
+
+/// 7 (default): many callers at once, none waits for another's call.
+#[test]
+fn circuit_breaker_consideration_7_many_concurrent_callers() {
+    let (breaker, _) = breaker(CircuitBreakerConfig::default());
+    let permits: Vec<_> = (0..10_000).map(|_| breaker.try_acquire().unwrap()).collect();
+    assert_eq!(permits.len(), 10_000);
+}
+
+/// 9 (default): "not for some minutes" opens it at once, for that long.
+#[test]
+fn circuit_breaker_consideration_9_away_for_some_minutes() {
+    let (breaker, _) = breaker(CircuitBreakerConfig::default());
+    let away = Verdict::failure(FailureKind::Overloaded).with_hint(Hint::UnavailableFor(S(300)));
+    breaker.try_acquire().unwrap().record(away);
+    assert_eq!(breaker.snapshot().retry_after, Some(S(300)));
+}
+
+/// 11 (warning): a breaker with no time-out inside it; and slowness is a rule of its own.
+#[test]
+fn circuit_breaker_consideration_11_calls_that_hang() {
+    let (breaker, hand) =
+        breaker(CircuitBreakerConfig::default().trip(TripConfig::default().slow_call_rate(0.5, S(1))));
+    let warnings = Pipeline::new().then(Timeout::new(S(60))).then(breaker.clone()).explain().warnings();
+    assert!(warnings.iter().any(|w| w.contains("no time-out inside it")), "{warnings:?}");
+    let slow: Vec<_> = (0..20).map(|_| breaker.try_acquire().unwrap()).collect();
+    hand.advance(S(30));
+    slow.into_iter().for_each(|permit| permit.record(Verdict::success()));
+    assert_eq!(breaker.state(), State::Open);
+}
+
+/// 12 (default): a retry around it stops at its rejection.
+#[test]
+fn circuit_breaker_consideration_12_a_retry_stops_at_its_rejection() {
+    let (breaker, hand) = breaker(CircuitBreakerConfig::default());
+    breaker.force_open(S(60));
+    let pipeline = Pipeline::new().then(retry(RetryConfig::default().max_attempts(9)).0).then(breaker);
+    let error = hand.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
+    assert_eq!((error.attempts(), hand.next_timer()), (0, None));
+    assert!(matches!(error.into_cause(), Cause::Rejected(_)));
+}
+
+/// 1 (default): presets for who waits and for who does not.
+#[test]
+fn retry_consideration_1_interactive_and_batch() {
+    let (quick, patient) = (RetryConfig::interactive(), RetryConfig::batch());
+    assert!(quick.max_attempts < patient.max_attempts && quick.backoff.cap < patient.backoff.cap);
+    assert!(quick.max_elapsed.is_some() && patient.max_elapsed.is_none());
+}
+
+/// 2 and 3 (warnings): no jitter, no budget, no breaker.
+#[test]
+fn retry_considerations_2_and_3_an_aggressive_policy_warns() {
+    let aggressive = RetryConfig::default().backoff(BackoffConfig::default().jitter(Jitter::None));
+    let warns = |pipeline: &steadfast::call::Explanation, word| pipeline.warnings().iter().any(|w| w.contains(word));
+    let alone = Pipeline::new().then(retry(aggressive).0).explain();
+    assert!(warns(&alone, "without jitter") && warns(&alone, "neither a budget nor a circuit breaker"));
+    let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
+    let tame = Pipeline::new().then(retry(RetryConfig::default()).0.with_budget(&budget)).then(Timeout::new(S(1)));
+    assert_eq!(tame.explain().warnings(), [""; 0]);
+}
+
+/// 4 (default): what is not idempotent is not repeated, unless it was surely not sent.
+#[test]
+fn retry_consideration_4_not_idempotent() {
+    for (kind, attempts) in [(FailureKind::Timeout, 1), (FailureKind::Connect, 3)] {
+        let (retry, hand) = retry(RetryConfig::default());
+        let pipeline = Pipeline::new().then(retry).classify(move |_: &Result<(), ()>| Verdict::failure(kind));
+        let error = hand.block_on(pipeline.call(not_idempotent(|| async { Err(()) }))).unwrap_err();
+        assert_eq!(error.attempts(), attempts, "{kind}");
+    }
+}
+
+/// 5 (default): the delay heeds the server, and the kind of fault decides whether there is another attempt.
+#[test]
+fn retry_consideration_5_delay_by_the_kind_of_fault() {
+    let (retry, hand) = retry(RetryConfig::default().max_attempts(2));
+    let (start, throttled) = (hand.now(), Verdict::failure(FailureKind::Throttled).with_retry_after(S(7)));
+    let pipeline = Pipeline::new().then(retry);
+    let asked = pipeline.clone().classify(move |_: &Result<(), ()>| throttled);
+    hand.block_on(asked.call(|| async { Err(()) })).unwrap_err();
+    assert!(hand.now() - start >= S(7));
+    let own_fault = pipeline.classify(|_: &Result<(), ()>| Verdict::failure(FailureKind::Client));
+    assert_eq!(hand.block_on(own_fault.call(|| async { Err(()) })).unwrap_err().attempts(), 1);
+}
+
+/// 7 (default): nested retries do not multiply.
+#[test]
+fn retry_consideration_7_nested() {
+    let (retry, hand) = retry(RetryConfig::default());
+    let pipeline = Pipeline::new().then(retry.clone()).then(retry);
+    assert_eq!(hand.block_on(pipeline.call(|| async { Err::<(), _>(()) })).unwrap_err().attempts(), 3);
+}
+
+/// 8 (default): every fault that led to a retry is an event.
+#[test]
+fn retry_consideration_8_faults_are_events() {
+    let (retry, hand) = retry(RetryConfig::default());
+    let mut events = retry.events();
+    hand.block_on(retry.call(|| async { Err::<(), _>(()) })).unwrap_err();
+    let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
+    let attempt =
+        |n, told: &RetryEvent| matches!(told, RetryEvent::Retrying { attempt, kind: Some(_), .. } if *attempt == n);
+    assert!(attempt(1, &told[0]) && attempt(2, &told[1]) && told.len() == 3, "{told:?}");
+}
+
+/// 9 (option): at once, then back off.
+#[test]
+fn retry_consideration_9_rare_faults() {
+    let config = RetryConfig::default().backoff(BackoffConfig::default().immediate_first());
+    let (retry, hand) = retry(config.max_attempts(2));
+    let start = hand.now();
+    hand.block_on(retry.call(|| async { Err::<(), _>(()) })).unwrap_err();
+    assert_eq!(hand.now(), start);
+}
+
+/// 10 (default): instances are spread apart.
+#[test]
+fn retry_consideration_10_full_jitter() {
+    assert_eq!(RetryConfig::default().backoff.jitter, Jitter::Full);
+}
+
+/// 2 (default): permits come back one by one, so it lets go as soon as load eases.
+#[test]
+fn throttling_consideration_2_reacts_and_lets_go_fast() {
+    let (clock, hand) = Clock::manual();
+    let limiter = RateLimiter::new(Quota::per_minute(60)).unwrap().with_clock(&clock);
+    while limiter.check().is_ok() {}
+    hand.advance(S(1));
+    assert!(limiter.check().is_ok());
+}
+
+/// 3 (default): a refusal is a specific error with a time to come back.
+#[test]
+fn throttling_consideration_3_a_refusal_is_recognisable() {
+    let (clock, hand) = Clock::manual();
+    let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
+    limiter.check().unwrap();
+    let error = hand.block_on(limiter.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
+    assert!(error.is_rejected());
+    assert_eq!((error.attempts(), error.retry_after()), (0, Some(S(60))));
+}
+
+/// 4: the limit follows the capacity while it is scaled out.
+#[test]
+fn throttling_consideration_4_follows_the_capacity() {
+    let limiter = RateLimiter::new(Quota::per_second(10)).unwrap();
+    limiter.set_quota(Quota::per_second(20)).unwrap();
+    assert_eq!(limiter.config().permits, 20);
+}
+
+/// 7 and 8 (defaults): a rate for each tenant, by its value; nobody takes another's share.
+#[test]
+fn throttling_considerations_7_and_8_per_tenant() {
+    let (clock, _) = Clock::manual();
+    let limiter = KeyedRateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
+    let gold = |tenant: &&str| (*tenant == "gold").then_some(0);
+    let limiter = limiter.with_tiers(&[Quota::per_minute(5)], gold).unwrap();
+    let taken = ["tin", "gold", "other"].map(|tenant| (0..9).filter(|_| limiter.check(&tenant).is_ok()).count());
+    assert_eq!(taken, [1, 5, 1]);
+}
