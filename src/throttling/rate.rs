@@ -170,13 +170,20 @@ impl RateLimiter {
 /// Takes a permit of each limiter, or of none.
 ///
 /// # Errors
-/// The first rejection. What the limiters before it had given is given back.
+/// The rejection of the limiter that takes longest: its time to come back is the exact time after which all of them have a permit
+/// (if nobody else takes it). What the others had given is given back.
 pub fn check_all(limiters: &[&RateLimiter]) -> Result<(), Rejected> {
     let Some((first, others)) = limiters.split_first() else { return Ok(()) };
-    let Inner { turns, .. } = &*first.0;
-    let taken = turns.take(1, first.0.now()).map_err(|refusal| first.0.rejected(refusal))?;
-    // By recursion, so that the stack remembers what was taken: no allocation.
-    check_all(others).inspect_err(|_| turns.give_back(taken, first.0.now()))
+    let turns = &first.0.turns;
+    match turns.take(1, first.0.now()) {
+        // By recursion, so that the stack remembers what was taken: no allocation.
+        Ok(taken) => check_all(others).inspect_err(|_| turns.give_back(taken, first.0.now())),
+        Err(refusal) => {
+            let waits = others.iter().map(|limiter| (limiter, limiter.0.turns.refusal(1, limiter.0.now())));
+            let (longest, refusal) = waits.fold((first, refusal), |a, b| if b.1 > a.1 { b } else { a });
+            Err(longest.0.rejected(refusal))
+        }
+    }
 }
 
 impl Inner {

@@ -38,13 +38,13 @@ struct Waiting {
     waker: Option<Waker>,
 }
 
-/// Why there is no turn.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// Why there is no turn. The later in order, the longer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Refusal {
-    /// The limit can never give so many at once.
-    TooLarge,
     /// Not now; after so many nanoseconds.
     Wait(u64),
+    /// The limit can never give so many at once.
+    TooLarge,
 }
 
 /// What has become of a call that waits.
@@ -97,6 +97,13 @@ impl Turns {
     #[cold]
     fn smooth_refusal(&self, n: u32, wait: u64) -> Refusal {
         if self.gcra.pace().allows(n) { Refusal::Wait(wait) } else { Refusal::TooLarge }
+    }
+
+    /// How long `n` permits would have to wait at `now`, which may be no time at all. Takes nothing.
+    pub(super) fn refusal(&self, n: u32, now: u64) -> Refusal {
+        // No turn can come before now: all are too late.
+        let asked = self.queue.lock().reserve(&self.gcra, self.mode, n, now.max(1), now.max(1) - 1);
+        asked.err().unwrap_or(Refusal::Wait(0))
     }
 
     /// Gives back what was taken, if that has not come back by itself meanwhile.

@@ -4,6 +4,7 @@ mod backoff;
 mod circuit_breaker;
 mod circuit_breaker_states;
 mod concurrency_limit;
+mod concurrency_limit_edges;
 mod config;
 mod config_in_code;
 mod considerations;

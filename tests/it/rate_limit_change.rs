@@ -200,6 +200,29 @@ fn throttling_1_all_or_nothing_leaves_no_trace() {
     }
 }
 
+/// The time to come back is that of the slowest: it was once that of the first, after which the next one refused.
+#[test]
+fn throttling_1_all_or_nothing_knows_when_all_are_ready() {
+    for strict in [false, true] {
+        let with = |quota: Quota| if strict { RateLimitConfig::from(quota).strict() } else { quota.into() };
+        let (second, clock, hand) = limiter(with(Quota::per_second(1)));
+        let minute = RateLimiter::new(with(Quota::per_minute(1))).unwrap().named("minute").with_clock(&clock);
+        let spare = RateLimiter::new(with(Quota::per_minute(7))).unwrap().with_clock(&clock);
+        let all = [&spare, &second, &minute, &spare];
+        check_all(&all).unwrap();
+        hand.advance(MS(500));
+        let mut events = minute.events();
+        let rejected = check_all(&all).unwrap_err();
+        assert_eq!((rejected.name(), rejected.retry_after()), (Some("minute"), Some(MS(59_500))));
+        assert!(events.try_recv().unwrap().is_some());
+        hand.advance(MS(59_500) - Duration::from_nanos(1));
+        assert_eq!(check_all(&all).unwrap_err().retry_after(), Some(Duration::from_nanos(1)));
+        hand.advance(Duration::from_nanos(1));
+        check_all(&all).unwrap();
+        assert_eq!(drain(&spare), 5);
+    }
+}
+
 /// A turn that has come is used, also if its call is dropped before it notices.
 #[test]
 fn throttling_1_a_turn_that_has_come_is_used() {
