@@ -117,6 +117,7 @@ fn retry_1_a_delay_that_does_not_fit_the_deadline_returns_the_last_error_at_once
 
 #[test]
 fn retry_3_a_hint_is_honoured_and_jitter_only_adds_to_it() {
+    let mut gaps = Vec::new();
     for seed in 0..50 {
         let stage = Stage::new("503 retry-after 5s, ok");
         let config = RetryConfig::default(); // full jitter, 100 ms
@@ -124,7 +125,9 @@ fn retry_3_a_hint_is_honoured_and_jitter_only_adds_to_it() {
         assert_eq!(stage.call(&retry).unwrap(), 200);
         let gap = stage.service.gaps()[0];
         assert!((MS(5000)..=MS(5100)).contains(&gap), "{gap:?}");
+        gaps.push(gap);
     }
+    assert!(gaps.iter().any(|gap| *gap > MS(5010)) && gaps.iter().any(|gap| *gap < MS(5090)), "spread: {gaps:?}");
     let stage = Stage::new("503 retry-after 5s, ok");
     stage.call(&stage.retry(plain())).unwrap();
     assert_eq!(stage.service.gaps(), [MS(5000)]);
