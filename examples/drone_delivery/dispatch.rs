@@ -16,9 +16,10 @@ pub struct Dispatch<J> {
 }
 
 struct State<J> {
-    /// The owners that have a job, in the order of their turns.
-    turns: VecDeque<String>,
-    jobs: HashMap<String, VecDeque<J>>,
+    new: Turns<J>,
+    /// Jobs that were put back and are due. They come before the new ones: else, where workers are few, new work would keep
+    /// them from their end.
+    begun: Turns<J>,
     later: BinaryHeap<Reverse<(Instant, u64)>>,
     put_back: BTreeMap<u64, (String, J)>,
     next_id: u64,
@@ -26,11 +27,17 @@ struct State<J> {
     open: usize,
 }
 
+/// Owners that have a job, in the order of their turns, and their jobs.
+struct Turns<J> {
+    owners: VecDeque<String>,
+    jobs: HashMap<String, VecDeque<J>>,
+}
+
 impl<J> Dispatch<J> {
     pub fn new(clock: &Clock) -> Self {
         let state = State {
-            turns: VecDeque::new(),
-            jobs: HashMap::new(),
+            new: Turns::new(),
+            begun: Turns::new(),
             later: BinaryHeap::new(),
             put_back: BTreeMap::new(),
             next_id: 0,
@@ -43,7 +50,7 @@ impl<J> Dispatch<J> {
     pub fn push(&self, owner: &str, job: J) {
         let mut state = self.lock();
         state.open += 1;
-        state.line_up(owner.to_owned(), job);
+        state.new.push(owner.to_owned(), job);
         drop(state);
         self.changed.notify_one();
     }
@@ -77,8 +84,8 @@ impl<J> Dispatch<J> {
             let until = {
                 let mut state = self.lock();
                 state.ripen(self.clock.now());
-                if let Some(job) = state.take() {
-                    if !state.turns.is_empty() {
+                if let Some(job) = state.begun.take().or_else(|| state.new.take()) {
+                    if !state.begun.owners.is_empty() || !state.new.owners.is_empty() {
                         self.changed.notify_one(); // one more worker has something to do
                     }
                     return Some(job);
@@ -109,35 +116,41 @@ impl<J> Dispatch<J> {
 }
 
 impl<J> State<J> {
-    fn line_up(&mut self, owner: String, job: J) {
-        let jobs = self.jobs.entry(owner.clone()).or_default();
-        if jobs.is_empty() {
-            self.turns.push_back(owner);
-        }
-        jobs.push_back(job);
-    }
-
-    fn take(&mut self) -> Option<J> {
-        let owner = self.turns.pop_front()?;
-        let jobs = self.jobs.get_mut(&owner)?;
-        let job = jobs.pop_front()?;
-        if jobs.is_empty() {
-            self.jobs.remove(&owner);
-        } else {
-            self.turns.push_back(owner);
-        }
-        Some(job)
-    }
-
     fn ripen(&mut self, now: Instant) {
         while let Some(Reverse((at, id))) = self.later.peek().copied()
             && at <= now
         {
             self.later.pop();
             if let Some((owner, job)) = self.put_back.remove(&id) {
-                self.line_up(owner, job);
+                self.begun.push(owner, job);
             }
         }
+    }
+}
+
+impl<J> Turns<J> {
+    fn new() -> Self {
+        Self { owners: VecDeque::new(), jobs: HashMap::new() }
+    }
+
+    fn push(&mut self, owner: String, job: J) {
+        let jobs = self.jobs.entry(owner.clone()).or_default();
+        if jobs.is_empty() {
+            self.owners.push_back(owner);
+        }
+        jobs.push_back(job);
+    }
+
+    fn take(&mut self) -> Option<J> {
+        let owner = self.owners.pop_front()?;
+        let jobs = self.jobs.get_mut(&owner)?;
+        let job = jobs.pop_front()?;
+        if jobs.is_empty() {
+            self.jobs.remove(&owner);
+        } else {
+            self.owners.push_back(owner);
+        }
+        Some(job)
     }
 }
 
@@ -171,5 +184,17 @@ mod tests {
         assert_eq!(hand.now() - start, Duration::from_secs(3));
         dispatch.done();
         assert_eq!(hand.block_on(dispatch.next()), None);
+    }
+
+    #[test]
+    fn what_was_begun_comes_before_what_is_new() {
+        let (clock, hand) = Clock::manual();
+        let dispatch = Dispatch::new(&clock);
+        (1..=3).for_each(|n| dispatch.push("a", n));
+        dispatch.push("b", 10);
+        let begun = hand.block_on(dispatch.next()).unwrap();
+        dispatch.put_back("a", begun, hand.now());
+        let order: Vec<i32> = (0..4).map(|_| hand.block_on(dispatch.next()).unwrap()).collect();
+        assert_eq!(order, [1, 10, 2, 3]);
     }
 }

@@ -142,8 +142,13 @@ fn lines(args: &Args) -> Result<Vec<Line>, String> {
 
 /// A bar where the output is a terminal, nothing elsewhere.
 fn progress(requests: usize) -> indicatif::ProgressBar {
-    let style =
-        indicatif::ProgressStyle::with_template("{elapsed:>4} {bar:40.cyan/dim} {pos}/{len} {per_sec:>8} {msg:.dim}");
+    let template = "{elapsed:>4} {bar:40.cyan/dim} {human_pos}/{human_len} {rate:>8} {msg:.dim}";
+    let style = indicatif::ProgressStyle::with_template(template).map(|style| {
+        style.with_key("rate", |state: &indicatif::ProgressState, out: &mut dyn std::fmt::Write| {
+            // A bar that cannot be drawn is no reason to stop.
+            let _ = write!(out, "{:.0}/s", state.per_sec());
+        })
+    });
     let bar = indicatif::ProgressBar::new(requests as u64);
     match style {
         Ok(style) => bar.with_style(style),
