@@ -7,6 +7,7 @@ mod concurrency_limit;
 mod config;
 mod config_in_code;
 mod considerations;
+mod doors;
 mod drops;
 mod event_senders;
 mod events;
