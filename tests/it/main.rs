@@ -16,5 +16,7 @@ mod pipeline;
 mod rate_limit;
 mod rate_limit_change;
 mod retry;
+mod retry_edges;
 mod standard;
+mod testing;
 mod timeout;
