@@ -1,0 +1,193 @@
+//! A policy's own door and a pipeline of that policy alone: the same answers, calls, times, events and counters, whatever the
+//! service does; and the boxed and the traced pipeline as the plain one.
+use std::{fmt::Debug, time::Duration};
+
+use futures::FutureExt;
+use proptest::prelude::*;
+use steadfast::{
+    Pipeline,
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
+    entropy::Entropy,
+    observe::Subscription,
+    retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
+    standard::{Standard, StandardConfig},
+    testing::{ManualClock, ScriptedService},
+    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, Quota, RateLimiter},
+    time::Clock,
+    timeout::Timeout,
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+const CALLS: usize = 12;
+
+struct Stage {
+    clock: Clock,
+    hand: ManualClock,
+    service: ScriptedService,
+}
+
+/// All that can be seen of some calls in a row: each answer with its time, the service's view, and what the policy tells.
+fn seen<E: Clone + Debug>(
+    script: &str,
+    run: impl FnOnce(&Stage) -> (Vec<String>, Subscription<E>, String),
+) -> (Vec<String>, String, Vec<String>, String) {
+    let (clock, hand) = Clock::manual();
+    let stage = Stage { service: ScriptedService::new(script, &clock).unwrap(), clock, hand };
+    let (answers, mut events, state) = run(&stage);
+    let mut told = Vec::new();
+    while let Ok(Some(event)) = events.try_recv() {
+        told.push(format!("{event:?}"));
+    }
+    let service = &stage.service;
+    (answers, format!("{:?} {} {}", service.called_at(), service.dropped(), service.running()), told, state)
+}
+
+impl Stage {
+    /// The answers of calls in a row, 40 ms between each; a panic is an answer too.
+    fn answers<F: Future<Output: Debug>>(&self, mut call: impl FnMut() -> F) -> Vec<String> {
+        let mut one = || {
+            self.hand.advance(MS(40));
+            let answer = self.hand.block_on(std::panic::AssertUnwindSafe(call()).catch_unwind());
+            format!("{:?} {:?}", self.hand.now(), answer.map_err(|panic| panic.downcast_ref::<&str>().copied()))
+        };
+        (0..CALLS).map(|_| one()).collect()
+    }
+}
+
+/// Both ways of calling one policy.
+macro_rules! compare {
+    ($script:expr, |$stage:ident| $policy:expr, |$it:ident| $state:expr) => {{
+        let door = seen($script, |$stage| {
+            let $it = $policy;
+            let events = $it.events();
+            ($stage.answers(|| $it.call(|| $stage.service.call())), events, format!("{:?}", $state))
+        });
+        let pipeline = seen($script, |$stage| {
+            let $it = $policy;
+            let (events, pipeline) = ($it.events(), Pipeline::new().then($it.clone()));
+            ($stage.answers(|| pipeline.call(|| $stage.service.call())), events, format!("{:?}", $state))
+        });
+        prop_assert_eq!(door, pipeline);
+    }};
+}
+
+fn script() -> impl Strategy<Value = String> {
+    let step = prop::sample::select(vec![
+        "ok",
+        "ok x3",
+        "ok in 20ms",
+        "ok in 150ms",
+        "503",
+        "503 x2",
+        "503 in 30ms",
+        "503 retry-after 1s",
+        "429 retry-after 90s",
+        "reset",
+        "404",
+        "panic",
+        "panic in 10ms",
+    ]);
+    prop::collection::vec(step, 1..12).prop_map(|steps| steps.join(", "))
+}
+
+/// Keeps the panics of these scripts, hundreds of them, from the test's output.
+fn quietly() {
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        let loud = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            if panic.payload().downcast_ref() != Some(&"the script says so") {
+                loud(panic);
+            }
+        }));
+    });
+}
+
+fn standard(stage: &Stage) -> Standard {
+    let mut config = StandardConfig::default();
+    config.timeout = Some(MS(700));
+    config.rate_limit = Some(Quota::per_second(20).burst(2).into());
+    config.concurrency_limit = Some(ConcurrencyLimitConfig::of(1));
+    config.circuit_breaker = Some(CircuitBreakerConfig::default().count_window(4, 4));
+    config.attempt_timeout = Some(MS(100));
+    Standard::new(config).unwrap().with_clock(&stage.clock).with_entropy(&Entropy::from_seed(5))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn ground_a_time_out_s_door_is_a_pipeline_of_it(script in script()) {
+        quietly();
+        compare!(&script, |stage| Timeout::new(MS(100)).named("t").with_clock(&stage.clock), |timeout| timeout.limit());
+    }
+
+    #[test]
+    fn ground_a_breaker_s_door_is_a_pipeline_of_it(script in script(), slow: bool) {
+        quietly();
+        let mut config = CircuitBreakerConfig::default().count_window(4, 3).probes(2, 1.0);
+        config.open.base = MS(50);
+        if slow {
+            config.trip.slow_call = Some(MS(100));
+            config.trip.slow_call_rate = Some(0.5);
+        }
+        compare!(
+            &script,
+            |stage| CircuitBreaker::new(config).unwrap().with_clock(&stage.clock).with_entropy(&Entropy::from_seed(5)),
+            |breaker| breaker.snapshot()
+        );
+    }
+
+    #[test]
+    fn ground_a_retry_s_door_is_a_pipeline_of_it(script in script(), attempts in 1u32..5, idempotent: bool) {
+        quietly();
+        let budget = || RetryBudget::new(RetryBudgetConfig::default().ratio(0.5).min_per_second(1).window(MS(1000))).unwrap();
+        let config = RetryConfig::default().max_attempts(attempts).idempotent(idempotent).max_elapsed(MS(600));
+        compare!(
+            &script,
+            |stage| Retry::new(config).unwrap().with_clock(&stage.clock).with_entropy(&Entropy::from_seed(5)).with_budget(&budget()),
+            |retry| retry.budget().map(|budget| budget.balance(steadfast::time::Instant::from_nanos(1_500_000_000)))
+        );
+    }
+
+    #[test]
+    fn ground_the_limiters_doors_are_pipelines_of_them(script in script()) {
+        quietly();
+        compare!(
+            &script,
+            |stage| ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&stage.clock),
+            |limiter| limiter.available()
+        );
+        compare!(
+            &script,
+            |stage| RateLimiter::new(Quota::per_second(10)).unwrap().with_clock(&stage.clock),
+            |limiter| limiter.check().err().and_then(|rejected| rejected.retry_after())
+        );
+    }
+
+    /// The standard stack, plain, boxed, and with a `tracing` subscriber that wants its spans.
+    #[test]
+    fn pipeline_1_boxed_and_traced_calls_are_as_plain_ones(script in script()) {
+        quietly();
+        let by = |boxed: bool| seen(&script, |stage| {
+            let standard = standard(stage);
+            let events = standard.circuit_breaker().unwrap().events();
+            let pipeline = Pipeline::new().then(standard.clone()).classify(ScriptedService::classify);
+            let answers = if boxed {
+                let pipeline = pipeline.boxed();
+                stage.answers(|| pipeline.call(|| stage.service.call()))
+            } else {
+                stage.answers(|| pipeline.call(|| stage.service.call()))
+            };
+            let breaker = standard.circuit_breaker().unwrap().snapshot();
+            let places = standard.concurrency_limit().unwrap().available();
+            assert_eq!(places, 1, "a call that is over holds nothing, also after a panic");
+            (answers, events, format!("{breaker:?}"))
+        });
+        let plain = by(false);
+        prop_assert_eq!(&plain, &by(true));
+        let subscriber = || tracing_subscriber::registry();
+        prop_assert_eq!(&plain, &tracing::subscriber::with_default(subscriber(), || by(false)));
+        prop_assert_eq!(&plain, &tracing::subscriber::with_default(subscriber(), || by(true)));
+    }
+}

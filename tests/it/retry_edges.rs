@@ -1,0 +1,160 @@
+//! Retry, where its behaviours meet: budgets over time and under drops, rejections after failures, time-outs around it.
+use std::time::Duration;
+
+use futures::FutureExt;
+use steadfast::{
+    Cause, FailureKind, Pipeline, Verdict,
+    backoff::{BackoffConfig, Jitter},
+    call::not_idempotent,
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
+    outcome::Stop,
+    retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
+    testing::{ManualClock, ScriptedError, ScriptedService},
+    time::Clock,
+    timeout::Timeout,
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn plain() -> RetryConfig {
+    RetryConfig::default().backoff(BackoffConfig::default().jitter(Jitter::None))
+}
+
+fn stage(script: &str) -> (Clock, ManualClock, ScriptedService) {
+    let (clock, hand) = Clock::manual();
+    let service = ScriptedService::new(script, &clock).unwrap();
+    (clock, hand, service)
+}
+
+/// Retry 5, as it is in use: 10,000 requests over 100 seconds, each of which fails once, with no floor.
+#[test]
+fn retry_5_over_time_too_a_fifth_of_the_requests_is_retried_and_no_more() {
+    let (clock, hand, _) = stage("ok");
+    let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.2).min_per_second(0)).unwrap();
+    let retry =
+        Retry::new(plain()).unwrap().with_clock(&clock).with_budget(&budget).with_delays(|| [MS(0)].into_iter());
+    let mut calls = 0;
+    for _ in 0..10_000 {
+        hand.advance(MS(10));
+        let mut first = true;
+        let _ = hand.block_on(retry.call(|| {
+            calls += 1;
+            let failed = std::mem::take(&mut first);
+            async move { if failed { Err(()) } else { Ok(()) } }
+        }));
+    }
+    assert!((11_900..=12_000).contains(&calls), "{calls}");
+}
+
+#[test]
+fn retry_5_is_charged_before_the_delay_and_what_a_dropped_call_took_stays_taken() {
+    let (clock, hand, service) = stage("503");
+    let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1).window(MS(3000))).unwrap();
+    let retry = Retry::new(plain()).unwrap().with_clock(&clock).with_budget(&budget);
+    assert_eq!(budget.balance(hand.now()), 3);
+    let mut call = Box::pin(retry.call(|| service.call()));
+    assert!(call.as_mut().now_or_never().is_none());
+    assert_eq!((service.calls(), budget.balance(hand.now())), (1, 2));
+    drop(call);
+    assert_eq!((service.calls(), budget.balance(hand.now())), (1, 2));
+}
+
+#[test]
+fn retry_5_what_gives_up_for_another_reason_costs_nothing() {
+    let (clock, hand, service) = stage("503");
+    let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1)).unwrap();
+    let retry = |config| Retry::new(config).unwrap().with_clock(&clock).with_budget(&budget);
+    for config in [plain().max_attempts(1), plain().max_elapsed(MS(50)), plain().idempotent(false)] {
+        hand.block_on(retry(config).call(|| service.call())).unwrap_err();
+    }
+    let in_time = Pipeline::new().then(Timeout::new(MS(50)).with_clock(&clock)).then(retry(plain()));
+    hand.block_on(in_time.call(|| service.call())).unwrap_err();
+    assert_eq!((service.calls(), budget.balance(hand.now())), (4, 10));
+}
+
+/// Retry 4 and 8: the breaker opens between two attempts; the error is its refusal, and remembers what came before.
+#[test]
+fn retry_4_a_breaker_that_opens_under_a_retry_ends_it() {
+    let (clock, hand, service) = stage("500, 503");
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(2, 2)).unwrap().with_clock(&clock);
+    let pipeline = Pipeline::new()
+        .then(Retry::new(plain().max_attempts(9)).unwrap().with_clock(&clock))
+        .then(breaker)
+        .classify(ScriptedService::classify);
+    let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
+    assert_eq!((service.calls(), error.attempts(), error.is_rejected()), (2, 2, true));
+    assert_eq!(error.verdict(), Verdict::ignore());
+    let history = error.history().unwrap();
+    assert_eq!(
+        (history.stop, history.first_kind, history.last_kind),
+        (Stop::NotRetryable, Some(FailureKind::Server), None)
+    );
+    assert!(matches!(history.first, Some(Cause::Operation(ScriptedError::Status { status: 500, .. }))));
+    assert!(error.retry_after().is_some());
+}
+
+#[test]
+fn retry_3_a_hint_that_does_not_fit_the_deadline_or_the_total_time_fails_now() {
+    for (total, stop) in [(None, Stop::Deadline), (Some(MS(900)), Stop::TotalTime)] {
+        let (clock, hand, service) = stage("503 retry-after 1s");
+        let mut config = plain();
+        config.max_elapsed = total;
+        let pipeline = Pipeline::new()
+            .then(Timeout::new(if total.is_some() { MS(5000) } else { MS(900) }).with_clock(&clock))
+            .then(Retry::new(config).unwrap().with_clock(&clock))
+            .classify(ScriptedService::classify);
+        let start = hand.now();
+        let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
+        assert_eq!((service.calls(), hand.now(), error.history().unwrap().stop), (1, start, stop));
+        assert_eq!(error.retry_after(), Some(MS(1000)));
+    }
+}
+
+#[test]
+fn retry_3_a_wait_longer_than_the_hint_is_not_cut_by_it() {
+    let (clock, hand, service) = stage("503 retry-after 10ms, ok");
+    let pipeline =
+        Pipeline::new().then(Retry::new(plain()).unwrap().with_clock(&clock)).classify(ScriptedService::classify);
+    hand.block_on(pipeline.call(|| service.call())).unwrap();
+    assert_eq!(service.gaps(), [MS(100)]);
+}
+
+/// Retry 6: a time-out inside the retry proves nothing, whatever was to come; a refusal inside it proves that nothing was sent.
+#[test]
+fn retry_6_a_time_out_is_no_proof_and_a_refusal_is() {
+    let (clock, hand, service) = stage("hang");
+    let pipeline = Pipeline::new()
+        .then(Retry::new(plain()).unwrap().with_clock(&clock))
+        .then(Timeout::new(MS(10)).with_clock(&clock));
+    let error = hand.block_on(pipeline.call(not_idempotent(|| service.call()))).unwrap_err();
+    assert_eq!((error.attempts(), error.history().unwrap().stop), (1, Stop::NotIdempotent));
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+    breaker.force_open(MS(500));
+    let asks =
+        Pipeline::new().then(Retry::new(plain().retry_rejections(true)).unwrap().with_clock(&clock)).then(breaker);
+    assert_eq!(hand.block_on(asks.call(not_idempotent(|| async { Ok::<_, ()>(7) }))).unwrap(), 7);
+}
+
+#[test]
+fn retry_1_an_ignored_result_and_a_panic_are_not_retried() {
+    let (clock, hand, service) = stage("panic");
+    let retry = || Retry::new(plain()).unwrap().with_clock(&clock);
+    let ignoring = Pipeline::new().then(retry()).classify(|_: &Result<(), ()>| Verdict::ignore());
+    let error = hand.block_on(ignoring.call(|| async { Err(()) })).unwrap_err();
+    assert_eq!((error.attempts(), error.history().is_none(), error.verdict()), (1, true, Verdict::ignore()));
+    let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _ = hand.block_on(retry().call(|| service.call()));
+    }));
+    assert_eq!(caught.unwrap_err().downcast_ref(), Some(&"the script says so"));
+    assert_eq!((service.calls(), service.running()), (1, 0));
+}
+
+#[test]
+fn retry_2_as_many_attempts_as_a_u32_holds_neither_overflow_nor_outgrow_the_cap() {
+    let (clock, hand, service) = stage("503");
+    let config = plain().max_attempts(u32::MAX).max_elapsed(Duration::from_secs(86_400));
+    let error = hand.block_on(Retry::new(config).unwrap().with_clock(&clock).call(|| service.call())).unwrap_err();
+    assert_eq!(error.history().unwrap().stop, Stop::TotalTime);
+    assert_eq!(service.gaps().last(), Some(&config.backoff.cap));
+    assert!(service.gaps().iter().all(|gap| *gap <= config.backoff.cap));
+}
