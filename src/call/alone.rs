@@ -1,7 +1,9 @@
 //! What the doors of single policies have in common: a call with one policy around it, where every `Err` is a failure.
 //!
 //! Such a door runs the first attempt in place and gives its value straight to the caller, as a call by hand would. Only what
-//! follows an error needs the machinery of a pipeline, and only a retry goes on after one.
+//! follows an error needs the machinery of a pipeline, and only a retry goes on after one. A call that somebody traces
+//! [takes the way of a pipeline](super::call_alone) from the start, in a box: its door's future stays small.
+pub(crate) use super::traced::wanted as is_traced;
 use super::{Operation, policy::Judged};
 use crate::outcome::{CallError, Cause, Classify, ErrIsFailure, FailureKind, Rejected, TimedOut, Verdict};
 

@@ -151,7 +151,7 @@ impl AttemptInfo {
 pub(crate) struct Deadline<'a> {
     /// Nanoseconds; 0 while nobody has asked.
     at: AtomicU64,
-    /// Nanoseconds from the first question to the deadline.
+    /// Nanoseconds from the first question to an outer deadline that is nearer than this one's own.
     given: AtomicU64,
     clock: &'a Clock,
     timeout: &'a Duration,
@@ -161,7 +161,7 @@ pub(crate) struct Deadline<'a> {
 impl<'a> Deadline<'a> {
     #[inline]
     pub(crate) const fn new(clock: &'a Clock, timeout: &'a Duration, outer: CallContext<'a>) -> Self {
-        Self { at: AtomicU64::new(0), given: AtomicU64::new(0), clock, timeout, outer }
+        Self { at: AtomicU64::new(0), given: AtomicU64::new(u64::MAX), clock, timeout, outer }
     }
 
     /// The deadline: this one's or an outer one's, whichever is nearer.
@@ -170,9 +170,13 @@ impl<'a> Deadline<'a> {
         match self.at.load(Ordering::Relaxed) {
             0 => {
                 let now = self.clock.now();
-                let own = now + *self.timeout;
-                let at = self.outer.deadline().map_or(own, |outer| own.min(outer));
-                self.given.store((at - now).as_nanos() as u64, Ordering::Relaxed);
+                let mut at = now + *self.timeout;
+                if let Some(outer) = self.outer.deadline()
+                    && outer < at
+                {
+                    at = outer;
+                    self.given.store(at.as_nanos().saturating_sub(now.as_nanos()), Ordering::Relaxed);
+                }
                 self.at.store(at.as_nanos().max(1), Ordering::Relaxed);
                 at
             }

@@ -8,7 +8,7 @@ use crate::config::Name;
 
 /// Whether anybody wants spans of calls now. Without a subscriber it is one load of a static.
 #[inline]
-pub(super) fn wanted() -> bool {
+pub(crate) fn wanted() -> bool {
     tracing::enabled!(target: "steadfast::call", Level::DEBUG)
 }
 

@@ -66,12 +66,6 @@ impl<'a> Permit<'a> {
         self.running = false;
         done
     }
-
-    /// Whether a closed breaker gave it.
-    #[inline]
-    pub(super) fn is_admitted(&self) -> bool {
-        self.ticket.is_some()
-    }
 }
 
 impl Inner {

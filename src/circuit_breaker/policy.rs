@@ -12,10 +12,10 @@ use std::{
 
 use super::{
     CircuitBreakerConfig, CircuitBreakerEvent, Permit, State, WindowConfig,
-    state::{Core, Refusal, Setting},
+    state::{Core, Refusal, Setting, Ticket},
 };
 use crate::{
-    call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
+    call::{self, Attempt, CallContext, Cold, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::{Events, Subscription},
@@ -145,9 +145,9 @@ impl CircuitBreaker {
     /// The rejection, with the state's reason and the time to come back.
     #[inline]
     pub fn try_acquire(&self) -> Result<Permit<'_>, Rejected> {
-        match self.0.core.admit_closed() {
-            Some(ticket) => Ok(Permit::new(&self.0, Some(ticket))),
-            None => self.0.acquire_out_of_line(),
+        match self.0.admit() {
+            Ok(ticket) => Ok(Permit::new(&self.0, ticket)),
+            Err(refusal) => Err(self.0.rejected(refusal)),
         }
     }
 
@@ -163,7 +163,35 @@ impl CircuitBreaker {
         &self,
         operation: O,
     ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
-        self.0.alone(operation)
+        self.alone(operation)
+    }
+
+    /// A call with nothing else around it.
+    #[inline]
+    async fn alone<O: Operation>(&self, mut operation: O) -> Result<O::Output, CallError<O::Error>> {
+        if call::alone::is_traced() {
+            return Cold::new(Box::pin(call::call_alone(self, operation))).await;
+        }
+        let cx = CallContext::top(operation.is_idempotent());
+        let ticket = match self.0.admit() {
+            Ok(ticket) => ticket,
+            Err(refusal) => return Err(call::alone::refused(self.0.rejected(refusal))),
+        };
+        let mut permit = Permit::new(&self.0, ticket);
+        let result = {
+            let mut work = pin!(permit.run(|| operation.run(cx)));
+            poll_fn(|task| permit.run(|| work.as_mut().poll(task))).await
+        };
+        match result {
+            Ok(value) => {
+                permit.settle(Verdict::success());
+                Ok(value)
+            }
+            Err(error) => {
+                permit.settle_failure();
+                Err(call::alone::failed(error))
+            }
+        }
     }
 
     /// Opens it until somebody [closes](Self::close) it: it does not probe by itself.
@@ -212,22 +240,27 @@ impl CircuitBreaker {
 }
 
 impl Inner {
+    /// Asks to make a call. No ticket: it is not closed, but shadow mode lets the call pass.
+    ///
+    /// Gives what is small: a whole permit or rejection, handed over by a function, goes through memory.
     #[inline]
-    fn acquire_unhealthy(&self) -> Result<Permit<'_>, Rejected> {
+    fn admit(&self) -> Result<Option<Ticket>, Refusal> {
+        match self.core.admit_closed() {
+            Some(ticket) => Ok(Some(ticket)),
+            None => self.admit_unhealthy(),
+        }
+    }
+
+    #[inline(never)]
+    fn admit_unhealthy(&self) -> Result<Option<Ticket>, Refusal> {
         let admitted = self.core.admit(&self.set, || self.clock.now());
         if self.set.events.wanted() {
             self.tell_admission(admitted.is_err());
         }
         match admitted {
-            Ok(ticket) => Ok(Permit::new(self, Some(ticket))),
-            Err(_) if self.shadow.load(Relaxed) => Ok(Permit::new(self, None)),
-            Err(refusal) => Err(self.rejected(refusal)),
+            Err(_) if self.shadow.load(Relaxed) => Ok(None),
+            admitted => admitted.map(Some),
         }
-    }
-
-    #[inline(never)]
-    fn acquire_out_of_line(&self) -> Result<Permit<'_>, Rejected> {
-        self.acquire_unhealthy()
     }
 
     #[cold]
@@ -237,38 +270,6 @@ impl Inner {
             self.set.events.stage(self.clock.now(), || CircuitBreakerEvent::Rejected);
         }
         self.flush();
-    }
-
-    /// A call with nothing else around it.
-    #[inline]
-    async fn alone<O: Operation>(&self, mut operation: O) -> Result<O::Output, CallError<O::Error>> {
-        let cx = CallContext::top(operation.is_idempotent());
-        let mut permit = Permit::new(self, self.core.admit_closed());
-        if !permit.is_admitted() {
-            self.admit(&mut permit).map_err(call::alone::refused)?;
-        }
-        let result = {
-            let mut work = pin!(permit.run(|| operation.run(cx)));
-            poll_fn(|task| permit.run(|| work.as_mut().poll(task))).await
-        };
-        match result {
-            Ok(value) => {
-                permit.settle(Verdict::success());
-                Ok(value)
-            }
-            Err(error) => {
-                permit.settle_failure();
-                Err(call::alone::failed(error))
-            }
-        }
-    }
-
-    /// Asks a breaker that is not closed. A permit is written where the caller keeps it: handed over, it would go through
-    /// memory on the fast path too.
-    #[inline(never)]
-    fn admit<'a>(&'a self, permit: &mut Permit<'a>) -> Result<(), Rejected> {
-        *permit = self.acquire_unhealthy()?;
-        Ok(())
     }
 
     #[inline]
@@ -290,12 +291,11 @@ impl Inner {
 impl Policy for CircuitBreaker {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let mut permit = Permit::new(&self.0, self.0.core.admit_closed());
-        if !permit.is_admitted()
-            && let Err(rejected) = self.0.admit(&mut permit)
-        {
-            return inner.refuse(rejected);
-        }
+        let ticket = match self.0.admit() {
+            Ok(ticket) => ticket,
+            Err(refusal) => return inner.refuse(self.0.rejected(refusal)),
+        };
+        let mut permit = Permit::new(&self.0, ticket);
         let outcome = {
             let mut work = pin!(inner.attempt(cx));
             poll_fn(|task| permit.run(|| work.as_mut().poll(task))).await

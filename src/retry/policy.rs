@@ -10,7 +10,7 @@ use std::{
 use super::{RetryBudget, RetryConfig, RetryEvent, state::Failed};
 use crate::{
     backoff::{Backoff, Jitter},
-    call::{self, Attempt, ByMut, CallContext, Explanation, Layer, Ledger, Operation, Policy},
+    call::{self, Attempt, ByMut, CallContext, Cold, Explanation, Layer, Ledger, Operation, Policy},
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::{Events, Subscription},
@@ -119,28 +119,32 @@ impl Retry {
         &self,
         operation: O,
     ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
-        self.0.alone(operation)
+        self.alone(operation)
     }
-}
 
-impl Inner {
     /// A call with nothing else around it.
     #[inline]
     async fn alone<O: Operation>(&self, mut operation: O) -> Result<O::Output, CallError<O::Error>> {
+        if call::alone::is_traced() {
+            return Cold::new(Box::pin(call::call_alone(self, operation))).await;
+        }
+        let this = &*self.0;
         let cx = CallContext::top(operation.is_idempotent());
-        self.deposit();
+        this.deposit();
         let mut started = None;
         let first = {
             let frame = cx.retrying(1);
             let work = pin!(operation.run(frame.context()));
-            self.first(work, &mut started).await
+            this.first(work, &mut started).await
         };
         match first {
             Ok(value) => Ok(value),
-            Err(error) => boxed(self.go_on_alone(operation, error, started, cx)).await,
+            Err(error) => boxed(this.go_on_alone(operation, error, started, cx)).await,
         }
     }
+}
 
+impl Inner {
     async fn go_on_alone<O: Operation>(
         &self,
         operation: O,

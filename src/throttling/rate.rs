@@ -191,8 +191,9 @@ impl Inner {
         self.clock.now().as_nanos()
     }
 
-    /// Builds a rejection; writes nothing that another thread reads. Not marked cold: a limiter at its limit does little else.
-    #[inline(never)]
+    /// Builds a rejection; writes nothing that another thread reads. In line, so that it is built where the caller wants it:
+    /// a limiter at its limit does little else.
+    #[inline]
     fn rejected(&self, refusal: Refusal) -> Rejected {
         let (reason, wait) = match refusal {
             Refusal::TooLarge => (Reason::TooLarge, None),

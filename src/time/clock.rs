@@ -85,6 +85,7 @@ impl Clock {
     ///
     /// # Cancel safety
     /// Nothing is lost when it is dropped.
+    #[inline]
     pub fn sleep_until(&self, at: Instant) -> Sleep {
         Sleep::new(self, at)
     }

@@ -32,6 +32,7 @@ pin_project_lite::pin_project! {
     }
 }
 
+#[inline]
 #[expect(clippy::disallowed_methods, reason = "this is the one place that arms tokio's timers")]
 fn timer(at: Instant) -> tokio::time::Sleep {
     tokio::time::sleep_until(tokio_instant(at))
@@ -43,7 +44,17 @@ fn translated(clock: &Clock, at: Instant) -> Instant {
 }
 
 impl Sleep {
+    /// In line for tokio's clock alone: handed over by a function, a timer is copied once more.
+    #[inline]
     pub(super) fn new(clock: &Clock, at: Instant) -> Self {
+        match &clock.0 {
+            Kind::Tokio => Self { at, wait: Wait::Tokio { timer: timer(at) } },
+            _ => Self::on_other(clock, at),
+        }
+    }
+
+    #[inline(never)]
+    fn on_other(clock: &Clock, at: Instant) -> Self {
         let wait = match &clock.0 {
             Kind::Tokio => Wait::Tokio { timer: timer(at) },
             #[cfg(feature = "quanta")]
@@ -62,6 +73,8 @@ impl Sleep {
 
 impl Future for Sleep {
     type Output = ();
+
+    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
         // A timer may fire early: tokio's reach about two years, and a clock of another kind drifts against them.

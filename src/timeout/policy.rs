@@ -77,6 +77,9 @@ impl Timeout {
     /// A call with nothing else around it.
     #[inline]
     async fn alone<O: Operation>(&self, mut operation: O) -> Result<O::Output, CallError<O::Error>> {
+        if call::alone::is_traced() {
+            return Cold::new(Box::pin(call::call_alone(self, operation))).await;
+        }
         let cx = CallContext::top(operation.is_idempotent());
         let deadline = Deadline::new(&self.clock, &self.limit, cx);
         let frame = cx.until(&deadline);
