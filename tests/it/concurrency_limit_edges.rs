@@ -153,7 +153,7 @@ fn throttling_3_whole_calls_conserve_permits_while_it_is_resized() {
             match random.up_to(15) {
                 // A call begins; it will hang, end or panic after some polls.
                 0..6 if calls.len() < 32 => {
-                    let (limiter, mut polls, panics) = (&kinds[pick % 3], random.up_to(2), pick % 8 == 0);
+                    let (limiter, mut polls, panics) = (&kinds[pick % 3], random.up_to(2), pick.is_multiple_of(8));
                     let call = limiter.call(move || {
                         futures::future::poll_fn(move |cx| match polls {
                             0 if panics => std::panic::resume_unwind(Box::new("the operation panics")),
