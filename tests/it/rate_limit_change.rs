@@ -1,7 +1,16 @@
 //! Throttling, behaviour 1: what becomes of calls that wait when the limit changes or others leave.
-use std::{future::Future, pin::Pin, task::Context, time::Duration};
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    task::Context,
+    time::Duration,
+};
 
-use futures::task::noop_waker_ref;
+use futures::{
+    future::select,
+    stream::{FuturesOrdered, StreamExt},
+    task::noop_waker_ref,
+};
 use steadfast::{
     Pipeline, Reason, Rejected,
     testing::ManualClock,
@@ -220,6 +229,33 @@ fn throttling_1_all_or_nothing_knows_when_all_are_ready() {
         hand.advance(Duration::from_nanos(1));
         check_all(&all).unwrap();
         assert_eq!(drain(&spare), 5);
+    }
+}
+
+/// Those behind a call that leaves are woken: each comes exactly one turn earlier, though it sleeps until its old time.
+#[test]
+fn throttling_1_those_behind_are_woken_and_come_at_exact_times() {
+    for strict in [false, true] {
+        let quota = if strict { Quota::new(1, MS(100)) } else { Quota::per_second(10).burst(1) };
+        let config = RateLimitConfig::from(quota);
+        let (limiter, clock, hand) = limiter(if strict { config.strict() } else { config });
+        let start = hand.now();
+        // Each has a waker of its own. The third and the fifth give up after 150 ms.
+        let calls: FuturesOrdered<_> = (0..6)
+            .map(|i| {
+                let (limiter, clock) = (&limiter, &clock);
+                async move {
+                    if i == 2 || i == 4 {
+                        let _gives_up = select(pin!(limiter.acquire()), pin!(clock.sleep(MS(150)))).await;
+                        return None;
+                    }
+                    limiter.acquire().await;
+                    Some((clock.now() - start).as_millis())
+                }
+            })
+            .collect();
+        let came: Vec<_> = hand.block_on(calls.collect());
+        assert_eq!(came, [Some(0), Some(100), None, Some(200), None, Some(300)], "strict: {strict}");
     }
 }
 
