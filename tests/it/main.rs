@@ -9,6 +9,7 @@ mod config;
 mod config_in_code;
 mod considerations;
 mod doors;
+mod drop_doors;
 mod drops;
 mod event_senders;
 mod events;

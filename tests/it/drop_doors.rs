@@ -1,0 +1,190 @@
+//! Every async door that `drops.rs` does not go through, dropped at every await point in turn.
+use std::time::Duration;
+
+use steadfast::{
+    Pipeline,
+    call::AttemptInfo,
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
+    observe::Missed,
+    retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
+    standard::{Standard, StandardConfig},
+    testing::{ManualClock, ScriptedService, drop_at_every_await},
+    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, Quota, RateLimitConfig, RateLimiter},
+    time::Clock,
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+/// A stack in which every part is at work, and a service that keeps it busy.
+fn busy() -> (Standard, ScriptedService, ManualClock) {
+    let (clock, hand) = Clock::manual();
+    let mut config = StandardConfig::default();
+    let mut rate = RateLimitConfig::from(Quota::per_second(10).burst(2));
+    rate.max_wait = MS(10_000);
+    config.timeout = Some(MS(60_000));
+    config.rate_limit = Some(rate);
+    config.concurrency_limit = Some(ConcurrencyLimitConfig::of(2).queue(2, MS(10_000)));
+    config.circuit_breaker = Some(CircuitBreakerConfig::default().count_window(1000, 1000));
+    config.attempt_timeout = Some(MS(50));
+    let service = ScriptedService::new("503 in 10ms, hang, ok in 20ms", &clock).unwrap();
+    (Standard::new(config).unwrap().with_clock(&clock), service, hand)
+}
+
+/// Nothing is held, and what the breaker counts is what ended by itself or by a time-out, never what was dropped.
+fn conserved(stack: &Standard, service: &ScriptedService) {
+    let limiter = stack.concurrency_limit().unwrap();
+    assert_eq!((limiter.available(), limiter.waiting(), service.running()), (2, 0, 0));
+    let breaker = stack.circuit_breaker().unwrap().snapshot();
+    assert_eq!(breaker.state, State::Closed);
+    assert!(breaker.calls as usize <= service.calls());
+}
+
+#[test]
+fn ground_a_boxed_pipeline_gives_everything_back() {
+    let (stack, service, hand) = busy();
+    let pipeline = Pipeline::new().then(stack.clone()).classify(ScriptedService::classify).boxed();
+    let polls = drop_at_every_await(&hand, || pipeline.call(|| service.call()), |_| conserved(&stack, &service));
+    assert!(polls >= 2, "{polls}");
+}
+
+#[test]
+fn ground_a_traced_pipeline_gives_everything_back() {
+    let (stack, service, hand) = busy();
+    let pipeline = Pipeline::new().then(stack.clone()).classify(ScriptedService::classify);
+    let polls = tracing::subscriber::with_default(tracing_subscriber::registry(), || {
+        drop_at_every_await(&hand, || pipeline.call(|| service.call()), |_| conserved(&stack, &service))
+    });
+    assert!(polls >= 2, "{polls}");
+}
+
+#[test]
+fn ground_the_doors_that_tell_and_take_the_attempt_give_everything_back() {
+    let (stack, service, hand) = busy();
+    let pipeline = Pipeline::new().then(stack.clone()).classify(ScriptedService::classify);
+    drop_at_every_await(&hand, || pipeline.call_with(|_| service.call()), |_| conserved(&stack, &service));
+    let (stack, service, hand) = busy();
+    let pipeline = Pipeline::new().then(stack.clone()).classify(ScriptedService::classify);
+    let within = || pipeline.call_within(AttemptInfo::with_deadline(hand.now() + MS(45)), || service.call());
+    drop_at_every_await(&hand, within, |_| conserved(&stack, &service));
+}
+
+/// Three calls at once for two places: dropped at any point, all three leave nothing behind.
+#[test]
+fn ground_calls_that_wait_for_each_other_give_everything_back() {
+    let (stack, service, hand) = busy();
+    let pipeline = Pipeline::new().then(stack.clone()).classify(ScriptedService::classify);
+    let three = || async {
+        let call = || pipeline.call(|| service.call());
+        futures::join!(call(), call(), call())
+    };
+    let polls = drop_at_every_await(&hand, three, |_| conserved(&stack, &service));
+    assert!(polls > 4, "{polls}");
+    assert_eq!(service.most_running(), 2);
+}
+
+#[test]
+fn ground_several_permits_waited_for_are_given_back() {
+    for config in [Quota::per_second(10).burst(5).into(), RateLimitConfig::from(Quota::per_second(5)).strict()] {
+        let (clock, hand) = Clock::manual();
+        let limiter = RateLimiter::new(config).unwrap().with_clock(&clock);
+        limiter.check_n(5).unwrap();
+        let before = limiter.check().unwrap_err().retry_after();
+        let polls = drop_at_every_await(
+            &hand,
+            || limiter.acquire_n(3, MS(60_000)),
+            |polls| {
+                if polls < 2 {
+                    assert_eq!(limiter.check().unwrap_err().retry_after(), before, "no turn is kept by a dropped call");
+                }
+            },
+        );
+        assert_eq!(polls, 2);
+    }
+}
+
+#[test]
+fn ground_a_heavy_call_that_waits_lets_light_ones_by_when_it_is_dropped() {
+    let (clock, hand) = Clock::manual();
+    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(3).queue(4, MS(1000))).unwrap().with_clock(&clock);
+    let taken = limiter.try_acquire().unwrap();
+    let heavy = limiter.weighing(3);
+    let polls = drop_at_every_await(
+        &hand,
+        || heavy.acquire(),
+        |_| {
+            assert_eq!((limiter.available(), limiter.waiting()), (2, 0));
+            assert!(limiter.try_acquire().is_ok(), "the mark of those that wait is gone with the last of them");
+        },
+    );
+    assert_eq!(polls, 2);
+    drop(taken);
+}
+
+/// A place that is granted in the moment in which its call is dropped goes to the next.
+#[test]
+fn ground_a_place_granted_to_a_dropped_call_goes_to_the_next() {
+    let (clock, hand) = Clock::manual();
+    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(4, MS(1000))).unwrap().with_clock(&clock);
+    let taken = limiter.try_acquire().unwrap();
+    hand.block_on(async {
+        let (mut first, mut second) = (Box::pin(limiter.acquire()), Box::pin(limiter.acquire()));
+        assert!(futures::poll!(&mut first).is_pending() && futures::poll!(&mut second).is_pending());
+        drop(taken); // granted to the first, which has not looked yet
+        drop(first);
+        assert_eq!(limiter.waiting(), 0);
+        drop(second.await.unwrap());
+    });
+    assert_eq!((limiter.available(), limiter.waiting()), (1, 0));
+}
+
+#[test]
+fn ground_a_probe_under_a_retry_gives_its_place_back() {
+    let (clock, hand) = Clock::manual();
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().probes(1, 1.0)).unwrap().with_clock(&clock);
+    breaker.force_open(MS(1));
+    hand.advance(MS(1));
+    let service = ScriptedService::new("ok in 10ms", &clock).unwrap();
+    let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
+    let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock).with_budget(&budget);
+    let pipeline = Pipeline::new().then(retry).then(breaker.clone());
+    let full = budget.balance(hand.now());
+    drop_at_every_await(
+        &hand,
+        || pipeline.call(|| service.call()),
+        |polls| {
+            assert!(budget.balance(hand.now()) >= full, "nothing was retried");
+            if polls == 1 {
+                assert_eq!(breaker.state(), State::HalfOpen);
+                assert!(breaker.try_acquire().is_ok());
+            }
+        },
+    );
+    assert_eq!(breaker.state(), State::Closed);
+}
+
+#[test]
+fn ground_a_listener_s_wait_dropped_at_any_point_loses_no_event() {
+    let (clock, hand) = Clock::manual();
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+    let events = std::cell::RefCell::new(breaker.events());
+    let numbers = std::cell::RefCell::new(Vec::new());
+    drop_at_every_await(
+        &hand,
+        || async {
+            let mut events = events.borrow_mut();
+            let listens = async { numbers.borrow_mut().push(events.recv().await.unwrap().number) };
+            let happens = async {
+                clock.sleep(MS(1)).await;
+                breaker.isolate();
+            };
+            futures::join!(listens, happens);
+        },
+        |_| {},
+    );
+    drop(breaker);
+    while let Ok(Some(event)) = events.borrow_mut().try_recv() {
+        numbers.borrow_mut().push(event.number);
+    }
+    assert_eq!(*numbers.borrow(), [1, 2], "both isolations, of which one came as its listener was dropped");
+    assert_eq!(events.borrow_mut().try_recv(), Err(Missed::Closed));
+}
