@@ -11,6 +11,7 @@ use steadfast::{
     Pipeline,
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
+    standard::{Standard, StandardConfig},
     throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, KeyedRateLimiter, Quota, RateLimiter},
     timeout::Timeout,
 };
@@ -43,6 +44,38 @@ fn ground_a_call_that_succeeds_allocates_nothing() {
         .then(breaker)
         .then(Timeout::new(Duration::from_secs(1)));
     assert_eq!(allocations(|| assert!(now(pipeline.call(|| async { Ok::<_, ()>(1) })).is_ok())), 0);
+}
+
+#[test]
+fn ground_nor_does_one_through_a_policy_s_own_door() {
+    async fn works() -> Result<u8, ()> {
+        Ok(1)
+    }
+    let timeout = Timeout::new(Duration::from_secs(2));
+    let retry = Retry::new(RetryConfig::default()).unwrap();
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
+    let rate = RateLimiter::new(PLENTY).unwrap();
+    let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::default()).unwrap();
+    assert_eq!(allocations(|| assert!(now(timeout.call(works)).is_ok())), 0);
+    assert_eq!(allocations(|| assert!(now(retry.call(works)).is_ok())), 0);
+    assert_eq!(allocations(|| assert!(now(breaker.call(works)).is_ok())), 0);
+    assert_eq!(allocations(|| assert!(now(rate.call(works)).is_ok())), 0);
+    assert_eq!(allocations(|| assert!(now(places.call(works)).is_ok())), 0);
+    assert_eq!(allocations(|| drop(places.try_acquire().unwrap())), 0);
+    assert_eq!(allocations(|| drop(now(places.acquire()).unwrap())), 0);
+    assert_eq!(allocations(|| breaker.try_acquire().unwrap().record(steadfast::Verdict::success())), 0);
+}
+
+#[test]
+fn ground_nor_does_one_through_the_standard_stack() {
+    let calls = Standard::new(StandardConfig::default()).unwrap().into_pipeline();
+    assert_eq!(allocations(|| assert!(now(calls.call_with(|_| async { Ok::<_, ()>(1) })).is_ok())), 0);
+}
+
+#[test]
+fn pipeline_1_a_boxed_one_costs_two_allocations_a_call() {
+    let calls = Pipeline::new().then(Timeout::new(Duration::from_secs(2))).boxed::<u8, ()>();
+    assert_eq!(allocations(|| assert!(now(calls.call(|| async { Ok(1) })).is_ok())), 2 * 100);
 }
 
 #[test]
