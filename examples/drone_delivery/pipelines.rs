@@ -37,7 +37,7 @@ impl Protection {
     }
 
     fn new(service: Service, args: &Args, entropy: &Entropy) -> Result<Self, ConfigError> {
-        let bare = Pipeline::new().named(service.as_str()).classify(classify as fn(&_) -> _);
+        let bare = Pipeline::new().named(service.as_str()).classify(classify);
         if args.unprotected {
             return Ok(Self { pipeline: bare.boxed(), breaker: None });
         }
@@ -64,14 +64,11 @@ impl Protection {
                     .with_entropy(entropy)
                     .with_budget(&RetryBudget::new(RetryBudgetConfig::default())?),
             )
-            .then(breaker.clone());
-        let attempt = Timeout::new(Duration::from_millis(300)).named("attempt");
-        // Inside the breaker: a call that it rejects takes no turn from one that it lets through.
-        let pipeline = match pace(args)? {
-            Some(pace) => pipeline.then(pace.named(service.as_str())).then(attempt).boxed(),
-            None => pipeline.then(attempt).boxed(),
-        };
-        Ok(Self { pipeline, breaker: Some(breaker) })
+            .then(breaker.clone())
+            // Inside the breaker: a call that it rejects takes no turn from one that it lets through.
+            .then(pace(args)?.map(|pace| pace.named(service.as_str())))
+            .then(Timeout::new(Duration::from_millis(300)).named("attempt"));
+        Ok(Self { pipeline: pipeline.boxed(), breaker: Some(breaker) })
     }
 }
 
