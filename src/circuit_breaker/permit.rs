@@ -81,8 +81,7 @@ impl Inner {
             _ => false,
         };
         if failure.is_none() && !slow {
-            self.core.success(&self.set, ticket, || self.clock.now());
-            if ticket.probe {
+            if self.core.success(&self.set, ticket, || self.clock.now()) {
                 self.flush();
             }
             return;

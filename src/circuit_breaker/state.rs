@@ -174,14 +174,18 @@ impl Core {
         }
     }
 
-    /// Records a success that was not slow.
+    /// Records a success that was not slow. True if it may have changed the state.
     #[inline]
-    pub(super) fn success(&self, set: &Setting, ticket: Ticket, now: impl Fn() -> Instant) {
+    pub(super) fn success(&self, set: &Setting, ticket: Ticket, now: impl Fn() -> Instant) -> bool {
         if ticket.probe {
             self.probed(set, ticket, true, None, now());
+            true
         } else if self.tally.success(&self.word, &set.config, ticket.generation, &now) {
             // The outcomes before it are bad enough, and it brought the window to where they are judged.
             self.judge(set, ticket, None, &now);
+            true
+        } else {
+            false
         }
     }
 

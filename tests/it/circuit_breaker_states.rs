@@ -289,3 +289,17 @@ fn a_rejection_by_an_inner_policy_is_ignored_by_an_outer_breaker() {
     assert!(hand.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap_err().is_rejected());
     assert_eq!((outer.state(), outer.snapshot().calls), (State::Closed, 0));
 }
+
+/// The event of an opening that a success brought about was once kept until the next one.
+#[test]
+fn breaker_2_an_opening_at_a_success_is_told_at_once() {
+    let config = CircuitBreakerConfig::default().trip(TripConfig::default().failure_rate(0.5));
+    for config in [config.count_window(10, 3), config.time_window(S(10), 10, 3)] {
+        let (breaker, _hand) = breaker(config);
+        let mut events = breaker.events();
+        record(&breaker, FAILED, 2);
+        record(&breaker, OK, 1);
+        let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|e| e.what).collect();
+        assert!(matches!(told.last(), Some(CircuitBreakerEvent::Opened { .. })), "{told:?}");
+    }
+}
