@@ -163,6 +163,7 @@ fn ground_a_probe_under_a_retry_gives_its_place_back() {
 }
 
 #[test]
+#[expect(clippy::await_holding_refcell_ref, reason = "one future at a time borrows, and is dropped before the next")]
 fn ground_a_listener_s_wait_dropped_at_any_point_loses_no_event() {
     let (clock, hand) = Clock::manual();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
