@@ -93,7 +93,11 @@ impl<T, E> Kept<T, E> {
         )));
         let history = past.take().and_then(|past| {
             let Past { first, first_kind, stopped } = *past;
-            let (stop, elapsed) = stopped?;
+            let cut_short = || match &cause {
+                Cause::TimedOut(timed_out) => Some((Stop::CutShort, timed_out.after)),
+                Cause::Operation(_) | Cause::Rejected(_) => None,
+            };
+            let (stop, elapsed) = stopped.or_else(cut_short)?;
             Some(Box::new(History { first, first_kind, last_kind: verdict.kind(), elapsed, stop }))
         });
         CallError::new(cause, *verdict, self.attempts, history)
@@ -130,7 +134,8 @@ impl<T: Send, E: Send> Ledger for Kept<T, E> {
         self.value = None;
         let first = self.bad.cause.take();
         let first_kind = self.bad.verdict.kind();
-        self.bad.past.get_or_insert_with(|| Box::new(Past { first, first_kind, stopped: None }));
+        let past = self.bad.past.get_or_insert_with(|| Box::new(Past { first, first_kind, stopped: None }));
+        past.stopped = None; // an inner retry's word on the attempt that is over
     }
 
     fn gave_up(&mut self, stop: Stop, elapsed: Duration) {

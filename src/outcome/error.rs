@@ -85,6 +85,8 @@ pub enum Stop {
     BackoffEnded,
     /// An outer retry is at work: this one leaves the attempts to it.
     Nested,
+    /// A time-out around the retry ended it.
+    CutShort,
 }
 
 impl fmt::Display for Stop {
@@ -100,6 +102,7 @@ impl fmt::Display for Stop {
             Self::Budget => "retry budget empty",
             Self::BackoffEnded => "back-off ended",
             Self::Nested => "left to the outer retry",
+            Self::CutShort => "cut short by a time-out around it",
         })
     }
 }
@@ -200,6 +203,8 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.cause.fmt(f)?;
         match &self.history {
+            // The time-out has said it already.
+            Some(h) if h.stop == Stop::CutShort => Ok(()),
             Some(h) if self.attempts > 1 => {
                 write!(f, " (after {} attempts in {:?}: {})", self.attempts, h.elapsed, h.stop)
             }

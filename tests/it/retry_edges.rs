@@ -158,3 +158,29 @@ fn retry_2_as_many_attempts_as_a_u32_holds_neither_overflow_nor_outgrow_the_cap(
     assert_eq!(service.gaps().last(), Some(&config.backoff.cap));
     assert!(service.gaps().iter().all(|gap| *gap <= config.backoff.cap));
 }
+
+/// Retry 8: a time-out around the retry threw away what had gone before: nobody learned why it had been retried.
+#[test]
+fn retry_8_a_call_that_a_time_out_cuts_short_keeps_its_first_cause() {
+    let (clock, hand, service) = stage("500, hang");
+    for nested in [false, true] {
+        let retry = |config: RetryConfig| Retry::new(config.retry_nested(true)).unwrap().with_clock(&clock);
+        let inner = nested.then(|| retry(plain().max_attempts(2)));
+        let pipeline = Pipeline::new()
+            .then(Timeout::new(MS(700)).with_clock(&clock))
+            .then(retry(plain()))
+            .then(inner)
+            .classify(ScriptedService::classify);
+        let service = ScriptedService::new("500, 503, hang", &clock).unwrap();
+        let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
+        let history = error.history().unwrap();
+        assert_eq!((error.is_timed_out(), error.attempts(), history.stop), (true, 3, Stop::CutShort));
+        assert!(matches!(history.first, Some(Cause::Operation(ScriptedError::Status { status: 500, .. }))));
+        assert_eq!((history.first_kind, history.last_kind), (Some(FailureKind::Server), Some(FailureKind::Timeout)));
+        assert_eq!((history.elapsed, error.to_string().as_str()), (MS(700), "timed out after 700ms"));
+    }
+    // A time-out of the only attempt has no history.
+    let alone = Pipeline::new().then(Timeout::new(MS(700)).with_clock(&clock)).then(Retry::new(plain()).unwrap());
+    hand.block_on(service.call()).unwrap_err();
+    assert!(hand.block_on(alone.call(|| service.call())).unwrap_err().history().is_none());
+}
