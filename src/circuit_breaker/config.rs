@@ -32,7 +32,7 @@ pub struct CircuitBreakerConfig {
     /// What opens it. A failure rate of one half by default. A document that gives this table gives all the rules.
     pub trip: TripConfig,
     /// The kinds that count as failures; the others count as successes, for they are answers. By default all but `client`
-    /// and `cancelled`.
+    /// and `cancelled`. A panic in the operation counts as a failure in any case.
     pub failures: KindSet,
     /// How long it stays open.
     pub open: OpenConfig,

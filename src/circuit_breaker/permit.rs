@@ -113,15 +113,13 @@ impl Inner {
             (Some(started), Some(limit)) => self.clock.now() - started >= limit,
             _ => false,
         };
-        if panicked {
-            self.record(ticket, None, Verdict::failure(FailureKind::Panic));
-        } else if late {
-            // Counted because the setting says so, whatever the set of kinds.
-            let kind = FailureKind::Cancelled;
-            self.record_bad(ticket, Some((kind, kind.default_weight())), false, Hint::None);
-        } else {
-            self.core.ignore(ticket);
-        }
+        // Counted whatever the set of kinds: a panic is no answer, and a drop is counted because another setting says so.
+        let kind = match (panicked, late) {
+            (true, _) => FailureKind::Panic,
+            (false, true) => FailureKind::Cancelled,
+            (false, false) => return self.core.ignore(ticket),
+        };
+        self.record_bad(ticket, Some((kind, kind.default_weight())), false, Hint::None);
     }
 }
 

@@ -303,3 +303,12 @@ fn breaker_2_an_opening_at_a_success_is_told_at_once() {
         assert!(matches!(told.last(), Some(CircuitBreakerEvent::Opened { .. })), "{told:?}");
     }
 }
+
+/// With a set of kinds that did not name it, a panic was once an answer, and closed a half-open breaker.
+#[test]
+fn ground_a_panic_is_a_failure_whatever_the_set_of_kinds() {
+    let (breaker, hand) = ready(probes(1, 1.0).failures(KindSet::of(&[FailureKind::Timeout])));
+    let panics = breaker.call(|| async { if true { panic!("boom") } else { Ok::<(), ()>(()) } });
+    assert!(hand.block_on(AssertUnwindSafe(panics).catch_unwind()).is_err());
+    assert_eq!(breaker.state(), State::Open);
+}
