@@ -42,6 +42,8 @@
 //! | [`circuit_breaker`] | not asking a service that fails |
 //! | [`throttling`] | how often, and how much at once; keyed by tenant |
 //! | [`standard`] | the ready-made stack from one document |
+//! | [`store`], [`queue`], [`lease`], [`notify`] | the ports behind which patterns keep their state, each with a real one in memory |
+//! | [`port`] | what the ports share: the error that says what to do, what a backend can do, the fencing token |
 //! | [`outcome`] | the verdict that all policies read, and the one flat error |
 //! | [`backoff`], [`entropy`], [`time`], [`config`], [`observe`] | delays, randomness, clocks, settings, events |
 //!
@@ -68,10 +70,15 @@ pub mod call;
 pub mod circuit_breaker;
 pub mod config;
 pub mod entropy;
+pub mod lease;
+pub mod notify;
 pub mod observe;
 pub mod outcome;
+pub mod port;
+pub mod queue;
 pub mod retry;
 pub mod standard;
+pub mod store;
 mod striped;
 mod sync;
 #[cfg(feature = "testing")]

@@ -12,7 +12,11 @@ const FLOORS: &[&[&str]] = &[
     &["sync", "time", "entropy"],
     &["config", "striped"],
     &["outcome", "backoff", "window", "observe"],
-    // The call seam.
+    // The ports, and first what they share. A lease can be kept in any store.
+    &["port"],
+    &["store", "queue", "notify"],
+    &["lease"],
+    // The call seam; and the backends, which implement the ports and know no pattern.
     &["call"],
     // The patterns: none of them imports another.
     &["timeout", "retry", "circuit_breaker", "throttling"],

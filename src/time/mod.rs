@@ -16,9 +16,11 @@ mod clock;
 mod instant;
 mod manual;
 mod sleep;
+mod timestamp;
 
 pub use clock::{Clock, TimeSource};
 pub use instant::Instant;
 pub(crate) use instant::nanos;
 pub use manual::ManualClock;
 pub use sleep::Sleep;
+pub use timestamp::Timestamp;

@@ -1,0 +1,252 @@
+//! The store in this process's memory: a real one, with versions, batches, fences and times to live.
+use std::{
+    collections::BTreeMap,
+    fmt,
+    ops::Bound,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use bytes::Bytes;
+
+use super::{
+    Continuation, DeleteOptions, Key, Order, Page, PutOptions, Record, Row, Scan, Store, StoreError, Version, Write,
+};
+use crate::{
+    port::{BoxFuture, Capabilities, Capability, FencingToken},
+    time::{Clock, Instant},
+};
+
+/// A store in this process's memory. For tests, and for state that may go with the process.
+///
+/// A clone shares the records. Every operation is done by the time its future is first polled.
+#[derive(Clone, Default)]
+pub struct InMemoryStore {
+    shared: Arc<Mutex<State>>,
+    clock: Clock,
+}
+
+#[derive(Default)]
+struct State {
+    partitions: BTreeMap<String, BTreeMap<String, Entry>>,
+    /// The highest token of each key that was ever written with one.
+    fences: BTreeMap<(String, String), FencingToken>,
+    /// One counter for all keys: so versions grow, also across deletion.
+    writes: u64,
+}
+
+struct Entry {
+    value: Bytes,
+    version: Version,
+    ends: Option<Instant>,
+}
+
+impl Entry {
+    fn is_live(&self, now: Instant) -> bool {
+        self.ends.is_none_or(|ends| now < ends)
+    }
+}
+
+const CAN: Capabilities = Capabilities::of(
+    "memory",
+    &[
+        Capability::Linearizable,
+        Capability::AtomicBatch,
+        Capability::OrderedVersions,
+        Capability::Fencing,
+        Capability::TimeToLive,
+    ],
+)
+.largest_value(64 << 20)
+.largest_batch(1000)
+.largest_key(1024);
+
+impl InMemoryStore {
+    /// An empty store.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads the time for records that end from this clock. tokio's by default.
+    #[must_use]
+    pub fn with_clock(mut self, clock: &Clock) -> Self {
+        self.clock = clock.clone();
+        self
+    }
+
+    /// Every record that is there now, by partition and row: for tests to look at.
+    pub fn records(&self) -> BTreeMap<(String, String), Record> {
+        let (state, now) = (self.state(), self.clock.now());
+        let rows = state.partitions.iter().flat_map(|(p, rows)| rows.iter().map(move |(row, entry)| (p, row, entry)));
+        rows.filter(|(.., entry)| entry.is_live(now))
+            .map(|(p, row, entry)| ((p.clone(), row.clone()), entry.record()))
+            .collect()
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn write(&self, partition: &str, writes: Vec<Write>) -> Result<Vec<Applied>, StoreError> {
+        let now = self.clock.now();
+        let mut state = self.state();
+        for (i, write) in writes.iter().enumerate() {
+            state.check(partition, write, now).map_err(|e| e.of_write(i))?;
+        }
+        Ok(writes.into_iter().map(|write| state.apply(partition, write, now)).collect())
+    }
+}
+
+/// What a write did.
+enum Applied {
+    Put(Version),
+    Deleted(bool),
+}
+
+impl Entry {
+    fn record(&self) -> Record {
+        Record { value: self.value.clone(), version: self.version }
+    }
+}
+
+impl State {
+    /// The record, and with it whatever of its partition's table has ended.
+    fn live(&self, partition: &str, row: &str, now: Instant) -> Option<&Entry> {
+        self.partitions.get(partition)?.get(row).filter(|entry| entry.is_live(now))
+    }
+
+    fn check(&self, partition: &str, write: &Write, now: Instant) -> Result<(), StoreError> {
+        let fence = self.fences.get(&(partition.to_owned(), write.row().to_owned()));
+        if let (Some(token), Some(&highest)) = (write.fence(), fence)
+            && token < highest
+        {
+            return Err(StoreError::Fenced { write: 0, highest });
+        }
+        write.when().check(self.live(partition, write.row(), now).map(|entry| entry.version))
+    }
+
+    fn apply(&mut self, partition: &str, write: Write, now: Instant) -> Applied {
+        if let Some(token) = write.fence() {
+            self.fences.insert((partition.to_owned(), write.row().to_owned()), token);
+        }
+        match write {
+            Write::Put { row, value, options } => {
+                self.writes += 1;
+                let version = Version::new(self.writes);
+                let entry = Entry { value, version, ends: options.ttl.map(|ttl: Duration| now + ttl) };
+                self.partitions.entry(partition.to_owned()).or_default().insert(row, entry);
+                Applied::Put(version)
+            }
+            Write::Delete { row, .. } => {
+                let Some(rows) = self.partitions.get_mut(partition) else { return Applied::Deleted(false) };
+                let was_live = rows.remove(&row).is_some_and(|entry| entry.is_live(now));
+                if rows.is_empty() {
+                    self.partitions.remove(partition);
+                }
+                Applied::Deleted(was_live)
+            }
+        }
+    }
+
+    fn page(&mut self, scan: &Scan, limit: usize, now: Instant) -> Page {
+        let Some(rows) = self.partitions.get_mut(&scan.partition) else { return Page::default() };
+        // Whoever scans pays for what has ended, so that what nobody reads by name does not pile up.
+        rows.retain(|_, entry| entry.is_live(now));
+        let (from, to) = scan.bounds();
+        let to = to.as_ref().map(String::as_str);
+        if is_empty(from, to) {
+            return Page::default();
+        }
+        let row = |(row, entry): (&String, &Entry)| Row {
+            row: row.clone(),
+            value: entry.value.clone(),
+            version: entry.version,
+        };
+        let range = rows.range::<str, _>((from, to)).map(row);
+        let mut found: Vec<Row> = match scan.order {
+            Order::Ascending => range.take(limit + 1).collect(),
+            Order::Descending => range.rev().take(limit + 1).collect(),
+        };
+        let more = found.len() > limit;
+        found.truncate(limit);
+        let next = found.last().filter(|_| more).map(|last| Continuation::behind(&*last.row));
+        Page { rows: found, next }
+    }
+}
+
+/// Whether no row lies between; a `BTreeMap` panics at such a range.
+fn is_empty(from: Bound<&str>, to: Bound<&str>) -> bool {
+    match (from, to) {
+        (Bound::Included(from), Bound::Included(to)) => from > to,
+        (Bound::Included(from) | Bound::Excluded(from), Bound::Included(to) | Bound::Excluded(to)) => from >= to,
+        _ => false,
+    }
+}
+
+impl Store for InMemoryStore {
+    fn capabilities(&self) -> Capabilities {
+        CAN
+    }
+
+    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move {
+            key.check(&CAN)?;
+            let now = self.clock.now();
+            Ok(self.state().live(key.partition, key.row, now).map(Entry::record))
+        })
+    }
+
+    fn put<'a>(
+        &'a self,
+        key: Key<'a>,
+        value: Bytes,
+        options: PutOptions,
+    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+        Box::pin(async move {
+            let versions = self.batch(key.partition, vec![Write::put(key.row, value, options)]).await?;
+            // One put, one version.
+            Ok(versions.into_iter().flatten().next().unwrap_or(Version::new(0)))
+        })
+    }
+
+    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            let write = Write::delete(key.row, options);
+            key.check(&CAN)?;
+            write.check(&CAN)?;
+            let applied = self.write(key.partition, vec![write])?;
+            Ok(matches!(applied[..], [Applied::Deleted(true)]))
+        })
+    }
+
+    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
+        Box::pin(async move {
+            scan.check(&CAN)?;
+            let now = self.clock.now();
+            Ok(self.state().page(scan, scan.limit.min(CAN.max_batch()), now))
+        })
+    }
+
+    fn batch<'a>(
+        &'a self,
+        partition: &'a str,
+        writes: Vec<Write>,
+    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+        Box::pin(async move {
+            Write::check_batch(partition, &writes, &CAN)?;
+            let applied = self.write(partition, writes)?;
+            let version = |applied| match applied {
+                Applied::Put(version) => Some(version),
+                Applied::Deleted(_) => None,
+            };
+            Ok(applied.into_iter().map(version).collect())
+        })
+    }
+}
+
+impl fmt::Debug for InMemoryStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let records: usize = self.state().partitions.values().map(BTreeMap::len).sum();
+        f.debug_struct("InMemoryStore").field("records", &records).finish()
+    }
+}
