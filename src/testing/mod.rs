@@ -13,6 +13,7 @@
 //! assert_eq!(hand.block_on(pipeline.call(|| service.call())).unwrap(), 200);
 //! assert_eq!(service.calls(), 3);
 //! ```
+pub mod conformance;
 mod drops;
 mod scripted;
 

@@ -1,0 +1,3 @@
+//! The public conformance suites, over every backend.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+mod memory;
