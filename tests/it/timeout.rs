@@ -208,3 +208,22 @@ fn it_tells_when_it_fires() {
     assert_eq!((event.number, event.source.unwrap().as_str()), (1, "db"));
     assert_eq!(event.what, TimeoutEvent::TimedOut { after: MS(10) });
 }
+
+#[test]
+fn timeout_1_of_two_deadlines_the_nearer_counts_whichever_stands_outside() {
+    let (clock, hand) = Clock::manual();
+    let timeout = |ms| Timeout::new(MS(ms)).with_clock(&clock);
+    let remaining = |outer, inner| {
+        let pipeline = Pipeline::new().then(timeout(outer)).then(timeout(inner));
+        let now = hand.now();
+        hand.block_on(pipeline.call_with(|attempt| async move { Ok::<_, ()>(attempt.remaining(now)) })).unwrap()
+    };
+    assert_eq!((remaining(5000, 300), remaining(300, 5000)), (Some(MS(300)), Some(MS(300))));
+    let from_outside = AttemptInfo::with_deadline(hand.now() + MS(50));
+    let (timeout, start) = (timeout(5000), hand.now());
+    let retry =
+        Retry::new(RetryConfig::default()).unwrap().with_clock(&clock).with_delays(|| std::iter::repeat(MS(60)));
+    let pipeline = Pipeline::new().then(timeout).then(retry);
+    let error = hand.block_on(pipeline.call_within(from_outside, || async { Err::<(), _>(()) })).unwrap_err();
+    assert_eq!((error.attempts(), hand.now()), (1, start));
+}
