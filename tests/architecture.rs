@@ -67,11 +67,11 @@ fn floor(room: &str) -> Option<usize> {
 }
 
 /// Every path that a piece of code names after `root::`, with groups spelt out: `root::{a::{b, c}, d}` gives `a::b`, `a::c` and
-/// `d`.
+/// `d`. What a macro names by `$crate` is its user's, and goes by the front door.
 fn paths(code: &str, root: &str) -> Vec<String> {
     let mut paths = Vec::new();
     for (at, found) in code.match_indices(&format!("{root}::")) {
-        if !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_') {
+        if !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_' || c == '$') {
             spell_out(&code[at + found.len()..], String::new(), &mut paths);
         }
     }

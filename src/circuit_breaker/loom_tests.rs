@@ -5,10 +5,15 @@ use loom::{sync::Arc, thread};
 
 use super::{
     CircuitBreakerConfig, State, TripConfig,
-    state::{Core, Setting, Ticket},
+    state::{Core, Refusal, Setting, Ticket},
     tally::Mark,
 };
-use crate::{entropy::Entropy, observe::Events, outcome::FailureKind, time::Instant};
+use crate::{
+    entropy::Entropy,
+    observe::Events,
+    outcome::{FailureKind, TripRule},
+    time::Instant,
+};
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
 
@@ -120,11 +125,98 @@ fn loom_breaker_no_trip_is_missed() {
         both(&breaker, Breaker::fail, Breaker::fail);
         assert_eq!(breaker.state(), State::Open);
     });
-    // A failure and a success are one half of two calls, whichever of them makes it two.
+    // A failure and a success are one half of two calls, whichever of them makes it two; also over a time.
+    for config in [rate(4, 2, 0.5), rate(4, 2, 0.5).time_window(Duration::from_secs(10), 10, 2)] {
+        loom::model(move || {
+            let breaker = Breaker::new(config);
+            both(&breaker, Breaker::fail, Breaker::succeed);
+            assert_eq!(breaker.state(), State::Open);
+        });
+    }
+}
+
+/// A record is judged over the window that it makes, not over one that others have changed before the judgement. (It once was.)
+#[test]
+fn loom_breaker_each_record_is_judged_by_itself() {
+    // The first of the two successes makes it one of two.
     loom::model(|| {
         let breaker = Breaker::new(rate(4, 2, 0.5));
-        both(&breaker, Breaker::fail, Breaker::succeed);
+        breaker.fail();
+        both(&breaker, Breaker::succeed, Breaker::succeed);
         assert_eq!(breaker.state(), State::Open);
+    });
+    // "success, failure, success, success": a failure next makes it two of four; a success next pushes nothing bad out, but a
+    // failure after it does.
+    loom::model(|| {
+        let breaker = Breaker::new(rate(4, 4, 0.5));
+        breaker.succeed();
+        breaker.fail();
+        (0..2).for_each(|_| breaker.succeed());
+        both(&breaker, Breaker::fail, Breaker::succeed);
+        if breaker.state() == State::Closed {
+            // So the success was first, and this makes "success, failure, success, success" again.
+            (0..2).for_each(|_| breaker.succeed());
+            breaker.fail();
+        }
+        assert_eq!(breaker.state(), State::Open);
+    });
+    // Three in a row, or one in a row after the success.
+    loom::model(|| {
+        let breaker = Breaker::new(CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(3)));
+        (0..2).for_each(|_| breaker.fail());
+        both(&breaker, Breaker::fail, Breaker::succeed);
+        if breaker.state() == State::Closed {
+            (0..2).for_each(|_| breaker.fail());
+        }
+        assert_eq!(breaker.state(), State::Open);
+    });
+}
+
+/// What a rejection tells is of one opening.
+#[test]
+fn loom_breaker_a_rejection_does_not_mix_two_openings() {
+    loom::model(|| {
+        let breaker = Breaker::new(CircuitBreakerConfig::default().probes(1, 1.0));
+        let (old, new) = (Instant::from_nanos(10), Instant::from_nanos(100));
+        breaker.core.open_by_hand(&breaker.set, old, Duration::from_nanos(90));
+        let theirs = breaker.clone();
+        let thread = thread::spawn(move || {
+            let probe = theirs.core.admit(&theirs.set, || new).unwrap();
+            let mark = Mark { unavailable: Some(Duration::from_nanos(7)), ..Mark::default() };
+            theirs.core.bad(&theirs.set, probe, mark, || new);
+        });
+        // Its clock was read before.
+        let now = Instant::from_nanos(20);
+        match breaker.core.admit(&breaker.set, || now) {
+            Err(Refusal::Open { since, wait, rule, .. }) => {
+                let first = (old, 80, TripRule::ByHand);
+                let second = (new, 87, TripRule::Unavailable);
+                assert!([first, second].contains(&(since, wait, rule)), "{since:?} {wait} {rule}");
+            }
+            other => assert_eq!(other, Err(Refusal::ProbesTaken)),
+        }
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_breaker_that_comes_to_no_decision_opens_once() {
+    loom::model(|| {
+        let mut config = CircuitBreakerConfig::default().probes(2, 1.0);
+        config.half_open.max = Duration::from_secs(1);
+        let breaker = Breaker::new(config);
+        breaker.core.open_by_hand(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
+        let hangs = breaker.core.admit(&breaker.set, || Instant::from_nanos(2)).unwrap();
+        let theirs = breaker.clone();
+        let thread = thread::spawn(move || {
+            // One probe ends at last, and one caller comes.
+            theirs.core.success(&theirs.set, hangs, || NOW);
+            theirs.admit()
+        });
+        assert_eq!(breaker.admit(), None);
+        assert_eq!(thread.join().unwrap(), None);
+        assert_eq!((breaker.state(), breaker.core.word().generation()), (State::Open, 3));
+        assert_eq!(breaker.core.figures(&breaker.set.config, NOW).0, 1);
     });
 }
 

@@ -181,7 +181,7 @@ impl Core {
             self.probed(set, ticket, true, None, now());
             true
         } else if self.tally.success(&self.word, &set.config, ticket.generation, &now) {
-            // The outcomes before it are bad enough, and it brought the window to where they are judged.
+            // The outcomes before it are bad enough, and it brings the window to where they are judged.
             self.judge(set, ticket, None, &now);
             true
         } else {
@@ -200,7 +200,7 @@ impl Core {
         }
     }
 
-    /// Records what is not plain success, and opens if a rule says so.
+    /// Records what is not plain success, or judges a success, and opens if a rule says so.
     #[cold]
     fn judge(&self, set: &Setting, ticket: Ticket, mark: Option<Mark>, now: &dyn Fn() -> Instant) {
         let mut inner = self.inner.lock();
@@ -209,14 +209,17 @@ impl Core {
             return;
         }
         let inner = inner.get_or_insert_default();
-        if let Some(mark) = mark {
-            self.remember(mark);
-            self.tally.bad(&self.word, &set.config, ticket.generation, &mut inner.bads, mark, now);
-        }
+        let made = match mark {
+            Some(mark) => {
+                self.remember(mark);
+                self.tally.bad(&self.word, &set.config, ticket.generation, &mut inner.bads, mark, now)
+            }
+            None => self.tally.success_judged(&self.word, &set.config),
+        };
         let unavailable = mark.and_then(|m| m.unavailable);
         let rule = match unavailable {
             Some(_) => Some(TripRule::Unavailable),
-            None => self.tally.verdict(self.word(), &set.config, &inner.bads, now),
+            None => self.tally.verdict(made, &set.config, &inner.bads, now),
         };
         if let Some(rule) = rule {
             self.open(set, inner, now(), rule, mark.and_then(|m| m.unavailable.or(m.retry_after)));
@@ -248,8 +251,9 @@ impl Core {
 
     /// Isolates it: it stays open until somebody closes it.
     pub(super) fn isolate(&self, set: &Setting, now: Instant) {
-        let _inner = self.inner.lock();
-        self.since.store(now.as_nanos(), Ordering::Relaxed);
+        let mut inner = self.inner.lock();
+        self.forget_calm(set, inner.get_or_insert_default(), now);
+        self.since.store(now.as_nanos(), Ordering::Release);
         self.enter(State::Isolated, 0);
         set.events.stage(now, || Event::Isolated);
     }
@@ -260,6 +264,7 @@ impl Core {
         let inner = inner.get_or_insert_default();
         if forget {
             inner.openings = 0;
+            self.why.store(0, Ordering::Release);
         }
         self.close(set, inner, now);
     }
@@ -268,19 +273,22 @@ impl Core {
     pub(super) fn open_by_hand(&self, set: &Setting, now: Instant, d: Duration) {
         let mut inner = self.inner.lock();
         let inner = inner.get_or_insert_default();
+        self.forget_calm(set, inner, now);
         self.open_until(set, inner, now, TripRule::ByHand, d);
     }
 
     fn half_open(&self, set: &Setting, inner: &mut Inner, now: Instant) -> Ticket {
         (inner.good, inner.bad) = (0, 0);
-        self.deadline.store((now + set.config.half_open.max).as_nanos(), Ordering::Relaxed);
+        self.deadline.store((now + set.config.half_open.max).as_nanos(), Ordering::Release);
         let generation = self.enter(State::HalfOpen, 1);
         set.events.stage(now, || Event::HalfOpened);
         Ticket { generation, probe: true }
     }
 
     fn close(&self, set: &Setting, inner: &mut Inner, now: Instant) {
-        inner.closed_since = Some(now);
+        if !self.word().is_closed() {
+            inner.closed_since = Some(now);
+        }
         self.tally.clear(&mut inner.bads);
         self.enter(State::Closed, 0);
         set.events.stage(now, || Event::Closed);
@@ -288,10 +296,7 @@ impl Core {
 
     fn open(&self, set: &Setting, inner: &mut Inner, now: Instant, rule: TripRule, hint: Option<Duration>) {
         let open = &set.config.open;
-        if let (true, Some(closed)) = (self.word().is_closed(), inner.closed_since) {
-            let calm = (now - closed).as_nanos() / open.stable_for.as_nanos();
-            inner.openings = inner.openings.saturating_sub(u32::try_from(calm).unwrap_or(u32::MAX));
-        }
+        self.forget_calm(set, inner, now);
         let grown = scaled(open.base, open.factor.powf(f64::from(inner.openings))).min(open.cap);
         inner.openings = inner.openings.saturating_add(1);
         let jittered = scaled(grown, 1.0 + open.jitter * set.entropy.unit()).min(open.cap);
@@ -299,12 +304,21 @@ impl Core {
         self.open_until(set, inner, now, rule, if rule == TripRule::Unavailable { hint } else { jittered.max(hint) });
     }
 
+    /// Forgets an opening for each stable time that it was closed. Called before it leaves that state.
+    fn forget_calm(&self, set: &Setting, inner: &mut Inner, now: Instant) {
+        if let (true, Some(closed)) = (self.word().is_closed(), inner.closed_since) {
+            let calm = (now - closed).as_nanos() / set.config.open.stable_for.as_nanos();
+            inner.openings = inner.openings.saturating_sub(u32::try_from(calm).unwrap_or(u32::MAX));
+        }
+    }
+
     fn open_until(&self, set: &Setting, inner: &mut Inner, now: Instant, rule: TripRule, open_for: Duration) {
         let (_, last) = self.why();
-        self.since.store(now.as_nanos(), Ordering::Relaxed);
-        self.until.store((now + open_for).as_nanos(), Ordering::Relaxed);
+        // Release: whoever reads one of them without the lock sees that the word was changed since the opening before.
+        self.since.store(now.as_nanos(), Ordering::Release);
+        self.until.store((now + open_for).as_nanos(), Ordering::Release);
         let last_bits = self.why.load(Ordering::Relaxed) & 0xff;
-        self.why.store(u32::from(rule.to_bits()) << 8 | last_bits, Ordering::Relaxed);
+        self.why.store(u32::from(rule.to_bits()) << 8 | last_bits, Ordering::Release);
         self.enter(State::Open, 0);
         let openings = inner.openings;
         set.events.stage(now, || Event::Opened { rule, open_for, openings, last });
@@ -317,8 +331,9 @@ impl Core {
             // Now, so that no rejection has to allocate it.
             self.rejections.get_or_init(|| Box::new(Striped::new()));
         }
-        // A concurrent compare-and-set of the old generation loses; whoever made it is late.
-        self.word.store(word.0, Ordering::Release);
+        // A concurrent compare-and-set of the old generation loses; whoever made it is late. (A store would do, but loom orders
+        // only swaps among compare-and-sets.)
+        self.word.swap(word.0, Ordering::AcqRel);
         word.generation()
     }
 
@@ -329,7 +344,7 @@ impl Core {
     fn remember(&self, mark: Mark) {
         if let Some(kind) = mark.failure {
             let rule = self.why.load(Ordering::Relaxed) & 0xff00;
-            self.why.store(rule | (u32::from(kind.to_bits()) + 1), Ordering::Relaxed);
+            self.why.store(rule | (u32::from(kind.to_bits()) + 1), Ordering::Release);
         }
     }
 

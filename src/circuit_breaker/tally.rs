@@ -48,6 +48,13 @@ pub(super) struct Counts {
     pub(super) slow: u64,
 }
 
+/// What a record made: the word as it left it (others may have counted on since), and the failures in a row.
+#[derive(Clone, Copy)]
+pub(super) struct Made {
+    word: Word,
+    streak: u32,
+}
+
 pub(super) struct Tally {
     /// Count window: the number of the newest failure or slow call, or one of the two marks below. Time window: its instant.
     newest_bad: AtomicU64,
@@ -86,7 +93,8 @@ impl Tally {
         Self { newest_bad: AtomicU64::new(NONE), streak: AtomicU64::new(0), rates, weights }
     }
 
-    /// Counts a plain success of this generation. True if the rules must be judged now.
+    /// Counts a plain success of this generation, or leaves it to [`success_judged`](Self::success_judged): true if the rules must
+    /// be judged at it.
     #[inline]
     pub(super) fn success(
         &self,
@@ -139,19 +147,31 @@ impl Tally {
         let generation = seen.generation();
         loop {
             let counted = seen.counted(size);
+            // A success lowers both rates, but it may be the call that makes them count. Then it is numbered under the lock, so
+            // that the rules are judged over just the calls up to it. (If there is no bad call in `seen`, there is none before it.)
+            if !seen.is_full()
+                && counted.filled(size) == config.min_calls
+                && self.newest_bad.load(Ordering::Acquire) != NONE
+            {
+                return true;
+            }
             match word.compare_exchange_weak(seen.0, counted.0, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => {
-                    // A success lowers both rates, but it may be the call that makes them count.
-                    return !seen.is_full()
-                        && counted.filled(size) == config.min_calls
-                        && self.newest_bad.load(Ordering::Acquire) != NONE;
-                }
+                Ok(_) => return false,
                 Err(changed) => seen = Word(changed),
             }
             if !seen.is_closed() || seen.generation() != generation {
                 return false;
             }
         }
+    }
+
+    /// Ends the count of a success at which the rules must be judged. Called under the breaker's lock.
+    pub(super) fn success_judged(&self, word: &AtomicU64, config: &CircuitBreakerConfig) -> Made {
+        let word = match config.window {
+            WindowConfig::Calls { calls } => number(word, calls),
+            WindowConfig::Time { .. } => Word(word.load(Ordering::Acquire)),
+        };
+        Made { word, streak: 0 }
     }
 
     /// Records a failure or a slow call. Called under the breaker's lock, in the generation that it belongs to.
@@ -163,12 +183,13 @@ impl Tally {
         bads: &mut Bads,
         mark: Mark,
         now: &dyn Fn() -> Instant,
-    ) {
-        if mark.failure.is_some() {
-            self.extend_streak(generation);
+    ) -> Made {
+        let streak = if mark.failure.is_some() {
+            self.extend_streak(generation)
         } else {
             self.end_streak(generation);
-        }
+            0
+        };
         if let (Some(weights), true) = (&self.weights, mark.failure.is_some()) {
             weights.add(generation, now(), mark.weight);
         }
@@ -176,38 +197,36 @@ impl Tally {
             (WindowConfig::Time { .. }, Some(rates)) => {
                 let now = now();
                 self.newest_bad.store(now.as_nanos(), Ordering::Release);
-                rates.calls.add(generation, now, 1);
-                if mark.failure.is_some() {
+                // The call last: a success that is counted after it sees all that belongs to it. Once a bucket has no room for
+                // calls its shares stay as they are.
+                let room = rates.calls.has_room(generation, now);
+                if mark.failure.is_some() && room {
                     rates.failures.add(generation, now, 1);
                 }
-                if mark.slow {
+                if mark.slow && room {
                     rates.slow.add(generation, now, 1);
                 }
+                rates.calls.add(generation, now, 1);
             }
             (WindowConfig::Calls { calls }, _) if has_rate(config) => {
                 // First the mark, then the number, then the mark off: a success that sees the number sees that its window is
                 // no longer clean.
                 self.newest_bad.store(PENDING, Ordering::Release);
-                let mut seen = Word(word.load(Ordering::Acquire));
-                let counted = loop {
-                    let counted = seen.counted(calls);
-                    match word.compare_exchange_weak(seen.0, counted.0, Ordering::AcqRel, Ordering::Acquire) {
-                        Ok(_) => break counted,
-                        Err(changed) => seen = Word(changed),
-                    }
-                };
+                let counted = number(word, calls);
                 self.newest_bad.store(u64::from(counted.count()), Ordering::Release);
                 bads.push(Bad { number: counted.count(), failure: mark.failure.is_some(), slow: mark.slow });
                 bads.forget_before(counted.count(), calls);
+                return Made { word: counted, streak };
             }
             _ => {}
         }
+        Made { word: Word(word.load(Ordering::Acquire)), streak }
     }
 
-    /// The rule that the outcomes so far break, if any. Called under the breaker's lock.
+    /// The rule that the outcomes up to this one break, if any. Called under the breaker's lock.
     pub(super) fn verdict(
         &self,
-        word: Word,
+        Made { word, streak }: Made,
         config: &CircuitBreakerConfig,
         bads: &Bads,
         now: &dyn Fn() -> Instant,
@@ -221,7 +240,7 @@ impl Tally {
         by_rate
             .or_else(|| {
                 let limit = config.trip.consecutive_failures?;
-                (self.streak(generation) >= limit).then_some(TripRule::ConsecutiveFailures)
+                (streak >= limit).then_some(TripRule::ConsecutiveFailures)
             })
             .or_else(|| {
                 let (limit, weights) = (config.trip.weight?, self.weights.as_ref()?);
@@ -239,9 +258,11 @@ impl Tally {
         }
     }
 
-    /// Empties the count window; the others are emptied by the new generation. Called under the breaker's lock.
+    /// Empties the windows. Called under the breaker's lock, before a new generation; what the old one adds yet is not counted.
     pub(super) fn clear(&self, bads: &mut Bads) {
         *bads = Bads::default();
+        let rates = self.rates.iter().flat_map(|rates| [&rates.calls, &rates.failures, &rates.slow]);
+        rates.chain(self.weights.as_deref()).for_each(TimeWindow::clear);
         self.newest_bad.store(NONE, Ordering::Release);
     }
 
@@ -249,18 +270,15 @@ impl Tally {
         rate_broken(config, self.rates.as_ref()?.counts(generation, now))
     }
 
-    fn streak(&self, generation: u32) -> u32 {
-        let streak = self.streak.load(Ordering::Acquire);
-        if (streak >> 32) as u32 == generation { streak as u32 } else { 0 }
-    }
-
-    fn extend_streak(&self, generation: u32) {
+    /// One failure more in a row: how many that makes.
+    fn extend_streak(&self, generation: u32) -> u32 {
         let mut old = self.streak.load(Ordering::Acquire);
         loop {
             let before = if (old >> 32) as u32 == generation { old as u32 } else { 0 };
-            let next = u64::from(generation) << 32 | u64::from(before.saturating_add(1));
+            let now = before.saturating_add(1);
+            let next = u64::from(generation) << 32 | u64::from(now);
             match self.streak.compare_exchange_weak(old, next, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return,
+                Ok(_) => return now,
                 Err(changed) => old = changed,
             }
         }
@@ -316,6 +334,18 @@ impl Bads {
             (failures - u32::from(bad.failure), slow - u32::from(bad.slow))
         });
         Counts { calls: word.filled(size).into(), failures: failures.into(), slow: slow.into() }
+    }
+}
+
+/// Counts one outcome more in a window of `size`, for its number.
+fn number(word: &AtomicU64, size: u32) -> Word {
+    let mut seen = Word(word.load(Ordering::Acquire));
+    loop {
+        let counted = seen.counted(size);
+        match word.compare_exchange_weak(seen.0, counted.0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return counted,
+            Err(changed) => seen = Word(changed),
+        }
     }
 }
 

@@ -46,6 +46,71 @@ fn loom_a_permit_given_back_is_never_missed_by_who_begins_to_wait() {
     }
 }
 
+/// Wakes by setting a mark.
+struct Woken(std::sync::atomic::AtomicBool);
+
+impl std::task::Wake for Woken {
+    fn wake(self: std::sync::Arc<Self>) {
+        self.0.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn loom_who_looked_in_vain_is_woken() {
+    loom::model(|| {
+        let semaphore = semaphore(1, 4);
+        assert!(semaphore.try_take(1));
+        let theirs = semaphore.clone();
+        let thread = thread::spawn(move || theirs.give_back(1));
+        let woken = std::sync::Arc::new(Woken(false.into()));
+        let mut in_vain = None;
+        if let Wish::Waits(id) = semaphore.take_or_wait(1).unwrap() {
+            in_vain = semaphore.look(id, &Waker::from(woken.clone())).is_none().then_some(id);
+        }
+        thread.join().unwrap();
+        if let Some(id) = in_vain {
+            assert!(woken.0.load(std::sync::atomic::Ordering::SeqCst), "a lost wake-up");
+            assert_eq!(semaphore.look(id, Waker::noop()), Some(Ok(())));
+        }
+        assert_eq!(semaphore.free(), 0);
+    });
+}
+
+#[test]
+fn loom_turning_the_oldest_away_loses_no_permit() {
+    loom::model(|| {
+        let semaphore = Arc::new(Semaphore::new(1, 1, QueueOrder::NewestFirst));
+        assert!(semaphore.try_take(1));
+        let Ok(Wish::Waits(oldest)) = semaphore.take_or_wait(1) else { panic!("it is taken") };
+        let theirs = semaphore.clone();
+        let thread = thread::spawn(move || theirs.give_back(1));
+        let newest = semaphore.take_or_wait(1).unwrap();
+        thread.join().unwrap();
+        let oldest_got = match semaphore.look(oldest, Waker::noop()) {
+            Some(Ok(())) => 1,
+            Some(Err(reason)) => {
+                assert_eq!(reason, Reason::QueueFull);
+                0
+            }
+            None => {
+                semaphore.leave(oldest, 1);
+                0
+            }
+        };
+        let newest_got = match newest {
+            Wish::Granted => 1,
+            Wish::Waits(id) => {
+                let got = semaphore.look(id, Waker::noop()) == Some(Ok(()));
+                semaphore.leave(id, 1);
+                i64::from(got)
+            }
+        };
+        assert_eq!(oldest_got + newest_got + semaphore.free(), 1);
+        semaphore.give_back((oldest_got + newest_got) as u32);
+        assert!(semaphore.try_take(1), "no mark is left behind");
+    });
+}
+
 #[test]
 fn loom_leaving_the_queue_while_being_served_loses_no_permit() {
     loom::model(|| {

@@ -23,6 +23,10 @@ pub(crate) struct TimeWindow {
 /// at its top).
 const COUNT: u64 = (1 << 24) - 1;
 
+/// A bucket whose tick lies less than this ahead belongs to a later lap, which a slow thread must not overwrite. One that seems to
+/// lie further ahead was left alone for so long that ticks have wrapped.
+const LATE: u32 = 1 << 16;
+
 impl TimeWindow {
     /// `buckets` must be at least 1, `span` at least one nanosecond for each.
     pub(crate) fn new(span: Duration, buckets: u32) -> Self {
@@ -30,21 +34,21 @@ impl TimeWindow {
         Self { width, buckets: (0..buckets).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// The tick of `now`; from 1, so that an untouched bucket is old. Ticks wrap after 2^32 widths.
-    fn tick(&self, now: Instant) -> u32 {
-        (now.as_nanos() / self.width + 1) as u32
+    /// The tick of `now`, which wraps after 2^32 widths, and its bucket. Ticks begin at 1, so that an untouched bucket is old.
+    fn tick(&self, now: Instant) -> (u32, &AtomicU64) {
+        let tick = now.as_nanos() / self.width + 1;
+        (tick as u32, &self.buckets[(tick % self.buckets.len() as u64) as usize])
     }
 
     /// Counts `n` more at `now`.
     pub(crate) fn add(&self, epoch: u32, now: Instant, n: u32) {
-        let tick = self.tick(now);
+        let (tick, bucket) = self.tick(now);
         let key = key(epoch, tick);
-        let bucket = &self.buckets[tick as usize % self.buckets.len()];
         let mut old = bucket.load(Ordering::Relaxed);
         loop {
             let count = if old & !COUNT == key {
                 (old & COUNT).saturating_add(u64::from(n)).min(COUNT)
-            } else if same_epoch(old, epoch) && tick.wrapping_sub(tick_of(old)) > u32::MAX / 2 {
+            } else if same_epoch(old, epoch) && old & COUNT != 0 && tick_of(old).wrapping_sub(tick) < LATE {
                 return; // a later lap owns the bucket: this event is already too old to count
             } else {
                 u64::from(n).min(COUNT)
@@ -56,9 +60,20 @@ impl TimeWindow {
         }
     }
 
+    /// Whether the bucket of `now` can count more.
+    pub(crate) fn has_room(&self, epoch: u32, now: Instant) -> bool {
+        let (tick, bucket) = self.tick(now);
+        bucket.load(Ordering::Relaxed) != key(epoch, tick) | COUNT
+    }
+
+    /// Forgets all events. Those of earlier epochs would not be counted anyway, but epochs come round again.
+    pub(crate) fn clear(&self) {
+        self.buckets.iter().for_each(|bucket| bucket.store(0, Ordering::Relaxed));
+    }
+
     /// How many of this epoch were counted in the window that ends at `now`.
     pub(crate) fn sum(&self, epoch: u32, now: Instant) -> u64 {
-        let tick = self.tick(now);
+        let (tick, _) = self.tick(now);
         let live = self.buckets.len() as u32;
         let buckets = self.buckets.iter().map(|b| b.load(Ordering::Acquire));
         buckets.filter(|b| same_epoch(*b, epoch) && tick.wrapping_sub(tick_of(*b)) < live).map(|b| b & COUNT).sum()

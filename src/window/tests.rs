@@ -49,3 +49,36 @@ fn a_straggler_of_another_epoch_or_lap_is_not_counted() {
     window.add(2, at(101), 1);
     assert_eq!(window.sum(2, at(101)), 6);
 }
+
+/// Was: half of all ticks lay "before" an untouched bucket, and nothing was counted there.
+#[test]
+fn it_counts_from_whatever_time_on() {
+    let window = || TimeWindow::new(Duration::from_millis(10), 10);
+    for lap in [1, 1 << 20, 1 << 31, (1 << 31) + 5, (1 << 32) - 1, 1 << 32, (1 << 32) + 7, 3 << 31] {
+        let window = window();
+        for step in 0..20u64 {
+            let now = Instant::from_nanos((lap + step) * 1_000_000);
+            window.add(0, now, 1);
+            assert_eq!(window.sum(0, now), (step + 1).min(10), "tick {lap} + {step}");
+        }
+        // The same after a pause of any length.
+        let now = Instant::from_nanos((lap + (5 << 30)) * 1_000_000);
+        window.add(0, now, 1);
+        assert_eq!(window.sum(0, now), 1, "tick {lap}, much later");
+    }
+}
+
+#[test]
+fn a_bucket_stops_at_its_top_and_says_so() {
+    let window = TimeWindow::new(Duration::from_secs(2), 2);
+    let at = |s: u64| Instant::from_nanos(s * 1_000_000_000);
+    assert!(window.has_room(3, at(4)));
+    window.add(3, at(4), u32::MAX);
+    assert!(!window.has_room(3, at(4)));
+    window.add(3, at(4), 1);
+    assert_eq!(window.sum(3, at(4)), (1 << 24) - 1);
+    assert!(window.has_room(3, at(5)) && window.has_room(4, at(4)));
+    window.clear();
+    assert!(window.has_room(3, at(4)));
+    assert_eq!(window.sum(3, at(5)), 0);
+}

@@ -17,14 +17,14 @@ const FAILED: Verdict = Verdict::failure(FailureKind::Server);
 const OK: Verdict = Verdict::success();
 
 /// Open, its time over: the next call is the first probe.
-fn ready(config: CircuitBreakerConfig) -> (CircuitBreaker, ManualClock) {
+pub(crate) fn ready(config: CircuitBreakerConfig) -> (CircuitBreaker, ManualClock) {
     let (breaker, hand) = breaker(config);
     breaker.force_open(S(1));
     hand.advance(S(1));
     (breaker, hand)
 }
 
-fn probes(n: u32, share: f64) -> CircuitBreakerConfig {
+pub(crate) fn probes(n: u32, share: f64) -> CircuitBreakerConfig {
     CircuitBreakerConfig::default().probes(n, share)
 }
 

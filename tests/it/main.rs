@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 mod backoff;
 mod circuit_breaker;
+mod circuit_breaker_edges;
 mod circuit_breaker_states;
 mod concurrency_limit;
 mod concurrency_limit_edges;

@@ -1,0 +1,161 @@
+//! Circuit breaker: what was once wrong, and the edges of its settings.
+use std::{panic::AssertUnwindSafe, time::Duration};
+
+use futures::FutureExt;
+use steadfast::{
+    FailureKind, Hint, KindSet, Reason, Verdict,
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, OpenConfig, State, TripConfig},
+};
+
+use crate::{
+    circuit_breaker::{breaker, record},
+    circuit_breaker_states::{probes, ready},
+};
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+const FAILED: Verdict = Verdict::failure(FailureKind::Server);
+const OK: Verdict = Verdict::success();
+
+/// Was: the event of an opening at a success was laid down and not sent before the next event.
+#[test]
+fn ground_an_opening_at_a_success_is_told_at_once() {
+    let rules = TripConfig::default().failure_rate(0.5);
+    for config in [probes(1, 1.0).count_window(10, 4), probes(1, 1.0).time_window(S(10), 10, 4)] {
+        let (breaker, _hand) = breaker(config.trip(rules));
+        record(&breaker, FAILED, 3);
+        let mut events = breaker.events();
+        record(&breaker, OK, 1);
+        assert_eq!(breaker.state(), State::Open);
+        let told = events.try_recv().unwrap().map(|e| e.what);
+        assert!(matches!(told, Some(CircuitBreakerEvent::Opened { .. })), "{told:?}");
+    }
+}
+
+/// Was: after 256 changes of state the time windows took outcomes of long ago for their own.
+#[test]
+fn breaker_7_closing_empties_the_time_windows_however_often_it_changed_its_state() {
+    let rules = TripConfig::default().failure_rate(1.0).weighted_failures(100, S(1000));
+    let (breaker, _hand) = breaker(probes(1, 1.0).time_window(S(1000), 10, 100).trip(rules));
+    record(&breaker, FAILED.weighing(90), 1);
+    for _ in 0..256 {
+        breaker.close();
+        assert_eq!(breaker.snapshot().failures, 0);
+    }
+    record(&breaker, FAILED.weighing(10), 1);
+    assert_eq!(breaker.state(), State::Closed);
+}
+
+/// Was: with a set of kinds that did not name it, a panic was an answer, and closed a half-open breaker.
+#[test]
+fn ground_a_panic_is_a_failure_whatever_the_set_of_kinds() {
+    let (breaker, hand) = ready(probes(1, 1.0).failures(KindSet::of(&[FailureKind::Timeout])));
+    let panics = breaker.call(|| async { if true { panic!("boom") } else { Ok::<(), ()>(()) } });
+    assert!(hand.block_on(AssertUnwindSafe(panics).catch_unwind()).is_err());
+    assert_eq!(breaker.state(), State::Open);
+}
+
+/// Was: a breaker that was opened or closed by hand after a long calm did not count the calm.
+#[test]
+fn breaker_5_calm_counts_also_where_a_hand_ends_it() {
+    let acts: [fn(&CircuitBreaker); 3] = [|b| b.force_open(S(1)), CircuitBreaker::isolate, |_| ()];
+    for act in acts {
+        let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(1, 1));
+        for _ in 0..4 {
+            record(&breaker, FAILED, 1);
+            breaker.close();
+        }
+        hand.advance(S(2 * 60)); // two of four forgotten
+        act(&breaker);
+        breaker.close();
+        record(&breaker, FAILED, 1);
+        assert_eq!(breaker.snapshot().openings, 3);
+    }
+}
+
+/// Was: the kind of a failure from before the reset was told as the last cause.
+#[test]
+fn breaker_9_reset_forgets_the_last_failure() {
+    let (breaker, _hand) = breaker(CircuitBreakerConfig::default());
+    record(&breaker, FAILED, 1);
+    breaker.reset();
+    breaker.force_open(S(1));
+    let Reason::CircuitOpen { last, .. } = breaker.try_acquire().unwrap_err().reason() else { panic!() };
+    assert_eq!(last, None);
+}
+
+#[test]
+fn breaker_2_a_window_as_long_as_min_calls_is_judged_when_it_is_full() {
+    let rules = TripConfig::default().failure_rate(0.2);
+    let (breaker, _hand) = breaker(CircuitBreakerConfig::default().trip(rules).count_window(5, 5));
+    record(&breaker, FAILED, 1);
+    record(&breaker, OK, 3);
+    assert_eq!(breaker.state(), State::Closed);
+    record(&breaker, OK, 1); // the fifth call, and the failure is just still among them
+    assert_eq!(breaker.state(), State::Open);
+}
+
+#[test]
+fn breaker_5_no_factor_and_no_hint_overflows() {
+    let mut open = OpenConfig::default();
+    (open.factor, open.cap, open.jitter, open.max_hint) = (f64::MAX, Duration::MAX, 1.0, Duration::MAX);
+    let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(1, 1).open(open));
+    for verdict in
+        [FAILED, FAILED, FAILED.with_retry_after(Duration::MAX), FAILED.with_hint(Hint::UnavailableFor(Duration::MAX))]
+    {
+        record(&breaker, verdict, 1);
+        assert!(breaker.try_acquire().unwrap_err().retry_after() >= Some(S(5)));
+        breaker.close();
+    }
+    hand.advance(S(1));
+    breaker.force_open(Duration::MAX);
+    hand.advance(S(3600 * 24 * 365 * 100));
+    assert!(breaker.try_acquire().is_err());
+}
+
+#[test]
+fn breaker_1_unavailable_for_no_time_probes_at_once() {
+    let (breaker, _hand) = breaker(probes(1, 1.0));
+    record(&breaker, FAILED.with_hint(Hint::UnavailableFor(Duration::ZERO)), 1);
+    assert_eq!(breaker.state(), State::Open);
+    breaker.try_acquire().unwrap().record(OK);
+    assert_eq!(breaker.state(), State::Closed);
+}
+
+#[test]
+fn breaker_9_by_hand_while_half_open_makes_its_probes_late() {
+    let acts: [(fn(&CircuitBreaker), State); 4] = [
+        (|b| b.force_open(S(9)), State::Open),
+        (CircuitBreaker::isolate, State::Isolated),
+        (CircuitBreaker::close, State::Closed),
+        (CircuitBreaker::reset, State::Closed),
+    ];
+    for (act, state) in acts {
+        let (breaker, hand) = ready(probes(3, 1.0).count_window(1, 1));
+        let flying: Vec<_> = (0..3).map(|_| breaker.try_acquire().unwrap()).collect();
+        act(&breaker);
+        for (probe, verdict) in flying.into_iter().zip([OK, FAILED, Verdict::ignore()]) {
+            probe.record(verdict);
+            assert_eq!(breaker.state(), state);
+        }
+        breaker.force_open(S(1));
+        hand.advance(S(1));
+        // The next cycle has all its places.
+        let next: Vec<_> = (0..3).map(|_| breaker.try_acquire().unwrap()).collect();
+        assert!(breaker.try_acquire().is_err());
+        next.into_iter().for_each(|probe| probe.record(OK));
+        assert_eq!(breaker.state(), State::Closed);
+    }
+}
+
+#[test]
+fn breaker_3_a_clock_that_jumps_far_ahead_leaves_an_empty_window() {
+    let rules = TripConfig::default().failure_rate(0.5).weighted_failures(100, S(10));
+    let (breaker, hand) = breaker(CircuitBreakerConfig::default().trip(rules).time_window(S(10), 10, 4));
+    record(&breaker, FAILED, 3);
+    hand.advance(S(3600 * 24 * 365));
+    assert_eq!(breaker.snapshot().failures, 0);
+    record(&breaker, FAILED, 3);
+    assert_eq!((breaker.state(), breaker.snapshot().calls), (State::Closed, 3));
+    record(&breaker, FAILED, 1);
+    assert_eq!(breaker.state(), State::Open);
+}
