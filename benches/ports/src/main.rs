@@ -1,0 +1,148 @@
+//! What do the ports carry a second? Ours beside rusqlite by hand and apalis, alternating in one run. See README.md.
+
+mod apalis_jobs;
+mod by_hand;
+mod measure;
+mod ours;
+
+use std::{io::Write, process::ExitCode, time::Duration};
+
+use measure::{Cell, Effort};
+
+const USAGE: &str = "\
+usage: steadfast-ports [--json] [--quick] [--rounds N] [--durable | --relaxed | --memory] [WORK ...]
+
+  WORK        get, put, cas, send1, send32, take1, take32 (all by default)
+  --json      one JSON object a line instead of a table
+  --quick     a smoke run: short rounds, and few of them; no figures to quote
+  --rounds N  rounds for each line (9 by default)";
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// Reads one of 1,000 records of 100 bytes.
+    Get,
+    /// Writes one of 1,000 records of 100 bytes.
+    Put,
+    /// Writes a record of the writer's own in place of the version that it wrote before.
+    Cas,
+    /// Sends messages of 100 bytes, so many at once.
+    Send(usize),
+    /// Receives and completes messages, so many at once.
+    Take(usize),
+}
+
+impl Work {
+    pub const ALL: [Self; 7] =
+        [Self::Get, Self::Put, Self::Cas, Self::Send(1), Self::Send(32), Self::Take(1), Self::Take(32)];
+
+    pub fn name(self) -> String {
+        match self {
+            Self::Get => "get".into(),
+            Self::Put => "put".into(),
+            Self::Cas => "cas".into(),
+            Self::Send(n) => format!("send{n}"),
+            Self::Take(n) => format!("take{n}"),
+        }
+    }
+
+    /// Whether it belongs to the queue.
+    pub fn is_queue(self) -> bool {
+        matches!(self, Self::Send(_) | Self::Take(_))
+    }
+}
+
+/// Where it is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// In this process's memory.
+    Memory,
+    /// In SQLite, each write synced.
+    Durable,
+    /// In SQLite, writes not synced.
+    Relaxed,
+}
+
+impl Mode {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Durable => "durable",
+            Self::Relaxed => "relaxed",
+        }
+    }
+}
+
+/// What a record or a message holds.
+pub const BODY: [u8; 100] = [7; 100];
+
+/// How many records a store holds.
+pub const RECORDS: usize = 1000;
+
+struct Arguments {
+    json: bool,
+    effort: Effort,
+    modes: Vec<Mode>,
+    works: Vec<Work>,
+}
+
+impl Arguments {
+    fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
+        let effort = Effort { rounds: 9, round: Duration::from_millis(150) };
+        let mut arguments = Self { json: false, effort, modes: Vec::new(), works: Vec::new() };
+        while let Some(word) = words.next() {
+            match word.as_str() {
+                "--json" => arguments.json = true,
+                "--quick" => arguments.effort = Effort { rounds: 1, round: Duration::from_millis(5) },
+                "--durable" => arguments.modes.push(Mode::Durable),
+                "--relaxed" => arguments.modes.push(Mode::Relaxed),
+                "--memory" => arguments.modes.push(Mode::Memory),
+                "--rounds" => {
+                    let rounds = words.next().and_then(|n| n.parse().ok()).filter(|n| *n > 0);
+                    arguments.effort.rounds = rounds.ok_or("--rounds wants a number from 1")?;
+                }
+                option if option.starts_with('-') => return Err(format!("unknown option {option}\n{USAGE}")),
+                name => {
+                    let work = Work::ALL.into_iter().find(|work| work.name() == name);
+                    arguments.works.push(work.ok_or_else(|| format!("unknown work {name}\n{USAGE}"))?);
+                }
+            }
+        }
+        if arguments.works.is_empty() {
+            arguments.works = Work::ALL.to_vec();
+        }
+        if arguments.modes.is_empty() {
+            arguments.modes = vec![Mode::Memory, Mode::Relaxed, Mode::Durable];
+        }
+        Ok(arguments)
+    }
+}
+
+fn main() -> ExitCode {
+    match Arguments::parse(std::env::args().skip(1)).and_then(run) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("steadfast-ports: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<(), String> {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.map_err(|e| e.to_string())?;
+    let mut out = std::io::stdout().lock();
+    let mut say = |text: String| writeln!(out, "{text}").map_err(|e| e.to_string());
+    if !arguments.json {
+        say(Cell::head())?;
+    }
+    for &mode in &arguments.modes {
+        for &work in &arguments.works {
+            for writers in [1, 16] {
+                let cell = runtime.block_on(measure::cell(work, mode, writers, arguments.effort));
+                say(if arguments.json { cell.json() } else { cell.line() })?;
+            }
+        }
+    }
+    Ok(())
+}
