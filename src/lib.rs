@@ -70,6 +70,7 @@ pub mod call;
 pub mod circuit_breaker;
 pub mod config;
 pub mod entropy;
+pub mod leader_election;
 pub mod lease;
 pub mod notify;
 pub mod observe;

@@ -19,7 +19,7 @@ const FLOORS: &[&[&str]] = &[
     // The call seam; and the backends, which implement the ports and know no pattern.
     &["call"],
     // The patterns: none of them imports another.
-    &["timeout", "retry", "circuit_breaker", "throttling"],
+    &["timeout", "retry", "circuit_breaker", "throttling", "leader_election"],
     // The roof, and the wing for tests.
     &["standard", "testing"],
 ];

@@ -15,6 +15,7 @@ mod drops;
 mod event_senders;
 mod events;
 mod keyed_rate_limit;
+mod leader_election_by_message;
 mod pipeline;
 mod rate_limit;
 mod rate_limit_change;

@@ -1,0 +1,2 @@
+//! Leader election.
+pub mod by_message;

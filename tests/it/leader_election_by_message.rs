@@ -1,0 +1,108 @@
+//! Elections by messages, over a transport.
+use std::{future::Future, pin::Pin, time::Duration};
+
+use steadfast::{
+    leader_election::by_message::{InMemoryNetwork, MessageElection, MessageElectionConfig, NodeId},
+    time::{Clock, ManualClock},
+};
+
+const IDS: [NodeId; 4] = [NodeId(1), NodeId(2), NodeId(3), NodeId(4)];
+
+fn nodes(ring: bool, clock: &Clock, network: &InMemoryNetwork) -> Vec<MessageElection> {
+    let config = MessageElectionConfig::default();
+    let make = |id| match ring {
+        true => MessageElection::ring(id, IDS, network.join(id), config),
+        false => MessageElection::bully(id, IDS, network.join(id), config),
+    };
+    IDS.map(|id| make(id).unwrap().with_clock(clock)).into()
+}
+
+/// Lets these nodes run for so long.
+fn run(hand: &ManualClock, nodes: &[MessageElection], time: Duration) {
+    let mut all: Vec<Pin<Box<dyn Future<Output = ()>>>> =
+        nodes.iter().map(|node| Box::pin(node.run()) as Pin<Box<dyn Future<Output = ()>>>).collect();
+    let clock = hand.clock();
+    hand.block_on(async {
+        let mut end = std::pin::pin!(clock.sleep(time));
+        std::future::poll_fn(|cx| {
+            for node in &mut all {
+                let _never = node.as_mut().poll(cx);
+            }
+            end.as_mut().poll(cx)
+        })
+        .await;
+    });
+}
+
+fn leaders(nodes: &[MessageElection]) -> Vec<NodeId> {
+    nodes.iter().filter(|node| node.is_leader()).map(MessageElection::id).collect()
+}
+
+#[test]
+fn elections_by_messages_have_two_leaders_under_partition_and_one_after_it() {
+    for ring in [false, true] {
+        let (clock, hand) = Clock::manual();
+        let network = InMemoryNetwork::new();
+        let nodes = nodes(ring, &clock, &network);
+        run(&hand, &nodes, Duration::from_secs(20));
+        assert_eq!(leaders(&nodes), [NodeId(4)]);
+        for (one, other) in [(1, 3), (1, 4), (2, 3), (2, 4)] {
+            network.cut(NodeId(one), NodeId(other));
+        }
+        run(&hand, &nodes, Duration::from_secs(60));
+        assert_eq!(leaders(&nodes), [NodeId(2), NodeId(4)], "ring: {ring}");
+        network.mend();
+        run(&hand, &nodes, Duration::from_secs(60));
+        assert_eq!(leaders(&nodes), [NodeId(4)], "ring: {ring}");
+        assert!(nodes.iter().all(|node| node.leader() == Some(NodeId(4))));
+    }
+}
+
+#[test]
+fn a_node_that_is_not_run_is_silent_and_goes_on_when_it_is() {
+    for ring in [false, true] {
+        let (clock, hand) = Clock::manual();
+        let network = InMemoryNetwork::new();
+        let nodes = nodes(ring, &clock, &network);
+        run(&hand, &nodes, Duration::from_secs(20));
+        network.leave(NodeId(4));
+        run(&hand, &nodes[..3], Duration::from_secs(20));
+        assert_eq!(leaders(&nodes[..3]), [NodeId(3)]);
+        let _ = network.join(NodeId(4));
+        run(&hand, &nodes, Duration::from_secs(20));
+        assert_eq!(leaders(&nodes), [NodeId(4)]);
+    }
+}
+
+#[test]
+fn a_change_of_leader_wakes_who_waits_for_it() {
+    let (clock, hand) = Clock::manual();
+    let node = MessageElection::bully(
+        NodeId(1),
+        IDS,
+        InMemoryNetwork::new().join(NodeId(1)),
+        MessageElectionConfig::default(),
+    );
+    let node = node.unwrap().with_clock(&clock);
+    let changed = hand.block_on(async {
+        tokio::select! {
+            leader = node.changed() => leader,
+            () = node.run() => None,
+        }
+    });
+    assert_eq!(changed, Some(NodeId(1)));
+}
+
+#[test]
+fn settings_that_break_a_rule_are_refused_by_name() {
+    let transport = InMemoryNetwork::new().join(NodeId(1));
+    let config = MessageElectionConfig::default();
+    let bully = |config| MessageElection::bully(NodeId(1), IDS, transport.clone(), config).unwrap_err();
+    assert_eq!(bully(config.beat(Duration::ZERO)).to_string(), "invalid `beat`: must be longer than zero");
+    assert_eq!(bully(config.beat(Duration::from_secs(3))).field(), "silence");
+    assert_eq!(bully(config.reply(Duration::from_secs(4))).field(), "silence");
+    let ring =
+        |ring: &[NodeId]| MessageElection::ring(NodeId(1), ring.to_vec(), transport.clone(), config).unwrap_err();
+    assert_eq!(ring(&IDS[1..]).to_string(), "invalid `ring`: must name the node's own id, 1");
+    assert_eq!(ring(&[NodeId(1), NodeId(2), NodeId(2)]).to_string(), "invalid `ring`: must name each id once");
+}
