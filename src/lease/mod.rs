@@ -41,16 +41,17 @@
 //!    grant.
 //! 7. **Errors say whether it may have been applied.** A grant whose reply was lost is taken up by asking again (rule 3).
 mod error;
-//mod memory;
-//mod over_store;
+mod memory;
+mod over_store;
+mod record;
 
 pub use error::LeaseError;
-//pub use memory::InMemoryLease;
-//pub use over_store::StoreLease;
+pub use memory::InMemoryLease;
+pub use over_store::StoreLease;
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use crate::port::{BoxFuture, Capabilities, FencingToken};
+use crate::port::{BoxFuture, Capabilities, FencingToken, PortError, check_part};
 
 /// What came of asking for a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -195,4 +196,11 @@ impl<L: Lease + ?Sized> Lease for Arc<L> {
     fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
         (**self).request_release(name, token)
     }
+}
+
+/// Refuses what breaks a rule that every backend has.
+fn check(name: &str, holder: &str, term: Duration, can: &Capabilities) -> Result<(), PortError> {
+    check_part("name", name, can)?;
+    check_part("holder", holder, can)?;
+    if term.is_zero() { Err(PortError::invalid("term", "must be longer than zero")) } else { Ok(()) }
 }

@@ -1,0 +1,156 @@
+//! Leases in this process's memory, by its own clock.
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use super::{Acquired, Held, Lease, LeaseError, Renewed, check};
+use crate::{
+    port::{BoxFuture, Capabilities, Capability, FencingToken},
+    time::{Clock, Instant},
+};
+
+/// Leases in this process's memory. For tests, and for leaders among tasks of one process.
+///
+/// A clone shares the names. A term ends by this clock, exactly a term after the moment at which it was granted or renewed.
+#[derive(Clone, Default)]
+pub struct InMemoryLease {
+    shared: Arc<Mutex<State>>,
+    clock: Clock,
+}
+
+#[derive(Default)]
+struct State {
+    grants: HashMap<String, Grant>,
+    /// The last token that was given, for all names.
+    last: u64,
+}
+
+struct Grant {
+    holder: String,
+    token: FencingToken,
+    term: Duration,
+    ends: Instant,
+    release_requested: bool,
+}
+
+const CAN: Capabilities =
+    Capabilities::of("memory", &[Capability::Linearizable, Capability::Fencing]).largest_key(1024);
+
+impl InMemoryLease {
+    /// No name is held.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Reads the time from this clock. tokio's by default.
+    #[must_use]
+    pub fn with_clock(mut self, clock: &Clock) -> Self {
+        self.clock = clock.clone();
+        self
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// The grant of this holder and token, if its term is not over.
+    fn grant(&mut self, name: &str, holder: &str, token: FencingToken, now: Instant) -> Result<&mut Grant, LeaseError> {
+        let grant = self.grants.get_mut(name);
+        grant.filter(|g| g.holder == holder && g.token == token && now < g.ends).ok_or(LeaseError::NotHeld)
+    }
+}
+
+impl Grant {
+    fn held(&self, now: Instant) -> Held {
+        Held::new(self.holder.clone(), self.token, self.term, self.ends - now)
+    }
+}
+
+impl Lease for InMemoryLease {
+    fn capabilities(&self) -> Capabilities {
+        CAN
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        name: &'a str,
+        holder: &'a str,
+        term: Duration,
+    ) -> BoxFuture<'a, Result<Acquired, LeaseError>> {
+        Box::pin(async move {
+            check(name, holder, term, &CAN)?;
+            let now = self.clock.now();
+            let mut state = self.state();
+            if let Some(grant) = state.grants.get(name)
+                && grant.holder != holder
+                && now < grant.ends
+            {
+                return Ok(Acquired::Held(grant.held(now)));
+            }
+            state.last += 1;
+            let token = FencingToken::new(state.last);
+            let grant = Grant { holder: holder.to_owned(), token, term, ends: now + term, release_requested: false };
+            state.grants.insert(name.to_owned(), grant);
+            Ok(Acquired::Granted(token))
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        name: &'a str,
+        holder: &'a str,
+        token: FencingToken,
+        term: Duration,
+    ) -> BoxFuture<'a, Result<Renewed, LeaseError>> {
+        Box::pin(async move {
+            check(name, holder, term, &CAN)?;
+            let now = self.clock.now();
+            let mut state = self.state();
+            let grant = state.grant(name, holder, token, now)?;
+            (grant.ends, grant.term) = (now + term, term);
+            Ok(Renewed::new(grant.release_requested))
+        })
+    }
+
+    fn release<'a>(
+        &'a self,
+        name: &'a str,
+        holder: &'a str,
+        token: FencingToken,
+    ) -> BoxFuture<'a, Result<(), LeaseError>> {
+        Box::pin(async move {
+            let now = self.clock.now();
+            let mut state = self.state();
+            state.grant(name, holder, token, now)?;
+            state.grants.remove(name);
+            Ok(())
+        })
+    }
+
+    fn read<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Held>, LeaseError>> {
+        Box::pin(async move {
+            let now = self.clock.now();
+            Ok(self.state().grants.get(name).filter(|grant| now < grant.ends).map(|grant| grant.held(now)))
+        })
+    }
+
+    fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
+        Box::pin(async move {
+            if let Some(grant) = self.state().grants.get_mut(name).filter(|grant| grant.token == token) {
+                grant.release_requested = true;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl fmt::Debug for InMemoryLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InMemoryLease").field("names", &self.state().grants.len()).finish()
+    }
+}

@@ -1,0 +1,313 @@
+//! Leases over any store, by compare-and-set. No wall clock is compared, no two clocks are synchronized.
+//!
+//! A record names the holder and its term, and changes its version with each renewal. A challenger that has seen ONE version for
+//! a whole term, on its own monotonic clock, knows that the holder has not renewed for that long. It counts from the moment
+//! at which its first read of that version RETURNED: the write that it saw was applied before that, and was begun, by the holder's
+//! count, before it was applied. So the holder's term is over when the challenger's wait is, as far as their two clocks run at one
+//! rate; what is left to clocks that do not is for the holder to subtract (`leader_election` does).
+//!
+//! (Cary Gray and David Cheriton, "Leases", 1989; the observation of a version, not of a time stamp, is that of Kubernetes' client-go.)
+use std::{
+    collections::HashMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use super::{
+    Acquired, Held, Lease, LeaseError, Renewed, check,
+    record::{Stored, decode, encode},
+};
+use crate::{
+    port::{BoxFuture, Capabilities, Capability, FencingToken, PortError, PortErrorKind, Unsupported},
+    store::{DeleteOptions, Key, Precondition, Store, StoreError, Version},
+    time::{Clock, Instant},
+};
+
+/// Leases kept in a [`Store`]: one door of one process to them.
+///
+/// The token of a grant is the version of the write that made it: versions grow, also across the deletion of the record, and so
+/// do tokens.
+///
+/// What a door has seen of other holders is its own: two doors wait for themselves. A clone is the same door.
+#[derive(Clone)]
+pub struct StoreLease {
+    store: Arc<dyn Store>,
+    partition: Arc<str>,
+    clock: Clock,
+    /// By name: as many as this process asks for.
+    seen: Arc<Mutex<HashMap<String, Seen>>>,
+}
+
+/// What this door knows of a name.
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    /// Of the record as others see it: which version, and when this door had read it first.
+    record: Option<(Version, Instant)>,
+    /// Of a grant to a holder behind this door.
+    own: Option<Own>,
+}
+
+#[derive(Clone, Copy)]
+struct Own {
+    token: FencingToken,
+    version: Version,
+    /// By the holder's count.
+    ends: Instant,
+}
+
+/// Rows of one partition: records of leases, and requests to release them.
+const LEASE: &str = "lease ";
+const REQUEST: &str = "release ";
+
+impl StoreLease {
+    /// Leases in the partition `leases` of this store.
+    ///
+    /// # Errors
+    /// Where the store lacks [`Linearizable`](Capability::Linearizable) or [`OrderedVersions`](Capability::OrderedVersions).
+    pub fn new(store: Arc<dyn Store>) -> Result<Self, Unsupported> {
+        let can = store.capabilities();
+        can.require(Capability::Linearizable)?;
+        can.require(Capability::OrderedVersions)?;
+        Ok(Self { store, partition: "leases".into(), clock: Clock::default(), seen: Arc::default() })
+    }
+
+    /// Keeps them in this partition, which must hold nothing else.
+    #[must_use]
+    pub fn in_partition(mut self, partition: &str) -> Self {
+        self.partition = partition.into();
+        self
+    }
+
+    /// Reads the time from this clock. tokio's by default.
+    #[must_use]
+    pub fn with_clock(mut self, clock: &Clock) -> Self {
+        self.clock = clock.clone();
+        self
+    }
+
+    /// What is stored under this name, and when it had been read.
+    async fn stored(&self, row: &str) -> Result<(Option<Stored>, Instant), LeaseError> {
+        let key = Key::new(&self.partition, row);
+        let record = self.store.get(key).await?;
+        let read = self.clock.now();
+        Ok((record.map(|record| decode(key, &record)).transpose()?, read))
+    }
+
+    /// Writes the record, if it is as asked.
+    async fn write(
+        &self,
+        row: &str,
+        holder: &str,
+        token: Option<FencingToken>,
+        term: Duration,
+        when: Precondition,
+    ) -> Result<Version, StoreError> {
+        self.store.put(Key::new(&self.partition, row), encode(holder, token, term), when.into()).await
+    }
+
+    /// For how long another's record must still be seen unchanged.
+    fn left(&self, name: &str, stored: &Stored, read: Instant) -> Duration {
+        let mut all = self.seen();
+        let seen = all.entry(name.to_owned()).or_default();
+        let since = match seen.record {
+            Some((version, since)) if version == stored.version => since,
+            _ => read,
+        };
+        seen.record = Some((stored.version, since));
+        since.saturating_add(stored.term) - read
+    }
+
+    fn own(&self, name: &str, token: FencingToken) -> Option<Own> {
+        self.seen().get(name)?.own.filter(|own| own.token == token)
+    }
+
+    /// Keeps what is known of a grant behind this door, unless a later one has taken its place.
+    fn remember(&self, name: &str, own: Own) {
+        let mut all = self.seen();
+        let seen = all.entry(name.to_owned()).or_default();
+        if seen.own.is_none_or(|known| known.token <= own.token) {
+            seen.own = Some(own);
+        }
+    }
+
+    fn forget(&self, name: &str, token: FencingToken) {
+        if let Some(seen) = self.seen().get_mut(name) {
+            seen.own = seen.own.filter(|own| own.token != token);
+        }
+    }
+
+    fn seen(&self) -> MutexGuard<'_, HashMap<String, Seen>> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    async fn try_acquire(&self, name: &str, holder: &str, term: Duration) -> Result<Acquired, LeaseError> {
+        let row = format!("{LEASE}{name}");
+        let start = self.clock.now();
+        // A conflict means that the record changed after it was read: by another who was faster, or by this very write, the reply
+        // of its first try having been lost on the way. A second look tells.
+        for _ in 0..2 {
+            let (stored, read) = self.stored(&row).await?;
+            let when = match stored {
+                None => Precondition::Absent,
+                // A holder does not wait for itself.
+                Some(stored) if stored.holder == holder => Precondition::Version(stored.version),
+                Some(stored) => {
+                    let left = self.left(name, &stored, read);
+                    if !left.is_zero() {
+                        return Ok(Acquired::Held(Held::new(stored.holder, stored.token, stored.term, left)));
+                    }
+                    Precondition::Version(stored.version)
+                }
+            };
+            match self.write(&row, holder, None, term, when).await {
+                Ok(version) => {
+                    let token = FencingToken::new(version.as_u64());
+                    self.remember(name, Own { token, version, ends: start + term });
+                    return Ok(Acquired::Granted(token));
+                }
+                Err(StoreError::Conflict { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let message = format!("the lease {name:?} changes hands just now: ask again");
+        Err(PortError::new(PortErrorKind::Throttled, message).into())
+    }
+
+    async fn try_renew(
+        &self,
+        name: &str,
+        holder: &str,
+        token: FencingToken,
+        term: Duration,
+    ) -> Result<Renewed, LeaseError> {
+        let row = format!("{LEASE}{name}");
+        let start = self.clock.now();
+        let known = self.own(name, token).ok_or(LeaseError::NotHeld)?;
+        if start >= known.ends {
+            return Err(LeaseError::NotHeld); // an expired grant is acquired anew, never renewed
+        }
+        let mut written = self.write(&row, holder, Some(token), term, Precondition::Version(known.version)).await;
+        if let Err(StoreError::Conflict { .. }) = written {
+            // Perhaps by an earlier renewal of its own, whose reply was lost.
+            let (stored, _) = self.stored(&row).await?;
+            let own = stored.filter(|stored| stored.holder == holder && stored.token == token);
+            let Some(own) = own else {
+                self.forget(name, token);
+                return Err(LeaseError::NotHeld);
+            };
+            written = self.write(&row, holder, Some(token), term, Precondition::Version(own.version)).await;
+        }
+        self.remember(name, Own { token, version: written?, ends: start + term });
+        self.release_requested(name, token).await
+    }
+
+    /// Whether somebody asked this grant to be released. Not being able to tell is no reason to lose what was renewed.
+    async fn release_requested(&self, name: &str, token: FencingToken) -> Result<Renewed, LeaseError> {
+        let row = format!("{REQUEST}{name}");
+        let request = self.store.get(Key::new(&self.partition, &row)).await;
+        let asked = request.ok().flatten().is_some_and(|request| request.value == token.to_string().as_bytes());
+        Ok(Renewed::new(asked))
+    }
+
+    async fn try_release(&self, name: &str, holder: &str, token: FencingToken) -> Result<(), LeaseError> {
+        let row = format!("{LEASE}{name}");
+        let mut known = self.own(name, token).map(|own| own.version);
+        // Once more where a renewal of its own, whose reply was lost, changed the version.
+        for _ in 0..2 {
+            let version = match known.take() {
+                Some(version) => version,
+                None => {
+                    let (stored, _) = self.stored(&row).await?;
+                    let own = stored.filter(|stored| stored.holder == holder && stored.token == token);
+                    own.ok_or(LeaseError::NotHeld)?.version
+                }
+            };
+            let options = DeleteOptions::new().when(Precondition::Version(version));
+            match self.store.delete(Key::new(&self.partition, &row), options).await {
+                Err(StoreError::Conflict { .. }) => {}
+                done => {
+                    done?;
+                    self.forget(name, token);
+                    return Ok(());
+                }
+            }
+        }
+        Err(LeaseError::NotHeld)
+    }
+}
+
+impl Lease for StoreLease {
+    fn capabilities(&self) -> Capabilities {
+        // Names stand behind a prefix.
+        let can = self.store.capabilities();
+        can.largest_key(can.max_key().saturating_sub(LEASE.len().max(REQUEST.len())))
+    }
+
+    fn acquire<'a>(
+        &'a self,
+        name: &'a str,
+        holder: &'a str,
+        term: Duration,
+    ) -> BoxFuture<'a, Result<Acquired, LeaseError>> {
+        Box::pin(async move {
+            check(name, holder, term, &self.capabilities())?;
+            self.try_acquire(name, holder, term).await
+        })
+    }
+
+    fn renew<'a>(
+        &'a self,
+        name: &'a str,
+        holder: &'a str,
+        token: FencingToken,
+        term: Duration,
+    ) -> BoxFuture<'a, Result<Renewed, LeaseError>> {
+        Box::pin(async move {
+            check(name, holder, term, &self.capabilities())?;
+            self.try_renew(name, holder, token, term).await
+        })
+    }
+
+    fn release<'a>(
+        &'a self,
+        name: &'a str,
+        holder: &'a str,
+        token: FencingToken,
+    ) -> BoxFuture<'a, Result<(), LeaseError>> {
+        Box::pin(self.try_release(name, holder, token))
+    }
+
+    fn read<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Held>, LeaseError>> {
+        Box::pin(async move {
+            let (stored, read) = self.stored(&format!("{LEASE}{name}")).await?;
+            Ok(stored.map(|stored| {
+                let left = match self.own(name, stored.token) {
+                    Some(own) => own.ends - read,
+                    None => self.left(name, &stored, read),
+                };
+                Held::new(stored.holder, stored.token, stored.term, left)
+            }))
+        })
+    }
+
+    fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
+        Box::pin(async move {
+            // A row of its own: the record's version must change by renewals alone.
+            let row = format!("{REQUEST}{name}");
+            let asked =
+                self.store.put(Key::new(&self.partition, &row), token.to_string().into(), Precondition::Any.into());
+            asked.await?;
+            Ok(())
+        })
+    }
+}
+
+impl fmt::Debug for StoreLease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StoreLease")
+            .field("store", &self.store)
+            .field("partition", &self.partition)
+            .finish_non_exhaustive()
+    }
+}
