@@ -77,6 +77,7 @@ pub mod observe;
 pub mod outcome;
 pub mod port;
 pub mod queue;
+mod race;
 pub mod retry;
 pub mod standard;
 pub mod store;

@@ -239,8 +239,8 @@ impl StoreLease {
 
 impl Lease for StoreLease {
     fn capabilities(&self) -> Capabilities {
-        // Names stand behind a prefix.
-        let can = self.store.capabilities();
+        // Versions grow, so tokens do. Names stand behind a prefix.
+        let can = self.store.capabilities().with(Capability::Fencing);
         can.largest_key(can.max_key().saturating_sub(LEASE.len().max(REQUEST.len())))
     }
 

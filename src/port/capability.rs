@@ -19,7 +19,7 @@ pub enum Capability {
     AtomicBatch,
     /// The versions of a key grow, also across deletion: a version can serve as a fencing token.
     OrderedVersions,
-    /// Fenced writes: [`PutOptions::fence`](crate::store::PutOptions::fence).
+    /// Of a store: fenced writes ([`PutOptions::fence`](crate::store::PutOptions::fence)). Of a lease: tokens that grow.
     Fencing,
     /// Records that end by the backend's own clock.
     TimeToLive,
@@ -120,6 +120,13 @@ impl Capabilities {
     #[must_use]
     pub const fn largest_key(mut self, bytes: usize) -> Self {
         self.key = bytes;
+        self
+    }
+
+    /// The same with one more: for a port that is built on another.
+    #[must_use]
+    pub const fn with(mut self, capability: Capability) -> Self {
+        self.set |= 1 << capability as u32;
         self
     }
 

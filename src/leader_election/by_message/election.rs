@@ -1,10 +1,7 @@
 //! The async shell: carries ballots between a machine and a transport.
 use std::{
     fmt,
-    future::{Future, poll_fn},
-    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::Poll,
 };
 
 use tokio::sync::watch;
@@ -18,6 +15,7 @@ use super::{
 use crate::{
     config::{ConfigError, require},
     entropy::Entropy,
+    race::{First, race},
     time::Clock,
 };
 
@@ -116,16 +114,11 @@ impl MessageElection {
         let mut out = Outbox::new();
         loop {
             let due = self.machine().next_tick();
-            let (mut is_due, mut recv) = (pin!(self.clock.sleep_until(due)), self.transport.recv());
-            let came = poll_fn(|cx| match is_due.as_mut().poll(cx) {
-                Poll::Ready(()) => Poll::Ready(None),
-                Poll::Pending => recv.as_mut().poll(cx).map(Some),
-            });
-            let came = came.await;
+            let came = race(self.clock.sleep_until(due), self.transport.recv()).await;
             let now = self.clock.now();
             match came {
-                Some((from, ballot)) => self.machine().receive(now, from, ballot, &mut out),
-                None => self.machine().tick(now, &mut out),
+                First::Other((from, ballot)) => self.machine().receive(now, from, ballot, &mut out),
+                First::One(()) => self.machine().tick(now, &mut out),
             }
             self.tell();
             self.send(&mut out).await;

@@ -1,0 +1,154 @@
+//! Settings of a leader election.
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{ConfigError, human, require, require_some_time};
+
+/// Settings of a [`LeaderElection`](super::LeaderElection).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct LeaderElectionConfig {
+    /// For how long leadership is granted at a time: how soon a dead leader is noticed. 15 s by default.
+    #[serde(with = "human")]
+    pub term: Duration,
+    /// How long after the last renewal the next one begins. 5 s by default.
+    #[serde(with = "human")]
+    pub renew_every: Duration,
+    /// How long one call of the lease may take. 3 s by default.
+    #[serde(with = "human")]
+    pub call_timeout: Duration,
+    /// How long a task has to end by itself, once it was told that its term is about to end. 1 s by default.
+    #[serde(with = "human")]
+    pub grace: Duration,
+    /// How long before the term is over the leader stops to act: the longest pause (of a collector, a scheduler, a virtual machine) that does no
+    /// harm. 1 s by default.
+    #[serde(with = "human")]
+    pub margin: Duration,
+    /// By how much the clocks of two nodes may differ in rate: 0.001 is a millisecond in a second. 0.001 by default; a quartz is
+    /// good to 0.0001.
+    pub clock_drift: f64,
+    /// How often a candidate asks, at most; and how soon after a failed call the next one follows, by and large. 2 s by default.
+    #[serde(with = "human")]
+    pub poll: Duration,
+    /// How much older than its term a leader's last renewal may be before its health is bad. 5 s by default.
+    #[serde(with = "human")]
+    pub health_tolerance: Duration,
+}
+
+impl Default for LeaderElectionConfig {
+    fn default() -> Self {
+        Self {
+            term: Duration::from_secs(15),
+            renew_every: Duration::from_secs(5),
+            call_timeout: Duration::from_secs(3),
+            grace: Duration::from_secs(1),
+            margin: Duration::from_secs(1),
+            clock_drift: 0.001,
+            poll: Duration::from_secs(2),
+            health_tolerance: Duration::from_secs(5),
+        }
+    }
+}
+
+impl LeaderElectionConfig {
+    /// The default settings in proportion to another term: everything a third, a fifteenth... of it.
+    #[must_use]
+    pub fn of_term(term: Duration) -> Self {
+        Self {
+            term,
+            renew_every: term / 3,
+            call_timeout: term / 5,
+            grace: term / 15,
+            margin: term / 15,
+            poll: term * 2 / 15,
+            health_tolerance: term / 3,
+            ..Self::default()
+        }
+    }
+
+    /// Sets the term alone.
+    #[must_use]
+    pub const fn term(mut self, term: Duration) -> Self {
+        self.term = term;
+        self
+    }
+
+    /// Sets how long after the last renewal the next one begins.
+    #[must_use]
+    pub const fn renew_every(mut self, every: Duration) -> Self {
+        self.renew_every = every;
+        self
+    }
+
+    /// Sets how long one call of the lease may take.
+    #[must_use]
+    pub const fn call_timeout(mut self, timeout: Duration) -> Self {
+        self.call_timeout = timeout;
+        self
+    }
+
+    /// Sets how long a task has to end by itself.
+    #[must_use]
+    pub const fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
+
+    /// Sets how long before the term is over the leader stops to act.
+    #[must_use]
+    pub const fn margin(mut self, margin: Duration) -> Self {
+        self.margin = margin;
+        self
+    }
+
+    /// Sets by how much clocks may differ in rate.
+    #[must_use]
+    pub const fn clock_drift(mut self, drift: f64) -> Self {
+        self.clock_drift = drift;
+        self
+    }
+
+    /// Sets how often a candidate asks.
+    #[must_use]
+    pub const fn poll(mut self, poll: Duration) -> Self {
+        self.poll = poll;
+        self
+    }
+
+    /// Sets how much older than its term a leader's last renewal may be.
+    #[must_use]
+    pub const fn health_tolerance(mut self, tolerance: Duration) -> Self {
+        self.health_tolerance = tolerance;
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        require_some_time(self.term, "term")?;
+        require_some_time(self.renew_every, "renew_every")?;
+        require_some_time(self.call_timeout, "call_timeout")?;
+        require_some_time(self.poll, "poll")?;
+        let drift = self.clock_drift;
+        require((0.0..0.5).contains(&drift), "clock_drift", "must be at least 0 and below 0.5")?;
+        let needed = [self.renew_every, self.call_timeout, self.grace, self.margin]
+            .into_iter()
+            .try_fold(Duration::ZERO, Duration::checked_add);
+        let usable = self.usable_term();
+        if needed.is_some_and(|needed| needed < usable) {
+            return Ok(());
+        }
+        let shown = |d| humantime::format_duration(d).to_string();
+        let rule = format!(
+            "must be longer than `renew_every + call_timeout + grace + margin`, less what clocks may drift: {} against {}",
+            shown(usable),
+            needed.map_or("for ever".to_owned(), shown),
+        );
+        Err(ConfigError::new("term", rule))
+    }
+
+    /// The term as the slowest clock may count it.
+    pub(super) fn usable_term(&self) -> Duration {
+        self.term - self.term.mul_f64(self.clock_drift).min(self.term)
+    }
+}

@@ -1,0 +1,305 @@
+//! Standing as a candidate, and what a node knows of the leader.
+use std::{
+    fmt,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use super::{
+    Call, Leader, LeaderElectionBuilder, LeaderElectionConfig, LeaderElectionEvent as Event, Leadership, Observer,
+    Term, builder::Health, state::Count, transitions::Transitions,
+};
+use crate::{
+    config::Name,
+    entropy::Entropy,
+    lease::{Acquired, Held, Lease, LeaseError},
+    notify::{Notice, Notices, Notifier},
+    observe::{Events, Subscription},
+    port::{ErrorClass, Failure, FencingToken, PortError, PortErrorKind},
+    race::{First, race},
+    time::Clock,
+};
+
+/// Notices to a name's candidates: that it is free, and that its leader is asked to resign.
+pub(super) const FREE: &str = "free";
+pub(super) const RESIGN: &str = "resign";
+
+/// One candidate for the leadership of a name. The [module's page](super) says what holds.
+///
+/// A clone is the same candidate, shares its standing, and must not campaign at the same time.
+#[derive(Clone)]
+pub struct LeaderElection(pub(super) Arc<Inner>);
+
+pub(super) struct Inner {
+    pub(super) leases: Arc<dyn Lease>,
+    pub(super) name: Name,
+    /// The candidate's id with its number: no other holder has it.
+    pub(super) holder: String,
+    pub(super) topic: String,
+    pub(super) config: LeaderElectionConfig,
+    pub(super) clock: Clock,
+    pub(super) entropy: Entropy,
+    pub(super) notifier: Option<Arc<dyn Notifier>>,
+    pub(super) health: Option<Health>,
+    pub(super) events: Events<Event>,
+    pub(super) transitions: Transitions,
+    /// The term that this node is in, until it has ended in order.
+    pub(super) standing: Mutex<Option<Term>>,
+}
+
+/// Whether a node does what it should.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ElectionHealth {
+    /// Whether it is in a term that has not ended in order.
+    pub leading: bool,
+    /// How long ago its term was granted or last renewed.
+    pub since_renewal: Option<Duration>,
+    /// False where it leads, and its last renewal is older than the term and a tolerance: it hangs. Restart it.
+    pub healthy: bool,
+}
+
+impl LeaderElection {
+    /// Begins to make a candidate for the leadership of this name, which is kept in these leases.
+    pub fn builder(leases: Arc<dyn Lease>, name: impl Into<Name>) -> LeaderElectionBuilder {
+        LeaderElectionBuilder::new(leases, name.into())
+    }
+
+    pub(super) fn new(inner: Inner) -> Self {
+        Self(Arc::new(inner))
+    }
+
+    /// The candidate's id, with its number.
+    pub fn holder(&self) -> &str {
+        &self.0.holder
+    }
+
+    /// Whether this node leads now.
+    pub fn is_leader(&self) -> bool {
+        self.term().is_some_and(|term| term.is_leader())
+    }
+
+    /// The term that this node is in.
+    pub fn term(&self) -> Option<Term> {
+        self.0.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Who leads, as this node last saw it: it looks while it campaigns or leads.
+    pub fn leader(&self) -> Leader {
+        self.0.transitions.leader()
+    }
+
+    /// Every change of leader that this node sees from now on, in order; first, how things stand.
+    pub fn observe(&self) -> Observer {
+        self.0.transitions.observe()
+    }
+
+    /// What this node does from now on. Unlike [`observe`](Self::observe) it may miss events, and says so.
+    pub fn events(&self) -> Subscription<Event> {
+        self.0.events.subscribe()
+    }
+
+    /// Whether this node does what it should: for a service's health endpoint.
+    pub fn health(&self) -> ElectionHealth {
+        let since = self.term().map(|term| self.0.clock.now() - term.since());
+        let config = &self.0.config;
+        let healthy = since.is_none_or(|since| since <= config.term + config.health_tolerance);
+        ElectionHealth { leading: since.is_some(), since_renewal: since, healthy }
+    }
+
+    /// Asks whoever leads to resign: from any node. It is told by a notice, where there is a notifier, and at its next renewal.
+    ///
+    /// False where nobody leads.
+    ///
+    /// # Errors
+    /// Those of the lease.
+    ///
+    /// # Cancel safety
+    /// Dropped, the request is made or not.
+    pub async fn request_resign(&self) -> Result<bool, LeaseError> {
+        let name = self.0.name.as_str();
+        let Some(held) = self.0.leases.read(name).await? else { return Ok(false) };
+        self.0.leases.request_release(name, held.token).await?;
+        self.0.publish(RESIGN).await;
+        Ok(true)
+    }
+
+    /// Stands as a candidate until it is elected.
+    ///
+    /// Nobody renews the term behind your back: have [`Leadership::lost`] polled beside your work. [`run`](Self::run) does all of
+    /// that.
+    ///
+    /// # Errors
+    /// Only what does not pass by itself: no permission, a record that is none. A store that cannot be reached is asked again.
+    ///
+    /// # Cancel safety
+    /// Dropped while it asks, this node may have been elected, and not know: nobody leads then until the term has passed, or until
+    /// this candidate asks again.
+    pub async fn campaign(&self) -> Result<Leadership, PortError> {
+        let inner = &self.0;
+        let mut notices = inner.subscribe().await;
+        let mut before = None;
+        loop {
+            let wait = if inner.is_fit() {
+                match inner.ask(&mut before).await? {
+                    Asked::Elected(term, count) => {
+                        inner.enter(&term, before);
+                        return Ok(Leadership::new(self.clone(), term, count, notices));
+                    }
+                    Asked::Again(wait) => wait,
+                }
+            } else {
+                inner.some_of_a_poll()
+            };
+            // A notice is a hint that it may be worth asking now.
+            race(inner.heard(&mut notices, FREE), inner.clock.sleep(wait)).await;
+        }
+    }
+}
+
+/// What came of asking once.
+enum Asked {
+    Elected(Term, Count),
+    /// Not now: again after so long.
+    Again(Duration),
+}
+
+impl Inner {
+    async fn ask(&self, before: &mut Option<String>) -> Result<Asked, PortError> {
+        let (config, began) = (&self.config, self.clock.now());
+        let asked = self.leases.acquire(self.name.as_str(), &self.holder, config.term);
+        match race(asked, self.clock.sleep(config.call_timeout)).await {
+            First::One(Ok(Acquired::Granted(token))) => {
+                let now = self.clock.now();
+                let Some(count) = Count::granted(config, began, now) else {
+                    self.event(|| Event::GrantedTooLate { token, took: now - began });
+                    return Ok(Asked::Again(self.some_of_a_poll()));
+                };
+                Ok(Asked::Elected(Term::new(&self.name, token, &self.clock, config, count), count))
+            }
+            First::One(Ok(Acquired::Held(held))) => {
+                let wait = self.until_free(&held);
+                *before = Some(held.holder.clone());
+                self.follow(held);
+                Ok(Asked::Again(wait))
+            }
+            First::One(Err(error)) => {
+                self.failed(Call::Acquire, &error, None);
+                match error {
+                    LeaseError::Failed(error) if error.class() == ErrorClass::Permanent => Err(error),
+                    error => Ok(Asked::Again(self.after_failure(&error))),
+                }
+            }
+            First::Other(()) => {
+                self.event(|| Event::CallFailed { call: Call::Acquire, kind: None, left: None });
+                Ok(Asked::Again(self.some_of_a_poll()))
+            }
+        }
+    }
+
+    /// This node leads.
+    fn enter(&self, term: &Term, after: Option<String>) {
+        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = Some(term.clone());
+        self.transitions.tell(Leader::Own(term.token()));
+        self.event(|| Event::Elected { token: term.token(), after });
+    }
+
+    /// This node leads no longer, and whatever it did as leader has ended.
+    pub(super) fn leave(&self, token: FencingToken) {
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        if standing.as_ref().is_some_and(|term| term.token() == token) {
+            *standing = None;
+        }
+        drop(standing);
+        if self.transitions.leader() == Leader::Own(token) {
+            self.transitions.tell(Leader::Unknown);
+        }
+    }
+
+    fn follow(&self, Held { holder, token, .. }: Held) {
+        if self.transitions.tell(Leader::Other { holder: holder.clone(), token }) {
+            self.event(|| Event::Following { holder, token });
+        }
+    }
+
+    pub(super) fn is_fit(&self) -> bool {
+        self.health.as_ref().is_none_or(|is_fit| is_fit())
+    }
+
+    pub(super) fn event(&self, event: impl FnOnce() -> Event) {
+        self.events.send(Some(&self.name), self.clock.now(), event);
+    }
+
+    pub(super) fn failed(&self, call: Call, error: &LeaseError, left: Option<Duration>) {
+        let kind = error.backend().map_or(PortErrorKind::Other, PortError::kind);
+        self.event(|| Event::CallFailed { call, kind: Some(kind), left });
+    }
+
+    /// Between seven and nine tenths of a poll: candidates that began together do not stay together.
+    pub(super) fn some_of_a_poll(&self) -> Duration {
+        self.config.poll.mul_f64(0.7 + 0.2 * self.entropy.unit())
+    }
+
+    /// No later than the name may be free, and a little spread, so that not all candidates write at once.
+    fn until_free(&self, held: &Held) -> Duration {
+        let poll = self.some_of_a_poll();
+        if held.free_in.is_zero() || held.free_in >= poll {
+            return poll;
+        }
+        held.free_in + self.config.poll.mul_f64(0.1 * self.entropy.unit())
+    }
+
+    /// As the backend asks for, but at least some of a poll.
+    pub(super) fn after_failure(&self, error: &LeaseError) -> Duration {
+        let asked = error.backend().and_then(PortError::retry_after).unwrap_or_default();
+        asked.max(self.some_of_a_poll())
+    }
+
+    async fn subscribe(&self) -> Option<Notices> {
+        let subscribed = self.notifier.as_ref()?.subscribe(&self.topic);
+        match race(subscribed, self.clock.sleep(self.config.call_timeout)).await {
+            First::One(Ok(notices)) => Some(notices),
+            // Without notices it polls.
+            First::One(Err(error)) => {
+                self.event(|| Event::CallFailed { call: Call::Notify, kind: Some(error.kind()), left: None });
+                None
+            }
+            First::Other(()) => {
+                self.event(|| Event::CallFailed { call: Call::Notify, kind: None, left: None });
+                None
+            }
+        }
+    }
+
+    /// Waits for this notice, or for a gap in which it may have been; for ever, without a notifier.
+    pub(super) async fn heard(&self, notices: &mut Option<Notices>, what: &str) {
+        let Some(notices) = notices else { return std::future::pending().await };
+        while let Notice::Message(notice) = notices.recv().await {
+            if notice == what.as_bytes() {
+                return;
+            }
+        }
+    }
+
+    /// Tells the others. A notice that is lost is found by polling.
+    pub(super) async fn publish(&self, notice: &'static str) {
+        let Some(notifier) = &self.notifier else { return };
+        let published = notifier.publish(&self.topic, notice.into());
+        let kind = match race(published, self.clock.sleep(self.config.call_timeout)).await {
+            First::One(Ok(())) => return,
+            First::One(Err(error)) => Some(error.kind()),
+            First::Other(()) => None,
+        };
+        self.event(|| Event::CallFailed { call: Call::Notify, kind, left: None });
+    }
+}
+
+impl fmt::Debug for LeaderElection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LeaderElection")
+            .field("name", &self.0.name)
+            .field("holder", &self.0.holder)
+            .field("leader", &self.leader())
+            .finish_non_exhaustive()
+    }
+}
