@@ -104,29 +104,55 @@ impl Message {
 
 /// Which message it is, for as long as it lives: the same in each delivery, and as a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct MessageId(Box<str>);
+pub struct MessageId(Opaque);
 
 /// The right to settle one delivery of a message. It ends with the message's next delivery.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Receipt(Box<str>);
+pub struct Receipt(Opaque);
+
+/// A backend's own name for something: text for most, two numbers where text would have to be built for each message.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Opaque {
+    Numbers(u64, u64),
+    Text(Box<str>),
+}
 
 macro_rules! opaque {
     ($name:ident) => {
         impl $name {
             /// Made from the backend's text. For backends.
             pub fn new(text: impl Into<Box<str>>) -> Self {
-                Self(text.into())
+                Self(Opaque::Text(text.into()))
             }
 
-            /// The backend's text.
-            pub fn as_str(&self) -> &str {
-                &self.0
+            /// Made from the backend's numbers. For backends.
+            pub const fn from_numbers(one: u64, other: u64) -> Self {
+                Self(Opaque::Numbers(one, other))
+            }
+
+            /// The backend's text, if it was made from one.
+            pub fn as_text(&self) -> Option<&str> {
+                match &self.0 {
+                    Opaque::Text(text) => Some(text),
+                    Opaque::Numbers(..) => None,
+                }
+            }
+
+            /// The backend's numbers, if it was made from them.
+            pub const fn as_numbers(&self) -> Option<(u64, u64)> {
+                match self.0 {
+                    Opaque::Numbers(one, other) => Some((one, other)),
+                    Opaque::Text(_) => None,
+                }
             }
         }
 
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str(&self.0)
+                match &self.0 {
+                    Opaque::Numbers(one, other) => write!(f, "{one}-{other}"),
+                    Opaque::Text(text) => f.write_str(text),
+                }
             }
         }
     };

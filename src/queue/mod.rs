@@ -40,13 +40,14 @@
 //! 9. **Full is an error** of class [`Throttled`](crate::port::ErrorClass::Throttled), before anything was accepted.
 mod error;
 mod ext;
-//mod memory;
+mod memory;
 mod message;
 mod settle;
+mod state;
 
 pub use error::QueueError;
 pub use ext::QueueExt;
-//pub use memory::InMemoryQueue;
+pub use memory::InMemoryQueue;
 pub use message::{Delivery, Depth, Message, MessageId, Peeked, Receipt};
 pub use settle::{Receive, Settle};
 

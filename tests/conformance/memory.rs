@@ -14,3 +14,15 @@ mod store {
         Fixture::new(port).with_other_door(other).on_manual_time(&hand)
     });
 }
+
+mod queue {
+    use super::*;
+    use steadfast::queue::{InMemoryQueue, Queue};
+
+    steadfast::queue_conformance!(async || {
+        let (clock, hand) = Clock::manual();
+        let queue = InMemoryQueue::new("jobs").with_clock(&clock);
+        let (port, other): (Arc<dyn Queue>, Arc<dyn Queue>) = (Arc::new(queue.clone()), Arc::new(queue));
+        Fixture::new(port).with_other_door(other).on_manual_time(&hand)
+    });
+}
