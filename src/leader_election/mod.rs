@@ -127,6 +127,7 @@ mod election;
 mod elector;
 mod event;
 mod fenced;
+mod hints;
 mod leadership;
 mod run;
 mod state;
