@@ -50,7 +50,7 @@ impl Leadership {
         self.term.is_leader()
     }
 
-    /// From when on nothing may be done under it, if it is not renewed before.
+    /// From when on nothing may be done under it, if it is not renewed before; the clock's origin once it has ended.
     pub fn deadline(&self) -> Instant {
         self.term.deadline()
     }

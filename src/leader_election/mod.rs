@@ -134,6 +134,9 @@ mod state;
 mod term;
 mod transitions;
 
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests;
+
 pub use builder::LeaderElectionBuilder;
 pub use config::LeaderElectionConfig;
 pub use election::{ElectionHealth, LeaderElection};
