@@ -26,7 +26,8 @@ use crate::{
 
 /// One candidate for the leadership of a name. The [module's page](super) says what holds.
 ///
-/// A clone is the same candidate and shares its standing: when one of them is elected, a term that another was in ends.
+/// A clone is the same candidate and shares its standing: let one of them stand at a time. When one is elected, a term that another was
+/// in ends.
 #[derive(Clone)]
 pub struct LeaderElection(pub(super) Arc<Inner>);
 
@@ -103,13 +104,13 @@ impl LeaderElection {
     pub fn health(&self) -> ElectionHealth {
         let since = self.term().map(|term| self.0.clock.now() - term.since());
         let config = &self.0.config;
-        let healthy = since.is_none_or(|since| since <= config.term + config.health_tolerance);
+        let healthy = since.is_none_or(|since| since <= config.term.saturating_add(config.health_tolerance));
         ElectionHealth { leading: since.is_some(), since_renewal: since, healthy }
     }
 
     /// Asks whoever leads to resign: from any node. It is told by a notice, where there is a notifier, and at its next renewal.
     ///
-    /// False where nobody leads.
+    /// False where nobody leads, as far as the lease can tell: one that has died may still show.
     ///
     /// # Errors
     /// Those of the lease.

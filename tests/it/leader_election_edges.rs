@@ -1,8 +1,6 @@
-//! The election's edges: what is refused, health, hints without end, two campaigns of one node, futures that are dropped.
+//! The election's edges: what is refused, health, hints without end, two campaigns of one node.
 use std::{
-    cell::Cell,
     future::pending,
-    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,10 +13,9 @@ use steadfast::{
     lease::{Acquired, Held, InMemoryLease, Lease, LeaseError, Renewed},
     notify::{InMemoryNotifier, Notice, NoticeSource, Notices, Notifier},
     port::{BoxFuture, Capabilities, Capability, FencingToken, PortError},
-    testing::drop_at_every_await,
 };
 
-use crate::leader_election_world::{DEADLINE, MS, Mode, POLL, S, TERM, World, poll, told};
+use crate::leader_election_world::{MS, POLL, S, TERM, World, told};
 
 #[test]
 fn settings_come_from_a_document_and_unknown_ones_are_refused() {
@@ -51,6 +48,36 @@ fn settings_come_from_a_document_and_unknown_ones_are_refused() {
     assert_eq!(name("", "a").unwrap_err().field(), "name");
     assert_eq!(name("job", "").unwrap_err().field(), "candidate");
     assert_eq!(name(&"x".repeat(2000), "a").unwrap_err().field(), "name");
+}
+
+#[test]
+fn settings_without_bounds_overflow_nothing() {
+    World::each(|world| {
+        let _largest = LeaderElectionConfig::of_term(Duration::MAX);
+        let config = LeaderElectionConfig::default().poll(Duration::MAX).health_tolerance(Duration::MAX);
+        let node = world.node_with("a", |b| b.config(config));
+        // Elected, done, and waiting for ever to ask again.
+        let ran = node.run(world.clock.sleep(S(20)), async |_| assert!(node.health().healthy));
+        assert!(world.run(S(60), ran).unwrap().is_ok());
+        assert!(!node.is_leader());
+    });
+}
+
+#[test]
+fn its_futures_can_be_spawned() {
+    fn spawnable<T: Send + 'static>(_: T) {}
+    let world = World::in_memory();
+    let election = world.node("a").election;
+    let clock = world.clock.clone();
+    spawnable(async move {
+        election.run(clock.sleep(S(1)), |term| async move { term.lost().await }).await.unwrap();
+        let mut leads = election.campaign().await.unwrap();
+        leads.lost().await;
+        leads.resign().await.unwrap();
+        election.request_resign().await.unwrap();
+        election.observe().recv().await;
+        election.take_part().await;
+    });
 }
 
 /// Leases of a backend that lacks something.
@@ -214,168 +241,5 @@ fn a_task_that_ends_by_itself_lets_others_ask_first() {
         assert!(world.run(S(100), both).is_none());
         let order = order.into_inner().unwrap();
         assert!(order.len() >= 6 && order.windows(2).all(|pair| pair[0] != pair[1]), "{order:?}");
-    });
-}
-
-#[test]
-fn dropped_a_run_drops_its_task_and_ends_its_term_here_at_once() {
-    World::each(|world| {
-        let (node, other) = (world.node("a"), world.node("b"));
-        let held = Cell::new(None);
-        let ran = node.run(pending(), async |term| {
-            held.set(Some(term));
-            pending().await
-        });
-        assert!(world.run(S(7), ran).is_none());
-        let term = held.take().unwrap();
-        assert!(!term.is_leader() && !node.is_leader() && term.is_ending());
-        let renewed = node.line.calls("renew").last().unwrap().from;
-        let _leads = world.run(S(60), other.campaign()).unwrap().unwrap();
-        assert!(world.now() - renewed >= TERM, "for others the term has to pass");
-    });
-}
-
-#[test]
-fn dropped_at_every_await_a_campaign_leaves_nobody_who_believes_in_it() {
-    World::each(|world| {
-        let notifier = Arc::new(InMemoryNotifier::new());
-        let (node, other) = (world.node_with("a", |b| b.notifier(notifier.clone())), world.node("b"));
-        let held = world.run(S(1), other.campaign()).unwrap().unwrap();
-        node.line.takes(MS(100), MS(100));
-        let polls = drop_at_every_await(
-            &world.hand,
-            || node.campaign(),
-            |_| {
-                assert!(!node.is_leader() && !node.health().leading);
-                // However many were dropped on the way: one that is granted is granted anew.
-                if !held.is_leader() {
-                    let leads = world.run(TERM * 2, node.campaign()).unwrap().unwrap();
-                    assert!(leads.is_leader());
-                    world.run(S(1), leads.resign()).unwrap().unwrap();
-                }
-            },
-        );
-        assert!(polls > 3, "{polls}");
-    });
-}
-
-#[test]
-fn dropped_at_every_await_a_leader_s_wait_counts_no_renewal_that_it_did_not_hear_of() {
-    World::each(|world| {
-        let node = world.node("a");
-        let mut leads = world.run(S(1), node.campaign()).unwrap().unwrap();
-        node.line.takes(MS(100), MS(100));
-        let leads = std::sync::Mutex::new(&mut leads);
-        // Each time it goes on where it was, until nothing answers any more.
-        let polls = drop_at_every_await(
-            &world.hand,
-            || async {
-                let mut leads = leads.try_lock().unwrap();
-                leads.lost().await
-            },
-            |polls| {
-                let calls = node.line.calls("renew");
-                let answered = calls.iter().rfind(|call| call.to.unwrap() - call.from == MS(200));
-                if let Some(last) = answered {
-                    assert_eq!(leads.try_lock().unwrap().deadline(), last.from + DEADLINE);
-                }
-                if polls == 12 {
-                    node.line.is(Mode::Refuses);
-                }
-            },
-        );
-        assert!(polls > 12, "{polls}");
-    });
-}
-
-#[test]
-fn dropped_at_every_await_a_resignation_has_ended_the_term_and_says_so_once() {
-    World::each(|world| {
-        let node = world.node_with("a", |b| b.notifier(Arc::new(InMemoryNotifier::new())));
-        let mut events = node.events();
-        node.line.takes(MS(100), MS(100));
-        let polls = drop_at_every_await(
-            &world.hand,
-            || {
-                // Its own grant: nobody waits for a term to pass.
-                let leads = world.run(S(1), node.campaign()).unwrap().unwrap();
-                leads.resign()
-            },
-            |_| {
-                assert!(!node.is_leader() && !node.health().leading);
-                let told = told(&mut events);
-                assert!(
-                    matches!(told[..], [Event::Elected { token, .. }, Event::Ended { token: ended, .. }] if token == ended),
-                    "{told:?}"
-                );
-            },
-        );
-        assert!(polls >= 3, "{polls}");
-    });
-}
-
-#[test]
-fn dropped_at_every_await_a_run_leaves_no_task_and_no_term() {
-    World::each(|world| {
-        let node = world.node("a");
-        node.line.takes(MS(100), MS(100));
-        let running = Cell::new(0);
-        struct Runs<'a>(&'a Cell<i32>);
-        impl Drop for Runs<'_> {
-            fn drop(&mut self) {
-                self.0.set(self.0.get() - 1);
-            }
-        }
-        let polls = drop_at_every_await(
-            &world.hand,
-            || {
-                node.run(world.clock.sleep(S(12)), async |term| {
-                    running.set(running.get() + 1);
-                    let _runs = Runs(&running);
-                    term.lost().await;
-                    world.clock.sleep(MS(1500)).await;
-                })
-            },
-            |_| {
-                assert_eq!(running.get(), 0);
-                assert!(!node.is_leader() && !node.health().leading);
-            },
-        );
-        assert!(polls > 8, "{polls}");
-    });
-}
-
-#[test]
-fn dropped_at_every_await_the_other_doors_lose_nothing() {
-    World::each(|world| {
-        let (node, asks) = (world.node("a"), world.node("b"));
-        let mut leads = world.run(S(1), node.campaign()).unwrap().unwrap();
-        asks.line.takes(MS(100), MS(100));
-        let polls = drop_at_every_await(&world.hand, || asks.request_resign(), |_| assert!(leads.is_leader()));
-        assert!(polls >= 3, "{polls}");
-        assert_eq!(world.run(S(20), leads.lost()), Some(TermEnd::ResignRequested));
-        // A term's end is told to whoever waits for it then, and later.
-        let term = leads.term();
-        drop_at_every_await(&world.hand, || term.lost(), |_| ());
-        assert!(term.is_ending());
-        world.run(S(1), leads.resign()).unwrap().unwrap();
-
-        let mut observer = node.observe();
-        {
-            let mut recv = pin!(observer.recv());
-            assert!(poll(recv.as_mut()).is_ready());
-        }
-        {
-            let mut recv = pin!(observer.recv());
-            assert!(poll(recv.as_mut()).is_pending());
-        }
-        let leads = world.run(S(1), node.campaign()).unwrap().unwrap();
-        assert_eq!(observer.try_recv(), Some(Leader::Own(leads.token())));
-        drop(leads);
-
-        // The seam: any strategy takes part until it is dropped.
-        let strategy: &dyn Elector = &node.election;
-        assert!(world.run(S(60), strategy.take_part()).is_none());
-        assert!(!strategy.is_leader());
     });
 }

@@ -17,6 +17,7 @@ mod events;
 mod keyed_rate_limit;
 mod leader_election;
 mod leader_election_by_message;
+mod leader_election_drops;
 mod leader_election_edges;
 mod leader_election_terms;
 mod leader_election_world;
