@@ -57,7 +57,7 @@ fn dropped_at_every_await_a_leader_s_wait_counts_no_renewal_that_it_did_not_hear
         let node = world.node("a");
         let mut leads = world.run(S(1), node.campaign()).unwrap().unwrap();
         node.line.takes(MS(100), MS(100));
-        let leads = std::sync::Mutex::new(&mut leads);
+        let leads = tokio::sync::Mutex::new(&mut leads);
         // Each time it goes on where it was, until nothing answers any more.
         let polls = drop_at_every_await(
             &world.hand,

@@ -164,13 +164,16 @@ impl std::ops::Deref for Node {
     }
 }
 
+/// Opens a node's door to the leases; the node reads this clock.
+type Door = Box<dyn Fn(&Clock) -> Arc<dyn Lease>>;
+
 /// Leases of one backend, and a clock.
 pub(crate) struct World {
     pub(crate) hand: ManualClock,
     pub(crate) clock: Clock,
     /// What the leases are kept in, where it is a store.
     pub(crate) store: Option<InMemoryStore>,
-    door: Box<dyn Fn(&Clock) -> Arc<dyn Lease>>,
+    door: Door,
     made: Cell<u64>,
 }
 
