@@ -65,33 +65,32 @@ impl Leadership {
         let inner = self.election().0.clone();
         let (clock, config) = (&inner.clock, &inner.config);
         let token = self.token();
-        let (told, mut over) = (clock.now(), matches!(why, TermEnd::NotRenewed | TermEnd::Superseded));
-        let mut report = told + config.grace;
-        loop {
-            // The end is pushed out by each renewal.
-            let until = if over { self.deadline() } else { report };
-            let end = race(task.as_mut(), race(self.kept(over), clock.sleep_until(until)));
-            match end.await {
-                First::One(()) => return why,
-                First::Other(First::One(())) => over = true,
-                First::Other(First::Other(())) if over => {
-                    inner.event(|| Event::TaskDropped { token });
-                    return why;
-                }
-                First::Other(First::Other(())) => {
-                    let now = clock.now();
-                    report = now + config.grace.max(config.poll);
-                    inner.event(|| Event::TaskStalled { token, since: now - told });
+        if !matches!(why, TermEnd::NotRenewed | TermEnd::Superseded) {
+            let told = clock.now();
+            let mut report = told + config.grace;
+            // One future for all of the wait: a report cuts no renewal short that is under way.
+            let mut kept = pin!(self.kept());
+            loop {
+                match race(task.as_mut(), race(kept.as_mut(), clock.sleep_until(report))).await {
+                    First::One(()) => return why,
+                    First::Other(First::One(())) => break,
+                    First::Other(First::Other(())) => {
+                        let now = clock.now();
+                        report = now + config.grace.max(config.poll);
+                        inner.event(|| Event::TaskStalled { token, since: now - told });
+                    }
                 }
             }
         }
+        // Nothing renews it any more.
+        if let First::Other(()) = race(task, clock.sleep_until(self.deadline())).await {
+            inner.event(|| Event::TaskDropped { token });
+        }
+        why
     }
 
-    /// Renews until the term is over; where it is, waits for ever.
-    async fn kept(&mut self, over: bool) {
-        if over {
-            std::future::pending::<()>().await;
-        }
+    /// Renews until the term is over.
+    async fn kept(&mut self) {
         while !matches!(self.lost().await, TermEnd::NotRenewed | TermEnd::Superseded) {}
     }
 }

@@ -1,5 +1,6 @@
 //! The election's edges: what is refused, health, hints without end, two campaigns of one node.
 use std::{
+    cell::Cell,
     future::pending,
     sync::{
         Arc,
@@ -9,13 +10,15 @@ use std::{
 };
 
 use steadfast::{
-    leader_election::{Elector, Leader, LeaderElection, LeaderElectionConfig, LeaderElectionEvent as Event, TermEnd},
+    leader_election::{
+        Call, Elector, Leader, LeaderElection, LeaderElectionConfig, LeaderElectionEvent as Event, TermEnd,
+    },
     lease::{Acquired, Held, InMemoryLease, Lease, LeaseError, Renewed},
     notify::{InMemoryNotifier, Notice, NoticeSource, Notices, Notifier},
     port::{BoxFuture, Capabilities, Capability, FencingToken, PortError},
 };
 
-use crate::leader_election_world::{MS, POLL, S, TERM, World, told};
+use crate::leader_election_world::{DEADLINE, MS, Mode, POLL, S, TERM, World, told};
 
 #[test]
 fn settings_come_from_a_document_and_unknown_ones_are_refused() {
@@ -242,4 +245,97 @@ fn a_task_that_ends_by_itself_lets_others_ask_first() {
         let order = order.into_inner().unwrap();
         assert!(order.len() >= 6 && order.windows(2).all(|pair| pair[0] != pair[1]), "{order:?}");
     });
+}
+
+#[test]
+fn a_task_that_stalls_is_dropped_at_its_deadline_when_the_store_goes_too() {
+    World::each(|world| {
+        let node = world.node("a");
+        let mut events = node.events();
+        let start = world.now();
+        let leads = node.run(world.clock.sleep(S(20)), async |_| pending().await);
+        let cut = async {
+            world.clock.sleep(S(33)).await;
+            assert!(node.is_leader(), "kept while it stalls");
+            node.line.is(Mode::Hangs);
+            pending::<()>().await
+        };
+        let both = async {
+            tokio::select! { ran = leads => ran, () = cut => unreachable!() }
+        };
+        world.run(S(100), both).unwrap().unwrap();
+        let renewed = node.line.calls("renew").iter().rfind(|call| call.to == Some(call.from)).unwrap().from;
+        // The release took its time-out, in vain.
+        assert_eq!(world.now() - renewed, DEADLINE + S(3));
+        assert!(renewed - start > S(25));
+        let told = told(&mut events);
+        let [.., dropped, failed, ended] = &told[..] else { panic!("{told:?}") };
+        assert!(matches!(dropped, Event::TaskDropped { .. }), "{told:?}");
+        assert!(matches!(failed, Event::CallFailed { call: Call::Release, .. }), "{told:?}");
+        assert!(matches!(ended, Event::Ended { why: TermEnd::NotRenewed, released: false, .. }), "{told:?}");
+    });
+}
+
+#[test]
+fn reports_of_a_stall_do_not_cut_renewals_short_that_take_long() {
+    World::each(|world| {
+        let node = world.node("a");
+        let mut events = node.events();
+        node.line.takes(MS(0), MS(2500));
+        // Told to end after 20 s; ends after 90.
+        let ran = node.run(world.clock.sleep(S(20)), async |term| {
+            world.clock.sleep(S(90)).await;
+            assert!(term.is_leader());
+        });
+        world.run(S(200), ran).unwrap().unwrap();
+        let renewals = node.line.calls("renew");
+        // The first one that shutdown cuts short, and the last one, that the task's end does.
+        let cut = renewals.iter().filter(|call| call.to.unwrap() - call.from != MS(2500)).count();
+        assert!(renewals.len() > 15 && cut <= 2, "{cut} of {}", renewals.len());
+        let told = told(&mut events);
+        assert!(!told.iter().any(|e| matches!(e, Event::TaskDropped { .. })), "{told:?}");
+    });
+}
+
+#[test]
+fn a_leader_whose_lease_was_granted_anew_ends_its_task_at_its_next_renewal_and_releases_nothing() {
+    World::each(|world| {
+        let node = world.node("a");
+        let mut events = node.events();
+        let dropped = Cell::new(None);
+        let leads = node.run(pending(), async |_| {
+            let _ends = Ends(&dropped, world);
+            pending().await
+        });
+        let taken = async {
+            world.clock.sleep(S(7)).await;
+            // By whoever calls itself the same: tokens tell the two apart.
+            let granted = node.line.acquire("job", node.holder(), TERM * 10).await.unwrap();
+            assert!(matches!(granted, Acquired::Granted(_)));
+            world.clock.sleep(S(4)).await;
+            assert_eq!(dropped.get(), Some(S(10)), "when the second renewal was refused");
+            assert!(!node.is_leader());
+            assert!(node.line.read("job").await.unwrap().is_some(), "the new grant stands");
+        };
+        let start = world.now();
+        assert_eq!(start.as_nanos(), 1_000_000_000);
+        let both = async {
+            tokio::select! { _ = leads => unreachable!(), () = taken => () }
+        };
+        world.run(S(100), both).unwrap();
+        let told = told(&mut events);
+        let ended = told
+            .iter()
+            .find_map(|e| if let Event::Ended { why, released, .. } = e { Some((*why, *released)) } else { None });
+        assert_eq!(ended, Some((TermEnd::Superseded, false)), "{told:?}");
+    });
+}
+
+/// Tells when it is dropped, counted from the clock's start.
+struct Ends<'a>(&'a Cell<Option<Duration>>, &'a World);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.set(Some(Duration::from_nanos(self.1.now().as_nanos() - 1_000_000_000)));
+    }
 }
