@@ -65,6 +65,7 @@
 
 #[cfg(doc)]
 pub mod _docs;
+pub mod backend;
 pub mod backoff;
 pub mod call;
 pub mod circuit_breaker;

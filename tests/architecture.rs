@@ -17,7 +17,7 @@ const FLOORS: &[&[&str]] = &[
     &["store", "queue", "notify"],
     &["lease"],
     // The call seam; and the backends, which implement the ports and know no pattern.
-    &["call"],
+    &["call", "backend"],
     // The patterns: none of them imports another.
     &["timeout", "retry", "circuit_breaker", "throttling", "leader_election"],
     // The roof, and the wing for tests.
@@ -34,6 +34,10 @@ const DOORS: &[(&str, &[&str])] = &[
     ("loom", &["sync", "circuit_breaker/loom_tests.rs", "throttling/loom_tests.rs"]),
     ("tokio::spawn", &[]),
     ("std::thread::spawn", &[]),
+    // A backend that blocks has a thread of its own.
+    ("std::thread", &["backend"]),
+    ("rusqlite", &["backend"]),
+    ("rustix", &["time"]),
     ("lazy_static", &[]),
 ];
 
@@ -115,7 +119,7 @@ fn imports(path: &str, code: &str) -> Vec<String> {
 /// What a file names of the crates whose doors are watched, as whole paths.
 fn watched(code: &str) -> Vec<String> {
     let of = |root: &'static str| paths(code, root).into_iter().map(move |path| format!("{root}::{path}"));
-    ["tokio", "std", "quanta", "rand", "loom", "lazy_static"].into_iter().flat_map(of).collect()
+    ["tokio", "std", "quanta", "rand", "loom", "lazy_static", "rusqlite", "rustix"].into_iter().flat_map(of).collect()
 }
 
 /// All that is wrong with these files.

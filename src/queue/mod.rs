@@ -49,6 +49,8 @@ pub use error::QueueError;
 pub use ext::QueueExt;
 pub use memory::InMemoryQueue;
 pub use message::{Delivery, Depth, Message, MessageId, Peeked, Receipt};
+#[cfg(feature = "sqlite")]
+pub(crate) use settle::check_visibility;
 pub use settle::{Receive, Settle};
 
 use std::{fmt, sync::Arc, time::Duration};

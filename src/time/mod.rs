@@ -14,6 +14,8 @@
 //! ```
 mod clock;
 mod instant;
+#[cfg(feature = "sqlite")]
+pub(crate) mod machine;
 mod manual;
 mod sleep;
 mod timestamp;

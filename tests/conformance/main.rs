@@ -1,3 +1,4 @@
 //! The public conformance suites, over every backend.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 mod memory;
+mod sqlite;

@@ -1,0 +1,76 @@
+//! The file's own time, in microseconds: shared by all its processes, and never going back.
+use rusqlite::{Connection, OptionalExtension};
+
+use crate::time::{Clock, Timestamp, machine};
+
+/// Where the file's time comes from.
+pub(super) enum FileTime {
+    /// The machine's clock since its start, and what must be added to it.
+    Machine { offset: i64 },
+    /// A clock that was handed in.
+    Given(Clock),
+}
+
+/// How far the file's time may be ahead of what was last written down, when the machine stops.
+const UNRECORDED: i64 = 2_000_000;
+
+/// How often it is written down, at most.
+pub(super) const RECORD_EVERY: i64 = 1_000_000;
+
+impl FileTime {
+    /// The machine's time for this file. Called within the transaction that opens it.
+    pub(super) fn of_machine(connection: &Connection) -> rusqlite::Result<Self> {
+        let (boot, since_boot) = (machine::boot_id(), micros(machine::since_boot()));
+        let text = |name: &str| -> rusqlite::Result<Option<String>> {
+            let found = connection.query_row("SELECT value FROM meta WHERE name = ?", [name], |row| row.get(0));
+            found.optional()
+        };
+        let number = |name: &str| Ok::<_, rusqlite::Error>(text(name)?.and_then(|text| text.parse::<i64>().ok()));
+        let wall = i64::try_from(Timestamp::now().as_millis()).unwrap_or(i64::MAX).saturating_mul(1000);
+        let (last, last_wall) = (number("time")?, number("wall")?);
+        let offset = match (number("offset")?, text("boot")?, last) {
+            // The same run of the machine. Where the system does not name it: unless the clock began anew.
+            (Some(offset), Some(same), last)
+                if same == boot && last.is_none_or(|last| since_boot.saturating_add(offset) >= last) =>
+            {
+                offset
+            }
+            (_, _, last) => {
+                let away = last_wall.map_or(0, |then| wall.saturating_sub(then).max(0));
+                let now = last.unwrap_or(0).saturating_add(away).saturating_add(UNRECORDED);
+                now.saturating_sub(since_boot)
+            }
+        };
+        let time = Self::Machine { offset };
+        let mut put = connection.prepare("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)")?;
+        put.execute(["boot", &boot])?;
+        put.execute(["offset", &offset.to_string()])?;
+        time.record(connection, time.now())?;
+        Ok(time)
+    }
+
+    /// The file's time now.
+    pub(super) fn now(&self) -> i64 {
+        match self {
+            Self::Machine { offset } => micros(machine::since_boot()).saturating_add(*offset),
+            Self::Given(clock) => i64::try_from(clock.now().as_nanos() / 1000).unwrap_or(i64::MAX),
+        }
+    }
+
+    /// Writes down how late it is, for the next start of the machine.
+    pub(super) fn record(&self, connection: &Connection, now: i64) -> rusqlite::Result<()> {
+        if matches!(self, Self::Given(_)) {
+            return Ok(());
+        }
+        let wall = Timestamp::now().as_millis().saturating_mul(1000);
+        let mut put = connection.prepare_cached("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)")?;
+        put.execute(["time", &now.to_string()])?;
+        put.execute(["wall", &wall.to_string()])?;
+        Ok(())
+    }
+}
+
+/// A duration in microseconds; longer than 292,000 years is that.
+pub(super) fn micros(d: std::time::Duration) -> i64 {
+    i64::try_from(d.as_micros()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,144 @@
+//! An open file.
+use std::{
+    collections::HashMap,
+    fmt,
+    fs::OpenOptions,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use tokio::sync::Notify;
+
+use super::{
+    SqliteNotifier, SqliteQueue, SqliteStore,
+    clock::FileTime,
+    config::{Durability, SqliteConfig},
+    failure::file_failure,
+    queue_sql,
+    reader::Readers,
+    schema,
+    writer::Writer,
+};
+use crate::{
+    port::{Capabilities, PortError, PortErrorKind, check_part},
+    time::Clock,
+};
+
+/// An open SQLite file: the ports on it. The [module's page](super) says what it survives.
+///
+/// A clone shares it. With the last one, and the last port, its thread ends and the file is closed.
+#[derive(Clone)]
+pub struct Sqlite(pub(super) Arc<Shared>);
+
+pub(super) struct Shared {
+    // Dropped first, so that the writer's connection is the last: SQLite tidies up its files with the last one.
+    pub(super) readers: Readers,
+    pub(super) writer: Writer,
+    pub(super) config: SqliteConfig,
+    pub(super) time: Arc<FileTime>,
+    /// Waits are on this one.
+    pub(super) clock: Clock,
+    /// Tells those who wait in this process, by queue.
+    queues: Mutex<HashMap<i64, Arc<Notify>>>,
+    /// Tells this process's subscribers.
+    pub(super) noticed: Notify,
+}
+
+impl Sqlite {
+    /// Opens the file, or makes it. Does so in place, and may wait for other processes' locks.
+    ///
+    /// # Errors
+    /// `Invalid` for a setting that breaks a rule; `Denied` where the file or its folder cannot be written to; `Corrupt` where the file is no
+    /// database, or another program's; `TooNew` where a newer release made it; `Full` where there is no space.
+    pub fn open(config: SqliteConfig) -> Result<Self, PortError> {
+        Self::make(config, None)
+    }
+
+    /// The same, with its time read from this clock: for tests. All handles of the file must be given it.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with_clock(config: SqliteConfig, clock: &Clock) -> Result<Self, PortError> {
+        Self::make(config, Some(clock.clone()))
+    }
+
+    fn make(config: SqliteConfig, clock: Option<Clock>) -> Result<Self, PortError> {
+        config.check().map_err(|error| PortError::new(PortErrorKind::Invalid, error.to_string()))?;
+        let mut lock_path = config.path.clone().into_os_string();
+        lock_path.push("-lock");
+        let lock_path = std::path::PathBuf::from(lock_path);
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
+        let lock = lock.map_err(|error| file_failure(&lock_path, error))?;
+        // Two who make the file at once would meet in the middle.
+        lock.lock().map_err(|error| file_failure(&lock_path, error))?;
+        let opened = schema::open(&config, clock.clone());
+        lock.unlock().map_err(|error| file_failure(&lock_path, error))?;
+        let (connection, time) = opened?;
+        let time = Arc::new(time);
+        let in_place = config.durability == Durability::Relaxed;
+        Ok(Self(Arc::new(Shared {
+            writer: Writer::start(connection, lock, lock_path, time.clone(), in_place)?,
+            readers: Readers::new(config.clone()),
+            config,
+            time,
+            clock: clock.unwrap_or_default(),
+            queues: Mutex::default(),
+            noticed: Notify::new(),
+        })))
+    }
+
+    /// The store in this file.
+    pub fn store(&self) -> SqliteStore {
+        SqliteStore(self.0.clone())
+    }
+
+    /// A queue in this file, by its name. It is made if it is not there.
+    ///
+    /// # Errors
+    /// `Invalid` where the name is empty or longer than 1,024 bytes; else those of a write. Does its write in place.
+    pub fn queue(&self, name: &str) -> Result<SqliteQueue, PortError> {
+        check_part("name", name, &CAN_NAME)?;
+        let id = match self.0.readers.read(|c| queue_sql::find(c, name))? {
+            Some(id) => id,
+            None => self.0.make_queue(name)?,
+        };
+        Ok(SqliteQueue::new(self.0.clone(), name, id))
+    }
+
+    /// The notifier in this file.
+    pub fn notifier(&self) -> SqliteNotifier {
+        SqliteNotifier(self.0.clone())
+    }
+
+    /// How many transactions this handle has committed: fewer than writes, where many write at once.
+    pub fn commits(&self) -> u64 {
+        self.0.writer.commits()
+    }
+}
+
+const CAN_NAME: Capabilities = Capabilities::of("sqlite", &[]).largest_key(1024);
+
+impl Shared {
+    /// A connection of its own, for once: the writer's answers come by a future.
+    fn make_queue(&self, name: &str) -> Result<i64, PortError> {
+        let connection = schema::open_for_reading(&self.config)?;
+        let made = || {
+            connection.pragma_update(None, "query_only", false)?;
+            connection.execute("INSERT OR IGNORE INTO queues (name) VALUES (?)", [name])?;
+            queue_sql::find(&connection, name)
+        };
+        let made = made().map_err(super::failure::failure)?;
+        made.ok_or_else(|| PortError::new(PortErrorKind::Corrupt, "sqlite: a queue that was made is not there"))
+    }
+
+    /// Who waits for this queue in this process.
+    pub(super) fn waiters(&self, queue: i64) -> Arc<Notify> {
+        let mut queues: MutexGuard<'_, _> = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.entry(queue).or_default().clone()
+    }
+}
+
+impl fmt::Debug for Sqlite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sqlite").field("path", &self.0.config.path).finish_non_exhaustive()
+    }
+}

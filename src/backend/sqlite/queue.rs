@@ -1,0 +1,172 @@
+//! A queue in a SQLite file.
+use std::{fmt, sync::Arc, time::Duration};
+
+use rusqlite::Connection;
+use tokio::sync::Notify;
+
+use super::{clock::micros, handle::Shared, queue_sql};
+use crate::{
+    port::{BoxFuture, Capabilities, Capability},
+    queue::{
+        Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle, check_visibility,
+    },
+    race::race,
+};
+
+/// A queue in a SQLite file. From [`Sqlite::queue`](super::Sqlite::queue); a clone is the same.
+#[derive(Clone)]
+pub struct SqliteQueue {
+    shared: Arc<Shared>,
+    name: Arc<str>,
+    id: i64,
+    /// Somebody who waits in this process may find something now.
+    came: Arc<Notify>,
+}
+
+const CAN: Capabilities = Capabilities::of(
+    "sqlite",
+    &[
+        Capability::Durable,
+        Capability::Shared,
+        Capability::Linearizable,
+        Capability::Groups,
+        Capability::Deduplication,
+        Capability::Delay,
+    ],
+)
+.largest_value(64 << 20)
+.largest_batch(1000)
+.largest_key(1024);
+
+impl SqliteQueue {
+    pub(super) fn new(shared: Arc<Shared>, name: &str, id: i64) -> Self {
+        let came = shared.waiters(id);
+        Self { shared, name: name.into(), id, came }
+    }
+
+    async fn write<T: Send + 'static>(
+        &self,
+        work: impl FnMut(&Connection, i64) -> rusqlite::Result<Result<T, QueueError>> + Send + 'static,
+    ) -> Result<T, QueueError> {
+        let written = self.shared.writer.write(work).await;
+        self.came.notify_one();
+        written
+    }
+
+    async fn wait_for(&self, max: usize, receive: Receive) -> Result<Vec<Delivery>, QueueError> {
+        let (id, visibility, clock) = (self.id, micros(receive.visibility), &self.shared.clock);
+        let end = clock.now() + receive.wait;
+        let _wakes_the_next = Leaving(&self.came);
+        loop {
+            // A look costs a read; only where there is something to take a write.
+            let next = self.shared.readers.read(|c| queue_sql::next_visible(c, id))?;
+            let now = self.shared.time.now();
+            if next.is_some_and(|at| at <= now) {
+                let taken =
+                    self.shared.writer.write(move |c, now| queue_sql::receive(c, now, id, max, visibility)).await?;
+                if !taken.is_empty() {
+                    return Ok(taken);
+                }
+            }
+            let instant = clock.now();
+            if instant >= end {
+                return Ok(Vec::new());
+            }
+            // Another process may send, or give back, at any time.
+            let until_next =
+                next.map_or(Duration::MAX, |at| Duration::from_micros(at.saturating_sub(now).max(0).unsigned_abs()));
+            let wait = until_next.clamp(Duration::from_micros(1), self.shared.config.poll);
+            race(self.came.notified(), clock.sleep_until(end.min(instant + wait))).await;
+        }
+    }
+}
+
+/// Who goes wakes the next who waits.
+struct Leaving<'a>(&'a Notify);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.notify_one();
+    }
+}
+
+impl Queue for SqliteQueue {
+    fn capabilities(&self) -> Capabilities {
+        CAN
+    }
+
+    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+        Box::pin(async move {
+            Message::check(&messages, &CAN)?;
+            let (id, window) = (self.id, micros(self.shared.config.deduplication_window));
+            self.write(move |c, now| queue_sql::send(c, now, id, &messages, window)).await
+        })
+    }
+
+    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
+        Box::pin(async move {
+            let max = receive.check(&CAN)?;
+            self.wait_for(max, receive).await
+        })
+    }
+
+    fn settle<'a>(
+        &'a self,
+        settlements: Vec<(Receipt, Settle)>,
+    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+        Box::pin(async move {
+            let (id, sets_aside) =
+                (self.id, settlements.iter().any(|(_, how)| matches!(how, Settle::DeadLetter { .. })));
+            let settled = self.write(move |c, now| queue_sql::settle(c, now, id, &settlements)).await;
+            if sets_aside {
+                self.shared.waiters(queue_sql::dead(id)).notify_one();
+            }
+            settled
+        })
+    }
+
+    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
+        Box::pin(async move {
+            check_visibility(visibility)?;
+            let (id, receipt) = (self.id, receipt.clone());
+            self.write(move |c, now| queue_sql::extend(c, now.saturating_add(micros(visibility)), id, &receipt)).await
+        })
+    }
+
+    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
+        Box::pin(async move {
+            let now = self.shared.time.now();
+            Ok(self.shared.readers.read(|c| queue_sql::depth(c, self.id, now))?)
+        })
+    }
+
+    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
+        Box::pin(async move {
+            let now = self.shared.time.now();
+            Ok(self.shared.readers.read(|c| queue_sql::peek(c, self.id, max.min(CAN.max_batch()), now))?)
+        })
+    }
+
+    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
+        Box::pin(async move {
+            let id = self.id;
+            self.write(move |c, _| queue_sql::purge(c, id)).await
+        })
+    }
+
+    fn dead_letters(&self) -> Option<Arc<dyn Queue>> {
+        (self.id > 0).then(|| {
+            let name = format!("{}/dead", self.name);
+            Arc::new(Self::new(self.shared.clone(), &name, queue_sql::dead(self.id))) as Arc<dyn Queue>
+        })
+    }
+}
+
+impl fmt::Debug for SqliteQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteQueue")
+            .field("path", &self.shared.config.path)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}

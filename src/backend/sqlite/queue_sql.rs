@@ -1,0 +1,257 @@
+//! The statements of the queue.
+//!
+//! A message is visible from `visible_at` on; one behind another of its group never is, until its turn comes and it is given its own
+//! time, `due`. `receipt` is the number of the delivery that may settle it, 0 for none. Dead letters lie in a queue of their own
+//! in the same table, so that setting one aside is one statement.
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension, Row, params};
+
+use super::clock::micros;
+use crate::{
+    port::{PortError, PortErrorKind},
+    queue::{Delivery, Depth, Message, MessageId, Peeked, QueueError, Receipt, Settle},
+    time::Timestamp,
+};
+
+/// Of a message that waits for its turn in its group.
+const BEHIND: i64 = i64::MAX;
+
+type Answer<T> = rusqlite::Result<Result<T, QueueError>>;
+
+pub(super) fn find(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
+    let mut find = connection.prepare_cached("SELECT id FROM queues WHERE name = ?")?;
+    find.query_row([name], |row| row.get(0)).optional()
+}
+
+/// The queue of a queue's dead letters: negative numbers are theirs.
+pub(super) const fn dead(queue: i64) -> i64 {
+    -queue
+}
+
+pub(super) fn send(
+    connection: &Connection,
+    now: i64,
+    queue: i64,
+    messages: &[Message],
+    window: i64,
+) -> Answer<Vec<MessageId>> {
+    let sent_at = i64::try_from(Timestamp::now().as_millis()).unwrap_or(i64::MAX);
+    let mut put = connection.prepare_cached(
+        "INSERT INTO messages (queue, visible_at, deliveries, receipt, due, sent_at, body, headers, grp)
+         VALUES (?, ?, 0, 0, ?, ?, ?, ?, ?)",
+    )?;
+    let mut ids = Vec::with_capacity(messages.len());
+    for message in messages {
+        if let Some(known) = known(connection, now, queue, message)? {
+            ids.push(MessageId::from_numbers(known.unsigned_abs(), 0));
+            continue;
+        }
+        let due = now.saturating_add(micros(message.delay));
+        let visible_at = match &message.group {
+            Some(group) if first_of(connection, queue, group)?.is_some() => BEHIND,
+            _ => due,
+        };
+        let headers = encode(&message.headers);
+        put.execute(params![queue, visible_at, due, sent_at, &message.body[..], headers, message.group])?;
+        let id = connection.last_insert_rowid();
+        if let Some(deduplication) = &message.deduplication_id {
+            let sql = "INSERT OR REPLACE INTO sent (queue, deduplication, message, ends) VALUES (?, ?, ?, ?)";
+            connection.prepare_cached(sql)?.execute(params![queue, deduplication, id, now.saturating_add(window)])?;
+        }
+        ids.push(MessageId::from_numbers(id.unsigned_abs(), 0));
+    }
+    Ok(Ok(ids))
+}
+
+/// The message that was sent with the same de-duplication id within the window.
+fn known(connection: &Connection, now: i64, queue: i64, message: &Message) -> rusqlite::Result<Option<i64>> {
+    let Some(id) = &message.deduplication_id else { return Ok(None) };
+    let mut known =
+        connection.prepare_cached("SELECT message FROM sent WHERE queue = ? AND deduplication = ? AND ends > ?")?;
+    known.query_row(params![queue, id, now], |row| row.get(0)).optional()
+}
+
+/// The first message of a group, and when it is due by itself.
+fn first_of(connection: &Connection, queue: i64, group: &str) -> rusqlite::Result<Option<(i64, i64)>> {
+    let sql = "SELECT id, due FROM messages WHERE queue = ? AND grp = ? ORDER BY id LIMIT 1";
+    let mut first = connection.prepare_cached(sql)?;
+    first.query_row(params![queue, group], |row| Ok((row.get(0)?, row.get(1)?))).optional()
+}
+
+/// When the next message is visible, if there is one that will be.
+pub(super) fn next_visible(connection: &Connection, queue: i64) -> rusqlite::Result<Option<i64>> {
+    let mut next = connection.prepare_cached("SELECT min(visible_at) FROM messages WHERE queue = ?")?;
+    let next: Option<i64> = next.query_row([queue], |row| row.get(0))?;
+    Ok(next.filter(|at| *at != BEHIND))
+}
+
+pub(super) fn receive(
+    connection: &Connection,
+    now: i64,
+    queue: i64,
+    max: usize,
+    visibility: i64,
+) -> Answer<Vec<Delivery>> {
+    let mut select = connection.prepare_cached(
+        "SELECT id, deliveries, sent_at, body, headers, grp, reason FROM messages
+         WHERE queue = ? AND visible_at <= ? ORDER BY visible_at, id LIMIT ?",
+    )?;
+    let mut hide =
+        connection.prepare_cached("UPDATE messages SET visible_at = ?, deliveries = ?, receipt = ? WHERE id = ?")?;
+    let mut found = select.query(params![queue, now, i64::try_from(max).unwrap_or(i64::MAX)])?;
+    let mut taken = Vec::new();
+    while let Some(row) = found.next()? {
+        let (id, before): (i64, u32) = (row.get(0)?, row.get(1)?);
+        let deliveries = before.saturating_add(1);
+        let receipt = Receipt::from_numbers(id.unsigned_abs(), deliveries.into());
+        let body = Bytes::copy_from_slice(row.get_ref(3)?.as_blob()?);
+        let id_of = MessageId::from_numbers(id.unsigned_abs(), 0);
+        let mut delivery = Delivery::new(id_of, receipt, body, deliveries, timestamp(row, 2)?);
+        delivery.headers = decode(row.get_ref(4)?.as_str_or_null()?);
+        (delivery.group, delivery.reason) = (row.get(5)?, row.get(6)?);
+        taken.push((id, delivery));
+    }
+    for (id, delivery) in &taken {
+        hide.execute(params![now.saturating_add(visibility), delivery.deliveries, delivery.deliveries, id])?;
+    }
+    Ok(Ok(taken.into_iter().map(|(_, delivery)| delivery).collect()))
+}
+
+/// The message that this receipt may settle.
+fn numbers(receipt: &Receipt) -> Option<(i64, i64)> {
+    let (id, delivery) = receipt.as_numbers()?;
+    Some((i64::try_from(id).ok()?, i64::try_from(delivery).ok()?))
+}
+
+pub(super) fn settle(
+    connection: &Connection,
+    now: i64,
+    queue: i64,
+    settlements: &[(Receipt, Settle)],
+) -> Answer<Vec<Result<(), QueueError>>> {
+    let settled = settlements.iter().map(|(receipt, how)| {
+        let Some((id, delivery)) = numbers(receipt) else { return Ok(Err(QueueError::LeaseLost)) };
+        match how {
+            Settle::Complete => complete(connection, queue, id, delivery),
+            Settle::Abandon { after } => {
+                let until = now.saturating_add(micros(*after));
+                let sql = "UPDATE messages SET visible_at = ?, receipt = 0 WHERE id = ? AND receipt = ? AND queue = ?";
+                held(connection.prepare_cached(sql)?.execute(params![until, id, delivery, queue])?)
+            }
+            Settle::DeadLetter { reason } => dead_letter(connection, now, queue, (id, delivery), reason),
+        }
+    });
+    settled.collect::<rusqlite::Result<_>>().map(Ok)
+}
+
+/// One row was changed, or the receipt was old.
+fn held(changed: usize) -> rusqlite::Result<Result<(), QueueError>> {
+    Ok(if changed == 1 { Ok(()) } else { Err(QueueError::LeaseLost) })
+}
+
+fn complete(connection: &Connection, queue: i64, id: i64, delivery: i64) -> Answer<()> {
+    let sql = "DELETE FROM messages WHERE id = ? AND receipt = ? AND queue = ? RETURNING grp";
+    let mut delete = connection.prepare_cached(sql)?;
+    let group: Option<Option<String>> = delete.query_row([id, delivery, queue], |row| row.get(0)).optional()?;
+    let Some(group) = group else { return Ok(Err(QueueError::LeaseLost)) };
+    move_up(connection, queue, group.as_deref())?;
+    Ok(Ok(()))
+}
+
+fn dead_letter(connection: &Connection, now: i64, queue: i64, (id, delivery): (i64, i64), reason: &str) -> Answer<()> {
+    if queue < 0 {
+        let message = "a dead letter cannot be dead-lettered again: complete or abandon it";
+        return Ok(Err(PortError::new(PortErrorKind::Unsupported, message).into()));
+    }
+    let mut group = connection.prepare_cached("SELECT grp FROM messages WHERE id = ? AND receipt = ? AND queue = ?")?;
+    let group: Option<Option<String>> = group.query_row([id, delivery, queue], |row| row.get(0)).optional()?;
+    let Some(group) = group else { return Ok(Err(QueueError::LeaseLost)) };
+    let visible_at = match &group {
+        Some(group) if first_of(connection, dead(queue), group)?.is_some() => BEHIND,
+        _ => now,
+    };
+    let sql = "UPDATE messages SET queue = ?, visible_at = ?, due = ?, receipt = 0, reason = ? WHERE id = ?";
+    connection.prepare_cached(sql)?.execute(params![dead(queue), visible_at, now, reason, id])?;
+    move_up(connection, queue, group.as_deref())?;
+    Ok(Ok(()))
+}
+
+/// The first of a group has gone: the next one's turn has come.
+fn move_up(connection: &Connection, queue: i64, group: Option<&str>) -> rusqlite::Result<()> {
+    let Some(group) = group else { return Ok(()) };
+    if let Some((next, due)) = first_of(connection, queue, group)? {
+        let sql = "UPDATE messages SET visible_at = ? WHERE id = ? AND visible_at = ?";
+        connection.prepare_cached(sql)?.execute([due, next, BEHIND])?;
+    }
+    Ok(())
+}
+
+pub(super) fn extend(connection: &Connection, until: i64, queue: i64, receipt: &Receipt) -> Answer<()> {
+    let Some((id, delivery)) = numbers(receipt) else { return Ok(Err(QueueError::LeaseLost)) };
+    let sql = "UPDATE messages SET visible_at = ? WHERE id = ? AND receipt = ? AND queue = ?";
+    held(connection.prepare_cached(sql)?.execute([until, id, delivery, queue])?)
+}
+
+pub(super) fn depth(connection: &Connection, queue: i64, now: i64) -> rusqlite::Result<Depth> {
+    let mut depth = connection.prepare_cached(
+        "SELECT count(*) FILTER (WHERE visible_at <= ?1 OR visible_at = ?3),
+                count(*) FILTER (WHERE visible_at > ?1 AND visible_at < ?3 AND deliveries = 0),
+                count(*) FILTER (WHERE visible_at > ?1 AND visible_at < ?3 AND deliveries > 0)
+         FROM messages WHERE queue = ?2",
+    )?;
+    let number = |row: &Row<'_>, at: usize| Ok::<_, rusqlite::Error>(row.get::<_, i64>(at)?.unsigned_abs());
+    depth.query_row([now, queue, BEHIND], |row| {
+        Ok(Depth { visible: number(row, 0)?, delayed: number(row, 1)?, in_flight: number(row, 2)? })
+    })
+}
+
+pub(super) fn peek(connection: &Connection, queue: i64, max: usize, now: i64) -> rusqlite::Result<Vec<Peeked>> {
+    let mut select = connection.prepare_cached(
+        "SELECT id, deliveries, sent_at, body, headers, grp, reason, visible_at FROM messages
+         WHERE queue = ? ORDER BY id LIMIT ?",
+    )?;
+    let peeked = select.query_map([queue, i64::try_from(max).unwrap_or(i64::MAX)], |row| {
+        let id = MessageId::from_numbers(row.get::<_, i64>(0)?.unsigned_abs(), 0);
+        let visible_at: i64 = row.get(7)?;
+        let body = Bytes::copy_from_slice(row.get_ref(3)?.as_blob()?);
+        let hidden = visible_at > now && visible_at != BEHIND;
+        let mut peeked = Peeked::new(id, body, row.get(1)?, timestamp(row, 2)?, hidden);
+        peeked.headers = decode(row.get_ref(4)?.as_str_or_null()?);
+        (peeked.group, peeked.reason) = (row.get(5)?, row.get(6)?);
+        Ok(peeked)
+    });
+    peeked?.collect()
+}
+
+pub(super) fn purge(connection: &Connection, queue: i64) -> Answer<u64> {
+    Ok(Ok(connection.prepare_cached("DELETE FROM messages WHERE queue = ?")?.execute([queue])? as u64))
+}
+
+fn timestamp(row: &Row<'_>, at: usize) -> rusqlite::Result<Timestamp> {
+    Ok(Timestamp::from_millis(row.get::<_, i64>(at)?.unsigned_abs()))
+}
+
+/// Headers as text: each name and value behind its length in bytes. Nothing where there are none.
+fn encode(headers: &BTreeMap<String, String>) -> Option<String> {
+    if headers.is_empty() {
+        return None;
+    }
+    let texts = headers.iter().flat_map(|(name, value)| [name, value]);
+    Some(texts.fold(String::new(), |all, text| all + &format!("{}:{text}", text.len())))
+}
+
+fn decode(mut text: Option<&str>) -> BTreeMap<String, String> {
+    let mut next = || {
+        let (length, rest) = text?.split_once(':')?;
+        let (found, rest) = rest.split_at_checked(length.parse().ok()?)?;
+        text = Some(rest);
+        Some(found.to_owned())
+    };
+    let mut headers = BTreeMap::new();
+    while let (Some(name), Some(value)) = (next(), next()) {
+        headers.insert(name, value);
+    }
+    headers
+}

@@ -1,0 +1,124 @@
+//! Opening a file: what it must be, and how an older one is brought up to date.
+use std::path::Path;
+
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+
+use super::{
+    clock::FileTime,
+    config::{Durability, SqliteConfig},
+    failure::failure,
+};
+use crate::{
+    port::{PortError, PortErrorKind},
+    time::Clock,
+};
+
+/// Marks a file as one of ours ("stdf").
+const APPLICATION: i32 = 0x7374_6466;
+
+/// SQLite before this one may damage a WAL that several processes write and check-point at once.
+const OLDEST: i32 = 3_051_003;
+
+/// From one version of the schema to the next. What stands here is in somebody's file: add, never change.
+const MIGRATIONS: &[&str] = &[
+    "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
+     CREATE TABLE records (partition TEXT NOT NULL, row TEXT NOT NULL, value BLOB NOT NULL, version INTEGER NOT NULL,
+         ends INTEGER, PRIMARY KEY (partition, row)) WITHOUT ROWID;
+     CREATE INDEX records_by_end ON records (ends) WHERE ends IS NOT NULL;
+     CREATE TABLE fences (partition TEXT NOT NULL, row TEXT NOT NULL, token INTEGER NOT NULL,
+         PRIMARY KEY (partition, row)) WITHOUT ROWID;",
+    "CREATE TABLE queues (id INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE);
+     CREATE TABLE messages (id INTEGER PRIMARY KEY AUTOINCREMENT, queue INTEGER NOT NULL, visible_at INTEGER NOT NULL,
+         deliveries INTEGER NOT NULL, receipt INTEGER NOT NULL, due INTEGER NOT NULL, sent_at INTEGER NOT NULL,
+         body BLOB NOT NULL, headers TEXT, grp TEXT, reason TEXT);
+     CREATE INDEX messages_by_time ON messages (queue, visible_at, id);
+     CREATE INDEX messages_by_group ON messages (queue, grp, id) WHERE grp IS NOT NULL;
+     CREATE TABLE sent (queue INTEGER NOT NULL, deduplication TEXT NOT NULL, message INTEGER NOT NULL,
+         ends INTEGER NOT NULL, PRIMARY KEY (queue, deduplication)) WITHOUT ROWID;
+     CREATE INDEX sent_by_end ON sent (ends);",
+    "CREATE TABLE notices (number INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, body BLOB NOT NULL,
+         sent_at INTEGER NOT NULL);
+     CREATE INDEX notices_by_topic ON notices (topic, number);",
+];
+
+/// Opens the file for writing, makes or migrates it, and tells its time.
+pub(super) fn open(config: &SqliteConfig, clock: Option<Clock>) -> Result<(Connection, FileTime), PortError> {
+    if rusqlite::version_number() < OLDEST {
+        let found = rusqlite::version();
+        let message =
+            format!("sqlite: {found} may damage files that several processes write: 3.51.3 or later is needed");
+        return Err(PortError::new(PortErrorKind::Unsupported, message));
+    }
+    let path = &config.path;
+    let mut connection = Connection::open(path).map_err(|error| at(path, error))?;
+    prepare(&connection, config).map_err(|error| at(path, error))?;
+    let time = migrate(&mut connection, path, clock)?;
+    Ok((connection, time))
+}
+
+/// Opens one more connection, for reading.
+pub(super) fn open_for_reading(config: &SqliteConfig) -> Result<Connection, PortError> {
+    // Not read-only: the first reader after a crash may have to recover the WAL.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(&config.path, flags).map_err(|error| at(&config.path, error))?;
+    let set = || {
+        connection.busy_timeout(config.lock_wait)?;
+        connection.set_prepared_statement_cache_capacity(64);
+        connection.pragma_update(None, "query_only", true)
+    };
+    set().map_err(failure)?;
+    Ok(connection)
+}
+
+fn prepare(connection: &Connection, config: &SqliteConfig) -> rusqlite::Result<()> {
+    connection.busy_timeout(config.lock_wait)?;
+    connection.set_prepared_statement_cache_capacity(64);
+    // Before anything is changed: whose file is it? (Also fails here where it is no database.)
+    connection.query_row("PRAGMA schema_version", [], |_| Ok(()))?;
+    connection.pragma_update(None, "journal_mode", "wal")?;
+    let synchronous = match config.durability {
+        Durability::Full => "full",
+        Durability::Relaxed => "normal",
+    };
+    connection.pragma_update(None, "synchronous", synchronous)
+}
+
+fn migrate(connection: &mut Connection, path: &Path, clock: Option<Clock>) -> Result<FileTime, PortError> {
+    let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failure)?;
+    let number = |pragma: &str| begun.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i32>(0));
+    let application = number("application_id").map_err(failure)?;
+    let version = number("user_version").map_err(failure)?;
+    let tables =
+        begun.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0)).map_err(failure)?;
+    let newest = i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX);
+    if application != APPLICATION && (application != 0 || version != 0 || tables != 0) {
+        let message = format!("sqlite: {} is another program's database; it was not changed", path.display());
+        return Err(PortError::new(PortErrorKind::Corrupt, message));
+    }
+    if version > newest {
+        let message = format!(
+            "sqlite: {} has schema {version}, made by a newer release; this one knows up to {newest}; it was not changed",
+            path.display()
+        );
+        return Err(PortError::new(PortErrorKind::TooNew, message));
+    }
+    let done = || {
+        for step in &MIGRATIONS[usize::try_from(version).unwrap_or_default()..] {
+            begun.execute_batch(step)?;
+        }
+        begun.pragma_update(None, "application_id", APPLICATION)?;
+        begun.pragma_update(None, "user_version", newest)?;
+        match clock {
+            Some(clock) => Ok(FileTime::Given(clock)),
+            None => FileTime::of_machine(&begun),
+        }
+    };
+    let time = done().map_err(failure)?;
+    begun.commit().map_err(failure)?;
+    Ok(time)
+}
+
+fn at(path: &Path, error: rusqlite::Error) -> PortError {
+    let failed = failure(error);
+    PortError::new(failed.kind(), format!("{}: {failed}", path.display()))
+}

@@ -1,0 +1,115 @@
+//! The store in a SQLite file.
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+
+use super::{
+    handle::Shared,
+    store_sql::{self, Applied},
+};
+use crate::{
+    port::{BoxFuture, Capabilities, Capability, PortError},
+    store::{DeleteOptions, Key, Page, PutOptions, Record, Scan, Store, StoreError, Version, Write},
+};
+
+/// The store in a SQLite file. From [`Sqlite::store`](super::Sqlite::store); a clone is the same.
+#[derive(Clone)]
+pub struct SqliteStore(pub(super) Arc<Shared>);
+
+const CAN: Capabilities = Capabilities::of(
+    "sqlite",
+    &[
+        Capability::Durable,
+        Capability::Shared,
+        Capability::Linearizable,
+        Capability::AtomicBatch,
+        Capability::OrderedVersions,
+        Capability::Fencing,
+        Capability::TimeToLive,
+    ],
+)
+.largest_value(64 << 20)
+.largest_batch(1000)
+.largest_key(1024);
+
+impl SqliteStore {
+    async fn write(&self, partition: &str, writes: Vec<Write>) -> Result<Vec<Applied>, StoreError> {
+        for write in &writes {
+            // SQLite's numbers are signed.
+            if write.fence().is_some_and(|token| i64::try_from(token.as_u64()).is_err()) {
+                return Err(PortError::invalid("fence", "must be below 2^63").into());
+            }
+        }
+        let partition = partition.to_owned();
+        self.0.writer.write(move |c, now| store_sql::write(c, now, &partition, &writes)).await
+    }
+}
+
+impl Store for SqliteStore {
+    fn capabilities(&self) -> Capabilities {
+        CAN
+    }
+
+    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move {
+            key.check(&CAN)?;
+            let now = self.0.time.now();
+            Ok(self.0.readers.read(|c| store_sql::get(c, key.partition, key.row, now))?)
+        })
+    }
+
+    fn put<'a>(
+        &'a self,
+        key: Key<'a>,
+        value: Bytes,
+        options: PutOptions,
+    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+        Box::pin(async move {
+            key.check(&CAN)?;
+            let write = Write::put(key.row, value, options);
+            write.check(&CAN)?;
+            match self.write(key.partition, vec![write]).await?[..] {
+                [Applied::Put(version)] => Ok(version),
+                _ => Err(PortError::new(crate::port::PortErrorKind::Other, "sqlite: a put gave no version").into()),
+            }
+        })
+    }
+
+    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            key.check(&CAN)?;
+            let write = Write::delete(key.row, options);
+            write.check(&CAN)?;
+            Ok(matches!(self.write(key.partition, vec![write]).await?[..], [Applied::Deleted(true)]))
+        })
+    }
+
+    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
+        Box::pin(async move {
+            scan.check(&CAN)?;
+            let now = self.0.time.now();
+            Ok(self.0.readers.read(|c| store_sql::scan(c, scan, scan.limit.min(CAN.max_batch()), now))?)
+        })
+    }
+
+    fn batch<'a>(
+        &'a self,
+        partition: &'a str,
+        writes: Vec<Write>,
+    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+        Box::pin(async move {
+            Write::check_batch(partition, &writes, &CAN)?;
+            let version = |applied| match applied {
+                Applied::Put(version) => Some(version),
+                Applied::Deleted(_) => None,
+            };
+            Ok(self.write(partition, writes).await?.into_iter().map(version).collect())
+        })
+    }
+}
+
+impl fmt::Debug for SqliteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqliteStore").field("path", &self.0.config.path).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,246 @@
+//! The statements of the store.
+use std::ops::Bound;
+
+use bytes::Bytes;
+use rusqlite::{Connection, OptionalExtension, params};
+
+use super::clock::micros;
+use crate::{
+    port::FencingToken,
+    store::{Continuation, Order, Page, Precondition, PutOptions, Record, Row, Scan, StoreError, Version, Write},
+};
+
+/// A page ends behind the row that reaches this many bytes.
+const PAGE_BYTES: usize = 1 << 20;
+
+/// Records, de-duplication ids and notices that ended are deleted in steps of so many.
+const SWEPT_AT_ONCE: i64 = 500;
+
+pub(super) fn get(connection: &Connection, partition: &str, row: &str, now: i64) -> rusqlite::Result<Option<Record>> {
+    let mut get =
+        connection.prepare_cached("SELECT value, version, ends FROM records WHERE partition = ? AND row = ?")?;
+    let mut found = get.query([partition, row])?;
+    let Some(found) = found.next()? else { return Ok(None) };
+    if found.get::<_, Option<i64>>(2)?.is_some_and(|ends| ends <= now) {
+        return Ok(None);
+    }
+    let value = Bytes::copy_from_slice(found.get_ref(0)?.as_blob()?);
+    Ok(Some(Record { value, version: version(found.get(1)?) }))
+}
+
+/// What a write did.
+pub(super) enum Applied {
+    Put(Version),
+    Deleted(bool),
+}
+
+/// Writes to one partition, all or none.
+pub(super) fn write(
+    connection: &Connection,
+    now: i64,
+    partition: &str,
+    writes: &[Write],
+) -> rusqlite::Result<Result<Vec<Applied>, StoreError>> {
+    if let [Write::Put { row, value, options: options @ PutOptions { fence: None, .. } }] = writes
+        && let Some(version) = replace(connection, now, (partition, row), value, *options)?
+    {
+        return Ok(Ok(vec![Applied::Put(version)]));
+    }
+    // Everything is checked before anything is written, so that a refusal leaves nothing to undo.
+    for (i, write) in writes.iter().enumerate() {
+        if let Err(refused) = check(connection, now, partition, write)? {
+            return Ok(Err(refused.of_write(i)));
+        }
+    }
+    writes.iter().map(|write| apply(connection, now, partition, write)).collect::<rusqlite::Result<_>>().map(Ok)
+}
+
+/// The usual case in one statement: a record that is there is put anew. `None` where it is not as asked, or not there.
+fn replace(
+    connection: &Connection,
+    now: i64,
+    key: (&str, &str),
+    value: &Bytes,
+    options: PutOptions,
+) -> rusqlite::Result<Option<Version>> {
+    let ends = options.ttl.map(|ttl| now.saturating_add(micros(ttl)));
+    let put = match options.when {
+        Precondition::Absent => return Ok(None),
+        Precondition::Any => {
+            "UPDATE records SET value = ?3, version = version + 1, ends = ?4
+             WHERE partition = ?1 AND row = ?2 AND (ends IS NULL OR ends > ?5) RETURNING version"
+        }
+        Precondition::Version(_) => {
+            "UPDATE records SET value = ?3, version = version + 1, ends = ?4
+             WHERE partition = ?1 AND row = ?2 AND (ends IS NULL OR ends > ?5) AND version = ?6 RETURNING version"
+        }
+    };
+    let mut put = connection.prepare_cached(put)?;
+    let found = match options.when {
+        Precondition::Version(wanted) => {
+            put.query_row(params![key.0, key.1, &value[..], ends, now, number(wanted)], |row| row.get(0))
+        }
+        _ => put.query_row(params![key.0, key.1, &value[..], ends, now], |row| row.get(0)),
+    };
+    Ok(found.optional()?.map(version))
+}
+
+/// The version of a record that is there, and whether it has ended.
+fn stored(connection: &Connection, now: i64, partition: &str, row: &str) -> rusqlite::Result<Option<(i64, bool)>> {
+    let mut stored = connection.prepare_cached("SELECT version, ends FROM records WHERE partition = ? AND row = ?")?;
+    let found = stored.query_row([partition, row], |found| {
+        let ends: Option<i64> = found.get(1)?;
+        Ok((found.get(0)?, ends.is_some_and(|ends| ends <= now)))
+    });
+    found.optional()
+}
+
+fn check(
+    connection: &Connection,
+    now: i64,
+    partition: &str,
+    write: &Write,
+) -> rusqlite::Result<Result<(), StoreError>> {
+    if let Some(token) = write.fence() {
+        let mut highest = connection.prepare_cached("SELECT token FROM fences WHERE partition = ? AND row = ?")?;
+        let highest = highest.query_row([partition, write.row()], |row| row.get::<_, i64>(0)).optional()?;
+        let highest = highest.map(|token| FencingToken::new(token.unsigned_abs()));
+        if let Some(highest) = highest.filter(|highest| token < *highest) {
+            return Ok(Err(StoreError::Fenced { write: 0, highest }));
+        }
+    }
+    let found = stored(connection, now, partition, write.row())?;
+    Ok(write.when().check(found.filter(|(_, ended)| !ended).map(|(number, _)| version(number))))
+}
+
+fn apply(connection: &Connection, now: i64, partition: &str, write: &Write) -> rusqlite::Result<Applied> {
+    if let Some(token) = write.fence() {
+        let mut put =
+            connection.prepare_cached("INSERT OR REPLACE INTO fences (partition, row, token) VALUES (?, ?, ?)")?;
+        put.execute(params![partition, write.row(), i64::try_from(token.as_u64()).unwrap_or(i64::MAX)])?;
+    }
+    let found = stored(connection, now, partition, write.row())?;
+    match write {
+        Write::Put { row, value, options } => {
+            // Above the version before, and above those of all records that were deleted.
+            let next = match found {
+                Some((before, _)) => before + 1,
+                None => floor(connection)? + 1,
+            };
+            let ends = options.ttl.map(|ttl| now.saturating_add(micros(ttl)));
+            let mut put = connection.prepare_cached(
+                "INSERT OR REPLACE INTO records (partition, row, value, version, ends) VALUES (?, ?, ?, ?, ?)",
+            )?;
+            put.execute(params![partition, row, &value[..], next, ends])?;
+            Ok(Applied::Put(version(next)))
+        }
+        Write::Delete { row, .. } => {
+            let Some((number, ended)) = found else { return Ok(Applied::Deleted(false)) };
+            raise_floor(connection, number)?;
+            connection
+                .prepare_cached("DELETE FROM records WHERE partition = ? AND row = ?")?
+                .execute([partition, row])?;
+            Ok(Applied::Deleted(!ended))
+        }
+    }
+}
+
+/// The highest version of all records that were deleted: a new record's is above it, so that no version comes twice.
+fn floor(connection: &Connection) -> rusqlite::Result<i64> {
+    let mut floor = connection.prepare_cached("SELECT value FROM meta WHERE name = 'floor'")?;
+    let text: Option<String> = floor.query_row([], |row| row.get(0)).optional()?;
+    Ok(text.and_then(|text| text.parse().ok()).unwrap_or(0))
+}
+
+fn raise_floor(connection: &Connection, number: i64) -> rusqlite::Result<()> {
+    if number > floor(connection)? {
+        let mut put = connection.prepare_cached("INSERT OR REPLACE INTO meta (name, value) VALUES ('floor', ?)")?;
+        put.execute([number.to_string()])?;
+    }
+    Ok(())
+}
+
+/// Deletes some of what has ended.
+pub(super) fn sweep(connection: &Connection, now: i64) -> rusqlite::Result<()> {
+    let mut ended = connection.prepare_cached(
+        "SELECT max(version), count(*), max(ends) FROM
+         (SELECT version, ends FROM records WHERE ends IS NOT NULL AND ends <= ? ORDER BY ends LIMIT ?)",
+    )?;
+    let ended = ended
+        .query_row([now, SWEPT_AT_ONCE], |row| Ok((row.get::<_, Option<i64>>(0)?, row.get::<_, Option<i64>>(2)?)))?;
+    if let (Some(highest), Some(last)) = ended {
+        // All that ended up to the last of them: with the same end there may be more, which are swept with it.
+        let mut more =
+            connection.prepare_cached("SELECT max(version) FROM records WHERE ends IS NOT NULL AND ends <= ?")?;
+        let highest = more.query_row([last], |row| row.get::<_, Option<i64>>(0))?.unwrap_or(highest);
+        raise_floor(connection, highest)?;
+        connection.prepare_cached("DELETE FROM records WHERE ends IS NOT NULL AND ends <= ?")?.execute([last])?;
+    }
+    let step = "DELETE FROM sent WHERE (queue, deduplication) IN
+                (SELECT queue, deduplication FROM sent WHERE ends <= ? ORDER BY ends LIMIT ?)";
+    connection.prepare_cached(step)?.execute([now, SWEPT_AT_ONCE])?;
+    super::notifier::sweep(connection, now)
+}
+
+/// One page, as it is at this moment.
+pub(super) fn scan(connection: &Connection, scan: &Scan, limit: usize, now: i64) -> rusqlite::Result<Page> {
+    let (from, to) = scan.bounds();
+    let mut sql =
+        String::from("SELECT row, value, version FROM records WHERE partition = ?1 AND (ends IS NULL OR ends > ?2)");
+    let mut bound: Vec<&str> = Vec::new();
+    let mut between = |bound_at: Option<(&'static str, usize)>| {
+        if let Some((operator, at)) = bound_at {
+            sql.push_str(&format!(" AND row {operator} ?{at}"));
+        }
+    };
+    match from {
+        Bound::Included(row) => {
+            bound.push(row);
+            between(Some((">=", 2 + bound.len())));
+        }
+        Bound::Excluded(row) => {
+            bound.push(row);
+            between(Some((">", 2 + bound.len())));
+        }
+        Bound::Unbounded => {}
+    }
+    match &to {
+        Bound::Included(row) => {
+            bound.push(row);
+            between(Some(("<=", 2 + bound.len())));
+        }
+        Bound::Excluded(row) => {
+            bound.push(row);
+            between(Some(("<", 2 + bound.len())));
+        }
+        Bound::Unbounded => {}
+    }
+    sql.push_str(match scan.order {
+        Order::Ascending => " ORDER BY row",
+        Order::Descending => " ORDER BY row DESC",
+    });
+    let mut select = connection.prepare_cached(&sql)?;
+    let mut values: Vec<&dyn rusqlite::ToSql> = vec![&scan.partition, &now];
+    values.extend(bound.iter().map(|row| row as &dyn rusqlite::ToSql));
+    let mut found = select.query(&values[..])?;
+    let (mut page, mut bytes) = (Page::default(), 0);
+    while let Some(row) = found.next()? {
+        if page.rows.len() == limit || bytes >= PAGE_BYTES {
+            page.next = page.rows.last().map(|last| Continuation::behind(&*last.row));
+            break;
+        }
+        let value = Bytes::copy_from_slice(row.get_ref(1)?.as_blob()?);
+        bytes += value.len();
+        page.rows.push(Row { row: row.get(0)?, value, version: version(row.get(2)?) });
+    }
+    Ok(page)
+}
+
+fn version(number: i64) -> Version {
+    Version::new(number.unsigned_abs())
+}
+
+/// A version of ours is a number that SQLite has; another is none that is stored.
+fn number(version: Version) -> i64 {
+    i64::try_from(version.as_u64()).unwrap_or(-1)
+}

@@ -1,0 +1,54 @@
+//! SQLite: two handles of one file, as two processes have them.
+use std::{path::Path, sync::Arc};
+
+use steadfast::{
+    backend::sqlite::{Durability, Sqlite, SqliteConfig},
+    testing::conformance::Fixture,
+    time::{Clock, ManualClock},
+};
+
+/// Two handles of a new file, on manual time, and what must be kept for as long.
+fn two_handles(durability: Durability) -> (Sqlite, Sqlite, ManualClock, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap();
+    let (clock, hand) = Clock::manual();
+    let open = |path: &Path| {
+        let config = SqliteConfig::at(path).durability(durability);
+        Sqlite::open_with_clock(config, &clock).unwrap()
+    };
+    let path = folder.path().join("state.db");
+    (open(&path), open(&path), hand, folder)
+}
+
+macro_rules! suites {
+    ($name:ident, $durability:expr) => {
+        mod $name {
+            use super::*;
+            use steadfast::{queue::Queue, store::Store};
+
+            mod store {
+                use super::*;
+
+                steadfast::store_conformance!(async || {
+                    let (one, other, hand, folder) = two_handles($durability);
+                    let (port, other): (Arc<dyn Store>, Arc<dyn Store>) =
+                        (Arc::new(one.store()), Arc::new(other.store()));
+                    Fixture::new(port).with_other_door(other).on_manual_time(&hand).keeping(folder)
+                });
+            }
+
+            mod queue {
+                use super::*;
+
+                steadfast::queue_conformance!(async || {
+                    let (one, other, hand, folder) = two_handles($durability);
+                    let queue = |sqlite: &Sqlite| Arc::new(sqlite.queue("jobs").unwrap());
+                    let (port, other): (Arc<dyn Queue>, Arc<dyn Queue>) = (queue(&one), queue(&other));
+                    Fixture::new(port).with_other_door(other).on_manual_time(&hand).keeping(folder)
+                });
+            }
+        }
+    };
+}
+
+suites!(durable, Durability::Full);
+suites!(relaxed, Durability::Relaxed);
