@@ -29,8 +29,8 @@ pub struct Args {
     pub concurrency: u32,
 
     /// How many requests are started in a second; each service gets at most twice as many calls. 0 is without limit. By
-    /// default 400 where there are faults, so that the run lasts long enough to meet them, and without limit where there are
-    /// none.
+    /// default 300 where there are faults, so that there is work to do through all of them, and without limit where there
+    /// are none.
     #[arg(long, value_name = "PER_SECOND")]
     pub rate: Option<u32>,
 
@@ -65,7 +65,7 @@ impl Args {
         match self.rate {
             Some(0) => None,
             Some(rate) => Some(rate),
-            None => (self.faults != Faults::None).then_some(400),
+            None => (self.faults != Faults::None).then_some(300),
         }
     }
 }
