@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use clap::{Parser, ValueEnum};
 use serde::Serialize;
 
+use crate::ledger::StoreAt;
+
 /// Schedules drone deliveries by calling five services over HTTP, which it starts itself and may make misbehave.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "drone_delivery")]
@@ -41,6 +43,11 @@ pub struct Args {
     /// Calls the services bare: no time-out, no retry, no breaker, nothing put back.
     #[arg(long)]
     pub unprotected: bool,
+
+    /// Where the state of the requests and the services' books are kept: `memory`, or `sqlite:FILE` (feature `sqlite`). A run
+    /// that was killed goes on where it stopped when it is started again on the same file.
+    #[arg(long, value_name = "STORE", default_value = "memory")]
+    pub store: StoreAt,
 
     /// Draws throughput, latency and breaker states over time.
     #[arg(long, value_name = "FILE.svg")]
