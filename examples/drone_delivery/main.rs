@@ -10,6 +10,8 @@ mod dispatch;
 mod faults;
 mod figures;
 mod input;
+#[cfg(all(test, feature = "sqlite"))]
+mod kills;
 mod ledger;
 mod page;
 mod pipelines;
