@@ -4,6 +4,8 @@ use std::path::PathBuf;
 use clap::{Parser, ValueEnum};
 use serde::Serialize;
 
+use crate::ledger::StoreAt;
+
 /// Schedules drone deliveries by calling five services over HTTP, which it starts itself and may make misbehave.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "drone_delivery")]
@@ -29,8 +31,8 @@ pub struct Args {
     pub concurrency: u32,
 
     /// How many requests are started in a second; each service gets at most twice as many calls. 0 is without limit. By
-    /// default 400 where there are faults, so that the run lasts long enough to meet them, and without limit where there are
-    /// none.
+    /// default 300 where there are faults, so that there is work to do through all of them, and without limit where there
+    /// are none.
     #[arg(long, value_name = "PER_SECOND")]
     pub rate: Option<u32>,
 
@@ -41,6 +43,11 @@ pub struct Args {
     /// Calls the services bare: no time-out, no retry, no breaker, nothing put back.
     #[arg(long)]
     pub unprotected: bool,
+
+    /// Where the state of the requests and the services' books are kept: `memory`, or `sqlite:FILE` (feature `sqlite`). A run
+    /// that was killed goes on where it stopped when it is started again on the same file.
+    #[arg(long, value_name = "STORE", default_value = "memory")]
+    pub store: StoreAt,
 
     /// Draws throughput, latency and breaker states over time.
     #[arg(long, value_name = "FILE.svg")]
@@ -65,7 +72,7 @@ impl Args {
         match self.rate {
             Some(0) => None,
             Some(rate) => Some(rate),
-            None => (self.faults != Faults::None).then_some(400),
+            None => (self.faults != Faults::None).then_some(300),
         }
     }
 }

@@ -18,11 +18,11 @@ pub struct Audit {
 }
 
 impl Audit {
-    pub fn new(done: &[Done], books: &[Books; 5]) -> Self {
+    pub fn new<'a>(done: impl IntoIterator<Item = &'a Done> + Clone, books: &[Books; 5]) -> Self {
         let mut audit = Self { repeats: books.iter().map(|books| books.repeats).sum(), ..Self::default() };
         // Two deliveries may name one package, which then exists once.
         let packages: HashSet<&str> =
-            done.iter().filter(|d| d.end != End::Rejected).map(|d| d.package.as_str()).collect();
+            done.clone().into_iter().filter(|d| d.end != End::Rejected).map(|d| d.package.as_str()).collect();
         let mut accounted = [0; 5];
         for request in done {
             audit.request(request, books, &packages, &mut accounted);

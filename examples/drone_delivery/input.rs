@@ -4,7 +4,10 @@ use std::{
     io::{self, BufRead, Read},
 };
 
-use crate::request::{Invalid, Request};
+use crate::{
+    ledger::State,
+    request::{Invalid, Request},
+};
 
 /// No line may be longer, so that a file without an end of line cannot fill the memory.
 const LONGEST: usize = 1 << 20;
@@ -31,7 +34,10 @@ pub struct DeadLetter {
 /// What there is to do.
 #[derive(Debug, Default)]
 pub struct Intake {
-    pub requests: Vec<Request>,
+    /// Those to work on, by their place in the input.
+    pub requests: Vec<(usize, Request)>,
+    /// What each place of the input is before any work.
+    pub states: BTreeMap<usize, State>,
     pub duplicates: usize,
     pub dead_letters: DeadLetters,
 }
@@ -69,13 +75,16 @@ impl Intake {
                 Ok(request) => {
                     let request = request.repeated((n / lines.len()) as u64);
                     if seen.insert(request.id) {
-                        intake.requests.push(request);
+                        intake.requests.push((n, request));
+                        intake.states.insert(n, State::Received { step: 0 });
                     } else {
                         intake.duplicates += 1;
+                        intake.states.insert(n, State::Duplicate);
                     }
                 }
                 Err(why) => {
                     let letter = DeadLetter { why: why.clone(), times: 0 };
+                    intake.states.insert(n, State::DeadLettered { why: why.to_string() });
                     intake.dead_letters.entry(line.number).or_insert(letter).times += 1;
                 }
             }

@@ -10,6 +10,9 @@ mod dispatch;
 mod faults;
 mod figures;
 mod input;
+#[cfg(all(test, feature = "sqlite"))]
+mod kills;
+mod ledger;
 mod page;
 mod pipelines;
 mod plot;
@@ -22,7 +25,8 @@ mod workflow;
 use std::{
     error::Error,
     fs::{self, File},
-    io::{self, BufReader, Write},
+    io::{self, BufReader, Read, Write},
+    mem::take,
     process::ExitCode,
     sync::Arc,
     time::Duration,
@@ -42,10 +46,11 @@ use crate::{
     dispatch::Dispatch,
     faults::FaultPlan,
     input::{Intake, Line},
+    ledger::{Fingerprint, Fingerprinted, Identity, Ledger, State},
     pipelines::Protection,
-    record::Record,
+    record::{Done, End, Record},
     report::Report,
-    services::{Running, Service},
+    services::{Books, Running, Service},
     workflow::{Job, Workflow},
 };
 
@@ -65,12 +70,16 @@ async fn main() -> ExitCode {
 }
 
 async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
-    let lines = lines(args)?;
+    let (lines, print) = lines(args)?;
     let wanted = args.requests.unwrap_or(lines.len());
     if lines.is_empty() && wanted > 0 {
         return Err("the input holds no line".into());
     }
     let mut intake = Intake::new(&lines, wanted);
+    let store = args.store.open().map_err(|e| format!("--store: {e}"))?;
+    let ledger = Ledger::new(store.clone());
+    let job = Identity { input: print.to_string(), requests: wanted, seed: args.seed };
+    let mut entries = ledger.take_up(&job, take(&mut intake.states)).await.map_err(|e| format!("--store: {e}"))?;
 
     let plan = FaultPlan::new(args.faults, args.seed);
     let clock = Clock::tokio();
@@ -78,7 +87,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     let record = Arc::new(Record::new(&clock, start));
     let mut services = Vec::new();
     for service in Service::ALL {
-        services.push(Running::start(service, &plan, &clock, start).await?);
+        services.push(Running::start(service, &plan, &clock, start, store.clone()).await?);
     }
     let entropy = Entropy::from_seed(args.seed);
     let protections = Protection::all(args, &entropy)?;
@@ -95,6 +104,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
         None => None,
     };
     let workflow = Arc::new(Workflow {
+        ledger,
         client: Client::new(),
         addresses: std::array::from_fn(|i| services[i].address),
         dispatch: Dispatch::new(&clock),
@@ -106,16 +116,32 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
         record: record.clone(),
         clock,
     });
-    for request in intake.requests.drain(..) {
-        let owner = request.owner.clone();
-        workflow.dispatch.push(&owner, Job::new(request));
+    let mut before = Vec::new();
+    for (place, request) in intake.requests.drain(..) {
+        let entry = entries.remove(&place).ok_or_else(|| format!("--store: request {place} is not in it"))?;
+        let end = match entry.state {
+            State::Scheduled => End::Scheduled,
+            State::Rejected => End::Rejected,
+            State::Received { .. } | State::Lost { .. } => {
+                let owner = request.owner.clone();
+                workflow.dispatch.push(&owner, Job::new(place, request, entry));
+                continue;
+            }
+            state => return Err(format!("--store: request {place} is {state:?} there, and a request here").into()),
+        };
+        before.push(Done::new(request, Duration::ZERO, Duration::ZERO, end));
+    }
+    workflow.progress.inc(before.len() as u64);
+    if !before.is_empty() {
+        let _ = writeln!(io::stderr().lock(), "resumed: {} finished before", before.len());
     }
     let mut workers = JoinSet::new();
     for _ in 0..args.concurrency {
         workers.spawn(workflow.clone().work());
     }
     while let Some(worker) = workers.join_next().await {
-        worker?;
+        // The others end here, too. What they had done is in the store, and the next run goes on from there.
+        worker?.map_err(|e| format!("--store: {e}; nothing is lost: start again on it"))?;
     }
     workflow.progress.finish_and_clear();
     let turned_away = Service::ALL.map(|service| workflow.protections[service as usize].turned_away());
@@ -124,19 +150,27 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     followers.join_all().await;
 
     let record = record.lock().clone();
-    let report = Report::new(args, plan, wanted, intake, record, turned_away, &services);
+    let mut books: [Books; 5] = Default::default();
+    for (books, service) in books.iter_mut().zip(&services) {
+        *books = service.books().await.map_err(|e| format!("--store: {e}"))?;
+    }
+    let report = Report::new(args, plan, wanted, intake, record, before, turned_away, &books);
     if let Some(path) = &args.plot {
         fs::write(path, plot::draw(&report)).map_err(|e| format!("--plot {}: {e}", path.display()))?;
     }
     Ok(report)
 }
 
-fn lines(args: &Args) -> Result<Vec<Line>, String> {
+/// The input, and what tells it from another.
+fn lines(args: &Args) -> Result<(Vec<Line>, Fingerprint), String> {
+    fn read(from: impl Read) -> io::Result<(Vec<Line>, Fingerprint)> {
+        let mut from = Fingerprinted { from, print: Fingerprint::new() };
+        let lines = input::read(BufReader::new(&mut from))?;
+        Ok((lines, from.print))
+    }
     match &args.input {
-        Some(path) => File::open(path)
-            .and_then(|file| input::read(BufReader::new(file)))
-            .map_err(|e| format!("--input {}: {e}", path.display())),
-        None => input::read(&include_bytes!("deliveries.jsonl")[..]).map_err(|e| e.to_string()),
+        Some(path) => File::open(path).and_then(read).map_err(|e| format!("--input {}: {e}", path.display())),
+        None => read(&include_bytes!("deliveries.jsonl")[..]).map_err(|e| e.to_string()),
     }
 }
 

@@ -42,7 +42,7 @@ pub fn draw(report: &Report) -> String {
 struct Plot<'a> {
     report: &'a Report,
     record: &'a Inner,
-    /// The end of the time axis: a multiple of 4 s, so that two runs of one kind share their axis.
+    /// The end of the time axis: a multiple of 8 s, so that two runs of one kind share their axis.
     end: Duration,
     /// What one bar stands for.
     bucket: Duration,
@@ -55,10 +55,10 @@ impl<'a> Plot<'a> {
         let seconds = report.elapsed.as_secs_f64();
         let end = match seconds {
             s if s < 2.0 => report.elapsed.max(Duration::from_millis(10)),
-            s => Duration::from_secs((s / 4.0).ceil() as u64 * 4),
+            s => Duration::from_secs((s / 8.0).ceil() as u64 * 8),
         };
         let bucket = [10, 20, 50, 100, 200, 500, 1000, 2000, 5000].map(Duration::from_millis);
-        let bucket = bucket.into_iter().find(|b| end < *b * 80).unwrap_or(end / 80);
+        let bucket = bucket.into_iter().find(|b| end <= *b * 80).unwrap_or(end / 80);
         let mut plot = Self { report, record: &report.record, end, bucket, most: 0.0 };
         let requests = plot.bars(plot.record.done.iter().map(|d| (d.at, true)));
         let calls = Service::ALL.into_iter().flat_map(|service| plot.calls(service));
@@ -121,7 +121,7 @@ impl<'a> Plot<'a> {
 
     /// The times when a service was made to fail, behind everything else.
     fn faults(&self, out: &mut impl Write) -> fmt::Result {
-        for (plan, what) in [(self.report.plan.crash, "is down"), (self.report.plan.brownout, "fails most calls")] {
+        for (plan, what) in [(self.report.plan.crash, "is down"), (self.report.plan.brownout, "mostly fails")] {
             let Some((service, from, lasts)) = plan else { continue };
             if from < self.end {
                 let x = self.x(from);
@@ -237,7 +237,7 @@ impl<'a> Plot<'a> {
 
     fn time_axis(&self, out: &mut impl Write, y: f64) -> fmt::Result {
         let seconds = self.end.as_secs_f64();
-        let step = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0].into_iter().find(|s| seconds / s <= 12.0).unwrap_or(60.0);
+        let step = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0].into_iter().find(|s| seconds / s <= 16.0).unwrap_or(60.0);
         for i in 0..=(seconds / step) as u32 {
             let at = step * f64::from(i);
             // Of ten tenths, the last would else read 0.30000000000000004.
@@ -262,5 +262,5 @@ fn label(out: &mut impl Write, x: f64, y: f64, anchor: &str, color: &str, size: 
 /// The next round number.
 fn nice(n: f64) -> f64 {
     let unit = 10f64.powf(n.max(1.0).log10().floor());
-    [1.0, 2.0, 5.0, 10.0].into_iter().map(|f| f * unit).find(|top| *top >= n).unwrap_or(n)
+    [1.0, 2.0, 4.0, 6.0, 8.0, 10.0].into_iter().map(|f| f * unit).find(|top| *top >= n).unwrap_or(n)
 }

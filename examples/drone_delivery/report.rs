@@ -9,14 +9,16 @@ use crate::{
     faults::FaultPlan,
     figures::{Figures, Quantiles},
     input::{DeadLetters, Intake},
-    record::{End, Inner},
-    services::{Running, Service},
+    record::{Done, End, Inner},
+    services::{Books, Service},
 };
 
 pub struct Report {
     pub args: Args,
     pub plan: FaultPlan,
     pub record: Inner,
+    /// Requests that earlier runs on the same store finished: in the classes and the audit, not in the figures.
+    pub before: Vec<Done>,
     /// From the start to the last request's end.
     pub elapsed: Duration,
     pub input: usize,
@@ -35,8 +37,9 @@ impl Report {
         input: usize,
         intake: Intake,
         record: Inner,
+        before: Vec<Done>,
         turned_away: [u64; 5],
-        running: &[Running],
+        books: &[Books; 5],
     ) -> Self {
         let elapsed = record.done.iter().map(|d| d.at).max().unwrap_or_default();
         let figures = Service::ALL.map(|service| {
@@ -49,7 +52,8 @@ impl Report {
             duplicates: intake.duplicates,
             dead_letters: intake.dead_letters,
             figures,
-            audit: Audit::new(&record.done, &std::array::from_fn(|i| running[i].books())),
+            audit: Audit::new(before.iter().chain(&record.done), books),
+            before,
             took: Quantiles::of(record.done.iter().map(|d| d.took)),
             plan,
             record,
@@ -57,7 +61,7 @@ impl Report {
     }
 
     fn count(&self, end: fn(&End) -> bool) -> usize {
-        self.record.done.iter().filter(|d| end(&d.end)).count()
+        self.before.iter().chain(&self.record.done).filter(|d| end(&d.end)).count()
     }
 
     pub fn scheduled(&self) -> usize {
@@ -101,6 +105,7 @@ impl Report {
             duplicates: self.duplicates,
             dead_lettered: self.dead_lettered(),
             lost: self.lost(),
+            resumed: self.before.len(),
             calls: all(|f| f.calls),
             retries: all(|f| f.retries),
             breaker_openings: all(|f| f.openings),
@@ -133,6 +138,7 @@ struct Summary {
     duplicates: usize,
     dead_lettered: usize,
     lost: usize,
+    resumed: usize,
     calls: usize,
     retries: usize,
     breaker_openings: usize,

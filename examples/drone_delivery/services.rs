@@ -1,11 +1,11 @@
 //! The five services, over real HTTP on loopback, each on a port of its own. They keep what they did, for the audit.
 use std::{
-    collections::{HashMap, HashSet},
+    collections::HashMap,
     convert::Infallible,
     fmt, io,
     net::SocketAddr,
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -14,7 +14,10 @@ use std::{
 use http_body_util::{BodyExt, Full};
 use hyper::{Method, Request, Response, StatusCode, body::Bytes, body::Incoming, header, service::service_fn};
 use hyper_util::rt::TokioIo;
-use steadfast::time::{Clock, Instant};
+use steadfast::{
+    store::{Key, Scan, Store, StoreError, StoreExt},
+    time::{Clock, Instant},
+};
 use tokio::{
     net::{TcpSocket, TcpStream},
     task::JoinSet,
@@ -59,17 +62,19 @@ struct State {
     start: Instant,
     /// Requests that reached it.
     received: AtomicU64,
-    books: Mutex<Books>,
+    /// Its books: a row for each idempotency key that was used, with what happened for it. A crash does not undo it.
+    store: Arc<dyn Store>,
+    partition: String,
+    /// Requests that came again after they had had their effect.
+    repeats: AtomicU64,
 }
 
-/// What a service did, as its database would hold it: a crash does not undo it.
+/// What a service did, in this run and in those before it on the same store.
 #[derive(Debug, Default, Clone)]
 pub struct Books {
-    /// The idempotency keys that were used.
-    keys: HashSet<String>,
     /// How often each thing really happened, by what it happened to: once, if all is well.
     pub effects: HashMap<String, u32>,
-    /// Requests that came again after they had had their effect, and were answered without another.
+    /// Requests that came again in this run after they had had their effect, and were answered without another.
     pub repeats: u64,
 }
 
@@ -78,14 +83,22 @@ const WORK: Duration = Duration::from_millis(2);
 
 impl Running {
     /// Binds a free port and serves until the runtime ends.
-    pub async fn start(service: Service, plan: &FaultPlan, clock: &Clock, start: Instant) -> io::Result<Self> {
+    pub async fn start(
+        service: Service,
+        plan: &FaultPlan,
+        clock: &Clock,
+        start: Instant,
+        store: Arc<dyn Store>,
+    ) -> io::Result<Self> {
         let state = Arc::new(State {
             service,
             plan: plan.clone(),
             clock: clock.clone(),
             start,
             received: AtomicU64::new(0),
-            books: Mutex::default(),
+            store,
+            partition: format!("books of {service}"),
+            repeats: AtomicU64::new(0),
         });
         let listener = bind(SocketAddr::from(([127, 0, 0, 1], 0)))?.listen(BACKLOG)?;
         let address = listener.local_addr()?;
@@ -94,8 +107,13 @@ impl Running {
     }
 
     /// What it did.
-    pub fn books(&self) -> Books {
-        self.state.books.lock().map(|books| books.clone()).unwrap_or_default()
+    pub async fn books(&self) -> Result<Books, StoreError> {
+        let state = &*self.state;
+        let mut books = Books { repeats: state.repeats.load(Ordering::Relaxed), ..Books::default() };
+        for row in state.store.scan_all(Scan::partition(&state.partition).limit(1000)).await? {
+            *books.effects.entry(String::from_utf8_lossy(&row.value).into_owned()).or_default() += 1;
+        }
+        Ok(books)
     }
 }
 
@@ -212,13 +230,13 @@ async fn act(state: &State, request: Request<Incoming>) -> Result<Response<Full<
             let key = head.headers.get("idempotency-key").and_then(|key| key.to_str().ok());
             let order: Option<Order> = serde_json::from_slice(&body).ok();
             match (key, order) {
-                (Some(key), Some(order)) => state.happen(key, order.delivery),
+                (Some(key), Some(order)) => state.happen(key, order.delivery).await,
                 _ => StatusCode::BAD_REQUEST,
             }
         }
         (Service::Package | Service::Transport | Service::Delivery, &Method::PUT) => {
             match serde_json::from_slice::<serde::de::IgnoredAny>(&body) {
-                Ok(_) => state.happen(key, key.to_owned()),
+                Ok(_) => state.happen(key, key.to_owned()).await,
                 Err(_) => StatusCode::BAD_REQUEST,
             }
         }
@@ -236,14 +254,15 @@ struct Order {
 
 impl State {
     /// Does once what the key stands for: 201 when it is new, 204 when it stood.
-    fn happen(&self, key: &str, to: String) -> StatusCode {
-        let Ok(mut books) = self.books.lock() else { return StatusCode::INTERNAL_SERVER_ERROR };
-        if books.keys.insert(key.to_owned()) {
-            *books.effects.entry(to).or_default() += 1;
-            StatusCode::CREATED
-        } else {
-            books.repeats += 1;
-            StatusCode::NO_CONTENT
+    async fn happen(&self, key: &str, to: String) -> StatusCode {
+        match self.store.insert(Key::new(&self.partition, key), to).await {
+            Ok(_) => StatusCode::CREATED,
+            Err(StoreError::Conflict { .. }) => {
+                self.repeats.fetch_add(1, Ordering::Relaxed);
+                StatusCode::NO_CONTENT
+            }
+            // Whether it happened may be open: the caller comes again with the same key.
+            Err(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }
 }

@@ -14,6 +14,7 @@ use steadfast::{
 use crate::{
     client::{Client, HttpError},
     dispatch::Dispatch,
+    ledger::{Entry, Ledger, State},
     pipelines::Protection,
     record::{Done, End, Record},
     request::Request,
@@ -23,6 +24,9 @@ use crate::{
 /// A request on its way: it goes on where it stopped.
 pub struct Job {
     pub request: Request,
+    /// Its place in the input, and what the ledger has of it.
+    place: usize,
+    entry: Entry,
     /// The first step that is not done.
     step: usize,
     /// When work on it began.
@@ -30,14 +34,20 @@ pub struct Job {
 }
 
 impl Job {
-    pub fn new(request: Request) -> Self {
-        Self { request, step: 0, began: None }
+    /// A request to work on, from the step where an earlier run left it.
+    pub fn new(place: usize, request: Request, entry: Entry) -> Self {
+        let step = match entry.state {
+            State::Received { step } | State::Lost { step, .. } => step,
+            _ => 0,
+        };
+        Self { request, place, entry, step, began: None }
     }
 }
 
 /// All that the workers share.
 pub struct Workflow {
     pub clock: Clock,
+    pub ledger: Ledger,
     pub client: Client,
     pub addresses: [SocketAddr; 5],
     pub protections: Arc<[Protection]>,
@@ -58,8 +68,8 @@ enum Went {
 }
 
 impl Workflow {
-    /// One worker: takes jobs until all are done.
-    pub async fn work(self: Arc<Self>) {
+    /// One worker: takes jobs until all are done, or the ledger fails.
+    pub async fn work(self: Arc<Self>) -> Result<(), String> {
         while let Some(mut job) = self.dispatch.next().await {
             let began = match job.began {
                 Some(began) => began,
@@ -70,8 +80,14 @@ impl Workflow {
                     *job.began.insert(self.clock.now())
                 }
             };
-            match self.advance(&mut job, began).await {
+            match self.advance(&mut job, began).await? {
                 Went::Ended(end) => {
+                    let state = match &end {
+                        End::Scheduled => State::Scheduled,
+                        End::Rejected => State::Rejected,
+                        End::Lost(why) => State::Lost { step: job.step, why: why.clone() },
+                    };
+                    self.ledger.advance(job.place, &mut job.entry, state).await?;
                     let (at, took) = (self.record.now(), self.clock.now() - began);
                     let done = Done::new(job.request, at, took, end);
                     self.record.lock().done.push(done);
@@ -86,9 +102,10 @@ impl Workflow {
                 }
             }
         }
+        Ok(())
     }
 
-    async fn advance(&self, job: &mut Job, began: Instant) -> Went {
+    async fn advance(&self, job: &mut Job, began: Instant) -> Result<Went, String> {
         while let Some(service) = Service::ALL.get(job.step).copied() {
             if service == Service::Transport && !job.request.needs_transport() {
                 job.step += 1;
@@ -96,15 +113,20 @@ impl Workflow {
             }
             let before = self.clock.now();
             match self.call(service, &job.request).await {
-                Ok(StatusCode::FORBIDDEN) => return Went::Ended(End::Rejected),
+                Ok(StatusCode::FORBIDDEN) => return Ok(Went::Ended(End::Rejected)),
                 Ok(_) => {
                     self.record.step(service, self.clock.now() - before);
                     job.step += 1;
+                    // The last step's entry is the end's.
+                    if job.step < Service::ALL.len() {
+                        let state = State::Received { step: job.step };
+                        self.ledger.advance(job.place, &mut job.entry, state).await?;
+                    }
                 }
-                Err(error) => return self.failed(service, &error, began),
+                Err(error) => return Ok(self.failed(service, &error, began)),
             }
         }
-        Went::Ended(End::Scheduled)
+        Ok(Went::Ended(End::Scheduled))
     }
 
     /// A step failed for all that its pipeline could do: put back, unless that is pointless or the patience is over.

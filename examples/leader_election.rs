@@ -1,0 +1,375 @@
+//! Three real processes on one SQLite file elect a leader, which is killed, paused and told to resign, again and again.
+//!
+//! The leader writes to a resource under the token of its term. One that was paused in the middle of its work writes late, and is
+//! refused: by then the resource has seen a higher token. The last line is the result as JSON.
+#![allow(missing_docs, reason = "a program has no readers from outside")]
+use std::{
+    error::Error,
+    io::{self, Write as _},
+    path::Path,
+    process::{ExitCode, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use clap::Parser;
+use serde_json::json;
+use steadfast::{
+    backend::sqlite::{Sqlite, SqliteConfig},
+    leader_election::{LeaderElection, LeaderElectionConfig, Term},
+    lease::StoreLease,
+    notify::InMemoryNotifier,
+    store::{InMemoryStore, Key, Precondition, PutOptions, Scan, Store, StoreError, StoreExt, Write},
+    time::{Clock, Instant},
+};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    process::{Child, ChildStdin, Command},
+    sync::mpsc,
+};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+const TERM: Duration = Duration::from_secs(1);
+/// How long a leader works between the look at its term and its write. Most pauses fall here.
+const WORK: Duration = Duration::from_millis(50);
+/// What a busy machine may add to a bound.
+const ALLOWANCE: Duration = Duration::from_millis(250);
+const NODES: usize = 3;
+
+/// Three processes elect a leader on one SQLite file; leaders are killed, paused and told to resign.
+#[derive(Parser)]
+struct Args {
+    /// How many times the leader is disturbed.
+    #[arg(long, default_value_t = 6)]
+    rounds: usize,
+    #[arg(long, hide = true, requires = "file")]
+    node: Option<usize>,
+    #[arg(long, hide = true)]
+    file: Option<std::path::PathBuf>,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = match (args.node, &args.file) {
+        (Some(node), Some(file)) => be_a_node(node, file).await.map(|()| true),
+        _ => disturb(args.rounds).await,
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            let _ = writeln!(io::stderr().lock(), "leader_election: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn config() -> LeaderElectionConfig {
+    LeaderElectionConfig::of_term(TERM)
+}
+
+// ---- a node -----------------------------------------------------------------------------------------------------------------
+
+/// Stands for election, and works while it leads. Tells what happens on its output; ends with its input.
+async fn be_a_node(node: usize, file: &Path) -> Result<()> {
+    let store: Arc<dyn Store> = Arc::new(Sqlite::open(SqliteConfig::at(file))?.store());
+    let leases = Arc::new(StoreLease::new(store.clone())?);
+    let election =
+        LeaderElection::builder(leases, "example").candidate(format!("node-{node}")).config(config()).build()?;
+    let mut commands = BufReader::new(tokio::io::stdin()).lines();
+    loop {
+        let mut leadership = tokio::select! {
+            leadership = election.campaign() => leadership?,
+            command = commands.next_line() => match command? {
+                Some(_) => continue, // asked to resign, and leads no longer
+                None => return Ok(()),
+            },
+        };
+        say(format_args!("elected {}", leadership.token()))?;
+        // A task of its own, so that it ends by itself: dropped, it could not show its late write.
+        let work = tokio::spawn(work(store.clone(), leadership.term(), node));
+        let resign = tokio::select! {
+            _ = leadership.lost() => false,
+            command = commands.next_line() => match command? {
+                Some(_) => true,
+                None => return Ok(()),
+            },
+        };
+        if resign {
+            work.abort();
+            let _ = work.await;
+            let token = leadership.token();
+            leadership.resign().await?;
+            say(format_args!("resigned {token}"))?;
+            Clock::tokio().sleep(TERM).await; // let others lead
+        } else {
+            work.await??;
+        }
+    }
+}
+
+/// Looks whether the term lasts, works, writes. Between the look and the write anything may happen: that is what tokens are for.
+async fn work(store: Arc<dyn Store>, term: Term, node: usize) -> Result<()> {
+    while term.is_leader() {
+        Clock::tokio().sleep(WORK).await;
+        let token = term.token();
+        let written = loop {
+            match write(&*store, &term, node).await {
+                Err(StoreError::Conflict { .. }) => {} // another writer was faster: again, on what it wrote
+                written => break written,
+            }
+        };
+        match written {
+            Ok(()) => say(format_args!("accepted {token}"))?,
+            Err(StoreError::Fenced { .. }) => say(format_args!("refused {token}"))?,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// One write to the resource: its number goes up, and its log has who did it, both or neither.
+async fn write(store: &dyn Store, term: &Term, node: usize) -> std::result::Result<(), StoreError> {
+    let before = store.get(Key::new("resource", "number")).await?;
+    let number: u64 = before.as_ref().and_then(|r| std::str::from_utf8(&r.value).ok()?.parse().ok()).unwrap_or(0) + 1;
+    let same = before.map_or(Precondition::Absent, |record| Precondition::Version(record.version));
+    let writes = vec![
+        Write::put("number", number.to_string(), PutOptions::new().when(same).fence(term.token())),
+        Write::put(format!("log {number:08}"), format!("{} {node}", term.token()), Precondition::Absent),
+    ];
+    store.batch("resource", writes).await.map(|_| ())
+}
+
+fn say(what: std::fmt::Arguments<'_>) -> io::Result<()> {
+    writeln!(io::stdout().lock(), "{what}")
+}
+
+// ---- who disturbs them ------------------------------------------------------------------------------------------------------
+
+/// What a node said.
+struct Said {
+    at: Instant,
+    node: usize,
+    what: String,
+    token: u64,
+}
+
+struct Nodes {
+    file: std::path::PathBuf,
+    running: Vec<(Child, ChildStdin)>,
+    said: mpsc::UnboundedReceiver<Said>,
+    tell: mpsc::UnboundedSender<Said>,
+    clock: Clock,
+    start: Instant,
+    terms: usize,
+}
+
+impl Nodes {
+    fn new(file: std::path::PathBuf) -> Result<Self> {
+        let clock = Clock::tokio();
+        let ((tell, said), start) = (mpsc::unbounded_channel(), clock.now());
+        let mut nodes = Self { file, running: Vec::new(), said, tell, clock, start, terms: 0 };
+        for node in 0..NODES {
+            let running = nodes.spawn(node)?;
+            nodes.running.push(running);
+        }
+        Ok(nodes)
+    }
+
+    fn spawn(&self, node: usize) -> Result<(Child, ChildStdin)> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["--node", &node.to_string(), "--file"])
+            .arg(&self.file)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()?;
+        let (stdin, stdout) = child.stdin.take().zip(child.stdout.take()).ok_or("a node without pipes")?;
+        let (tell, clock) = (self.tell.clone(), self.clock.clone());
+        tokio::spawn(async move {
+            let mut lines = BufReader::new(stdout).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                let Some((what, token)) = line.split_once(' ') else { continue };
+                let token = token.parse().unwrap_or_default();
+                let _ = tell.send(Said { at: clock.now(), node, what: what.to_owned(), token });
+            }
+        });
+        Ok((child, stdin))
+    }
+
+    fn signal(&self, node: usize, signal: &str) -> Result<()> {
+        let pid = self.running[node].0.id().ok_or("a node has ended by itself")?.to_string();
+        let sent = std::process::Command::new("kill").args([signal, &pid]).status()?;
+        if sent.success() { Ok(()) } else { Err(format!("kill {signal} {pid}: {sent}").into()) }
+    }
+
+    /// Hears what is said until it is what is waited for; nothing, where that takes too long.
+    async fn hear(&mut self, within: Duration, mut wanted: impl FnMut(&Said) -> bool) -> Result<Option<Said>> {
+        let until = self.clock.now() + within;
+        loop {
+            let said = tokio::select! {
+                said = self.said.recv() => said.ok_or("all nodes have ended")?,
+                () = self.clock.sleep_until(until) => return Ok(None),
+            };
+            if said.what == "elected" {
+                self.terms += 1;
+            }
+            if wanted(&said) {
+                return Ok(Some(said));
+            }
+        }
+    }
+
+    fn show(&self, at: Instant, what: &str) -> Result<()> {
+        Ok(writeln!(io::stdout().lock(), "  {:>7.2} s  {what}", (at - self.start).as_secs_f64())?)
+    }
+}
+
+/// How long there was no leader, by what ended the one before.
+#[derive(Default)]
+struct Gaps {
+    killed: Vec<Duration>,
+    paused: Vec<Duration>,
+    resigned: Vec<Duration>,
+}
+
+async fn disturb(rounds: usize) -> Result<bool> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("election.db");
+    let mut nodes = Nodes::new(file.clone())?;
+    let (mut refused, mut accepted, mut in_commit, mut gaps) = (0, 0, 0, Gaps::default());
+    writeln!(io::stdout().lock(), "\n{NODES} processes, one file, terms of {TERM:?}; {rounds} rounds\n")?;
+
+    let patience = TERM * 10;
+    let mut leader = nodes.hear(patience, |said| said.what == "elected").await?.ok_or("nobody was elected")?;
+    nodes.show(leader.at, &format!("node-{} leads, token {}", leader.node, leader.token))?;
+    for round in 0..rounds {
+        let (node, token) = (leader.node, leader.token);
+        let mine = |said: &Said| said.what == "accepted" && said.token == token;
+        nodes.hear(patience, mine).await?.ok_or("the leader does not write")?;
+        nodes.clock.sleep(WORK / 2).await; // into the middle of its work
+        let next = |said: &Said| said.what == "elected" && said.token > token;
+        let mut stopped = false;
+        let (from, gap) = match round % 3 {
+            0 => {
+                nodes.signal(node, "-KILL")?;
+                let at = nodes.clock.now();
+                nodes.show(at, &format!("node-{node} is killed"))?;
+                leader = nodes.hear(patience, next).await?.ok_or("nobody follows a leader that was killed")?;
+                nodes.running[node].0.wait().await?;
+                nodes.running[node] = nodes.spawn(node)?;
+                (at, &mut gaps.killed)
+            }
+            1 => {
+                nodes.signal(node, "-STOP")?;
+                let at = nodes.clock.now();
+                nodes.show(at, &format!("node-{node} is paused"))?;
+                match nodes.hear(TERM * 3, next).await? {
+                    Some(successor) => (leader, stopped) = (successor, true),
+                    None => {
+                        // It stopped with the file's lock in its hand, and all wait for it. So it goes on, and is no late writer.
+                        in_commit += 1;
+                        nodes.signal(node, "-CONT")?;
+                        leader = nodes.hear(patience, next).await?.ok_or("nobody follows a leader that was paused")?;
+                    }
+                }
+                (at, &mut gaps.paused)
+            }
+            _ => {
+                nodes.running[node].1.write_all(b"resign\n").await?;
+                let resigned = |said: &Said| said.what == "resigned" && said.token == token;
+                let at = nodes.hear(patience, resigned).await?.ok_or("it does not resign")?.at;
+                nodes.show(at, &format!("node-{node} resigns"))?;
+                leader = nodes.hear(patience, next).await?.ok_or("nobody follows a leader that resigned")?;
+                (at, &mut gaps.resigned)
+            }
+        };
+        let took = leader.at - from;
+        gap.push(took);
+        let (who, new) = (leader.node, leader.token);
+        nodes.show(leader.at, &format!("node-{who} leads, token {new}: after {} ms", took.as_millis()))?;
+        if stopped {
+            // The resource has to see the new token before it can refuse the old one.
+            let written = |said: &Said| said.what == "accepted" && said.token == new;
+            nodes.hear(patience, written).await?.ok_or("the new leader does not write")?;
+            nodes.signal(node, "-CONT")?;
+            let late = |said: &Said| said.node == node && said.token == token && said.what != "elected";
+            let late = nodes.hear(patience, late).await?.ok_or("no late write came")?;
+            nodes.show(late.at, &format!("node-{node} goes on, and writes under token {token}: {}", late.what))?;
+            *(if late.what == "refused" { &mut refused } else { &mut accepted }) += 1;
+        }
+    }
+    let terms = nodes.terms;
+    drop(nodes); // which kills them
+
+    let log = Sqlite::open(SqliteConfig::at(file))?.store();
+    let log = log.scan_all(Scan::partition("resource").prefix("log ").limit(1000)).await?;
+    let writers: Vec<(u64, String)> = log
+        .iter()
+        .filter_map(|row| String::from_utf8_lossy(&row.value).split_once(' ').map(|(t, n)| (t.parse(), n.to_owned())))
+        .filter_map(|(token, node)| Some((token.ok()?, node)))
+        .collect();
+    // In the order of the log: a token below one before it, or one token of two nodes, is a second leader at that time.
+    let two = |pair: &&[(u64, String)]| pair[1].0 < pair[0].0 || (pair[1].0 == pair[0].0 && pair[1].1 != pair[0].1);
+    let overlaps = writers.windows(2).filter(two).count();
+
+    let here = resign_here().await?;
+    let bounds = [
+        ("a kill", &gaps.killed, TERM + config().poll + ALLOWANCE),
+        ("a resignation, across processes", &gaps.resigned, config().poll + ALLOWANCE),
+        ("a resignation, in one process", &here, Duration::from_millis(100)),
+    ];
+    let max = |gaps: &[Duration]| gaps.iter().max().map(Duration::as_millis);
+    let mut out = io::stdout().lock();
+    writeln!(out, "\n  {} writes, {terms} terms, {overlaps} overlaps in the resource's log", writers.len())?;
+    writeln!(out, "  late writes: {refused} refused, {accepted} accepted")?;
+    let mut holds = overlaps == 0 && accepted == 0 && writers.len() == log.len() && terms > rounds;
+    for (what, gaps, bound) in bounds {
+        let within = gaps.iter().all(|gap| gap <= &bound);
+        holds &= within;
+        let (longest, verdict) = (max(gaps).unwrap_or(0), if within { "" } else { ": TOO LONG" });
+        writeln!(out, "  a new leader after {what}: within {longest} ms, allowed {} ms{verdict}", bound.as_millis())?;
+    }
+    let millis = |gaps: &[Duration]| gaps.iter().map(Duration::as_millis).collect::<Vec<_>>();
+    let summary = json!({
+        "rounds": rounds, "terms": terms, "writes": writers.len(), "overlaps": overlaps,
+        "late_writes_refused": refused, "late_writes_accepted": accepted, "paused_with_the_lock": in_commit,
+        "takeovers_ms": {
+            "killed": millis(&gaps.killed), "paused": millis(&gaps.paused), "resigned": millis(&gaps.resigned),
+            "resigned_in_one_process": millis(&here),
+        },
+        "term_ms": TERM.as_millis(), "poll_ms": config().poll.as_millis(), "allowance_ms": ALLOWANCE.as_millis(),
+    });
+    writeln!(out, "\nsummary: {summary}")?;
+    Ok(holds)
+}
+
+/// Two candidates of one process, who tell each other by a notifier: how long until the second leads.
+async fn resign_here() -> Result<Vec<Duration>> {
+    let (clock, mut gaps) = (Clock::tokio(), Vec::new());
+    let (store, notifier) = (Arc::new(InMemoryStore::new()), Arc::new(InMemoryNotifier::new()));
+    let candidate = |name: &str| -> Result<LeaderElection> {
+        let leases = Arc::new(StoreLease::new(store.clone())?);
+        // The defaults: terms of 15 s, a look every 2 s. It is the notice that makes it fast.
+        Ok(LeaderElection::builder(leases, "here").candidate(name).notifier(notifier.clone()).build()?)
+    };
+    let (one, other) = (candidate("one")?, candidate("other")?);
+    let mut leadership = one.campaign().await?;
+    for n in 0..5 {
+        let next = if n % 2 == 0 { &other } else { &one };
+        let campaign = next.campaign();
+        let resign = async {
+            clock.sleep(WORK).await; // so that the other one waits for the notice already
+            let at = clock.now();
+            leadership.resign().await.map(|()| at)
+        };
+        let (elected, at) = tokio::join!(async { campaign.await.map(|new| (new, clock.now())) }, resign);
+        let (new, since) = elected?;
+        gaps.push(since - at?);
+        leadership = new;
+    }
+    leadership.resign().await?;
+    Ok(gaps)
+}
