@@ -1,4 +1,5 @@
 //! The public conformance suites, over every backend.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+mod faulty;
 mod memory;
 mod sqlite;

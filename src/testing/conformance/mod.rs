@@ -19,6 +19,7 @@ mod fixture;
 pub mod lease;
 pub mod notify;
 pub mod queue;
+pub mod safety;
 pub mod store;
 
 pub use fixture::{Fixture, run};

@@ -1,0 +1,79 @@
+//! The safety of each backend behind a network that fails: of several seeds each.
+use std::sync::Arc;
+
+use steadfast::{
+    backend::sqlite::{Durability, Sqlite, SqliteConfig},
+    queue::{InMemoryQueue, Queue},
+    store::{InMemoryStore, Store},
+    testing::{
+        conformance::Fixture,
+        faults::{FaultConfig, FaultNetwork},
+    },
+    time::Clock,
+};
+
+fn network(seed: u64, clock: &Clock) -> FaultNetwork {
+    let faults = FaultConfig::default().errors(0.15).lost_replies(0.15).doubled(0.15).late(0.2);
+    FaultNetwork::new(faults, seed, clock).unwrap()
+}
+
+macro_rules! seeds {
+    ($($name:ident = $seed:expr),+ $(,)?) => {
+        $(
+            mod $name {
+                use super::*;
+
+                mod memory_store {
+                    use super::*;
+
+                    steadfast::store_safety!(async || {
+                        let (clock, hand) = Clock::manual();
+                        let store: Arc<dyn Store> = Arc::new(InMemoryStore::new().with_clock(&clock));
+                        let faulty = network($seed, &clock).client("client").store(store.clone());
+                        Fixture::new(faulty).with_other_door(store).on_manual_time(&hand)
+                    });
+                }
+
+                mod sqlite_store {
+                    use super::*;
+
+                    steadfast::store_safety!(async || {
+                        let (clock, hand) = Clock::manual();
+                        let folder = tempfile::tempdir().unwrap();
+                        let config = SqliteConfig::at(folder.path().join("state.db")).durability(Durability::Relaxed);
+                        let store: Arc<dyn Store> = Arc::new(Sqlite::open_with_clock(config, &clock).unwrap().store());
+                        let faulty = network($seed, &clock).client("client").store(store.clone());
+                        Fixture::new(faulty).with_other_door(store).on_manual_time(&hand).keeping(folder)
+                    });
+                }
+
+                mod memory_queue {
+                    use super::*;
+
+                    steadfast::queue_safety!(async || {
+                        let (clock, hand) = Clock::manual();
+                        let queue: Arc<dyn Queue> = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+                        let faulty = network($seed, &clock).client("client").queue(queue.clone());
+                        Fixture::new(faulty).with_other_door(queue).on_manual_time(&hand)
+                    });
+                }
+
+                mod sqlite_queue {
+                    use super::*;
+
+                    steadfast::queue_safety!(async || {
+                        let (clock, hand) = Clock::manual();
+                        let folder = tempfile::tempdir().unwrap();
+                        let config = SqliteConfig::at(folder.path().join("state.db")).durability(Durability::Relaxed);
+                        let sqlite = Sqlite::open_with_clock(config, &clock).unwrap();
+                        let queue: Arc<dyn Queue> = Arc::new(sqlite.queue("jobs").unwrap());
+                        let faulty = network($seed, &clock).client("client").queue(queue.clone());
+                        Fixture::new(faulty).with_other_door(queue).on_manual_time(&hand).keeping(folder)
+                    });
+                }
+            }
+        )+
+    };
+}
+
+seeds!(seed_1 = 1, seed_2 = 2, seed_3 = 3);
