@@ -1,0 +1,286 @@
+//! The store and the queue in memory, against models too simple to be wrong.
+use std::time::Duration;
+
+use proptest::prelude::*;
+use steadfast::{
+    port::FencingToken,
+    queue::{Delivery, InMemoryQueue, Message, Queue, QueueExt, Receive},
+    store::{DeleteOptions, InMemoryStore, Key, Precondition, PutOptions, Scan, Store, StoreError, StoreExt, Version},
+    time::{Clock, Instant},
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+const ROWS: [&str; 3] = ["a", "b", "c"];
+
+#[derive(Debug, Clone)]
+enum StoreOp {
+    Put { row: usize, when: When, ttl: Option<u64>, fence: Option<u64> },
+    Delete { row: usize, when: When, fence: Option<u64> },
+    Get { row: usize },
+    Scan,
+    Pass(u64),
+}
+
+/// What a write asks for; a version is one that the row had so many writes ago.
+#[derive(Debug, Clone, Copy)]
+enum When {
+    Any,
+    Absent,
+    Ago(usize),
+}
+
+fn store_op() -> impl Strategy<Value = StoreOp> {
+    let when = prop_oneof![2 => Just(When::Any), 1 => Just(When::Absent), 3 => (0usize..3).prop_map(When::Ago)];
+    let (row, fence) = (0..ROWS.len(), proptest::option::weighted(0.3, 0u64..6));
+    let put = (row.clone(), when.clone(), proptest::option::weighted(0.3, 1u64..50), fence.clone());
+    prop_oneof![
+        5 => put.prop_map(|(row, when, ttl, fence)| StoreOp::Put { row, when, ttl, fence }),
+        2 => (row.clone(), when, fence).prop_map(|(row, when, fence)| StoreOp::Delete { row, when, fence }),
+        2 => row.prop_map(|row| StoreOp::Get { row }),
+        1 => Just(StoreOp::Scan),
+        2 => (1u64..40).prop_map(StoreOp::Pass),
+    ]
+}
+
+/// One row, with everything that was ever true of it.
+#[derive(Default, Clone)]
+struct Row {
+    live: Option<(String, Version, Option<Instant>)>,
+    versions: Vec<Version>,
+    fence: u64,
+}
+
+impl Row {
+    fn current(&self, now: Instant) -> Option<(String, Version)> {
+        let (value, version, ends) = self.live.clone()?;
+        ends.is_none_or(|ends| now < ends).then_some((value, version))
+    }
+
+    fn precondition(&self, when: When) -> Precondition {
+        match when {
+            When::Any => Precondition::Any,
+            When::Absent => Precondition::Absent,
+            When::Ago(n) => {
+                let version = self.versions.iter().rev().nth(n).copied();
+                Precondition::Version(version.unwrap_or(Version::new(9999)))
+            }
+        }
+    }
+
+    /// The refusal that is due, as words.
+    fn refusal(&self, when: Precondition, fence: Option<u64>, now: Instant) -> Option<String> {
+        let current = self.current(now).map(|(_, version)| version);
+        let holds = match when {
+            Precondition::Any => true,
+            Precondition::Absent => current.is_none(),
+            Precondition::Version(version) => current == Some(version),
+        };
+        if fence.is_some_and(|token| token < self.fence) {
+            Some(format!("fenced by {}", self.fence))
+        } else {
+            (!holds).then(|| format!("conflict with {current:?}"))
+        }
+    }
+}
+
+fn words(error: StoreError) -> String {
+    match error {
+        StoreError::Conflict { write: 0, current } => format!("conflict with {current:?}"),
+        StoreError::Fenced { write: 0, highest } => format!("fenced by {highest}"),
+        other => other.to_string(),
+    }
+}
+
+proptest! {
+    #[test]
+    fn the_store_equals_its_model(ops in proptest::collection::vec(store_op(), 1..80)) {
+        let (clock, hand) = Clock::manual();
+        let store = InMemoryStore::new().with_clock(&clock);
+        let mut model: [Row; 3] = Default::default();
+        for (i, op) in ops.into_iter().enumerate() {
+            let now = clock.now();
+            match op {
+                StoreOp::Put { row, when, ttl, fence } => {
+                    let (name, row) = (ROWS[row], &mut model[row]);
+                    let when = row.precondition(when);
+                    let mut options = PutOptions::new().when(when);
+                    (options.ttl, options.fence) = (ttl.map(MS), fence.map(FencingToken::new));
+                    let put = hand.block_on(store.put(Key::new("p", name), i.to_string().into(), options));
+                    match row.refusal(when, fence, now) {
+                        Some(refusal) => prop_assert_eq!(put.map_err(words), Err(refusal)),
+                        None => {
+                            let version = put.unwrap();
+                            prop_assert!(row.versions.iter().all(|before| *before < version));
+                            row.versions.push(version);
+                            row.live = Some((i.to_string(), version, ttl.map(|ttl| now + MS(ttl))));
+                            row.fence = row.fence.max(fence.unwrap_or(0));
+                        }
+                    }
+                }
+                StoreOp::Delete { row, when, fence } => {
+                    let (name, row) = (ROWS[row], &mut model[row]);
+                    let when = match row.precondition(when) {
+                        Precondition::Absent => Precondition::Any,
+                        when => when,
+                    };
+                    let mut options = DeleteOptions::new().when(when);
+                    options.fence = fence.map(FencingToken::new);
+                    let deleted = hand.block_on(store.delete(Key::new("p", name), options)).map_err(words);
+                    let expected = match row.refusal(when, fence, now) {
+                        Some(refusal) => Err(refusal),
+                        None => {
+                            row.fence = row.fence.max(fence.unwrap_or(0));
+                            let was = row.current(now).is_some();
+                            row.live = None;
+                            Ok(was)
+                        }
+                    };
+                    prop_assert_eq!(deleted, expected);
+                }
+                StoreOp::Get { row } => {
+                    let got = hand.block_on(store.get(Key::new("p", ROWS[row]))).unwrap();
+                    let got = got.map(|r| (String::from_utf8(r.value.to_vec()).unwrap(), r.version));
+                    prop_assert_eq!(got, model[row].current(now));
+                }
+                StoreOp::Scan => {
+                    let rows = hand.block_on(store.scan_all(Scan::partition("p").limit(2))).unwrap();
+                    let rows: Vec<_> = rows.into_iter().map(|r| (r.row, r.version)).collect();
+                    let live = |(name, row): (&&str, &Row)| Some(((*name).to_owned(), row.current(now)?.1));
+                    prop_assert_eq!(rows, ROWS.iter().zip(&model).filter_map(live).collect::<Vec<_>>());
+                }
+                StoreOp::Pass(ms) => hand.advance(MS(ms)),
+            }
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+enum QueueOp {
+    Send {
+        group: Option<u8>,
+        delay: u64,
+        id: Option<u8>,
+    },
+    Receive {
+        max: usize,
+        visibility: u64,
+    },
+    /// By one of the receipts that were ever given.
+    Complete(usize),
+    Abandon(usize, u64),
+    Extend(usize, u64),
+    DeadLetter(usize),
+    Pass(u64),
+}
+
+fn queue_op() -> impl Strategy<Value = QueueOp> {
+    let group = proptest::option::weighted(0.6, 0u8..2);
+    let delay = prop_oneof![3 => Just(0u64), 1 => 1u64..30];
+    let id = proptest::option::weighted(0.2, 0u8..3);
+    let receipt = 0usize..12;
+    prop_oneof![
+        4 => (group, delay, id).prop_map(|(group, delay, id)| QueueOp::Send { group, delay, id }),
+        4 => (1usize..4, 1u64..30).prop_map(|(max, visibility)| QueueOp::Receive { max, visibility }),
+        2 => receipt.clone().prop_map(QueueOp::Complete),
+        1 => (receipt.clone(), 0u64..20).prop_map(|(r, after)| QueueOp::Abandon(r, after)),
+        1 => (receipt.clone(), 1u64..30).prop_map(|(r, visibility)| QueueOp::Extend(r, visibility)),
+        1 => receipt.prop_map(QueueOp::DeadLetter),
+        2 => (1u64..25).prop_map(QueueOp::Pass),
+    ]
+}
+
+/// A message as the model has it: in order of sending.
+#[derive(Clone)]
+struct Sent {
+    body: String,
+    group: Option<u8>,
+    visible_at: Instant,
+    deliveries: u32,
+    /// The number of the receipt that may settle it.
+    receipt: Option<usize>,
+}
+
+proptest! {
+    #[test]
+    fn the_queue_equals_its_model(ops in proptest::collection::vec(queue_op(), 1..100)) {
+        let (clock, hand) = Clock::manual();
+        let window = MS(60);
+        let queue = InMemoryQueue::new("jobs").deduplicating_for(window).with_clock(&clock);
+        let dead = queue.dead_letters().unwrap();
+        let mut model: Vec<Sent> = Vec::new();
+        let mut sent: Vec<(u8, Instant)> = Vec::new();
+        let mut receipts: Vec<Delivery> = Vec::new();
+        let mut dead_letters = 0;
+        for (i, op) in ops.into_iter().enumerate() {
+            let now = clock.now();
+            // Of the last twelve, counted from the newest.
+            let pick = |n: usize, all: &Vec<Delivery>| all.len().checked_sub(n + 1);
+            let holder = |number: usize, model: &Vec<Sent>| model.iter().position(|m| m.receipt == Some(number));
+            match op {
+                QueueOp::Send { group, delay, id } => {
+                    let mut message = Message::new(i.to_string()).delay(MS(delay));
+                    message.group = group.map(|g| g.to_string());
+                    message.deduplication_id = id.map(|id| id.to_string());
+                    hand.block_on(queue.send_one(message)).unwrap();
+                    sent.retain(|(_, end)| now < *end);
+                    if id.is_none_or(|id| sent.iter().all(|(known, _)| *known != id)) {
+                        sent.extend(id.map(|id| (id, now + window)));
+                        model.push(Sent { body: i.to_string(), group, visible_at: now + MS(delay), deliveries: 0, receipt: None });
+                    }
+                }
+                QueueOp::Receive { max, visibility } => {
+                    let taken = hand.block_on(queue.receive(Receive::new(max, MS(visibility)))).unwrap();
+                    let mut expected = Vec::new();
+                    for at in 0..model.len() {
+                        let behind = model[at].group.is_some() && model[..at].iter().any(|m| m.group == model[at].group);
+                        if expected.len() < max && !behind && model[at].visible_at <= now {
+                            let number = receipts.len() + expected.len();
+                            let message = &mut model[at];
+                            message.deliveries += 1;
+                            (message.visible_at, message.receipt) = (now + MS(visibility), Some(number));
+                            expected.push((message.body.clone(), message.deliveries));
+                        }
+                    }
+                    let bodies = taken.iter().map(|d| (String::from_utf8(d.body.to_vec()).unwrap(), d.deliveries));
+                    prop_assert_eq!(bodies.collect::<Vec<_>>(), expected);
+                    receipts.extend(taken);
+                }
+                QueueOp::Complete(n) => {
+                    let Some(number) = pick(n, &receipts) else { continue };
+                    let done = hand.block_on(queue.complete(&receipts[number].receipt));
+                    let at = holder(number, &model);
+                    prop_assert_eq!(done.is_ok(), at.is_some());
+                    at.map(|at| model.remove(at));
+                }
+                QueueOp::DeadLetter(n) => {
+                    let Some(number) = pick(n, &receipts) else { continue };
+                    let done = hand.block_on(queue.dead_letter(&receipts[number].receipt, "no"));
+                    let at = holder(number, &model);
+                    prop_assert_eq!(done.is_ok(), at.is_some());
+                    dead_letters += u64::from(at.map(|at| model.remove(at)).is_some());
+                }
+                QueueOp::Abandon(n, after) => {
+                    let Some(number) = pick(n, &receipts) else { continue };
+                    let done = hand.block_on(queue.abandon(&receipts[number].receipt, MS(after)));
+                    let at = holder(number, &model);
+                    prop_assert_eq!(done.is_ok(), at.is_some());
+                    if let Some(at) = at {
+                        (model[at].visible_at, model[at].receipt) = (now + MS(after), None);
+                    }
+                }
+                QueueOp::Extend(n, visibility) => {
+                    let Some(number) = pick(n, &receipts) else { continue };
+                    let done = hand.block_on(queue.extend(&receipts[number].receipt, MS(visibility)));
+                    let at = holder(number, &model);
+                    prop_assert_eq!(done.is_ok(), at.is_some());
+                    if let Some(at) = at {
+                        model[at].visible_at = now + MS(visibility);
+                    }
+                }
+                QueueOp::Pass(ms) => hand.advance(MS(ms)),
+            }
+            prop_assert_eq!(hand.block_on(queue.depth()).unwrap().total(), model.len() as u64);
+            prop_assert_eq!(hand.block_on(dead.depth()).unwrap().total(), dead_letters);
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! The queue in memory: its bound, and who waits.
+use std::{
+    future::Future,
+    pin::pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use steadfast::{
+    port::{ErrorClass, Failure, PortErrorKind},
+    queue::{InMemoryQueue, Message, Queue, QueueExt, Receive},
+    testing::drop_at_every_await,
+    time::Clock,
+};
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+
+#[test]
+fn a_full_queue_refuses_before_it_accepts_any_and_takes_again_when_there_is_room() {
+    let (clock, hand) = Clock::manual();
+    let queue = InMemoryQueue::new("jobs").bounded(3).with_clock(&clock);
+    hand.block_on(async {
+        queue.send(vec![Message::new("a"), Message::new("b")]).await.unwrap();
+        let full = queue.send(vec![Message::new("c"), Message::new("d")]).await.unwrap_err();
+        assert_eq!((full.class(), full.backend().unwrap().kind()), (ErrorClass::Throttled, PortErrorKind::Full));
+        assert!(full.to_string().contains("jobs"), "{full}");
+        assert_eq!(queue.depth().await.unwrap().total(), 2);
+        let taken = queue.receive_one(S(60)).await.unwrap().unwrap();
+        queue.send_one(Message::new("c")).await.unwrap();
+        assert!(queue.send_one(Message::new("d")).await.is_err(), "what is hidden counts");
+        queue.complete(&taken.receipt).await.unwrap();
+        queue.send_one(Message::new("d").deduplicate("x")).await.unwrap();
+        queue.send_one(Message::new("d").deduplicate("x")).await.unwrap();
+        assert_eq!(queue.depth().await.unwrap().total(), 3);
+    });
+}
+
+/// Was: who had slept on the return of a message, and went, took the knowledge of it along.
+#[test]
+fn a_receiver_that_goes_leaves_its_knowledge_to_the_next() {
+    let (clock, hand) = Clock::manual();
+    let queue = InMemoryQueue::new("jobs").with_clock(&clock);
+    hand.block_on(queue.send_one(Message::new("a"))).unwrap();
+    let held = hand.block_on(queue.receive_one(S(5))).unwrap().unwrap();
+    let mut cx = Context::from_waker(Waker::noop());
+    let mut patient = pin!(queue.receive(Receive::new(1, S(60)).wait(S(60))));
+    let mut hasty = Box::pin(queue.receive(Receive::new(1, S(60)).wait(S(60))));
+    assert!(patient.as_mut().poll(&mut cx).is_pending());
+    assert!(hasty.as_mut().poll(&mut cx).is_pending());
+    hand.block_on(queue.abandon(&held.receipt, S(1))).unwrap();
+    drop(hasty);
+    assert!(patient.as_mut().poll(&mut cx).is_pending());
+    assert_eq!(hand.next_timer(), Some(clock.now() + S(1)));
+    hand.advance(S(1));
+    assert!(matches!(patient.poll(&mut cx), Poll::Ready(Ok(taken)) if taken.len() == 1));
+}
+
+#[test]
+fn every_future_of_the_queue_may_be_dropped_at_every_await() {
+    let (clock, hand) = Clock::manual();
+    let queue = InMemoryQueue::new("jobs").with_clock(&clock);
+    let total = || hand.block_on(queue.depth()).unwrap().total();
+    // One that waits for the return of the only message: dropped wherever, the message is there.
+    hand.block_on(queue.send_one(Message::new("a"))).unwrap();
+    drop_at_every_await(
+        &hand,
+        || {
+            let held = hand.block_on(queue.receive_one(S(1))).unwrap();
+            assert!(held.is_some());
+            let queue = &queue;
+            async move {
+                let taken = queue.receive(Receive::new(1, S(1)).wait(S(10))).await.unwrap();
+                queue.abandon(&taken[0].receipt, Duration::ZERO).await.unwrap();
+            }
+        },
+        |_| {
+            assert_eq!(total(), 1);
+            hand.advance(S(20));
+        },
+    );
+    drop_at_every_await(&hand, || queue.send_one(Message::new("b")), |_| assert!(total() >= 1));
+}
