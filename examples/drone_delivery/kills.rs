@@ -87,7 +87,7 @@ async fn a_job_that_is_killed_in_the_middle_is_finished_with_nothing_scheduled_t
 
 #[tokio::test]
 async fn so_is_one_that_is_killed_in_a_storm() {
-    killed_at(&[100, 600, 1200], &["--faults", "storm"]).await;
+    killed_at(&[150, 700], &["--faults", "storm"]).await;
 }
 
 #[tokio::test]
