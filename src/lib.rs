@@ -41,6 +41,7 @@
 //! | [`retry`] | again, when the failure passes; the retry budget |
 //! | [`circuit_breaker`] | not asking a service that fails |
 //! | [`throttling`] | how often, and how much at once; keyed by tenant |
+//! | [`leader_election`] | one of many leads, for a term, with a fencing token |
 //! | [`standard`] | the ready-made stack from one document |
 //! | [`store`], [`queue`], [`lease`], [`notify`] | the ports behind which patterns keep their state, each with a real one in memory |
 //! | [`port`] | what the ports share: the error that says what to do, what a backend can do, the fencing token |

@@ -62,7 +62,7 @@ impl LeaderElectionConfig {
             call_timeout: term / 5,
             grace: term / 15,
             margin: term / 15,
-            poll: term * 2 / 15,
+            poll: term / 15 * 2,
             health_tolerance: term / 3,
             ..Self::default()
         }

@@ -7,26 +7,27 @@ use std::{
 
 use super::{
     Call, Leader, LeaderElectionBuilder, LeaderElectionConfig, LeaderElectionEvent as Event, Leadership, Observer,
-    Term, builder::Health, state::Count, transitions::Transitions,
+    Term,
+    builder::Health,
+    hints::{FREE, RESIGN},
+    state::Count,
+    transitions::Transitions,
 };
 use crate::{
     config::Name,
     entropy::Entropy,
     lease::{Acquired, Held, Lease, LeaseError},
-    notify::{Notice, Notices, Notifier},
+    notify::Notifier,
     observe::{Events, Subscription},
     port::{ErrorClass, Failure, FencingToken, PortError, PortErrorKind},
     race::{First, race},
     time::Clock,
 };
 
-/// Notices to a name's candidates: that it is free, and that its leader is asked to resign.
-pub(super) const FREE: &str = "free";
-pub(super) const RESIGN: &str = "resign";
-
 /// One candidate for the leadership of a name. The [module's page](super) says what holds.
 ///
-/// A clone is the same candidate, shares its standing, and must not campaign at the same time.
+/// A clone is the same candidate and shares its standing: let one of them stand at a time. When one is elected, a term that another was
+/// in ends.
 #[derive(Clone)]
 pub struct LeaderElection(pub(super) Arc<Inner>);
 
@@ -103,13 +104,13 @@ impl LeaderElection {
     pub fn health(&self) -> ElectionHealth {
         let since = self.term().map(|term| self.0.clock.now() - term.since());
         let config = &self.0.config;
-        let healthy = since.is_none_or(|since| since <= config.term + config.health_tolerance);
+        let healthy = since.is_none_or(|since| since <= config.term.saturating_add(config.health_tolerance));
         ElectionHealth { leading: since.is_some(), since_renewal: since, healthy }
     }
 
     /// Asks whoever leads to resign: from any node. It is told by a notice, where there is a notifier, and at its next renewal.
     ///
-    /// False where nobody leads.
+    /// False where nobody leads, as far as the lease can tell: one that has died may still show.
     ///
     /// # Errors
     /// Those of the lease.
@@ -137,14 +138,14 @@ impl LeaderElection {
     /// this candidate asks again.
     pub async fn campaign(&self) -> Result<Leadership, PortError> {
         let inner = &self.0;
-        let mut notices = inner.subscribe().await;
+        let mut hints = inner.subscribe().await;
         let mut before = None;
         loop {
             let wait = if inner.is_fit() {
                 match inner.ask(&mut before).await? {
                     Asked::Elected(term, count) => {
                         inner.enter(&term, before);
-                        return Ok(Leadership::new(self.clone(), term, count, notices));
+                        return Ok(Leadership::new(self.clone(), term, count, hints));
                     }
                     Asked::Again(wait) => wait,
                 }
@@ -152,7 +153,7 @@ impl LeaderElection {
                 inner.some_of_a_poll()
             };
             // A notice is a hint that it may be worth asking now.
-            race(inner.heard(&mut notices, FREE), inner.clock.sleep(wait)).await;
+            race(inner.heard(&mut hints, FREE), inner.clock.sleep(wait)).await;
         }
     }
 }
@@ -197,9 +198,13 @@ impl Inner {
         }
     }
 
-    /// This node leads.
+    /// This node leads. A term that it was in before is worth nothing from the new grant on, and ends first.
     fn enter(&self, term: &Term, after: Option<String>) {
-        *self.standing.lock().unwrap_or_else(PoisonError::into_inner) = Some(term.clone());
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = standing.replace(term.clone()) {
+            before.end();
+        }
+        drop(standing);
         self.transitions.tell(Leader::Own(term.token()));
         self.event(|| Event::Elected { token: term.token(), after });
     }
@@ -253,44 +258,6 @@ impl Inner {
     pub(super) fn after_failure(&self, error: &LeaseError) -> Duration {
         let asked = error.backend().and_then(PortError::retry_after).unwrap_or_default();
         asked.max(self.some_of_a_poll())
-    }
-
-    async fn subscribe(&self) -> Option<Notices> {
-        let subscribed = self.notifier.as_ref()?.subscribe(&self.topic);
-        match race(subscribed, self.clock.sleep(self.config.call_timeout)).await {
-            First::One(Ok(notices)) => Some(notices),
-            // Without notices it polls.
-            First::One(Err(error)) => {
-                self.event(|| Event::CallFailed { call: Call::Notify, kind: Some(error.kind()), left: None });
-                None
-            }
-            First::Other(()) => {
-                self.event(|| Event::CallFailed { call: Call::Notify, kind: None, left: None });
-                None
-            }
-        }
-    }
-
-    /// Waits for this notice, or for a gap in which it may have been; for ever, without a notifier.
-    pub(super) async fn heard(&self, notices: &mut Option<Notices>, what: &str) {
-        let Some(notices) = notices else { return std::future::pending().await };
-        while let Notice::Message(notice) = notices.recv().await {
-            if notice == what.as_bytes() {
-                return;
-            }
-        }
-    }
-
-    /// Tells the others. A notice that is lost is found by polling.
-    pub(super) async fn publish(&self, notice: &'static str) {
-        let Some(notifier) = &self.notifier else { return };
-        let published = notifier.publish(&self.topic, notice.into());
-        let kind = match race(published, self.clock.sleep(self.config.call_timeout)).await {
-            First::One(Ok(())) => return,
-            First::One(Err(error)) => Some(error.kind()),
-            First::Other(()) => None,
-        };
-        self.event(|| Event::CallFailed { call: Call::Notify, kind, left: None });
     }
 }
 

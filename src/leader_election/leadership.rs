@@ -3,12 +3,11 @@ use std::fmt;
 
 use super::{
     Call, LeaderElection, LeaderElectionEvent as Event, Term, TermEnd,
-    election::{FREE, RESIGN},
+    hints::{FREE, Hints, RESIGN},
     state::Count,
 };
 use crate::{
     lease::LeaseError,
-    notify::Notices,
     port::{FencingToken, PortError, PortErrorKind},
     race::{First, race},
     time::Instant,
@@ -23,7 +22,7 @@ pub struct Leadership {
     election: LeaderElection,
     term: Term,
     count: Count,
-    notices: Option<Notices>,
+    hints: Hints,
     /// Requests that end a term are told once; whoever has work to end goes on renewing meanwhile.
     told: bool,
     over: Option<TermEnd>,
@@ -32,8 +31,8 @@ pub struct Leadership {
 }
 
 impl Leadership {
-    pub(super) fn new(election: LeaderElection, term: Term, count: Count, notices: Option<Notices>) -> Self {
-        Self { election, term, count, notices, told: false, over: None, ended: false }
+    pub(super) fn new(election: LeaderElection, term: Term, count: Count, hints: Hints) -> Self {
+        Self { election, term, count, hints, told: false, over: None, ended: false }
     }
 
     /// The term, to hand to whatever works under it.
@@ -51,7 +50,7 @@ impl Leadership {
         self.term.is_leader()
     }
 
-    /// From when on nothing may be done under it, if it is not renewed before.
+    /// From when on nothing may be done under it, if it is not renewed before; the clock's origin once it has ended.
     pub fn deadline(&self) -> Instant {
         self.term.deadline()
     }
@@ -79,7 +78,7 @@ impl Leadership {
             };
             if now < self.count.next_renewal() {
                 let next = self.count.next_renewal().min(self.count.warning(&inner.config));
-                match race(inner.heard(&mut self.notices, RESIGN), inner.clock.sleep_until(next)).await {
+                match race(inner.heard(&mut self.hints, RESIGN), inner.clock.sleep_until(next)).await {
                     // Perhaps a request to resign, which the renewal tells of.
                     First::One(()) => self.count.hurry(inner.clock.now()),
                     First::Other(()) => {}
@@ -137,7 +136,6 @@ impl Leadership {
     pub(super) async fn give_up(&mut self, why: TermEnd) -> Result<(), LeaseError> {
         self.term.end();
         let why = self.over.replace(why).unwrap_or(why);
-        self.ended = true;
         let inner = self.election.0.clone();
         let (token, timeout) = (self.term.token(), inner.config.call_timeout);
         let released = inner.leases.release(inner.name.as_str(), &inner.holder, token);
@@ -154,6 +152,8 @@ impl Leadership {
             inner.failed(Call::Release, error, None);
         }
         inner.leave(token);
+        // Not before: dropped while it gives up, it says so when it is dropped.
+        self.ended = true;
         inner.event(|| Event::Ended { token, why, released: released.is_ok() });
         if released.is_ok() {
             inner.publish(FREE).await;

@@ -75,7 +75,8 @@
 //!
 //! - [`run`](LeaderElection::run): a task that runs while this node leads, ended and waited for before the lease is given up.
 //! - [`campaign`](LeaderElection::campaign), then [`Leadership`]: the same by hand. No task is spawned for you, so the term is renewed while
-//!   [`Leadership::lost`] is polled, beside your work.
+//!   [`Leadership::lost`] is polled, beside your work. That is on purpose: renewing is tied to the task that leads, so one that hangs as
+//!   a whole stops to renew, and another leads. A task of its own would go on renewing for a leader that is no longer there.
 //! - [`observe`](LeaderElection::observe): every change of leader, in order.
 //!
 //! The classical algorithms without a store, which are not safe under partition, are in [`by_message`]; [`Elector`] is what they and the
@@ -114,6 +115,10 @@
 //! - A task that blocks its thread cannot be told anything, nor dropped. Its late writes are what fencing is for.
 //! - `is_leader()` is true at the moment of the call. Ask before each action, not once.
 //! - A term shorter than the pauses of your machines changes leaders for nothing.
+//! - A clone of an election is the same candidate: elected anew, it ends the term that it was in. Two candidates in one process are two
+//!   elections, each built.
+//! - An [`Observer`] keeps what it was told until it is read: one that is never read grows by some hundred bytes with each term.
+//! - A notifier is a hint, never a need: a line to it that breaks again and again leaves polling.
 //!
 //! # Source
 //!
@@ -127,11 +132,15 @@ mod election;
 mod elector;
 mod event;
 mod fenced;
+mod hints;
 mod leadership;
 mod run;
 mod state;
 mod term;
 mod transitions;
+
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests;
 
 pub use builder::LeaderElectionBuilder;
 pub use config::LeaderElectionConfig;

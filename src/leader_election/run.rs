@@ -38,7 +38,7 @@ impl LeaderElection {
             if why == TermEnd::Shutdown {
                 return Ok(());
             }
-            let pause = self.0.config.poll + self.0.some_of_a_poll();
+            let pause = self.0.config.poll.saturating_add(self.0.some_of_a_poll());
             if let First::One(()) = race(shutdown.as_mut(), self.0.clock.sleep(pause)).await {
                 return Ok(());
             }

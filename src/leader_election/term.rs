@@ -3,7 +3,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -27,8 +27,10 @@ pub struct Term {
 struct Shared {
     name: Name,
     token: FencingToken,
-    /// From when on nothing may be done; pushed out by renewals, pulled in when it ends.
+    /// From when on nothing may be done; pushed out by renewals.
     deadline: AtomicU64,
+    /// Ended, whatever the deadline says: for good, so that a renewal that is counted late revives nothing.
+    ended: AtomicBool,
     /// When work is told to end.
     warning: AtomicU64,
     /// The start of the last call that was granted or renewed.
@@ -48,6 +50,7 @@ impl Term {
             name: name.clone(),
             token,
             deadline: AtomicU64::new(0),
+            ended: AtomicBool::new(false),
             warning: AtomicU64::new(0),
             since: AtomicU64::new(0),
             told: watch::Sender::new(false),
@@ -73,8 +76,11 @@ impl Term {
         self.clock.now() < self.deadline()
     }
 
-    /// From when on nothing may be done under it, if it is not renewed before.
+    /// From when on nothing may be done under it, if it is not renewed before; the clock's origin once it has ended.
     pub fn deadline(&self) -> Instant {
+        if self.shared.ended.load(Ordering::Acquire) {
+            return Instant::default();
+        }
         Instant::from_nanos(self.shared.deadline.load(Ordering::Acquire))
     }
 
@@ -116,7 +122,7 @@ impl Term {
 
     /// Ends it now, whatever the clock says.
     pub(super) fn end(&self) {
-        self.shared.deadline.store(0, Ordering::Release);
+        self.shared.ended.store(true, Ordering::Release);
         self.tell();
     }
 

@@ -134,9 +134,26 @@ impl Scan {
             Rows::Prefix(prefix) => (Bound::Included(prefix.as_str()), after_prefix(prefix)),
             Rows::Range(from, to) => (from.as_ref().map(String::as_str), to.clone()),
         };
+        // A token of another scan must not widen this one.
         match (&self.after, self.order) {
-            (Some(Continuation(last)), Order::Ascending) => from = Bound::Excluded(last),
-            (Some(Continuation(last)), Order::Descending) => to = Bound::Excluded(last.clone()),
+            (Some(Continuation(last)), Order::Ascending) => {
+                let narrows = match from {
+                    Bound::Included(from) | Bound::Excluded(from) => last.as_str() >= from,
+                    Bound::Unbounded => true,
+                };
+                if narrows {
+                    from = Bound::Excluded(last);
+                }
+            }
+            (Some(Continuation(last)), Order::Descending) => {
+                let narrows = match &to {
+                    Bound::Included(to) | Bound::Excluded(to) => last <= to,
+                    Bound::Unbounded => true,
+                };
+                if narrows {
+                    to = Bound::Excluded(last.clone());
+                }
+            }
             (None, _) => {}
         }
         (from, to)

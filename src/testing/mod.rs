@@ -15,6 +15,7 @@
 //! ```
 pub mod conformance;
 mod drops;
+pub mod faults;
 mod scripted;
 
 pub use crate::time::ManualClock;

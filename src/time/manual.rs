@@ -3,7 +3,7 @@ use std::{
     collections::BTreeMap,
     fmt,
     future::Future,
-    pin::pin,
+    pin::{Pin, pin},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -12,7 +12,10 @@ use std::{
     time::Duration,
 };
 
-use super::{Clock, Instant, clock::Kind};
+use super::{
+    Clock, Instant,
+    clock::{Kind, TimeSource},
+};
 
 /// The hand of a [`Clock`] that only moves when told: minutes of back-off in no time, the same in every run.
 ///
@@ -56,6 +59,28 @@ impl ManualClock {
     /// A clock that this hand moves.
     pub fn clock(&self) -> Clock {
         Clock(Kind::Manual(self.0.clone()))
+    }
+
+    /// A clock that this hand moves, and that runs at so many times its rate: one of a node whose quartz is off. They agree when the
+    /// hand's clock starts.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use steadfast::time::Clock;
+    ///
+    /// let (clock, hand) = Clock::manual();
+    /// let fast = hand.clock_at_rate(1.01);
+    /// let (start, fast_start) = (clock.now(), fast.now());
+    /// hand.advance(Duration::from_secs(100));
+    /// assert_eq!((clock.now() - start).as_secs(), 100);
+    /// assert_eq!((fast.now() - fast_start).as_secs(), 101);
+    /// ```
+    ///
+    /// # Panics
+    /// If the rate is not above zero.
+    pub fn clock_at_rate(&self, rate: f64) -> Clock {
+        assert!(rate > 0.0, "a clock's rate must be above zero, is {rate}");
+        Clock::from_source(Skewed { hand: self.clone(), rate })
     }
 
     /// The time now.
@@ -116,6 +141,34 @@ impl ManualClock {
         drop(timers); // a waker may run code that asks this clock
         waker.wake();
         true
+    }
+}
+
+/// A clock that is moved by hand, and runs at a rate of its own.
+struct Skewed {
+    hand: ManualClock,
+    rate: f64,
+}
+
+impl TimeSource for Skewed {
+    fn now(&self) -> Instant {
+        let passed = (self.hand.now() - START).as_nanos() as f64;
+        START + Duration::from_nanos((passed * self.rate) as u64)
+    }
+
+    fn sleep_until(&self, at: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let (clock, skewed) = (self.hand.clock(), Self { hand: self.hand.clone(), rate: self.rate });
+        Box::pin(async move {
+            loop {
+                let left = at - skewed.now();
+                if left.is_zero() {
+                    return;
+                }
+                // Rounded up: it must not be early by its own count.
+                let wait = Duration::from_nanos((left.as_nanos() as f64 / skewed.rate).ceil() as u64);
+                clock.sleep(wait.max(Duration::from_nanos(1))).await;
+            }
+        })
     }
 }
 

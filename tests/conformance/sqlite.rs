@@ -23,7 +23,12 @@ macro_rules! suites {
     ($name:ident, $durability:expr) => {
         mod $name {
             use super::*;
-            use steadfast::{queue::Queue, store::Store};
+            use steadfast::{
+                lease::{Lease, StoreLease},
+                notify::Notifier,
+                queue::Queue,
+                store::Store,
+            };
 
             mod store {
                 use super::*;
@@ -43,6 +48,31 @@ macro_rules! suites {
                     let (one, other, hand, folder) = two_handles($durability);
                     let queue = |sqlite: &Sqlite| Arc::new(sqlite.queue("jobs").unwrap());
                     let (port, other): (Arc<dyn Queue>, Arc<dyn Queue>) = (queue(&one), queue(&other));
+                    Fixture::new(port).with_other_door(other).on_manual_time(&hand).keeping(folder)
+                });
+            }
+
+            mod lease {
+                use super::*;
+
+                steadfast::lease_conformance!(async || {
+                    let (one, other, hand, folder) = two_handles($durability);
+                    let clock = hand.clock();
+                    let door = |sqlite: &Sqlite| {
+                        Arc::new(StoreLease::new(Arc::new(sqlite.store())).unwrap().with_clock(&clock))
+                    };
+                    let (port, other): (Arc<dyn Lease>, Arc<dyn Lease>) = (door(&one), door(&other));
+                    Fixture::new(port).with_other_door(other).on_manual_time(&hand).keeping(folder)
+                });
+            }
+
+            mod notify {
+                use super::*;
+
+                steadfast::notifier_conformance!(async || {
+                    let (one, other, hand, folder) = two_handles($durability);
+                    let (port, other): (Arc<dyn Notifier>, Arc<dyn Notifier>) =
+                        (Arc::new(one.notifier()), Arc::new(other.notifier()));
                     Fixture::new(port).with_other_door(other).on_manual_time(&hand).keeping(folder)
                 });
             }

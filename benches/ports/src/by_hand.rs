@@ -1,7 +1,7 @@
 //! The same by hand: one rusqlite connection behind a mutex, called in place, its statements prepared once.
 //!
-//! Nothing of what the ports add: no fences, no groups, no ends of records, no second process, no error types. Calling it in place
-//! blocks the executor for the time of a sync; `spawn_blocking` would be kinder to other tasks, and slower.
+//! Nothing of what the ports add: no fences, no groups, no ends of records, no second process, no error types. Called in place, it
+//! blocks the executor for the time of a sync; by `spawn_blocking` it is kind to other tasks.
 use std::{
     path::Path,
     sync::{Arc, Mutex},
@@ -18,9 +18,11 @@ struct ByHand {
     connection: Mutex<Connection>,
     versions: Mutex<Vec<i64>>,
     rows: Vec<String>,
+    /// Whether each operation is sent to the runtime's threads for blocking work, as an async service has to.
+    elsewhere: bool,
 }
 
-pub fn subject(work: Work, mode: Mode, path: &Path) -> Arc<dyn Subject> {
+pub fn subject(work: Work, mode: Mode, path: &Path, elsewhere: bool) -> Arc<dyn Subject> {
     let connection = Connection::open(path).expect("it opens");
     let synchronous = if mode == Mode::Durable { "FULL" } else { "NORMAL" };
     connection
@@ -37,7 +39,7 @@ pub fn subject(work: Work, mode: Mode, path: &Path) -> Arc<dyn Subject> {
     for row in &rows {
         connection.execute("INSERT INTO records VALUES ('bench', ?, ?, 0)", params![row, BODY]).expect("a row");
     }
-    Arc::new(ByHand { work, connection: Mutex::new(connection), versions: Mutex::new(vec![0; 64]), rows })
+    Arc::new(ByHand { work, connection: Mutex::new(connection), versions: Mutex::new(vec![0; 64]), rows, elsewhere })
 }
 
 fn now() -> i64 {
@@ -63,9 +65,12 @@ impl ByHand {
                 let mut versions = self.versions.lock().expect("no panic");
                 let put = "UPDATE records SET value = ?, version = version + 1
                            WHERE partition = ? AND row = ? AND version = ?";
-                let put = connection
-                    .prepare_cached(put)?
-                    .execute(params![BODY, "bench", self.rows[writer], versions[writer]])?;
+                let put = connection.prepare_cached(put)?.execute(params![
+                    BODY,
+                    "bench",
+                    self.rows[writer],
+                    versions[writer]
+                ])?;
                 assert_eq!(put, 1);
                 versions[writer] += 1;
             }
@@ -129,9 +134,14 @@ impl Subject for ByHand {
     fn work(self: Arc<Self>, writer: usize, operations: usize) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             for i in 0..operations {
-                self.once(writer, i).expect("SQLite");
-                // Where it blocks it must let others run at least in between.
-                tokio::task::yield_now().await;
+                if self.elsewhere {
+                    let hand = self.clone();
+                    tokio::task::spawn_blocking(move || hand.once(writer, i).expect("SQLite")).await.expect("a thread");
+                } else {
+                    self.once(writer, i).expect("SQLite");
+                    // Where it blocks it must let others run at least in between.
+                    tokio::task::yield_now().await;
+                }
             }
         })
     }

@@ -39,9 +39,11 @@ pub struct Cell {
 pub async fn cell(work: Work, mode: Mode, writers: usize, effort: Effort) -> Cell {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let at = |name: &str| folder.path().join(name);
-    let mut subjects: Vec<(&'static str, Arc<dyn Subject>)> = vec![("steadfast", ours::subject(work, mode, &at("ours")).await)];
+    let mut subjects: Vec<(&'static str, Arc<dyn Subject>)> =
+        vec![("steadfast", ours::subject(work, mode, &at("ours")).await)];
     if mode != Mode::Memory {
-        subjects.push(("rusqlite", by_hand::subject(work, mode, &at("hand"))));
+        subjects.push(("rusqlite", by_hand::subject(work, mode, &at("hand"), false)));
+        subjects.push(("blocking", by_hand::subject(work, mode, &at("blocking"), true)));
         if work.is_queue() {
             subjects.push(("apalis", apalis_jobs::subject(work, mode, &at("apalis")).await));
         }
@@ -100,8 +102,8 @@ impl Cell {
 
     pub fn head() -> String {
         format!(
-            "{:<8} {:<8} {:>7} {:>12} {:>12} {:>6} {:>12} {:>6}   (operations a second; ratio: ours / theirs, above 1 ours is faster)",
-            "work", "mode", "writers", "steadfast", "rusqlite", "ratio", "apalis", "ratio"
+            "{:<8} {:<8} {:>7} {:>11} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6}   (operations a second; ratio: ours / theirs)",
+            "work", "mode", "writers", "steadfast", "in place", "ratio", "blocking", "ratio", "apalis", "ratio"
         )
     }
 
@@ -109,13 +111,15 @@ impl Cell {
         let number = |n: Option<f64>| n.map_or("-".into(), |n| format!("{n:.0}"));
         let ratio = |n: Option<f64>| n.map_or("-".into(), |n| format!("{n:.2}"));
         format!(
-            "{:<8} {:<8} {:>7} {:>12} {:>12} {:>6} {:>12} {:>6}",
+            "{:<8} {:<8} {:>7} {:>11} {:>11} {:>6} {:>11} {:>6} {:>11} {:>6}",
             self.work.name(),
             self.mode.name(),
             self.writers,
             number(self.rate("steadfast")),
             number(self.rate("rusqlite")),
             ratio(self.ratio("rusqlite")),
+            number(self.rate("blocking")),
+            ratio(self.ratio("blocking")),
             number(self.rate("apalis")),
             ratio(self.ratio("apalis")),
         )
@@ -124,13 +128,15 @@ impl Cell {
     pub fn json(&self) -> String {
         let number = |n: Option<f64>| n.map_or("null".into(), |n| format!("{n:.3}"));
         format!(
-            "{{\"work\":\"{}\",\"mode\":\"{}\",\"writers\":{},\"ours\":{},\"rusqlite\":{},\"ratio_rusqlite\":{},\"apalis\":{},\"ratio_apalis\":{}}}",
+            "{{\"work\":\"{}\",\"mode\":\"{}\",\"writers\":{},\"ours\":{},\"rusqlite\":{},\"ratio_rusqlite\":{},\"blocking\":{},\"ratio_blocking\":{},\"apalis\":{},\"ratio_apalis\":{}}}",
             self.work.name(),
             self.mode.name(),
             self.writers,
             number(self.rate("steadfast")),
             number(self.rate("rusqlite")),
             number(self.ratio("rusqlite")),
+            number(self.rate("blocking")),
+            number(self.ratio("blocking")),
             number(self.rate("apalis")),
             number(self.ratio("apalis")),
         )

@@ -30,7 +30,7 @@ pub async fn subject(work: Work, mode: Mode, path: &Path) -> Arc<dyn Subject> {
         Mode::Durable | Mode::Relaxed => {
             let durability = if mode == Mode::Durable { Durability::Full } else { Durability::Relaxed };
             let sqlite = Sqlite::open(SqliteConfig::at(path).durability(durability)).expect("it opens");
-            (Arc::new(sqlite.store()), Arc::new(sqlite.queue("jobs")))
+            (Arc::new(sqlite.store()), Arc::new(sqlite.queue("jobs").expect("a queue")))
         }
     };
     let rows: Vec<String> = (0..RECORDS).map(|i| format!("row-{i:04}")).collect();

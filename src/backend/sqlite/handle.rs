@@ -109,6 +109,21 @@ impl Sqlite {
         SqliteNotifier(self.0.clone())
     }
 
+    /// Bounds the file to so many pages of 4 KiB, for this handle's writes: beyond it they fail as on a full disk. Gives the bound in
+    /// force: never below what the file has already.
+    ///
+    /// # Errors
+    /// Those of a write.
+    ///
+    /// # Cancel safety
+    /// Dropped, the bound is set or not.
+    pub async fn limit_pages(&self, pages: u32) -> Result<u32, PortError> {
+        let set = self.0.writer.write(move |c, _| {
+            Ok(Ok::<u32, PortError>(c.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |row| row.get(0))?))
+        });
+        set.await
+    }
+
     /// How many transactions this handle has committed: fewer than writes, where many write at once.
     pub fn commits(&self) -> u64 {
         self.0.writer.commits()

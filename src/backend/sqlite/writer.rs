@@ -83,6 +83,9 @@ struct Waiting {
 /// How many writes share a commit, at most.
 const GROUP: usize = 1024;
 
+/// How often the thread looks for more work before it sleeps: some tens of microseconds.
+const LOOKS: usize = 100;
+
 /// How many groups one caller commits for others before it hands over to the thread.
 const ROUNDS: usize = 4;
 
@@ -171,6 +174,7 @@ impl Core {
     /// The thread: commits whatever waits, until the file is closed.
     fn serve(&self) {
         loop {
+            self.linger();
             {
                 let mut waiting = lock(&self.waiting);
                 while waiting.jobs.is_empty() {
@@ -193,6 +197,16 @@ impl Core {
                     self.take().into_iter().for_each(|job| job.answer(Err(failed.clone())));
                 }
             }
+        }
+    }
+
+    /// Who writes one after the other comes back soon: to be woken for each costs more than to look a few times.
+    fn linger(&self) {
+        for _ in 0..LOOKS {
+            if !lock(&self.waiting).jobs.is_empty() {
+                return;
+            }
+            std::thread::yield_now();
         }
     }
 

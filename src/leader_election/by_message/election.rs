@@ -102,8 +102,7 @@ impl MessageElection {
         let mut leader = self.leader.subscribe();
         // The sender lives as long as this node.
         let _ = leader.changed().await;
-        let now = *leader.borrow();
-        now
+        *leader.borrow()
     }
 
     /// Takes part, until it is dropped.

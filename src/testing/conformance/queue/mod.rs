@@ -1,0 +1,82 @@
+//! What every [`Queue`](crate::queue::Queue) must hold.
+mod deliveries;
+mod edges;
+
+pub use deliveries::*;
+pub use edges::*;
+
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+use super::Fixture;
+use crate::{
+    port::{Capability, Failure, PortErrorKind},
+    queue::{Delivery, Message, Queue, QueueError, QueueExt, Receive, Settle},
+    race::race,
+};
+
+/// Makes one named test of each case of the queue's contract.
+#[macro_export]
+macro_rules! queue_conformance {
+    ($make:expr) => {
+        $crate::conformance_cases!(queue, $make;
+            an_empty_queue_gives_nothing_at_once,
+            what_was_sent_is_received_by_the_other_door_and_completed,
+            messages_come_in_the_order_of_sending,
+            a_received_message_is_hidden_until_its_time_is_over,
+            an_old_receipt_can_do_nothing,
+            an_extended_message_stays_hidden,
+            an_abandoned_message_comes_back_when_it_is_to,
+            a_delayed_message_is_hidden_at_first,
+            a_group_is_handed_out_one_at_a_time_in_order,
+            a_duplicate_is_accepted_once,
+            a_dead_letter_is_in_one_queue_with_its_reason,
+            a_dead_letter_can_be_sent_again,
+            settlements_are_answered_one_by_one,
+            a_waiting_receiver_is_told,
+            a_waiting_receiver_sees_what_comes_back,
+            a_wait_that_is_over_gives_nothing,
+            a_dropped_receive_loses_nothing,
+            any_bytes_and_texts_come_through,
+            what_is_too_large_is_refused_whole,
+            what_makes_no_sense_is_refused,
+            depth_counts_by_what_is_waited_for,
+            a_peek_takes_nothing,
+            a_purge_leaves_nothing_but_dead_letters,
+            of_many_receivers_each_message_has_one,
+        );
+    };
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+/// Short, for backends that live in real time.
+const SHORT: Duration = Duration::from_millis(200);
+
+fn ok<T>(result: Result<T, QueueError>) -> T {
+    result.unwrap_or_else(|error| panic!("the backend failed: {error}"))
+}
+
+async fn send(queue: &dyn Queue, bodies: &[&str]) {
+    ok(queue.send(bodies.iter().map(|body| Message::new(body.to_string())).collect()).await);
+}
+
+async fn take(queue: &dyn Queue, max: usize, visibility: Duration) -> Vec<Delivery> {
+    ok(queue.receive(Receive::new(max, visibility)).await)
+}
+
+async fn one(queue: &dyn Queue, visibility: Duration) -> Delivery {
+    take(queue, 1, visibility).await.pop().unwrap_or_else(|| panic!("there is a message"))
+}
+
+fn bodies(deliveries: &[Delivery]) -> Vec<String> {
+    deliveries.iter().map(|d| String::from_utf8_lossy(&d.body).into_owned()).collect()
+}
+
+fn dead(queue: &dyn Queue) -> Arc<dyn Queue> {
+    queue.dead_letters().unwrap_or_else(|| panic!("a queue has dead letters"))
+}
+
+/// What cannot be done is refused as such.
+fn assert_unsupported<T: std::fmt::Debug>(result: Result<T, QueueError>) {
+    let error = result.expect_err("the capability is not stated");
+    assert_eq!(error.backend().map(crate::port::PortError::kind), Some(PortErrorKind::Unsupported), "{error}");
+}

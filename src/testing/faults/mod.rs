@@ -1,0 +1,33 @@
+//! A network that fails, between any backend and its clients: latency, errors, lost replies, doubled and late effects, pauses,
+//! partitions. All drawn from one seed.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use steadfast::{
+//!     store::{InMemoryStore, Key, Store, StoreExt},
+//!     testing::faults::{FaultConfig, FaultNetwork, for_each_seed},
+//!     time::Clock,
+//! };
+//!
+//! // Where it panics, the seed is printed, and `STEADFAST_SEED` runs it alone.
+//! for_each_seed(0..10, |seed| {
+//!     let (clock, hand) = Clock::manual();
+//!     let backend = Arc::new(InMemoryStore::new().with_clock(&clock));
+//!     let network = FaultNetwork::new(FaultConfig::default().lost_replies(0.5), seed, &clock).unwrap();
+//!     let store = network.client("node-1").store(backend.clone());
+//!
+//!     let key = Key::new("orders", "42");
+//!     let written = hand.block_on(store.insert(key, "placed"));
+//!     // A reply that was lost says nothing about the write.
+//!     assert!(written.is_ok() || network.counts().lost_replies == 1);
+//!     assert!(hand.block_on(backend.get(key)).unwrap().is_some());
+//! });
+//! ```
+mod config;
+mod network;
+mod ports;
+mod seeds;
+
+pub use config::{FaultConfig, FaultCounts};
+pub use network::{FaultClient, FaultNetwork};
+pub use seeds::for_each_seed;

@@ -1,0 +1,238 @@
+//! What happens to one request on its way.
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::sync::watch;
+
+use super::{FaultConfig, FaultCounts};
+use crate::{
+    config::ConfigError,
+    entropy::Entropy,
+    port::{BoxFuture, PortError, PortErrorKind},
+    time::{Clock, nanos},
+};
+
+/// A network between clients and backends. A clone is the same network.
+#[derive(Clone)]
+pub struct FaultNetwork(Arc<Shared>);
+
+struct Shared {
+    state: Mutex<State>,
+    entropy: Entropy,
+    clock: Clock,
+}
+
+struct State {
+    config: FaultConfig,
+    counts: FaultCounts,
+    clients: BTreeMap<String, watch::Sender<Link>>,
+    /// Requests that were given up on the way, and arrive yet.
+    late: Vec<Late>,
+}
+
+type Late = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
+
+/// How one client is connected.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+struct Link {
+    paused: bool,
+    cut: bool,
+}
+
+/// One client's side of a [`FaultNetwork`]: wraps the backends that it reaches. A clone is the same client.
+#[derive(Clone)]
+pub struct FaultClient {
+    network: FaultNetwork,
+    name: String,
+    link: watch::Sender<Link>,
+}
+
+impl FaultNetwork {
+    /// A network that fails as the seed says. Its latency is on this clock.
+    ///
+    /// # Errors
+    /// Where a setting breaks a rule.
+    pub fn new(config: FaultConfig, seed: u64, clock: &Clock) -> Result<Self, ConfigError> {
+        config.check()?;
+        let state = State { config, counts: FaultCounts::default(), clients: BTreeMap::new(), late: Vec::new() };
+        let (state, entropy) = (Mutex::new(state), Entropy::from_seed(seed));
+        Ok(Self(Arc::new(Shared { state, entropy, clock: clock.clone() })))
+    }
+
+    /// The client of this name.
+    pub fn client(&self, name: &str) -> FaultClient {
+        let link = self.state().clients.entry(name.to_owned()).or_default().clone();
+        FaultClient { network: self.clone(), name: name.to_owned(), link }
+    }
+
+    /// Fails otherwise from now on.
+    ///
+    /// # Errors
+    /// Where a setting breaks a rule; nothing is changed.
+    pub fn configure(&self, config: FaultConfig) -> Result<(), ConfigError> {
+        config.check()?;
+        self.state().config = config;
+        Ok(())
+    }
+
+    /// How often it failed so far.
+    pub fn counts(&self) -> FaultCounts {
+        self.state().counts
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether this request is one of that share.
+    fn hits(&self, share: f64) -> bool {
+        share > 0.0 && self.0.entropy.unit() < share
+    }
+
+    async fn travel(&self, FaultConfig { min_latency, max_latency, .. }: FaultConfig) {
+        let spread = self.0.entropy.up_to(nanos(max_latency.saturating_sub(min_latency)));
+        let latency = min_latency + Duration::from_nanos(spread);
+        if !latency.is_zero() {
+            self.0.clock.sleep(latency).await;
+        }
+    }
+
+    /// Has some of what was given up arrive.
+    async fn deliver_late(&self) {
+        loop {
+            let late = {
+                let mut state = self.state();
+                if state.late.is_empty() || !self.hits(0.5) {
+                    return;
+                }
+                let at = self.0.entropy.up_to(state.late.len() as u64 - 1) as usize;
+                state.counts.late += 1;
+                state.late.swap_remove(at)
+            };
+            late().await;
+        }
+    }
+}
+
+impl FaultClient {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// All its requests, and the replies to those under way, wait from now on.
+    pub fn pause(&self) {
+        self.link.send_modify(|link| link.paused = true);
+    }
+
+    /// They go on.
+    pub fn resume(&self) {
+        self.link.send_modify(|link| link.paused = false);
+    }
+
+    /// Cuts it off: its requests fail, and replies to those that were applied are lost.
+    pub fn cut(&self) {
+        self.link.send_modify(|link| link.cut = true);
+    }
+
+    /// It is reached again.
+    pub fn heal(&self) {
+        self.link.send_modify(|link| link.cut = false);
+    }
+
+    async fn unpaused(&self) -> Link {
+        let mut link = self.link.subscribe();
+        // The sender is here: it does not end.
+        let now = link.wait_for(|link| !link.paused).await;
+        now.map(|link| *link).unwrap_or_default()
+    }
+
+    /// Takes one request there and back.
+    pub(super) async fn pass<T: Send + 'static, E: From<PortError> + Send + 'static>(
+        &self,
+        apply: impl FnMut() -> BoxFuture<'static, Result<T, E>> + Send + 'static,
+    ) -> Result<T, E> {
+        let network = &self.network;
+        let config = {
+            let mut state = network.state();
+            state.counts.requests += 1;
+            state.config
+        };
+        let mut request = Request { network, share: config.late, apply: Some(apply) };
+        self.unpaused().await;
+        network.deliver_late().await;
+        network.travel(config).await;
+        if self.unpaused().await.cut || network.hits(config.errors) {
+            request.apply = None;
+            network.state().counts.errors += 1;
+            return Err(unavailable("the request was lost").into());
+        }
+        let Some(mut apply) = request.apply.take() else { return Err(unavailable("there is no request").into()) };
+        let result = apply().await;
+        if network.hits(config.doubled) {
+            network.state().counts.doubled += 1;
+            // Its reply has no reader.
+            let _ = apply().await;
+        }
+        network.travel(config).await;
+        if self.unpaused().await.cut || network.hits(config.lost_replies) {
+            network.state().counts.lost_replies += 1;
+            return Err(unavailable("the reply was lost").outcome_unknown().into());
+        }
+        result
+    }
+}
+
+fn unavailable(what: &str) -> PortError {
+    PortError::new(PortErrorKind::Unavailable, format!("injected: {what}"))
+}
+
+/// A request on its way; given up, it may arrive yet.
+struct Request<'a, T, E, F>
+where
+    T: Send + 'static,
+    E: Send + 'static,
+    F: FnMut() -> BoxFuture<'static, Result<T, E>> + Send + 'static,
+{
+    network: &'a FaultNetwork,
+    share: f64,
+    apply: Option<F>,
+}
+
+impl<T, E, F> Drop for Request<'_, T, E, F>
+where
+    T: Send + 'static,
+    E: Send + 'static,
+    F: FnMut() -> BoxFuture<'static, Result<T, E>> + Send + 'static,
+{
+    fn drop(&mut self) {
+        if let Some(mut apply) = self.apply.take()
+            && self.network.hits(self.share)
+        {
+            let late: Late = Box::new(move || {
+                let applied = apply();
+                Box::pin(async move { drop(applied.await) })
+            });
+            self.network.state().late.push(late);
+        }
+    }
+}
+
+impl fmt::Debug for FaultNetwork {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FaultNetwork").field("counts", &self.counts()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for FaultClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FaultClient")
+            .field("name", &self.name)
+            .field("link", &*self.link.borrow())
+            .finish_non_exhaustive()
+    }
+}

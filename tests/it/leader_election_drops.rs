@@ -1,0 +1,173 @@
+//! The election's futures, dropped at every await point: nobody leads who does not know, nothing is told twice.
+use std::{cell::Cell, future::pending, pin::pin, sync::Arc};
+
+use steadfast::{
+    leader_election::{Elector, Leader, LeaderElectionEvent as Event, TermEnd},
+    notify::InMemoryNotifier,
+    testing::drop_at_every_await,
+};
+
+use crate::leader_election_world::{DEADLINE, MS, Mode, S, TERM, World, poll, told};
+
+#[test]
+fn dropped_a_run_drops_its_task_and_ends_its_term_here_at_once() {
+    World::each(|world| {
+        let (node, other) = (world.node("a"), world.node("b"));
+        let held = Cell::new(None);
+        let ran = node.run(pending(), async |term| {
+            held.set(Some(term));
+            pending().await
+        });
+        assert!(world.run(S(7), ran).is_none());
+        let term = held.take().unwrap();
+        assert!(!term.is_leader() && !node.is_leader() && term.is_ending());
+        let renewed = node.line.calls("renew").last().unwrap().from;
+        let _leads = world.run(S(60), other.campaign()).unwrap().unwrap();
+        assert!(world.now() - renewed >= TERM, "for others the term has to pass");
+    });
+}
+
+#[test]
+fn dropped_at_every_await_a_campaign_leaves_nobody_who_believes_in_it() {
+    World::each(|world| {
+        let notifier = Arc::new(InMemoryNotifier::new());
+        let (node, other) = (world.node_with("a", |b| b.notifier(notifier.clone())), world.node("b"));
+        let held = world.run(S(1), other.campaign()).unwrap().unwrap();
+        node.line.takes(MS(100), MS(100));
+        let polls = drop_at_every_await(
+            &world.hand,
+            || node.campaign(),
+            |_| {
+                assert!(!node.is_leader() && !node.health().leading);
+                // However many were dropped on the way: one that is granted is granted anew.
+                if !held.is_leader() {
+                    let leads = world.run(TERM * 2, node.campaign()).unwrap().unwrap();
+                    assert!(leads.is_leader());
+                    world.run(S(1), leads.resign()).unwrap().unwrap();
+                }
+            },
+        );
+        assert!(polls > 3, "{polls}");
+    });
+}
+
+#[test]
+fn dropped_at_every_await_a_leader_s_wait_counts_no_renewal_that_it_did_not_hear_of() {
+    World::each(|world| {
+        let node = world.node("a");
+        let mut leads = world.run(S(1), node.campaign()).unwrap().unwrap();
+        node.line.takes(MS(100), MS(100));
+        let leads = tokio::sync::Mutex::new(&mut leads);
+        // Each time it goes on where it was, until nothing answers any more.
+        let polls = drop_at_every_await(
+            &world.hand,
+            || async {
+                let mut leads = leads.try_lock().unwrap();
+                leads.lost().await
+            },
+            |polls| {
+                let calls = node.line.calls("renew");
+                let answered = calls.iter().rfind(|call| call.to.unwrap() - call.from == MS(200));
+                if let Some(last) = answered {
+                    assert_eq!(leads.try_lock().unwrap().deadline(), last.from + DEADLINE);
+                }
+                if polls == 12 {
+                    node.line.is(Mode::Refuses);
+                }
+            },
+        );
+        assert!(polls > 12, "{polls}");
+    });
+}
+
+#[test]
+fn dropped_at_every_await_a_resignation_has_ended_the_term_and_says_so_once() {
+    World::each(|world| {
+        let node = world.node_with("a", |b| b.notifier(Arc::new(InMemoryNotifier::new())));
+        let mut events = node.events();
+        node.line.takes(MS(100), MS(100));
+        let polls = drop_at_every_await(
+            &world.hand,
+            || {
+                // Its own grant: nobody waits for a term to pass.
+                let leads = world.run(S(1), node.campaign()).unwrap().unwrap();
+                leads.resign()
+            },
+            |_| {
+                assert!(!node.is_leader() && !node.health().leading);
+                let told = told(&mut events);
+                assert!(
+                    matches!(told[..], [Event::Elected { token, .. }, Event::Ended { token: ended, .. }] if token == ended),
+                    "{told:?}"
+                );
+            },
+        );
+        assert!(polls >= 3, "{polls}");
+    });
+}
+
+#[test]
+fn dropped_at_every_await_a_run_leaves_no_task_and_no_term() {
+    World::each(|world| {
+        let node = world.node("a");
+        node.line.takes(MS(100), MS(100));
+        let running = Cell::new(0);
+        struct Runs<'a>(&'a Cell<i32>);
+        impl Drop for Runs<'_> {
+            fn drop(&mut self) {
+                self.0.set(self.0.get() - 1);
+            }
+        }
+        let polls = drop_at_every_await(
+            &world.hand,
+            || {
+                node.run(world.clock.sleep(S(12)), async |term| {
+                    running.set(running.get() + 1);
+                    let _runs = Runs(&running);
+                    term.lost().await;
+                    world.clock.sleep(MS(1500)).await;
+                })
+            },
+            |_| {
+                assert_eq!(running.get(), 0);
+                assert!(!node.is_leader() && !node.health().leading);
+            },
+        );
+        assert!(polls > 8, "{polls}");
+    });
+}
+
+#[test]
+fn dropped_at_every_await_the_other_doors_lose_nothing() {
+    World::each(|world| {
+        let (node, asks) = (world.node("a"), world.node("b"));
+        let mut leads = world.run(S(1), node.campaign()).unwrap().unwrap();
+        asks.line.takes(MS(100), MS(100));
+        let polls = drop_at_every_await(&world.hand, || asks.request_resign(), |_| assert!(leads.is_leader()));
+        assert!(polls >= 3, "{polls}");
+        assert_eq!(world.run(S(20), leads.lost()), Some(TermEnd::ResignRequested));
+        // A term's end is told to whoever waits for it then, and later.
+        let term = leads.term();
+        drop_at_every_await(&world.hand, || term.lost(), |_| ());
+        assert!(term.is_ending());
+        world.run(S(1), leads.resign()).unwrap().unwrap();
+
+        let mut observer = node.observe();
+        {
+            let mut recv = pin!(observer.recv());
+            assert!(poll(recv.as_mut()).is_ready());
+        }
+        {
+            let mut recv = pin!(observer.recv());
+            assert!(poll(recv.as_mut()).is_pending());
+        }
+        let leads = world.run(S(1), node.campaign()).unwrap().unwrap();
+        assert_eq!(observer.try_recv(), Some(Leader::Own(leads.token())));
+        drop(leads);
+
+        // The seam: any strategy takes part until it is dropped.
+        let strategy: &dyn Elector = &node.election;
+        assert!(world.run(S(60), strategy.take_part()).is_none());
+        assert!(!strategy.is_leader());
+    });
+}

@@ -1,0 +1,245 @@
+//! The election's edges: what is refused, health, hints without end, two campaigns of one node.
+use std::{
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use steadfast::{
+    leader_election::{Elector, Leader, LeaderElection, LeaderElectionConfig, LeaderElectionEvent as Event, TermEnd},
+    lease::{Acquired, Held, InMemoryLease, Lease, LeaseError, Renewed},
+    notify::{InMemoryNotifier, Notice, NoticeSource, Notices, Notifier},
+    port::{BoxFuture, Capabilities, Capability, FencingToken, PortError},
+};
+
+use crate::leader_election_world::{MS, POLL, S, TERM, World, told};
+
+#[test]
+fn settings_come_from_a_document_and_unknown_ones_are_refused() {
+    let config: LeaderElectionConfig = toml::from_str("term = '30s'\nclock_drift = 0.01").unwrap();
+    assert_eq!(config, LeaderElectionConfig::default().term(S(30)).clock_drift(0.01));
+    let text = toml::to_string(&config).unwrap();
+    assert_eq!(toml::from_str::<LeaderElectionConfig>(&text).unwrap(), config);
+    assert!(toml::from_str::<LeaderElectionConfig>("terms = '30s'").is_err());
+    assert_eq!(LeaderElectionConfig::of_term(TERM), LeaderElectionConfig::default());
+    let build = |config| LeaderElection::builder(Arc::new(InMemoryLease::new()), "job").config(config).build();
+    for term in [MS(15), S(3), S(60), S(3600)] {
+        assert!(build(LeaderElectionConfig::of_term(term)).is_ok(), "{term:?}");
+    }
+    let config = LeaderElectionConfig::default();
+    for (wrong, field) in [
+        (config.term(MS(0)), "term"),
+        (config.renew_every(MS(0)), "renew_every"),
+        (config.call_timeout(MS(0)), "call_timeout"),
+        (config.poll(MS(0)), "poll"),
+        (config.clock_drift(-0.1), "clock_drift"),
+        (config.clock_drift(f64::NAN), "clock_drift"),
+        (config.clock_drift(0.5), "clock_drift"),
+        (config.renew_every(Duration::MAX), "term"),
+    ] {
+        assert_eq!(build(wrong).unwrap_err().field(), field);
+    }
+    let name = |name: &str, id: &str| {
+        LeaderElection::builder(Arc::new(InMemoryLease::new()), name.to_owned()).candidate(id).build()
+    };
+    assert_eq!(name("", "a").unwrap_err().field(), "name");
+    assert_eq!(name("job", "").unwrap_err().field(), "candidate");
+    assert_eq!(name(&"x".repeat(2000), "a").unwrap_err().field(), "name");
+}
+
+#[test]
+fn settings_without_bounds_overflow_nothing() {
+    World::each(|world| {
+        let _largest = LeaderElectionConfig::of_term(Duration::MAX);
+        let config = LeaderElectionConfig::default().poll(Duration::MAX).health_tolerance(Duration::MAX);
+        let node = world.node_with("a", |b| b.config(config));
+        // Elected, done, and waiting for ever to ask again.
+        let ran = node.run(world.clock.sleep(S(20)), async |_| assert!(node.health().healthy));
+        assert!(world.run(S(60), ran).unwrap().is_ok());
+        assert!(!node.is_leader());
+    });
+}
+
+#[test]
+fn its_futures_can_be_spawned() {
+    fn spawnable<T: Send + 'static>(_: T) {}
+    let world = World::in_memory();
+    let election = world.node("a").election;
+    let clock = world.clock.clone();
+    spawnable(async move {
+        election.run(clock.sleep(S(1)), |term| async move { term.lost().await }).await.unwrap();
+        let mut leads = election.campaign().await.unwrap();
+        leads.lost().await;
+        leads.resign().await.unwrap();
+        election.request_resign().await.unwrap();
+        election.observe().recv().await;
+        election.take_part().await;
+    });
+}
+
+/// Leases of a backend that lacks something.
+#[derive(Debug)]
+struct Lacks(InMemoryLease, Capability);
+
+impl Lease for Lacks {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities().without(self.1)
+    }
+    fn acquire<'a>(&'a self, n: &'a str, h: &'a str, t: Duration) -> BoxFuture<'a, Result<Acquired, LeaseError>> {
+        self.0.acquire(n, h, t)
+    }
+    fn renew<'a>(
+        &'a self,
+        n: &'a str,
+        h: &'a str,
+        token: FencingToken,
+        t: Duration,
+    ) -> BoxFuture<'a, Result<Renewed, LeaseError>> {
+        self.0.renew(n, h, token, t)
+    }
+    fn release<'a>(&'a self, n: &'a str, h: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
+        self.0.release(n, h, token)
+    }
+    fn read<'a>(&'a self, n: &'a str) -> BoxFuture<'a, Result<Option<Held>, LeaseError>> {
+        self.0.read(n)
+    }
+    fn request_release<'a>(&'a self, n: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
+        self.0.request_release(n, token)
+    }
+}
+
+#[test]
+fn leases_that_cannot_be_led_on_are_refused_by_the_name_of_what_they_lack() {
+    for lacks in [Capability::Linearizable, Capability::Fencing] {
+        let leases = Arc::new(Lacks(InMemoryLease::new(), lacks));
+        let refused = LeaderElection::builder(leases, "job").build().unwrap_err();
+        assert_eq!(refused.field(), "leases");
+        assert!(refused.rule().contains(lacks.as_str()), "{refused}");
+    }
+}
+
+#[test]
+fn a_second_campaign_of_one_node_ends_its_first_term_before_the_next_begins() {
+    World::each(|world| {
+        let node = world.node("a");
+        let first = world.run(S(1), node.campaign()).unwrap().unwrap();
+        let second = world.run(S(1), node.clone().campaign()).unwrap().unwrap();
+        assert!(second.token() > first.token());
+        assert!(second.is_leader() && !first.is_leader());
+        // Nor does the first one's end touch the second.
+        drop(first);
+        assert!(second.is_leader() && node.is_leader());
+        assert_eq!(node.leader(), Leader::Own(second.token()));
+    });
+}
+
+/// Notices of a line that breaks without end.
+#[derive(Debug)]
+struct Breaks;
+
+impl Notifier for Breaks {
+    fn capabilities(&self) -> Capabilities {
+        InMemoryNotifier::new().capabilities()
+    }
+    fn publish<'a>(&'a self, _: &'a str, _: bytes::Bytes) -> BoxFuture<'a, Result<(), PortError>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn subscribe<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
+        Box::pin(async { Ok(Notices::new(Breaks)) })
+    }
+}
+
+impl NoticeSource for Breaks {
+    fn recv(&mut self) -> BoxFuture<'_, Notice> {
+        Box::pin(async { Notice::Gap })
+    }
+}
+
+#[test]
+fn hints_without_end_do_not_make_calls_without_end() {
+    World::each(|world| {
+        let node = |id| world.node_with(id, |b| b.notifier(Arc::new(Breaks)));
+        let (leader, other) = (node("a"), node("b"));
+        let mut leads = world.run(S(1), leader.campaign()).unwrap().unwrap();
+        // `lost` first: a future that never waits would hold this thread for ever.
+        assert!(world.run(S(10), async { tokio::join!(leads.lost(), other.campaign()) }).is_none());
+        for calls in [leader.line.calls("renew").len(), other.line.calls("acquire").len()] {
+            assert!((2..=210).contains(&calls), "{calls}");
+        }
+    });
+}
+
+#[test]
+fn health_is_bad_where_a_leader_has_not_renewed_for_its_term_and_the_tolerance() {
+    World::each(|world| {
+        let node = world.node("a");
+        assert!(node.health().healthy && !node.health().leading);
+        let mut leads = world.run(S(1), node.campaign()).unwrap().unwrap();
+        assert!(world.run(S(6), leads.lost()).is_none());
+        let health = node.health();
+        assert!(health.healthy && health.leading);
+        assert_eq!(health.since_renewal, Some(S(1)), "renewed 5 s after the start");
+        world.hand.advance(TERM + S(5) - S(1));
+        assert!(node.health().healthy, "the tolerance is included");
+        world.hand.advance(MS(1));
+        assert!(!node.health().healthy);
+        drop(leads);
+        assert!(node.health().healthy && !node.health().leading);
+    });
+}
+
+#[test]
+fn a_leader_that_is_ill_resigns_and_a_candidate_that_is_ill_waits() {
+    World::each(|world| {
+        let fit = Arc::new(AtomicBool::new(true));
+        let asked = fit.clone();
+        let ill = world.node_with("ill", |b| b.health_check(move || asked.load(Ordering::SeqCst)));
+        let mut events = ill.events();
+        let other = world.node("other");
+        let leads = ill.run(pending(), async |term| term.lost().await);
+        let stands = async {
+            world.clock.sleep(S(1)).await;
+            assert!(ill.is_leader());
+            fit.store(false, Ordering::SeqCst);
+            let leads = other.campaign().await.unwrap();
+            let elected = world.now();
+            leads.resign().await.unwrap();
+            world.clock.sleep(S(60)).await;
+            assert!(!ill.is_leader(), "it waits");
+            fit.store(true, Ordering::SeqCst);
+            world.clock.sleep(S(5)).await;
+            assert!(ill.is_leader());
+            elected
+        };
+        let start = world.now();
+        let both = async {
+            tokio::select! { _ = leads => unreachable!(), at = stands => at }
+        };
+        let elected = world.run(S(200), both).unwrap();
+        assert!(elected - start <= S(5) + POLL, "at the next renewal");
+        let told = told(&mut events);
+        assert!(told.iter().any(|e| matches!(e, Event::Ended { why: TermEnd::Unhealthy, released: true, .. })));
+    });
+}
+
+#[test]
+fn a_task_that_ends_by_itself_lets_others_ask_first() {
+    World::each(|world| {
+        let (a, b) = (world.node("a"), world.node("b"));
+        let order = std::sync::Mutex::new(Vec::new());
+        let work = |node: &'static str| {
+            let (order, clock) = (&order, &world.clock);
+            move |_| async move {
+                order.lock().unwrap().push(node);
+                clock.sleep(S(10)).await;
+            }
+        };
+        let both = async { tokio::join!(a.run(pending(), work("a")), b.run(pending(), work("b"))) };
+        assert!(world.run(S(100), both).is_none());
+        let order = order.into_inner().unwrap();
+        assert!(order.len() >= 6 && order.windows(2).all(|pair| pair[0] != pair[1]), "{order:?}");
+    });
+}

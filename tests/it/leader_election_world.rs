@@ -1,0 +1,258 @@
+//! What the tests of the election share: nodes on one manual clock, each with a line to the leases that fails when told to.
+use std::{
+    cell::Cell,
+    future::{Future, pending},
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use steadfast::{
+    entropy::Entropy,
+    leader_election::{LeaderElection, LeaderElectionBuilder, LeaderElectionEvent},
+    lease::{Acquired, Held, InMemoryLease, Lease, LeaseError, Renewed, StoreLease},
+    observe::Subscription,
+    port::{BoxFuture, Capabilities, FencingToken, PortError, PortErrorKind},
+    store::InMemoryStore,
+    time::{Clock, Instant, ManualClock},
+};
+
+pub(crate) const MS: fn(u64) -> Duration = Duration::from_millis;
+pub(crate) const S: fn(u64) -> Duration = Duration::from_secs;
+
+/// What the default settings make of a term of 15 s, of which clocks may take 15 ms.
+pub(crate) const TERM: Duration = Duration::from_secs(15);
+pub(crate) const DEADLINE: Duration = Duration::from_millis(13_985);
+pub(crate) const WARNING: Duration = Duration::from_millis(12_985);
+pub(crate) const POLL: Duration = Duration::from_secs(2);
+
+/// How the line is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    Well,
+    /// Calls fail at once, not applied.
+    Refuses,
+    /// Calls never come back, not applied.
+    Hangs,
+    /// Calls never come back, applied.
+    LosesReplies,
+}
+
+/// One call that a node made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Called {
+    pub(crate) what: &'static str,
+    pub(crate) from: Instant,
+    /// When it came back, or was dropped.
+    pub(crate) to: Option<Instant>,
+}
+
+/// One node's line to the leases.
+#[derive(Debug)]
+pub(crate) struct Line {
+    leases: Arc<dyn Lease>,
+    clock: Clock,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    mode: Mode,
+    request: Duration,
+    reply: Duration,
+    calls: Vec<Called>,
+}
+
+impl Line {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    pub(crate) fn is(&self, mode: Mode) {
+        self.state().mode = mode;
+    }
+
+    /// Requests and replies take this long from now on.
+    pub(crate) fn takes(&self, request: Duration, reply: Duration) {
+        let mut state = self.state();
+        (state.request, state.reply) = (request, reply);
+    }
+
+    pub(crate) fn calls(&self, what: &str) -> Vec<Called> {
+        self.state().calls.iter().copied().filter(|call| call.what == what).collect()
+    }
+
+    async fn carry<T>(&self, what: &'static str, call: BoxFuture<'_, Result<T, LeaseError>>) -> Result<T, LeaseError> {
+        let (mode, request, reply, number) = {
+            let mut state = self.state();
+            state.calls.push(Called { what, from: self.clock.now(), to: None });
+            (state.mode, state.request, state.reply, state.calls.len() - 1)
+        };
+        let _ends = Ends(self, number);
+        match mode {
+            Mode::Refuses => return Err(PortError::new(PortErrorKind::Unavailable, "the line is cut").into()),
+            Mode::Hangs => pending().await,
+            Mode::Well | Mode::LosesReplies => {}
+        }
+        self.clock.sleep(request).await;
+        let result = call.await;
+        if mode == Mode::LosesReplies {
+            pending().await
+        }
+        self.clock.sleep(reply).await;
+        result
+    }
+}
+
+struct Ends<'a>(&'a Line, usize);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        let now = self.0.clock.now();
+        self.0.state().calls[self.1].to = Some(now);
+    }
+}
+
+impl Lease for Line {
+    fn capabilities(&self) -> Capabilities {
+        self.leases.capabilities()
+    }
+    fn acquire<'a>(
+        &'a self,
+        name: &'a str,
+        holder: &'a str,
+        term: Duration,
+    ) -> BoxFuture<'a, Result<Acquired, LeaseError>> {
+        Box::pin(self.carry("acquire", self.leases.acquire(name, holder, term)))
+    }
+    fn renew<'a>(
+        &'a self,
+        name: &'a str,
+        holder: &'a str,
+        token: FencingToken,
+        term: Duration,
+    ) -> BoxFuture<'a, Result<Renewed, LeaseError>> {
+        Box::pin(self.carry("renew", self.leases.renew(name, holder, token, term)))
+    }
+    fn release<'a>(
+        &'a self,
+        name: &'a str,
+        holder: &'a str,
+        token: FencingToken,
+    ) -> BoxFuture<'a, Result<(), LeaseError>> {
+        Box::pin(self.carry("release", self.leases.release(name, holder, token)))
+    }
+    fn read<'a>(&'a self, name: &'a str) -> BoxFuture<'a, Result<Option<Held>, LeaseError>> {
+        Box::pin(self.carry("read", self.leases.read(name)))
+    }
+    fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
+        Box::pin(self.carry("request_release", self.leases.request_release(name, token)))
+    }
+}
+
+/// One candidate with its line.
+pub(crate) struct Node {
+    pub(crate) election: LeaderElection,
+    pub(crate) line: Arc<Line>,
+}
+
+impl std::ops::Deref for Node {
+    type Target = LeaderElection;
+    fn deref(&self) -> &LeaderElection {
+        &self.election
+    }
+}
+
+/// Opens a node's door to the leases; the node reads this clock.
+type Door = Box<dyn Fn(&Clock) -> Arc<dyn Lease>>;
+
+/// Leases of one backend, and a clock.
+pub(crate) struct World {
+    pub(crate) hand: ManualClock,
+    pub(crate) clock: Clock,
+    /// What the leases are kept in, where it is a store.
+    pub(crate) store: Option<InMemoryStore>,
+    door: Door,
+    made: Cell<u64>,
+}
+
+impl World {
+    pub(crate) fn in_memory() -> Self {
+        let (clock, hand) = Clock::manual();
+        let leases = InMemoryLease::new().with_clock(&clock);
+        let door = Box::new(move |_: &Clock| Arc::new(leases.clone()) as Arc<dyn Lease>);
+        Self { hand, clock, store: None, door, made: Cell::new(0) }
+    }
+
+    /// Each node has a door of its own to one store.
+    pub(crate) fn over_store() -> Self {
+        let (clock, hand) = Clock::manual();
+        let store = InMemoryStore::new().with_clock(&clock);
+        let kept = Some(store.clone());
+        let door = Box::new(move |clock: &Clock| {
+            Arc::new(StoreLease::new(Arc::new(store.clone())).unwrap().with_clock(clock)) as Arc<dyn Lease>
+        });
+        Self { hand, clock, store: kept, door, made: Cell::new(0) }
+    }
+
+    /// The same test over every backend that offers leases (behaviour 15).
+    pub(crate) fn each(test: impl Fn(&Self)) {
+        test(&Self::in_memory());
+        test(&Self::over_store());
+    }
+
+    pub(crate) fn node(&self, id: &str) -> Node {
+        self.node_with(id, |builder| builder)
+    }
+
+    pub(crate) fn node_with(
+        &self,
+        id: &str,
+        with: impl FnOnce(LeaderElectionBuilder) -> LeaderElectionBuilder,
+    ) -> Node {
+        self.node_on(&self.clock, id, with)
+    }
+
+    /// A node that reads another clock than the world's.
+    pub(crate) fn node_on(
+        &self,
+        clock: &Clock,
+        id: &str,
+        with: impl FnOnce(LeaderElectionBuilder) -> LeaderElectionBuilder,
+    ) -> Node {
+        self.made.set(self.made.get() + 1);
+        let state = State { mode: Mode::Well, request: MS(0), reply: MS(0), calls: Vec::new() };
+        let line = Arc::new(Line { leases: (self.door)(clock), clock: self.clock.clone(), state: state.into() });
+        let builder = LeaderElection::builder(line.clone(), "job").candidate(id).clock(clock);
+        let election = with(builder.entropy(&Entropy::from_seed(self.made.get()))).build().unwrap();
+        Node { election, line }
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    /// Drives the future for so long, and drops it if it has not come to its end.
+    pub(crate) fn run<F: Future>(&self, time: Duration, future: F) -> Option<F::Output> {
+        self.hand.block_on(within(&self.clock, time, future))
+    }
+}
+
+pub(crate) async fn within<F: Future>(clock: &Clock, time: Duration, future: F) -> Option<F::Output> {
+    tokio::select! {
+        biased;
+        output = future => Some(output),
+        () = clock.sleep(time) => None,
+    }
+}
+
+/// Polls once. What it waits for wakes nobody: for processes that are paused.
+pub(crate) fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// All events that have come.
+pub(crate) fn told(events: &mut Subscription<LeaderElectionEvent>) -> Vec<LeaderElectionEvent> {
+    std::iter::from_fn(|| events.try_recv().ok().flatten()).map(|event| event.what).collect()
+}
