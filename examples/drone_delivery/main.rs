@@ -10,7 +10,8 @@ mod dispatch;
 mod faults;
 mod figures;
 mod input;
-#[cfg(all(test, feature = "sqlite"))]
+#[cfg(test)]
+#[cfg(feature = "sqlite")]
 mod kills;
 mod ledger;
 mod page;
