@@ -82,7 +82,7 @@ async fn killed_at(points: &[usize], more: &[&str]) {
 
 #[tokio::test]
 async fn a_job_that_is_killed_in_the_middle_is_finished_with_nothing_scheduled_twice() {
-    killed_at(&[0, 1, 400, 900, 1500], &[]).await;
+    killed_at(&[0, 1, 400, 900, 1500], &["--rate", "800"]).await;
 }
 
 #[tokio::test]
