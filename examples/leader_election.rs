@@ -248,7 +248,9 @@ async fn disturb(rounds: usize) -> Result<bool> {
     for round in 0..rounds {
         let (node, token) = (leader.node, leader.token);
         let mine = |said: &Said| said.what == "accepted" && said.token == token;
-        nodes.hear(patience, mine).await?.ok_or("the leader does not write")?;
+        for _ in 0..3 {
+            nodes.hear(patience, mine).await?.ok_or("the leader does not write")?;
+        }
         nodes.clock.sleep(WORK / 2).await; // into the middle of its work
         let next = |said: &Said| said.what == "elected" && said.token > token;
         let mut stopped = false;

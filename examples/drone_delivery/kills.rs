@@ -82,12 +82,12 @@ async fn killed_at(points: &[usize], more: &[&str]) {
 
 #[tokio::test]
 async fn a_job_that_is_killed_in_the_middle_is_finished_with_nothing_scheduled_twice() {
-    killed_at(&[0, 1, 400, 900, 1500], &[]).await;
+    killed_at(&[0, 1, 400, 900, 1500], &["--rate", "800"]).await;
 }
 
 #[tokio::test]
 async fn so_is_one_that_is_killed_in_a_storm() {
-    killed_at(&[100, 600, 1200], &["--faults", "storm"]).await;
+    killed_at(&[150, 700], &["--faults", "storm"]).await;
 }
 
 #[tokio::test]

@@ -10,7 +10,8 @@ mod dispatch;
 mod faults;
 mod figures;
 mod input;
-#[cfg(all(test, feature = "sqlite"))]
+#[cfg(test)]
+#[cfg(feature = "sqlite")]
 mod kills;
 mod ledger;
 mod page;
@@ -149,12 +150,13 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     drop(workflow);
     followers.join_all().await;
 
-    let record = record.lock().clone();
+    let mut record = record.lock().clone();
+    record.before = before;
     let mut books: [Books; 5] = Default::default();
     for (books, service) in books.iter_mut().zip(&services) {
         *books = service.books().await.map_err(|e| format!("--store: {e}"))?;
     }
-    let report = Report::new(args, plan, wanted, intake, record, before, turned_away, &books);
+    let report = Report::new(args, plan, wanted, intake, record, turned_away, &books);
     if let Some(path) = &args.plot {
         fs::write(path, plot::draw(&report)).map_err(|e| format!("--plot {}: {e}", path.display()))?;
     }

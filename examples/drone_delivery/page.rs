@@ -58,8 +58,8 @@ impl Report {
             n => format!("put back {} times where a service was away, and gone on later", grouped(n)),
         };
         class(f, "scheduled", self.scheduled(), &put_back)?;
-        if !self.before.is_empty() {
-            class(f, "", self.before.len(), "  resumed: finished before, by an earlier run")?;
+        if !self.record.before.is_empty() {
+            class(f, "", self.record.before.len(), "  resumed: finished before, by an earlier run")?;
         }
         class(f, "rejected", self.rejected(), "by the account service: the owner is suspended")?;
         class(f, "duplicates", self.duplicates, "handled once")?;

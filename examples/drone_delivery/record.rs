@@ -73,6 +73,8 @@ pub struct Inner {
     pub steps: [Vec<Duration>; 5],
     pub turns: [Vec<Turn>; 5],
     pub done: Vec<Done>,
+    /// Requests that earlier runs on the same store finished: in the classes and the audit, not in the figures.
+    pub before: Vec<Done>,
     pub put_back: u64,
     /// Events of breakers that came too fast to be followed: the turns may lack some.
     pub missed: u64,

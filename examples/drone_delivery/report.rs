@@ -9,7 +9,7 @@ use crate::{
     faults::FaultPlan,
     figures::{Figures, Quantiles},
     input::{DeadLetters, Intake},
-    record::{Done, End, Inner},
+    record::{End, Inner},
     services::{Books, Service},
 };
 
@@ -17,8 +17,6 @@ pub struct Report {
     pub args: Args,
     pub plan: FaultPlan,
     pub record: Inner,
-    /// Requests that earlier runs on the same store finished: in the classes and the audit, not in the figures.
-    pub before: Vec<Done>,
     /// From the start to the last request's end.
     pub elapsed: Duration,
     pub input: usize,
@@ -37,7 +35,6 @@ impl Report {
         input: usize,
         intake: Intake,
         record: Inner,
-        before: Vec<Done>,
         turned_away: [u64; 5],
         books: &[Books; 5],
     ) -> Self {
@@ -52,8 +49,7 @@ impl Report {
             duplicates: intake.duplicates,
             dead_letters: intake.dead_letters,
             figures,
-            audit: Audit::new(before.iter().chain(&record.done), books),
-            before,
+            audit: Audit::new(record.before.iter().chain(&record.done), books),
             took: Quantiles::of(record.done.iter().map(|d| d.took)),
             plan,
             record,
@@ -61,7 +57,7 @@ impl Report {
     }
 
     fn count(&self, end: fn(&End) -> bool) -> usize {
-        self.before.iter().chain(&self.record.done).filter(|d| end(&d.end)).count()
+        self.record.before.iter().chain(&self.record.done).filter(|d| end(&d.end)).count()
     }
 
     pub fn scheduled(&self) -> usize {
@@ -105,7 +101,7 @@ impl Report {
             duplicates: self.duplicates,
             dead_lettered: self.dead_lettered(),
             lost: self.lost(),
-            resumed: self.before.len(),
+            resumed: self.record.before.len(),
             calls: all(|f| f.calls),
             retries: all(|f| f.retries),
             breaker_openings: all(|f| f.openings),
