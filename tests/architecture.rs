@@ -32,10 +32,10 @@ const DOORS: &[(&str, &[&str])] = &[
     ("quanta", &["time"]),
     ("rand", &["entropy"]),
     ("loom", &["sync", "circuit_breaker/loom_tests.rs", "throttling/loom_tests.rs"]),
-    ("tokio::spawn", &[]),
+    ("tokio::spawn", &["testing"]),
     ("std::thread::spawn", &[]),
     // A backend that blocks has a thread of its own.
-    ("std::thread", &["backend"]),
+    ("std::thread", &["backend", "circuit_breaker/permit.rs"]),
     ("rusqlite", &["backend"]),
     ("rustix", &["time"]),
     ("lazy_static", &[]),

@@ -123,7 +123,8 @@ fn breaker_1_unavailable_for_no_time_probes_at_once() {
 
 #[test]
 fn breaker_9_by_hand_while_half_open_makes_its_probes_late() {
-    let acts: [(fn(&CircuitBreaker), State); 4] = [
+    type Act = fn(&CircuitBreaker);
+    let acts: [(Act, State); 4] = [
         (|b| b.force_open(S(9)), State::Open),
         (CircuitBreaker::isolate, State::Isolated),
         (CircuitBreaker::close, State::Closed),

@@ -54,6 +54,8 @@
 //! - Not on network file systems: WAL needs memory that all processes share.
 //! - One machine. For several, take a server.
 //! - Copy a database with SQLite's backup, or with all processes stopped: the `-wal` file belongs to it.
+//! - A process that is stopped (`SIGSTOP`, a debugger, a frozen container) in the middle of a write holds the file's lock for as long: others
+//!   wait with their writes until it goes on or is killed. Nothing is lost, and reads go on.
 //! - The thread that opens a file does so in place, and waits for its locks: open it at start-up.
 //!
 //! # Source

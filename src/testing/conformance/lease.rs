@@ -1,4 +1,4 @@
-//! What every [`Lease`](crate::lease::Lease) must hold.
+//! What every [`Lease`] must hold.
 use std::time::Duration;
 
 use super::Fixture;

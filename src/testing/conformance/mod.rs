@@ -15,6 +15,7 @@
 //!
 //! The expression is run anew for each case, and gives a [`Fixture`] over an empty backend. Where the backend's own clock cannot be set
 //! by hand (a server), leave [`on_manual_time`](Fixture::on_manual_time) out: the suite then waits, for fractions of a second.
+#![allow(clippy::expect_used, reason = "a suite is made of tests")]
 mod fixture;
 pub mod lease;
 pub mod notify;

@@ -1,4 +1,4 @@
-//! What every [`Notifier`](crate::notify::Notifier) must hold.
+//! What every [`Notifier`] must hold.
 use std::time::Duration;
 
 use bytes::Bytes;

@@ -1,4 +1,4 @@
-//! What every [`Queue`](crate::queue::Queue) must hold.
+//! What every [`Queue`] must hold.
 mod deliveries;
 mod edges;
 

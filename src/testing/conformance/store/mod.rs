@@ -1,4 +1,4 @@
-//! What every [`Store`](crate::store::Store) must hold.
+//! What every [`Store`] must hold.
 use std::{collections::BTreeSet, ops::Bound, time::Duration};
 
 use bytes::Bytes;
