@@ -44,6 +44,7 @@
 //! | [`leader_election`] | one of many leads, for a term, with a fencing token |
 //! | [`standard`] | the ready-made stack from one document |
 //! | [`store`], [`queue`], [`lease`], [`notify`] | the ports behind which patterns keep their state, each with a real one in memory |
+//! | [`backend`] | the ports on engines that outlive a process: SQLite, by feature |
 //! | [`port`] | what the ports share: the error that says what to do, what a backend can do, the fencing token |
 //! | [`outcome`] | the verdict that all policies read, and the one flat error |
 //! | [`backoff`], [`entropy`], [`time`], [`config`], [`observe`] | delays, randomness, clocks, settings, events |
@@ -57,7 +58,8 @@
 //!
 //! | feature | what it brings |
 //! |---|---|
-//! | `testing` | the scripted service, the drop-at-every-await harness |
+//! | `sqlite` | `backend::sqlite`: the ports in one file, SQLite compiled in |
+//! | `testing` | the scripted service, the drop-at-every-await harness, conformance suites, a network that fails |
 //! | `quanta` | `Clock::quanta`, which reads the time-stamp counter |
 //!
 //! None is on by default.
