@@ -125,3 +125,18 @@ fn handles_dropped_with_writes_under_way_lose_none_that_was_answered() {
         }
     });
 }
+
+/// Writes in place do not sync; the thread brings the log's pages into the file meanwhile, and the log starts anew.
+#[test]
+fn the_log_of_relaxed_writes_does_not_grow_for_ever() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let store = open(&folder, Durability::Relaxed).store();
+        let value = vec![7; 4096];
+        for i in 0..8000 {
+            store.put(Key::new("p", &(i % 50).to_string()), value.clone().into(), PutOptions::new()).await.unwrap();
+        }
+        let log = std::fs::metadata(folder.path().join("state.db-wal")).unwrap().len();
+        assert!(log < 40 << 20, "{log} bytes of log after 8,000 writes of 4 KiB");
+    });
+}

@@ -80,7 +80,12 @@ fn prepare(connection: &Connection, config: &SqliteConfig) -> rusqlite::Result<(
         Durability::Full => "full",
         Durability::Relaxed => "normal",
     };
-    connection.pragma_update(None, "synchronous", synchronous)
+    connection.pragma_update(None, "synchronous", synchronous)?;
+    if config.durability == Durability::Relaxed {
+        // The writer's thread sees to it long before: a commit in place must not sync.
+        connection.pragma_update(None, "wal_autocheckpoint", 16_384)?;
+    }
+    Ok(())
 }
 
 fn migrate(connection: &mut Connection, path: &Path, clock: Option<Clock>) -> Result<FileTime, PortError> {

@@ -3,7 +3,7 @@ use std::{
     fs::File,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
-        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
     },
     thread::JoinHandle,
 };
@@ -72,6 +72,8 @@ struct Core {
     commits: AtomicU64,
     /// A thread sleeps until it is told.
     idle: AtomicBool,
+    /// Commits since the thread last brought the log's pages into the file.
+    unchecked: AtomicU32,
 }
 
 #[derive(Default)]
@@ -82,6 +84,9 @@ struct Waiting {
 
 /// How many writes share a commit, at most.
 const GROUP: usize = 1024;
+
+/// After so many commits the log's pages are brought into the file. That syncs, so where writes are done in place it is left to the thread.
+const CHECKPOINT_EVERY: u32 = 400;
 
 /// How often the thread looks for more work before it sleeps: some tens of microseconds.
 const LOOKS: usize = 100;
@@ -108,6 +113,7 @@ impl Writer {
             recorded: AtomicI64::new(0),
             commits: AtomicU64::new(0),
             idle: AtomicBool::new(false),
+            unchecked: AtomicU32::new(0),
         });
         let of_thread = core.clone();
         let thread = std::thread::Builder::new().name("steadfast-sqlite".to_owned()).spawn(move || of_thread.serve());
@@ -162,7 +168,7 @@ impl Core {
                 let _ = self.lock.unlock();
                 rounds += 1;
             }
-            if lock(&self.waiting).jobs.is_empty() {
+            if lock(&self.waiting).jobs.is_empty() && !self.is_checkpoint_due() {
                 return;
             }
         }
@@ -177,7 +183,7 @@ impl Core {
             self.linger();
             {
                 let mut waiting = lock(&self.waiting);
-                while waiting.jobs.is_empty() {
+                while waiting.jobs.is_empty() && !self.is_checkpoint_due() {
                     if waiting.closed {
                         return;
                     }
@@ -187,6 +193,11 @@ impl Core {
                 self.idle.store(false, Ordering::Release);
             }
             let mut connection = lock(&self.connection);
+            if self.is_checkpoint_due() {
+                self.unchecked.store(0, Ordering::Relaxed);
+                // Where others read or write just then it does less, and the next one more.
+                let _ = connection.query_row("PRAGMA wal_checkpoint(PASSIVE)", [], |_| Ok(()));
+            }
             match self.lock.lock() {
                 Ok(()) => {
                     self.commit_waiting(&mut connection);
@@ -198,6 +209,10 @@ impl Core {
                 }
             }
         }
+    }
+
+    fn is_checkpoint_due(&self) -> bool {
+        self.in_place && self.unchecked.load(Ordering::Relaxed) >= CHECKPOINT_EVERY
     }
 
     /// Who writes one after the other comes back soon: to be woken for each costs more than to look a few times.
@@ -267,6 +282,7 @@ impl Core {
         match committed {
             Ok(()) => {
                 self.commits.fetch_add(1, Ordering::Relaxed);
+                self.unchecked.fetch_add(1, Ordering::Relaxed);
                 Ok(())
             }
             Err(error) => {
