@@ -45,9 +45,11 @@ fn a_receiver_that_goes_leaves_its_knowledge_to_the_next() {
     let mut cx = Context::from_waker(Waker::noop());
     let mut patient = pin!(queue.receive(Receive::new(1, S(60)).wait(S(60))));
     let mut hasty = Box::pin(queue.receive(Receive::new(1, S(60)).wait(S(60))));
-    assert!(patient.as_mut().poll(&mut cx).is_pending());
     assert!(hasty.as_mut().poll(&mut cx).is_pending());
+    assert!(patient.as_mut().poll(&mut cx).is_pending());
     hand.block_on(queue.abandon(&held.receipt, S(1))).unwrap();
+    // The first who waits is told, sees when the message comes back, and goes.
+    assert!(hasty.as_mut().poll(&mut cx).is_pending());
     drop(hasty);
     assert!(patient.as_mut().poll(&mut cx).is_pending());
     assert_eq!(hand.next_timer(), Some(clock.now() + S(1)));

@@ -137,6 +137,6 @@ fn the_log_of_relaxed_writes_does_not_grow_for_ever() {
             store.put(Key::new("p", &(i % 50).to_string()), value.clone().into(), PutOptions::new()).await.unwrap();
         }
         let log = std::fs::metadata(folder.path().join("state.db-wal")).unwrap().len();
-        assert!(log < 40 << 20, "{log} bytes of log after 8,000 writes of 4 KiB");
+        assert!(log < 16 << 20, "{log} bytes of log after 8,000 writes of 4 KiB");
     });
 }
