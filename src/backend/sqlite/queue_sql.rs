@@ -152,6 +152,11 @@ fn held(changed: usize) -> rusqlite::Result<Result<(), QueueError>> {
 }
 
 fn complete(connection: &Connection, queue: i64, id: i64, delivery: i64) -> Answer<()> {
+    // Most are of no group, and nothing has to be known of them.
+    let sql = "DELETE FROM messages WHERE id = ? AND receipt = ? AND queue = ? AND grp IS NULL";
+    if connection.prepare_cached(sql)?.execute([id, delivery, queue])? == 1 {
+        return Ok(Ok(()));
+    }
     let sql = "DELETE FROM messages WHERE id = ? AND receipt = ? AND queue = ? RETURNING grp";
     let mut delete = connection.prepare_cached(sql)?;
     let group: Option<Option<String>> = delete.query_row([id, delivery, queue], |row| row.get(0)).optional()?;
