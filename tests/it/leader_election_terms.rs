@@ -260,7 +260,7 @@ fn election_13_the_lease_of_a_task_that_stalls_is_not_given_up_and_an_event_says
 
 #[test]
 fn every_change_of_leader_is_told_in_order_to_who_listens_slowly() {
-    World::each(|world| {
+    for world in [World::in_memory(), World::over_store()] {
         let (a, b) = (world.node("a"), world.node("b"));
         let mut observer = a.observe();
         let mut expected = vec![Leader::Unknown];
@@ -278,5 +278,5 @@ fn every_change_of_leader_is_told_in_order_to_who_listens_slowly() {
         }
         let told: Vec<_> = std::iter::from_fn(|| observer.try_recv()).collect();
         assert_eq!(told, expected);
-    });
+    }
 }

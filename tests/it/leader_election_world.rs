@@ -9,6 +9,7 @@ use std::{
 };
 
 use steadfast::{
+    backend::sqlite::{Durability, Sqlite, SqliteConfig},
     entropy::Entropy,
     leader_election::{LeaderElection, LeaderElectionBuilder, LeaderElectionEvent},
     lease::{Acquired, Held, InMemoryLease, Lease, LeaseError, Renewed, StoreLease},
@@ -196,10 +197,24 @@ impl World {
         Self { hand, clock, store: kept, door, made: Cell::new(0) }
     }
 
+    /// Over a SQLite file; its writes are done in place, so that no other thread has to be waited for.
+    pub(crate) fn over_sqlite() -> Self {
+        let (clock, hand) = Clock::manual();
+        let folder = tempfile::tempdir().unwrap();
+        let config = SqliteConfig::at(folder.path().join("leases.db")).durability(Durability::Relaxed);
+        let sqlite = Sqlite::open_with_clock(config, &clock).unwrap();
+        let door = Box::new(move |clock: &Clock| {
+            let _kept = &folder;
+            Arc::new(StoreLease::new(Arc::new(sqlite.store())).unwrap().with_clock(clock)) as Arc<dyn Lease>
+        });
+        Self { hand, clock, store: None, door, made: Cell::new(0) }
+    }
+
     /// The same test over every backend that offers leases (behaviour 15).
     pub(crate) fn each(test: impl Fn(&Self)) {
         test(&Self::in_memory());
         test(&Self::over_store());
+        test(&Self::over_sqlite());
     }
 
     pub(crate) fn node(&self, id: &str) -> Node {

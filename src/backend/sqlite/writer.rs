@@ -79,6 +79,8 @@ struct Core {
 #[derive(Default)]
 struct Waiting {
     jobs: Vec<Box<dyn Job>>,
+    /// Of writes in place: whoever asked for them leaves them to the thread.
+    handed_over: bool,
     closed: bool,
 }
 
@@ -172,6 +174,7 @@ impl Core {
                 return;
             }
         }
+        lock(&self.waiting).handed_over = true;
         if self.idle.swap(false, Ordering::AcqRel) {
             self.came.notify_one();
         }
@@ -180,10 +183,12 @@ impl Core {
     /// The thread: commits whatever waits, until the file is closed.
     fn serve(&self) {
         loop {
-            self.linger();
+            if !self.in_place {
+                self.linger();
+            }
             {
                 let mut waiting = lock(&self.waiting);
-                while waiting.jobs.is_empty() && !self.is_checkpoint_due() {
+                while !self.has_work(&waiting) {
                     if waiting.closed {
                         return;
                     }
@@ -208,7 +213,17 @@ impl Core {
                     self.take().into_iter().for_each(|job| job.answer(Err(failed.clone())));
                 }
             }
+            drop(connection);
+            // Who found the connection taken meanwhile relies on who had it to look again.
+            let mut waiting = lock(&self.waiting);
+            waiting.handed_over = !waiting.jobs.is_empty();
         }
+    }
+
+    /// Whether there is something for the thread to do. Writes in place are not, until they are left to it.
+    fn has_work(&self, waiting: &Waiting) -> bool {
+        let its_own = !self.in_place || waiting.handed_over || waiting.closed;
+        (its_own && !waiting.jobs.is_empty()) || self.is_checkpoint_due()
     }
 
     fn is_checkpoint_due(&self) -> bool {
