@@ -8,7 +8,7 @@ use std::{
 
 use steadfast::{
     port::{ErrorClass, Failure, PortErrorKind},
-    queue::{InMemoryQueue, Message, Queue, QueueExt, Receive},
+    queue::{InMemoryQueue, Message, Queue, QueueExt, Receive, Settle},
     testing::drop_at_every_await,
     time::Clock,
 };
@@ -81,4 +81,68 @@ fn every_future_of_the_queue_may_be_dropped_at_every_await() {
         },
     );
     drop_at_every_await(&hand, || queue.send_one(Message::new("b")), |_| assert!(total() >= 1));
+}
+
+/// A receiver that waits for a minute, and has looked once.
+macro_rules! waiting {
+    ($name:ident, $queue:expr) => {
+        let queue = $queue.clone();
+        let mut $name = pin!(async move { queue.receive(Receive::new(1, S(60)).wait(S(60))).await.unwrap() });
+        assert!($name.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    };
+}
+
+/// What it has now, without any time having passed.
+fn at_once(receiver: std::pin::Pin<&mut impl Future<Output = Vec<steadfast::queue::Delivery>>>) -> Vec<String> {
+    match receiver.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(taken) => taken.iter().map(|d| String::from_utf8_lossy(&d.body).into_owned()).collect(),
+        Poll::Pending => Vec::new(),
+    }
+}
+
+#[test]
+fn who_waits_is_told_at_once_of_what_is_sent_abandoned_or_freed() {
+    let (clock, hand) = Clock::manual();
+    let queue = std::sync::Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+    waiting!(sent, queue);
+    hand.block_on(queue.send_one(Message::new("a"))).unwrap();
+    assert_eq!(at_once(sent), ["a"]);
+    hand.block_on(queue.purge()).unwrap();
+
+    hand.block_on(queue.send_one(Message::new("b"))).unwrap();
+    let held = hand.block_on(queue.receive_one(S(60))).unwrap().unwrap();
+    waiting!(abandoned, queue);
+    hand.block_on(queue.abandon(&held.receipt, Duration::ZERO)).unwrap();
+    assert_eq!(at_once(abandoned), ["b"]);
+    hand.block_on(queue.purge()).unwrap();
+
+    for how in [Settle::Complete, Settle::dead_letter("no")] {
+        hand.block_on(queue.send(vec![Message::new("c").group("g"), Message::new("d").group("g")])).unwrap();
+        let first = hand.block_on(queue.receive_one(S(60))).unwrap().unwrap();
+        waiting!(behind, queue);
+        hand.block_on(queue.settle(vec![(first.receipt, how)])).unwrap();
+        assert_eq!(at_once(behind), ["d"]);
+        hand.block_on(queue.purge()).unwrap();
+    }
+
+    let letters = queue.dead_letters().unwrap();
+    hand.block_on(letters.purge()).unwrap();
+    hand.block_on(queue.send_one(Message::new("e"))).unwrap();
+    let bad = hand.block_on(queue.receive_one(S(60))).unwrap().unwrap();
+    waiting!(operator, letters);
+    hand.block_on(queue.dead_letter(&bad.receipt, "no")).unwrap();
+    assert_eq!(at_once(operator), ["e"]);
+}
+
+#[test]
+fn who_waits_learns_that_a_message_comes_back_earlier() {
+    let (clock, hand) = Clock::manual();
+    let queue = std::sync::Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+    hand.block_on(queue.send_one(Message::new("a"))).unwrap();
+    let held = hand.block_on(queue.receive_one(S(50))).unwrap().unwrap();
+    waiting!(receiver, queue);
+    hand.block_on(queue.extend(&held.receipt, S(2))).unwrap();
+    assert_eq!(at_once(receiver.as_mut()), Vec::<String>::new());
+    hand.advance(S(2));
+    assert_eq!(at_once(receiver), ["a"]);
 }
