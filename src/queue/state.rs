@@ -84,6 +84,11 @@ impl Stored {
 }
 
 impl State {
+    /// An empty one, whose receipts have numbers above this.
+    pub(super) fn numbering_receipts_from(handed_out: u64) -> Self {
+        Self { handed_out, ..Self::default() }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }

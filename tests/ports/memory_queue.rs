@@ -146,3 +146,28 @@ fn who_waits_learns_that_a_message_comes_back_earlier() {
     hand.advance(S(2));
     assert_eq!(at_once(receiver), ["a"]);
 }
+
+#[test]
+fn a_receipt_of_the_queue_is_worth_nothing_among_its_dead_letters() {
+    let (clock, hand) = Clock::manual();
+    let queue = InMemoryQueue::new("jobs").with_clock(&clock);
+    let letters = queue.dead_letters().unwrap();
+    hand.block_on(async {
+        queue.send_one(Message::new("a")).await.unwrap();
+        let old = queue.receive_one(S(60)).await.unwrap().unwrap().receipt;
+        queue.dead_letter(&old, "no").await.unwrap();
+        let letter = letters.receive_one(S(60)).await.unwrap().unwrap();
+        assert!(letters.complete(&old).await.is_err_and(|e| e.is_lease_lost()));
+        letters.complete(&letter.receipt).await.unwrap();
+    });
+}
+
+#[test]
+fn what_repeats_within_one_request_needs_room_once() {
+    let (clock, hand) = Clock::manual();
+    let queue = InMemoryQueue::new("jobs").bounded(1).with_clock(&clock);
+    let message = || Message::new("a").deduplicate("x");
+    let ids = hand.block_on(queue.send(vec![message(), message()])).unwrap();
+    assert_eq!(ids[0], ids[1]);
+    assert_eq!(hand.block_on(queue.depth()).unwrap().total(), 1);
+}
