@@ -29,8 +29,9 @@
 //! 3. **An old receipt can do nothing**: to settle or extend with it is [`QueueError::LeaseLost`], and changes nothing. A receipt is old
 //!    once its message was handed out again, or settled. One whose time is over while the message was not handed out again may
 //!    still be honoured, or refused: both are right.
-//! 4. **Order** is first in, first out for messages that are visible at once, where no delivery failed. Messages of one group key are
-//!    handed out strictly in order, one at a time: while one is hidden, or waits for its return, none behind it is visible.
+//! 4. **Order** is first in, first out for messages that are visible at once, where no delivery failed and no delay was asked for.
+//!    Messages of one group key are handed out strictly in order, one at a time: while one is hidden, or waits for its return, none
+//!    behind it is visible.
 //! 5. **Waiting.** A `wait` of zero returns at once. Otherwise `receive` returns as soon as there is one message, or empty when the time is
 //!    over.
 //! 6. **A dropped `receive`** loses nothing: what it had taken comes back, at the latest after the visibility time-out.
