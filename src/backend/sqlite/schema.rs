@@ -51,6 +51,9 @@ pub(super) fn open(config: &SqliteConfig, clock: Option<Clock>) -> Result<(Conne
     }
     let path = &config.path;
     let mut connection = Connection::open(path).map_err(|error| at(path, error))?;
+    connection.busy_timeout(config.lock_wait).map_err(|error| at(path, error))?;
+    // Before anything is changed: the journal's mode stands in the file. (Also fails here where it is no database.)
+    version_of(&connection, path)?;
     prepare(&connection, config).map_err(|error| at(path, error))?;
     let time = migrate(&mut connection, path, clock)?;
     Ok((connection, time))
@@ -71,10 +74,7 @@ pub(super) fn open_for_reading(config: &SqliteConfig) -> Result<Connection, Port
 }
 
 fn prepare(connection: &Connection, config: &SqliteConfig) -> rusqlite::Result<()> {
-    connection.busy_timeout(config.lock_wait)?;
     connection.set_prepared_statement_cache_capacity(64);
-    // Before anything is changed: whose file is it? (Also fails here where it is no database.)
-    connection.query_row("PRAGMA schema_version", [], |_| Ok(()))?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     let synchronous = match config.durability {
         Durability::Full => "full",
@@ -88,31 +88,39 @@ fn prepare(connection: &Connection, config: &SqliteConfig) -> rusqlite::Result<(
     Ok(())
 }
 
-fn migrate(connection: &mut Connection, path: &Path, clock: Option<Clock>) -> Result<FileTime, PortError> {
-    let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failure)?;
-    let number = |pragma: &str| begun.query_row(&format!("PRAGMA {pragma}"), [], |row| row.get::<_, i32>(0));
-    let application = number("application_id").map_err(failure)?;
-    let version = number("user_version").map_err(failure)?;
-    let tables =
-        begun.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get::<_, i64>(0)).map_err(failure)?;
-    let newest = i32::try_from(MIGRATIONS.len()).unwrap_or(i32::MAX);
-    if application != APPLICATION && (application != 0 || version != 0 || tables != 0) {
+/// The version of the file's schema. Refuses a file that is another program's, or of a newer release; changes nothing.
+fn version_of(connection: &Connection, path: &Path) -> Result<usize, PortError> {
+    let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).map_err(|error| at(path, error));
+    let application = number("PRAGMA application_id")?;
+    let version = number("PRAGMA user_version")?;
+    let tables = number("SELECT count(*) FROM sqlite_schema")?;
+    if application != i64::from(APPLICATION) && (application != 0 || version != 0 || tables != 0) {
         let message = format!("sqlite: {} is another program's database; it was not changed", path.display());
         return Err(PortError::new(PortErrorKind::Corrupt, message));
     }
-    if version > newest {
-        let message = format!(
-            "sqlite: {} has schema {version}, made by a newer release; this one knows up to {newest}; it was not changed",
-            path.display()
-        );
-        return Err(PortError::new(PortErrorKind::TooNew, message));
+    let newest = MIGRATIONS.len();
+    match usize::try_from(version) {
+        Ok(version) if version <= newest => Ok(version),
+        _ => {
+            let message = format!(
+                "sqlite: {} has schema {version}, made by a newer release; this one knows up to {newest}; it was not changed",
+                path.display()
+            );
+            Err(PortError::new(PortErrorKind::TooNew, message))
+        }
     }
+}
+
+fn migrate(connection: &mut Connection, path: &Path, clock: Option<Clock>) -> Result<FileTime, PortError> {
+    let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failure)?;
+    // Once more, now that nobody else can change it.
+    let version = version_of(&begun, path)?;
     let done = || {
-        for step in &MIGRATIONS[usize::try_from(version).unwrap_or_default()..] {
+        for step in MIGRATIONS.iter().skip(version) {
             begun.execute_batch(step)?;
         }
         begun.pragma_update(None, "application_id", APPLICATION)?;
-        begun.pragma_update(None, "user_version", newest)?;
+        begun.execute_batch(&format!("PRAGMA user_version = {}", MIGRATIONS.len()))?;
         match clock {
             Some(clock) => Ok(FileTime::Given(clock)),
             None => FileTime::of_machine(&begun),
