@@ -3,7 +3,7 @@ use std::{
     fs::File,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError,
-        atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
     },
     thread::JoinHandle,
 };
@@ -70,8 +70,6 @@ struct Core {
     in_place: bool,
     recorded: AtomicI64,
     commits: AtomicU64,
-    /// A thread sleeps until it is told.
-    idle: AtomicBool,
     /// Commits since the thread last brought the log's pages into the file.
     unchecked: AtomicU32,
 }
@@ -81,6 +79,8 @@ struct Waiting {
     jobs: Vec<Box<dyn Job>>,
     /// Of writes in place: whoever asked for them leaves them to the thread.
     handed_over: bool,
+    /// The thread sleeps, and nobody has told it yet. Under this lock, for else it could be told just before it sleeps, and never again.
+    idle: bool,
     closed: bool,
 }
 
@@ -114,7 +114,6 @@ impl Writer {
             in_place,
             recorded: AtomicI64::new(0),
             commits: AtomicU64::new(0),
-            idle: AtomicBool::new(false),
             unchecked: AtomicU32::new(0),
         });
         let of_thread = core.clone();
@@ -174,8 +173,12 @@ impl Core {
                 return;
             }
         }
-        lock(&self.waiting).handed_over = true;
-        if self.idle.swap(false, Ordering::AcqRel) {
+        let sleeps = {
+            let mut waiting = lock(&self.waiting);
+            waiting.handed_over = true;
+            std::mem::take(&mut waiting.idle)
+        };
+        if sleeps {
             self.came.notify_one();
         }
     }
@@ -192,10 +195,10 @@ impl Core {
                     if waiting.closed {
                         return;
                     }
-                    self.idle.store(true, Ordering::Release);
+                    waiting.idle = true;
                     waiting = self.came.wait(waiting).unwrap_or_else(PoisonError::into_inner);
                 }
-                self.idle.store(false, Ordering::Release);
+                waiting.idle = false;
             }
             let mut connection = lock(&self.connection);
             if self.is_checkpoint_due() {
