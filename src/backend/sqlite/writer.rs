@@ -42,10 +42,9 @@ impl<T: Send, E: From<PortError> + Send> Job for JobOf<T, E> {
 
     fn answer(self: Box<Self>, committed: Result<(), PortError>) {
         let answer = match (committed, self.result) {
-            // A refusal stands, whatever became of the others.
-            (_, Some(Err(refused))) => Err(refused),
-            (Ok(()), Some(Ok(value))) => Ok(value),
+            // A refusal, too, stands on what is committed: it may have seen what a neighbour wrote.
             (Err(error), _) => Err(error.into()),
+            (Ok(()), Some(result)) => result,
             (Ok(()), None) => Err(PortError::new(PortErrorKind::Closed, "sqlite: the write was not done").into()),
         };
         // Whoever asked may be gone.
