@@ -244,7 +244,8 @@ impl World {
                 self.acts.retain(|(j, _)| *j != i);
                 node.restarts_at = Some(now + MS(self.entropy.up_to(1500)));
             }
-            5 | 6 if self.nodes[i].running.is_some() => {
+            // Who is held up already goes on when that is over, not sooner: in between looking and acting it does nothing else.
+            5 | 6 if self.nodes[i].running.is_some() && self.nodes[i].paused_until.is_none() => {
                 let longest = if self.long_pauses { 3000 } else { 95 };
                 self.nodes[i].paused_until = Some(now + MS(self.entropy.up_to(longest)));
             }
