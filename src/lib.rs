@@ -41,6 +41,7 @@
 //! | [`retry`] | again, when the failure passes; the retry budget |
 //! | [`circuit_breaker`] | not asking a service that fails |
 //! | [`throttling`] | how often, and how much at once; keyed by tenant |
+//! | [`coalesce`] | who asks for the same at the same time shares one call |
 //! | [`leader_election`] | one of many leads, for a term, with a fencing token |
 //! | [`standard`] | the ready-made stack from one document |
 //! | [`store`], [`queue`], [`lease`], [`notify`] | the ports behind which patterns keep their state, each with a real one in memory |
@@ -72,8 +73,10 @@ pub mod backend;
 pub mod backoff;
 pub mod call;
 pub mod circuit_breaker;
+pub mod coalesce;
 pub mod config;
 pub mod entropy;
+mod flight;
 pub mod leader_election;
 pub mod lease;
 pub mod notify;

@@ -15,11 +15,11 @@ const FLOORS: &[&[&str]] = &[
     // The ports, and first what they share. A lease can be kept in any store.
     &["port"],
     &["store", "queue", "notify"],
-    &["lease"],
+    &["lease", "flight"],
     // The call seam; and the backends, which implement the ports and know no pattern.
     &["call", "backend"],
     // The patterns: none of them imports another.
-    &["timeout", "retry", "circuit_breaker", "throttling", "leader_election"],
+    &["timeout", "retry", "circuit_breaker", "throttling", "coalesce", "leader_election"],
     // The roof, and the wing for tests.
     &["standard", "testing"],
 ];

@@ -4,6 +4,7 @@ mod backoff;
 mod circuit_breaker;
 mod circuit_breaker_edges;
 mod circuit_breaker_states;
+mod coalesce;
 mod concurrency_limit;
 mod concurrency_limit_edges;
 mod config;

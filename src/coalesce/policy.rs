@@ -1,0 +1,98 @@
+//! The door: who comes first works, who comes meanwhile waits.
+use std::{borrow::Borrow, fmt, future::Future, hash::Hash, sync::Arc};
+
+use crate::{
+    flight::{Boarding, Flights, Seat},
+    port::BoxFuture,
+};
+
+/// One call a key at a time, shared by all who ask for it meanwhile.
+///
+/// A clone is the same one.
+pub struct Coalesce<K: Hash + Eq, T>(Flights<K, Arc<T>>);
+
+/// The work panicked while another caller drove it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the work panicked in the hands of another caller")]
+#[non_exhaustive]
+pub struct Lost;
+
+impl<K: Hash + Eq, T> Coalesce<K, T> {
+    /// Nothing under way; work that nobody waits for any more is dropped.
+    pub fn new() -> Self {
+        Self(Flights::new(None))
+    }
+
+    /// Nothing under way; work that nobody waits for any more goes to `spawn`, which is to finish it.
+    pub fn finishing(spawn: impl Fn(BoxFuture<'static, ()>) + Send + Sync + 'static) -> Self
+    where
+        K: Send + Sync + 'static,
+        T: Send + Sync + 'static,
+    {
+        let unattended = move |seat: Seat<K, Arc<T>>| spawn(Box::pin(async move { drop(seat.await) }));
+        Self(Flights::new(Some(Arc::new(unattended))))
+    }
+
+    /// The result of the work under way for this key, or of `work`, which is called only where none is.
+    ///
+    /// # Errors
+    /// [`Lost`] where this caller's work panicked while another drove it. (Who drives unwinds; who only waited makes its own.)
+    ///
+    /// # Cancel safety
+    /// Dropped, it takes nothing from others who wait. The last one drops the work, unless it is [finished](Self::finishing).
+    pub async fn run<Q, W, F>(&self, key: &Q, work: W) -> Result<T, Lost>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        W: FnOnce() -> F,
+        F: Future<Output = T> + Send + 'static,
+        T: Clone,
+    {
+        loop {
+            match self.0.board(key) {
+                Boarding::Joined(seat) => {
+                    if let Some(result) = seat.await {
+                        return Ok((*result).clone());
+                    }
+                }
+                Boarding::Leads(lead) => {
+                    let work = work();
+                    let seat = lead.depart(Box::pin(async move { Arc::new(work.await) }));
+                    return seat.await.map(|result| (*result).clone()).ok_or(Lost);
+                }
+            }
+        }
+    }
+
+    /// Has the next caller start anew, though work for this key is under way; those who wait for that keep waiting.
+    pub fn forget<Q>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.0.supersede(key, || ());
+    }
+
+    /// How many keys have work under way.
+    pub fn under_way(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl<K: Hash + Eq, T> Clone for Coalesce<K, T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<K: Hash + Eq, T> Default for Coalesce<K, T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<K: Hash + Eq, T> fmt::Debug for Coalesce<K, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Coalesce").field("under_way", &self.under_way()).finish()
+    }
+}

@@ -1,0 +1,258 @@
+//! Flights: how often who is polled, and who goes on when others leave.
+use std::{
+    future::{Future, poll_fn},
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
+
+use super::{Boarding, Flights, Seat};
+use crate::entropy::Entropy;
+
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+fn poll<F: Future>(future: &mut Pin<Box<F>>, waker: &Arc<Count>) -> Poll<F::Output> {
+    future.as_mut().poll(&mut Context::from_waker(&Waker::from(waker.clone())))
+}
+
+/// Work that is ready when it is told so, and knows how often it was polled and whom it would wake.
+#[derive(Clone, Default)]
+struct Script {
+    ready: Arc<AtomicBool>,
+    polls: Arc<AtomicUsize>,
+    wakes: Arc<Mutex<Option<Waker>>>,
+    dropped: Arc<AtomicBool>,
+}
+
+struct Sets(Arc<AtomicBool>);
+
+impl Drop for Sets {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
+impl Script {
+    fn work(&self) -> Pin<Box<dyn Future<Output = u32> + Send>> {
+        let (script, sets) = (self.clone(), Sets(self.dropped.clone()));
+        Box::pin(async move {
+            let _sets = sets;
+            poll_fn(|cx| {
+                script.polls.fetch_add(1, SeqCst);
+                *script.wakes.lock().unwrap() = Some(cx.waker().clone());
+                if script.ready.load(SeqCst) { Poll::Ready(7) } else { Poll::Pending }
+            })
+            .await
+        })
+    }
+
+    fn finish(&self) {
+        self.ready.store(true, SeqCst);
+        self.wakes.lock().unwrap().take().unwrap().wake();
+    }
+}
+
+fn lead(flights: &Flights<u8, u32>, script: &Script) -> Seat<u8, u32> {
+    match flights.board(&1) {
+        Boarding::Leads(lead) => lead.depart(script.work()),
+        Boarding::Joined(_) => panic!("a flight is under way"),
+    }
+}
+
+fn join(flights: &Flights<u8, u32>) -> Seat<u8, u32> {
+    match flights.board(&1) {
+        Boarding::Joined(seat) => seat,
+        Boarding::Leads(_) => panic!("no flight is under way"),
+    }
+}
+
+#[test]
+fn who_waits_is_polled_twice_and_the_work_by_its_driver_alone() {
+    let (flights, script) = (Flights::new(None), Script::default());
+    let waker = Arc::new(Count::default());
+    let mut first = Box::pin(lead(&flights, &script));
+    assert!(poll(&mut first, &waker).is_pending());
+    let (others, others_waker): (Vec<_>, _) = ((0..100).map(|_| join(&flights)).collect(), Arc::new(Count::default()));
+    let mut others: Vec<_> = others.into_iter().map(Box::pin).collect();
+    for other in &mut others {
+        assert!(poll(other, &others_waker).is_pending());
+    }
+    // The work wakes its driver, as often as it likes, and nobody else.
+    for _ in 0..10 {
+        script.wakes.lock().unwrap().clone().unwrap().wake();
+        assert!(poll(&mut first, &waker).is_pending());
+    }
+    assert_eq!((waker.0.load(SeqCst), others_waker.0.load(SeqCst), script.polls.load(SeqCst)), (10, 0, 11));
+    script.finish();
+    assert_eq!(poll(&mut first, &waker), Poll::Ready(Some(7)));
+    assert_eq!(others_waker.0.load(SeqCst), 100);
+    for mut other in others {
+        assert_eq!(poll(&mut other, &others_waker), Poll::Ready(Some(7)));
+    }
+    assert_eq!((flights.len(), script.polls.load(SeqCst)), (0, 12));
+    assert!(script.dropped.load(SeqCst));
+}
+
+#[test]
+fn another_goes_on_when_the_driver_leaves_and_the_next_when_that_one_leaves_too() {
+    let (flights, script) = (Flights::new(None), Script::default());
+    let wakers: Vec<Arc<Count>> = (0..4).map(|_| Arc::default()).collect();
+    let mut seats = vec![Box::pin(lead(&flights, &script))];
+    seats.extend((0..3).map(|_| Box::pin(join(&flights))));
+    for (seat, waker) in seats.iter_mut().zip(&wakers) {
+        assert!(poll(seat, waker).is_pending());
+    }
+    let mut seats = seats.into_iter();
+    drop(seats.next());
+    assert_eq!(wakers[1].0.load(SeqCst), 1, "it is to go on");
+    drop(seats.next()); // it does not
+    assert_eq!((wakers[2].0.load(SeqCst), wakers[3].0.load(SeqCst)), (1, 0));
+    let mut third = seats.next().unwrap();
+    assert!(poll(&mut third, &wakers[2]).is_pending());
+    drop(seats.next());
+    script.finish();
+    assert_eq!(wakers[2].0.load(SeqCst), 2, "the work wakes its new driver");
+    assert_eq!(poll(&mut third, &wakers[2]), Poll::Ready(Some(7)));
+    assert_eq!(script.polls.load(SeqCst), 3);
+}
+
+#[test]
+fn what_everybody_left_is_dropped_or_handed_over() {
+    let (flights, script) = (Flights::new(None), Script::default());
+    let (first, second) = (lead(&flights, &script), join(&flights));
+    drop(first);
+    assert!(!script.dropped.load(SeqCst));
+    drop(second);
+    assert!(script.dropped.load(SeqCst));
+    assert_eq!(flights.len(), 0);
+
+    let handed: Arc<Mutex<Vec<Seat<u8, u32>>>> = Arc::default();
+    let to = handed.clone();
+    let flights = Flights::new(Some(Arc::new(move |seat| to.lock().unwrap().push(seat))));
+    let script = Script::default();
+    drop(lead(&flights, &script));
+    assert!(!script.dropped.load(SeqCst));
+    let mut late = Box::pin(join(&flights));
+    assert_eq!(handed.lock().unwrap().len(), 1);
+    script.ready.store(true, SeqCst);
+    assert_eq!(poll(&mut late, &Arc::default()), Poll::Ready(Some(7)));
+    drop(handed.lock().unwrap().pop());
+    // Whoever was to finish it gives it up, too.
+    let script = Script::default();
+    drop(lead(&flights, &script));
+    drop(handed.lock().unwrap().pop());
+    assert!(script.dropped.load(SeqCst));
+    assert_eq!(flights.len(), 0);
+}
+
+#[test]
+fn a_panic_loses_the_flight_and_nothing_else() {
+    let flights: Flights<u8, u32> = Flights::new(None);
+    let Boarding::Leads(leads) = flights.board(&1) else { panic!() };
+    let mut first = Box::pin(leads.depart(Box::pin(async { panic!("on purpose") })));
+    let (mut second, waker) = (Box::pin(join(&flights)), Arc::new(Count::default()));
+    assert!(poll(&mut second, &waker).is_pending());
+    assert!(catch_unwind(AssertUnwindSafe(|| poll(&mut first, &waker))).is_err());
+    assert_eq!(waker.0.load(SeqCst), 1);
+    assert_eq!(poll(&mut second, &waker), Poll::Ready(None));
+    assert!(matches!(flights.board(&1), Boarding::Leads(_)));
+    // A leader that never says what the work is.
+    let Boarding::Leads(leads) = flights.board(&1) else { panic!() };
+    let mut second = Box::pin(join(&flights));
+    assert!(poll(&mut second, &waker).is_pending());
+    drop(leads);
+    assert_eq!(waker.0.load(SeqCst), 2);
+    assert_eq!(poll(&mut second, &waker), Poll::Ready(None));
+}
+
+#[test]
+fn a_superseded_flight_is_joined_by_nobody_and_knows_it_when_it_lands() {
+    let flights: Flights<u8, u32> = Flights::new(None);
+    let Boarding::Leads(leads) = flights.board(&1) else { panic!() };
+    let ticket = leads.ticket();
+    let mut old = Box::pin(leads.depart(Box::pin(async move { u32::from(ticket.land(|current| current)) })));
+    assert!(flights.supersede(&1, || flights.0.shards.len()) > 0);
+    let Boarding::Leads(leads) = flights.board(&1) else { panic!("it joined what was superseded") };
+    let ticket = leads.ticket();
+    let mut new = Box::pin(leads.depart(Box::pin(async move { u32::from(ticket.land(|current| current)) })));
+    // The old one's end takes nothing from the new one.
+    assert_eq!(poll(&mut old, &Arc::default()), Poll::Ready(Some(0)));
+    assert_eq!(flights.len(), 1);
+    assert_eq!(poll(&mut new, &Arc::default()), Poll::Ready(Some(1)));
+    assert_eq!(flights.len(), 0);
+}
+
+/// Seats come, are polled when woken, and leave, at random: whoever stays has the result, no work is polled without need.
+#[test]
+fn whoever_stays_has_the_result_in_any_order_of_events() {
+    for seed in 0..2000 {
+        let entropy = Entropy::from_seed(seed);
+        let (flights, script) = (Flights::new(None), Script::default());
+        let mut seats = vec![(Box::pin(lead(&flights, &script)), Arc::new(Count(AtomicUsize::new(1))))];
+        for _ in 0..entropy.up_to(40) {
+            match entropy.up_to(3) {
+                0 => seats.push((Box::pin(join(&flights)), Arc::new(Count(AtomicUsize::new(1))))),
+                1 if seats.len() > 1 => drop(seats.swap_remove(entropy.up_to(seats.len() as u64 - 1) as usize)),
+                _ => {
+                    let i = entropy.up_to(seats.len() as u64 - 1) as usize;
+                    let (seat, woken) = &mut seats[i];
+                    if woken.0.swap(0, SeqCst) > 0 {
+                        assert!(poll(seat, woken).is_pending());
+                    }
+                }
+            }
+        }
+        script.ready.store(true, SeqCst);
+        if let Some(waker) = script.wakes.lock().unwrap().take() {
+            waker.wake();
+        }
+        let mut done = 0;
+        while let Some(i) = seats.iter().position(|(_, woken)| woken.0.swap(0, SeqCst) > 0) {
+            let (seat, woken) = &mut seats[i];
+            if let Poll::Ready(result) = poll(seat, woken) {
+                assert_eq!(result, Some(7), "seed {seed}");
+                drop(seats.swap_remove(i));
+                done += 1;
+            }
+        }
+        assert!(done > 0 && seats.is_empty(), "seed {seed}: {} wait for ever", seats.len());
+        assert_eq!(flights.len(), 0);
+    }
+}
+
+#[test]
+fn a_seat_is_polled_from_several_threads() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).build().unwrap();
+    runtime.block_on(async {
+        for round in 0..200 {
+            let flights: Flights<u8, u32> = Flights::new(None);
+            let Boarding::Leads(leads) = flights.board(&1) else { panic!() };
+            let first = leads.depart(Box::pin(async {
+                for _ in 0..5 {
+                    tokio::task::yield_now().await;
+                }
+                9
+            }));
+            let others: Vec<_> = (0..8).map(|_| join(&flights)).collect();
+            let tasks: Vec<_> = others.into_iter().map(|seat| runtime.spawn(seat)).collect();
+            let first = runtime.spawn(first);
+            if round % 2 == 0 {
+                first.abort();
+            }
+            for task in tasks {
+                assert_eq!(task.await.unwrap(), Some(9));
+            }
+        }
+    });
+}

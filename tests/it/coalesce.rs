@@ -1,0 +1,175 @@
+//! Coalescing 3 of the specification: one execution a key; who waits is polled twice; a dropped leader promotes one who waits.
+use std::{
+    future::Future,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use futures::future::join_all;
+use steadfast::{
+    coalesce::{Coalesce, Lost},
+    port::BoxFuture,
+    testing::drop_at_every_await,
+    time::Clock,
+};
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+
+/// Counts how often a future is polled.
+async fn polls<F: Future>(future: F, count: &AtomicUsize) -> F::Output {
+    let mut future = std::pin::pin!(future);
+    std::future::poll_fn(|cx| {
+        count.fetch_add(1, SeqCst);
+        future.as_mut().poll(cx)
+    })
+    .await
+}
+
+#[test]
+fn coalescing_3_one_execution_a_key_and_two_polls_a_waiter() {
+    let (clock, hand) = Clock::manual();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let coalesce: Coalesce<u32, usize> = Coalesce::new();
+    let counts: Vec<AtomicUsize> = (0..1000).map(|_| AtomicUsize::new(0)).collect();
+    let results = hand.block_on(join_all(counts.iter().map(|count| {
+        let (calls, clock) = (calls.clone(), clock.clone());
+        let work = move || async move {
+            for _ in 0..50 {
+                clock.sleep(S(1)).await;
+            }
+            calls.fetch_add(1, SeqCst)
+        };
+        polls(coalesce.run(&1, work), count)
+    })));
+    assert!(results.into_iter().all(|result| result == Ok(0)));
+    assert_eq!((calls.load(SeqCst), coalesce.under_way()), (1, 0));
+    // The driver once for each step of the work; the others when they came and when it was over.
+    let counts: Vec<usize> = counts.into_iter().map(AtomicUsize::into_inner).collect();
+    assert!(counts[1..].iter().all(|n| *n == 2), "{counts:?}");
+}
+
+/// Coalescing 3: the one who drives is dropped at every await point; who waits has the result all the same, from the same execution.
+#[test]
+fn coalescing_3_a_dropped_leader_promotes_one_who_waits() {
+    let (clock, hand) = Clock::manual();
+    let started = Arc::new(AtomicUsize::new(0));
+    let coalesce: Coalesce<String, u32> = Coalesce::new();
+    let ask = || {
+        let (started, clock) = (started.clone(), clock.clone());
+        coalesce.run("k", move || {
+            started.fetch_add(1, SeqCst);
+            async move {
+                clock.sleep(S(1)).await;
+                clock.sleep(S(1)).await;
+                7
+            }
+        })
+    };
+    let waits = Mutex::new(None);
+    drop_at_every_await(
+        &hand,
+        || {
+            let leader = ask();
+            started.store(0, SeqCst);
+            async {
+                let mut leader = std::pin::pin!(leader);
+                std::future::poll_fn(|cx| {
+                    let polled = leader.as_mut().poll(cx);
+                    // Another comes as soon as the leader is under way.
+                    let mut waits = waits.lock().unwrap();
+                    if polled.is_pending() && waits.is_none() {
+                        let mut other = Box::pin(ask());
+                        assert!(
+                            other
+                                .as_mut()
+                                .poll(&mut std::task::Context::from_waker(std::task::Waker::noop()))
+                                .is_pending()
+                        );
+                        *waits = Some(other);
+                    }
+                    polled
+                })
+                .await
+            }
+        },
+        |_| {
+            if let Some(other) = waits.lock().unwrap().take() {
+                assert_eq!(hand.block_on(other), Ok(7));
+                assert_eq!(started.load(SeqCst), 1);
+            }
+            assert_eq!(coalesce.under_way(), 0);
+        },
+    );
+}
+
+#[test]
+fn coalescing_3_nobody_left_drops_the_work_or_finishes_it() {
+    let (clock, hand) = Clock::manual();
+    let ended = Arc::new(AtomicUsize::new(0));
+    let work = |ended: &Arc<AtomicUsize>| {
+        let (ended, clock) = (ended.clone(), clock.clone());
+        move || async move {
+            clock.sleep(S(1)).await;
+            ended.fetch_add(1, SeqCst)
+        }
+    };
+    let polled_once = |future: &mut std::pin::Pin<Box<dyn Future<Output = Result<usize, Lost>> + '_>>| {
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(future.as_mut().poll(&mut cx).is_pending());
+    };
+    let coalesce: Coalesce<u32, usize> = Coalesce::new();
+    let mut only: std::pin::Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(coalesce.run(&1, work(&ended)));
+    polled_once(&mut only);
+    drop(only);
+    hand.advance(S(2));
+    assert_eq!((ended.load(SeqCst), coalesce.under_way()), (0, 0));
+
+    let spawned: Arc<Mutex<Vec<BoxFuture<'static, ()>>>> = Arc::default();
+    let to = spawned.clone();
+    let coalesce: Coalesce<u32, usize> = Coalesce::finishing(move |task| to.lock().unwrap().push(task));
+    let mut only: std::pin::Pin<Box<dyn Future<Output = _> + '_>> = Box::pin(coalesce.run(&1, work(&ended)));
+    polled_once(&mut only);
+    drop(only);
+    let task = spawned.lock().unwrap().pop().unwrap();
+    hand.block_on(task);
+    assert_eq!((ended.load(SeqCst), coalesce.under_way()), (1, 0));
+}
+
+#[test]
+fn coalescing_a_panic_ends_one_execution_and_not_the_key() {
+    let (clock, hand) = Clock::manual();
+    let coalesce: Coalesce<u32, u32> = Coalesce::new();
+    let panics = catch_unwind(AssertUnwindSafe(|| hand.block_on(coalesce.run(&1, || async { panic!("on purpose") }))));
+    assert!(panics.is_err());
+    let next = coalesce.run(&1, || async move {
+        clock.sleep(S(1)).await;
+        7
+    });
+    assert_eq!(hand.block_on(next), Ok(7));
+}
+
+#[test]
+fn coalescing_what_is_forgotten_is_not_joined() {
+    let (clock, hand) = Clock::manual();
+    let coalesce: Coalesce<u32, u32> = Coalesce::new();
+    let (old_clock, new_clock) = (clock.clone(), clock.clone());
+    let old = coalesce.run(&1, || async move {
+        old_clock.sleep(S(2)).await;
+        1
+    });
+    let new = async {
+        clock.sleep(S(1)).await;
+        coalesce.forget(&1);
+        coalesce
+            .run(&1, || async move {
+                new_clock.sleep(S(2)).await;
+                2
+            })
+            .await
+    };
+    assert_eq!(hand.block_on(futures::future::join(old, new)), (Ok(1), Ok(2)));
+}
