@@ -71,6 +71,7 @@
 pub mod _docs;
 pub mod backend;
 pub mod backoff;
+pub mod cache_aside;
 pub mod call;
 pub mod circuit_breaker;
 pub mod coalesce;

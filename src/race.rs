@@ -20,3 +20,29 @@ pub(crate) async fn race<A: Future, B: Future>(one: A, other: B) -> First<A::Out
     })
     .await
 }
+
+/// Polls both until both are ready.
+pub(crate) async fn both<A: Future, B: Future>(one: A, other: B) -> (A::Output, B::Output) {
+    let (mut one, mut other) = (pin!(one), pin!(other));
+    let (mut first, mut second) = (None, None);
+    poll_fn(|cx| {
+        if first.is_none()
+            && let Poll::Ready(ready) = one.as_mut().poll(cx)
+        {
+            first = Some(ready);
+        }
+        if second.is_none()
+            && let Poll::Ready(ready) = other.as_mut().poll(cx)
+        {
+            second = Some(ready);
+        }
+        match (first.take(), second.take()) {
+            (Some(one), Some(other)) => Poll::Ready((one, other)),
+            (one, other) => {
+                (first, second) = (one, other);
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}

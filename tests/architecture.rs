@@ -19,7 +19,7 @@ const FLOORS: &[&[&str]] = &[
     // The call seam; and the backends, which implement the ports and know no pattern.
     &["call", "backend"],
     // The patterns: none of them imports another.
-    &["timeout", "retry", "circuit_breaker", "throttling", "coalesce", "leader_election"],
+    &["timeout", "retry", "circuit_breaker", "throttling", "coalesce", "cache_aside", "leader_election"],
     // The roof, and the wing for tests.
     &["standard", "testing"],
 ];
@@ -37,6 +37,7 @@ const DOORS: &[(&str, &[&str])] = &[
     // A backend that blocks has a thread of its own.
     ("std::thread", &["backend", "circuit_breaker/permit.rs"]),
     ("rusqlite", &["backend"]),
+    ("quick_cache", &["cache_aside/local.rs"]),
     ("rustix", &["time"]),
     ("lazy_static", &[]),
 ];

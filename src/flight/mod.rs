@@ -164,6 +164,17 @@ impl<K: Hash + Eq, T: Clone> Flights<K, T> {
         then()
     }
 
+    /// Does this if no flight of the key is under way, in a moment in which none can begin.
+    pub(crate) fn if_idle<Q, R>(&self, key: &Q, then: impl FnOnce() -> R) -> Option<R>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let hash = self.0.hasher.hash_one(key);
+        let shard = self.shard(hash);
+        shard.find(hash, |flight| flight.key.borrow() == key).is_none().then(then)
+    }
+
     /// Cuts all flights off, as [`supersede`](Self::supersede) does one.
     pub(crate) fn supersede_all(&self) {
         for shard in &self.0.shards {
@@ -215,12 +226,6 @@ impl<K: Hash + Eq, T: Clone> Ticket<K, T> {
         let mut shard = self.0.shard(self.1.hash);
         let was_current = self.0.take_off(&mut shard, &self.1);
         then(was_current)
-    }
-
-    /// Whether nobody superseded it as yet.
-    pub(crate) fn is_current(&self) -> bool {
-        let shard = self.0.shard(self.1.hash);
-        shard.find(self.1.hash, |found| Arc::ptr_eq(found, &self.1)).is_some()
     }
 
     /// The key.

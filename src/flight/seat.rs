@@ -34,11 +34,6 @@ impl<K: Hash + Eq, T: Clone> Seat<K, T> {
         Self { flights, flight, number, over: false }
     }
 
-    /// Whether the flight is over, so that the next poll gives its result.
-    pub(crate) fn is_over(&self) -> bool {
-        !matches!(self.flight.state.lock().phase, Phase::Under)
-    }
-
     /// One more seat, for the background; `None` where one is there already, or the flight is over.
     pub(crate) fn for_background(&self) -> Option<Self> {
         let mut state = self.flight.state.lock();

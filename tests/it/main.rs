@@ -1,6 +1,10 @@
 //! The numbered behaviours of the specification, each in a test that names it. One binary, a file for each pattern.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 mod backoff;
+mod cache_aside;
+mod cache_guard;
+mod cache_processes;
+mod cache_world;
 mod circuit_breaker;
 mod circuit_breaker_edges;
 mod circuit_breaker_states;

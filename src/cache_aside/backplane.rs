@@ -1,0 +1,89 @@
+//! The backplane: what processes tell each other, keys and versions, never values.
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+
+use super::{RemoteCall, debts::Debt, report::Report};
+use crate::{
+    notify::Notifier,
+    race::{First, race},
+    store::Version,
+};
+
+pub(super) struct Backplane {
+    pub(super) notifier: Arc<dyn Notifier>,
+    pub(super) topic: String,
+    /// Tells this cache's notices from those of others.
+    pub(super) me: u64,
+    pub(super) timeout: Duration,
+}
+
+/// What another cache tells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Told {
+    /// Of another one, or of this.
+    Row(String, Option<Version>),
+    Tag(String),
+    All,
+}
+
+impl Backplane {
+    /// Publishes; says whether it is known to be.
+    pub(super) async fn tell(&self, report: &Report, told: &Told) -> bool {
+        let notice = encode(self.me, told);
+        let publish = self.notifier.publish(&self.topic, notice);
+        let kind = match race(publish, report.sleep(self.timeout)).await {
+            First::One(Ok(())) => return true,
+            First::One(Err(error)) => Some(error.kind()),
+            First::Other(()) => None,
+        };
+        report.remote_failed(RemoteCall::Notify, kind);
+        false
+    }
+
+    /// What a notice says: nothing where it is this cache's own, everything where it cannot be read.
+    pub(super) fn hear(&self, notice: &Bytes) -> Option<Told> {
+        match decode(notice) {
+            Some((sender, _)) if sender == self.me => None,
+            Some((_, told)) => Some(told),
+            None => Some(Told::All),
+        }
+    }
+}
+
+impl Debt {
+    /// What is told of it.
+    pub(super) fn told(&self) -> Option<Told> {
+        match self {
+            Self::All => Some(Told::All),
+            Self::Tag(tag) => Some(Told::Tag(tag.clone())),
+            Self::Row(row) => Some(Told::Row(row.clone(), None)),
+            Self::Claim(..) => None,
+        }
+    }
+}
+
+fn encode(me: u64, told: &Told) -> Bytes {
+    let text = match told {
+        Told::Row(row, None) => format!("cache 1 {me:016x} row\n{row}"),
+        Told::Row(row, Some(version)) => format!("cache 1 {me:016x} row {version}\n{row}"),
+        Told::Tag(tag) => format!("cache 1 {me:016x} tag\n{tag}"),
+        Told::All => format!("cache 1 {me:016x} all\n"),
+    };
+    text.into()
+}
+
+fn decode(notice: &Bytes) -> Option<(u64, Told)> {
+    let (header, name) = std::str::from_utf8(notice).ok()?.split_once('\n')?;
+    let (sender, what) = header.strip_prefix("cache 1 ")?.split_once(' ')?;
+    let told = match what {
+        "row" => Told::Row(name.to_owned(), None),
+        "tag" => Told::Tag(name.to_owned()),
+        "all" => Told::All,
+        _ => {
+            let version = what.strip_prefix("row ")?.parse().ok()?;
+            Told::Row(name.to_owned(), Some(Version::new(version)))
+        }
+    };
+    Some((u64::from_str_radix(sender, 16).ok()?, told))
+}

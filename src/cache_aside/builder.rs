@@ -1,0 +1,220 @@
+//! Making a cache.
+use std::{fmt, fmt::Display, hash::Hash, str::FromStr, sync::Arc, time::Duration};
+
+use super::{
+    CacheAside, CacheAsideConfig, Codec, Unattended,
+    backplane::Backplane,
+    debts::Debts,
+    inner::{Inner, Outcome, Weigher},
+    local::Local,
+    remote::Remote,
+    report::Report,
+    shared::{Epochs, Shared},
+    spawner::Spawner,
+    stats::Stats,
+    tags::Tags,
+};
+use crate::{
+    config::{ConfigError, Name, require},
+    entropy::Entropy,
+    flight::{Flights, Seat, Unattended as Finisher},
+    notify::Notifier,
+    observe::Events,
+    port::{BoxFuture, Capability},
+    store::Store,
+    time::Clock,
+};
+
+/// What a cache is made of. From [`CacheAside::builder`].
+pub struct CacheAsideBuilder<K, V> {
+    config: CacheAsideConfig,
+    name: Option<Name>,
+    clock: Clock,
+    entropy: Option<Entropy>,
+    spawner: Spawner,
+    weigher: Option<Weigher<K, V>>,
+    store: Option<(Arc<dyn Store>, Codec<V>)>,
+    notifier: Option<Arc<dyn Notifier>>,
+    text: Option<Text<K>>,
+}
+
+/// A key as text, and back.
+type Text<K> = (fn(&K) -> String, fn(&str) -> Option<K>);
+
+impl<K, V> CacheAsideBuilder<K, V> {
+    /// Sets the settings.
+    #[must_use]
+    pub const fn config(mut self, config: CacheAsideConfig) -> Self {
+        self.config = config;
+        self
+    }
+
+    /// What it is called: in events; and in the remote tier and on the backplane, where caches of one name are one.
+    #[must_use]
+    pub fn named(mut self, name: impl Into<Name>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Reads the time from this clock. tokio's by default.
+    #[must_use]
+    pub fn clock(mut self, clock: &Clock) -> Self {
+        self.clock = clock.clone();
+        self
+    }
+
+    /// Draws from this stream: jitter, early refreshes. Seeded by the system by default.
+    #[must_use]
+    pub fn entropy(mut self, entropy: &Entropy) -> Self {
+        self.entropy = Some(entropy.clone());
+        self
+    }
+
+    /// Runs background loads by this: refreshes ahead, and loads that callers no longer wait for. By default each is a task of the tokio
+    /// runtime in which the call is made; outside of one there are none.
+    #[must_use]
+    pub fn spawner(mut self, spawn: impl Fn(BoxFuture<'static, ()>) + Send + Sync + 'static) -> Self {
+        self.spawner = Spawner::Own(Arc::new(spawn));
+        self
+    }
+
+    /// Weighs entries, so that [`capacity`](CacheAsideConfig::capacity) is the sum of their weights. What weighs 0 counts as 1. By default each
+    /// weighs 1.
+    ///
+    /// What is dear to load may weigh less than it measures: so it stays longer.
+    #[must_use]
+    pub fn weigher(mut self, weigh: impl Fn(&K, &V) -> u64 + Send + Sync + 'static) -> Self {
+        self.weigher = Some(Arc::new(weigh));
+        self
+    }
+
+    /// Keeps values in this store, too, where other processes find them. It needs a [name](Self::named).
+    ///
+    /// A key's row is its text; [`FromStr`] must give the key again.
+    #[must_use]
+    pub fn remote(mut self, store: Arc<dyn Store>, codec: Codec<V>) -> Self
+    where
+        K: Display + FromStr,
+    {
+        self.store = Some((store, codec));
+        self.with_text()
+    }
+
+    /// Tells other processes what is invalidated, and hears it from them while [`CacheAside::run`] runs. It needs a [name](Self::named).
+    #[must_use]
+    pub fn backplane(mut self, notifier: Arc<dyn Notifier>) -> Self
+    where
+        K: Display + FromStr,
+    {
+        self.notifier = Some(notifier);
+        self.with_text()
+    }
+
+    fn with_text(mut self) -> Self
+    where
+        K: Display + FromStr,
+    {
+        self.text = Some((|key| key.to_string(), |text| text.parse().ok()));
+        self
+    }
+}
+
+impl<K, V> CacheAsideBuilder<K, V>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    pub(super) fn new() -> Self {
+        Self {
+            config: CacheAsideConfig::default(),
+            name: None,
+            clock: Clock::default(),
+            entropy: None,
+            spawner: Spawner::Tokio,
+            weigher: None,
+            store: None,
+            notifier: None,
+            text: None,
+        }
+    }
+
+    /// Makes the cache.
+    ///
+    /// # Errors
+    /// Where a setting breaks a rule, or the remote tier's store lacks what the guard needs.
+    pub fn build(self) -> Result<CacheAside<K, V>, ConfigError> {
+        self.config.check()?;
+        let entropy = self.entropy.unwrap_or_default();
+        let shared = match self.text {
+            None => None,
+            Some(text) => {
+                let name = self.name.as_ref().map_or("", Name::as_str);
+                require(!name.is_empty(), "name", "must be given where processes share a cache")?;
+                Some(shared(text, name, self.store, self.notifier, &self.config, &entropy)?)
+            }
+        };
+        let entries = if self.weigher.is_some() { self.config.capacity.min(100_000) } else { self.config.capacity };
+        let spawner = self.spawner;
+        let finisher = (self.config.unattended == Unattended::Finish).then(|| finisher(spawner.clone()));
+        Ok(CacheAside(Arc::new(Inner {
+            local: Local::new(self.config.capacity, usize::try_from(entries).unwrap_or(usize::MAX)),
+            flights: Flights::new(finisher),
+            tags: Tags::new(),
+            report: Report { clock: self.clock, stats: Stats::new(), events: Events::new(), name: self.name },
+            entropy,
+            spawner,
+            weigher: self.weigher,
+            shared,
+            config: self.config,
+        })))
+    }
+}
+
+fn finisher<K, V>(spawner: Spawner) -> Finisher<K, Outcome<V>>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+{
+    Arc::new(move |seat: Seat<K, Outcome<V>>| spawner.spawn(Box::pin(async move { drop(seat.await) })))
+}
+
+fn shared<K, V>(
+    (row, parse): Text<K>,
+    name: &str,
+    store: Option<(Arc<dyn Store>, Codec<V>)>,
+    notifier: Option<Arc<dyn Notifier>>,
+    config: &CacheAsideConfig,
+    entropy: &Entropy,
+) -> Result<Shared<K, V>, ConfigError> {
+    /// Where loads may take for ever, claims do not hold for ever.
+    const LONG: Duration = Duration::from_secs(300);
+    let me = entropy.next_u64();
+    let timeout = config.remote.timeout;
+    let remote = match store {
+        None => None,
+        Some((store, codec)) => {
+            let can = store.capabilities();
+            for needed in [Capability::Linearizable, Capability::OrderedVersions, Capability::TimeToLive] {
+                can.require(needed).map_err(|lacks| lacks.refuse("remote"))?;
+            }
+            let (values, marks) = (format!("cache {name}"), format!("cache {name} tags"));
+            require(marks.len() <= can.max_key(), "name", "must not be longer than the store's keys may be")?;
+            let claim_ttl = config.hard_timeout.unwrap_or(LONG).saturating_add(timeout * 3);
+            let (remote, rests_until) = (config.remote, Default::default());
+            Some(Remote { store, codec, config: remote, values, marks, me, claim_ttl, rests_until })
+        }
+    };
+    let topic = format!("steadfast/cache/{name}");
+    let backplane = notifier.map(|notifier| Backplane { notifier, topic, me, timeout });
+    let (debts, owed, rest) = (Debts::new(), Default::default(), config.remote.rest);
+    Ok(Shared { row, parse, remote, backplane, epochs: Epochs::new(), debts, owed, rest })
+}
+
+impl<K, V> fmt::Debug for CacheAsideBuilder<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CacheAsideBuilder")
+            .field("name", &self.name)
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}

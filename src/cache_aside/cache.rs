@@ -1,0 +1,323 @@
+//! The cache: its doors for who asks.
+use std::{any::Any, borrow::Borrow, fmt, future::Future, hash::Hash, sync::Arc};
+
+use super::{
+    CacheAsideBuilder, CacheAsideConfig, CacheAsideEvent as Event, CacheAsideStats, LoadError, Loaded,
+    entry::Entry,
+    inner::{Inner, Outcome, Seen, What},
+    load::{For, Load, LoaderResult},
+    stats::count,
+};
+use crate::{
+    call::Cold,
+    config::ConfigError,
+    flight::{Boarding, Lead, Seat},
+    observe::Subscription,
+    race::{First, race},
+};
+
+/// Copies of what a slower source holds, by key; loaded when they are asked for, gone when they are invalidated.
+///
+/// A clone is the same cache. The [room's page](super) says how it works.
+pub struct CacheAside<K: Hash + Eq, V>(pub(super) Arc<Inner<K, V>>);
+
+impl<K, V> CacheAside<K, V>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    /// A cache of one tier by these settings.
+    ///
+    /// # Errors
+    /// Where a setting breaks its rule.
+    pub fn new(config: CacheAsideConfig) -> Result<Self, ConfigError> {
+        Self::builder().config(config).build()
+    }
+
+    /// Makes a cache with a clock, a remote tier, a backplane, ... of its own.
+    pub fn builder() -> CacheAsideBuilder<K, V> {
+        CacheAsideBuilder::new()
+    }
+
+    /// The value under this key, from the cache or else from `loader`.
+    ///
+    /// `loader` is called where this process has no fresh value, and the future that it gives is polled where the remote tier has none,
+    /// either. Of all who ask meanwhile one loads, and the others wait. The loader's future may outlive the caller who brought it, so it
+    /// owns what it needs; the closure itself may borrow, and is the place for clones that a hit should not pay.
+    ///
+    /// # Errors
+    /// The loader's, shared by all who waited, or that it took too long; where an expired value may be served, that is given instead.
+    ///
+    /// # Cancel safety
+    /// Dropped, it takes nothing from others who wait: one of them drives the load on. With nobody waiting the load is dropped or
+    /// finished, as [configured](CacheAsideConfig::unattended).
+    #[inline]
+    pub async fn get_or_load<Q, L, F, T, E>(&self, key: &Q, loader: L) -> Result<V, LoadError<E>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        L: FnOnce() -> F,
+        F: Future<Output = Result<T, E>> + Send + 'static,
+        T: Into<Loaded<V>>,
+        E: Send + Sync + 'static,
+    {
+        let seen = match self.0.look(key) {
+            Ok(value) => return Ok(value),
+            Err(seen) => seen,
+        };
+        let loader = || {
+            let load = loader();
+            async { Ok(Some(load.await.map_err(forget)?.into())) }
+        };
+        // Boxed, so that a hit moves a small future.
+        let value = Cold::new(Box::pin(self.get_slowly(key, loader, seen, false))).await?;
+        // A loader of this kind always gives a value.
+        value.ok_or(LoadError::Panicked)
+    }
+
+    /// The same for a source that may have nothing: remembered for [`negative_ttl`](CacheAsideConfig::negative_ttl), if that is set.
+    ///
+    /// # Errors
+    /// As [`get_or_load`](Self::get_or_load).
+    ///
+    /// # Cancel safety
+    /// As [`get_or_load`](Self::get_or_load).
+    pub async fn get_or_load_optional<Q, L, F, T, E>(&self, key: &Q, loader: L) -> Result<Option<V>, LoadError<E>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        L: FnOnce() -> F,
+        F: Future<Output = Result<Option<T>, E>> + Send + 'static,
+        T: Into<Loaded<V>>,
+        E: Send + Sync + 'static,
+    {
+        let seen = match self.0.look(key) {
+            Ok(value) => return Ok(Some(value)),
+            Err(seen) => seen,
+        };
+        let loader = || {
+            let load = loader();
+            async { Ok(load.await.map_err(forget)?.map(Into::into)) }
+        };
+        Cold::new(Box::pin(self.get_slowly(key, loader, seen, true))).await
+    }
+
+    /// The value under this key, if this process or the remote tier has a fresh one. Joins a load that is under way, and begins none.
+    ///
+    /// # Cancel safety
+    /// As [`get_or_load`](Self::get_or_load).
+    pub async fn get<Q>(&self, key: &Q) -> Option<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let inner = &self.0;
+        match inner.look(key) {
+            Ok(value) => return Some(value),
+            Err(Seen::Fresh(entry) | Seen::Due(entry)) => {
+                inner.report.stats.hits.increase();
+                return entry.value;
+            }
+            Err(_) => inner.report.stats.misses.increase(),
+        }
+        let seat = match inner.flights.board(key) {
+            Boarding::Joined(seat) => seat,
+            Boarding::Leads(_) if inner.shared.as_ref().is_none_or(|shared| shared.remote.is_none()) => return None,
+            Boarding::Leads(lead) => {
+                let load = self.load(&lead);
+                lead.depart(Box::pin(load.look_up()))
+            }
+        };
+        let landed = seat.await?;
+        match &landed.what {
+            What::Value(value) if inner.is_current(&landed) => Some(value.clone()),
+            _ => None,
+        }
+    }
+
+    /// What it did since it was made.
+    pub fn stats(&self) -> CacheAsideStats {
+        self.0.report.stats.read(self.0.local.len())
+    }
+
+    /// What it does from now on.
+    pub fn events(&self) -> Subscription<Event> {
+        self.0.report.events.subscribe()
+    }
+
+    /// What it is called, if anything.
+    pub fn name(&self) -> Option<&str> {
+        self.0.report.name.as_ref().map(crate::config::Name::as_str)
+    }
+
+    fn load(&self, lead: &Lead<K, Outcome<V>>) -> Load<K, V> {
+        Load { inner: self.0.clone(), ticket: lead.ticket(), born: self.0.tags.now() }
+    }
+
+    /// All but a plain hit. Gives nothing only where `may_be_absent`.
+    async fn get_slowly<Q, L, F, E>(
+        &self,
+        key: &Q,
+        loader: L,
+        seen: Seen<V>,
+        may_be_absent: bool,
+    ) -> Result<Option<V>, LoadError<E>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        L: FnOnce() -> F,
+        F: Future<Output = LoaderResult<V>> + Send + 'static,
+        E: Send + Sync + 'static,
+    {
+        let (inner, mut loader) = (&self.0, Some(loader));
+        let stats = &inner.report.stats;
+        let stale = match seen {
+            Seen::Fresh(entry) if entry.value.is_some() || may_be_absent => {
+                stats.hits.increase();
+                return Ok(entry.value);
+            }
+            Seen::Due(entry) => {
+                stats.hits.increase();
+                if let Some(loader) = loader.take() {
+                    self.refresh(key, &entry, loader);
+                }
+                return Ok(entry.value);
+            }
+            Seen::Throttled(entry) => {
+                count(&stats.stale_hits);
+                return Ok(entry.value);
+            }
+            Seen::Expired(entry) => Some(entry),
+            Seen::Fresh(_) | Seen::Nothing => None,
+        };
+        stats.misses.increase();
+        loop {
+            // Between the first look and this one a load may have ended.
+            let answer = || inner.peek(key).filter(|(entry, _)| entry.value.is_some() || may_be_absent);
+            let (seat, leads) = match inner.flights.board_unless(key, answer) {
+                Err((entry, is_stale)) => {
+                    if is_stale {
+                        count(&stats.stale_hits);
+                    }
+                    return Ok(entry.value);
+                }
+                Ok(Boarding::Joined(seat)) => (seat, false),
+                Ok(Boarding::Leads(lead)) => {
+                    // A leader has brought its loader, and comes back here never again.
+                    let Some(loader) = loader.take() else { return Err(LoadError::Panicked) };
+                    let load = self.load(&lead);
+                    (lead.depart(Box::pin(load.run(For::Load, loader()))), true)
+                }
+            };
+            let Some(outcome) = self.wait(key, seat, stale.as_ref()).await else {
+                count(&stats.stale_hits);
+                return Ok(stale.and_then(|stale| stale.value));
+            };
+            let error = match outcome {
+                Some(landed) if !leads && !inner.is_current(&landed) => continue,
+                Some(landed) => match &landed.what {
+                    What::Value(value) => return Ok(Some(value.clone())),
+                    What::Absent if may_be_absent => return Ok(None),
+                    What::Failed(error) => match error.clone().downcast::<E>() {
+                        Ok(error) => LoadError::Failed(error),
+                        // Another caller's error, of another type: this one asks by itself.
+                        Err(_) if !leads => continue,
+                        Err(_) => LoadError::Panicked,
+                    },
+                    What::TimedOut => LoadError::TimedOut { after: inner.config.hard_timeout.unwrap_or_default() },
+                    What::Absent | What::Nothing if !leads => continue,
+                    What::Absent | What::Nothing => LoadError::Panicked,
+                },
+                None if !leads => continue,
+                None => LoadError::Panicked,
+            };
+            return match stale {
+                Some(stale) if inner.report.now() < stale.stale_until => {
+                    count(&stats.stale_hits);
+                    Ok(stale.value)
+                }
+                _ => Err(error),
+            };
+        }
+    }
+
+    /// Waits for the flight; with a stale value to serve, no longer than the soft time-out: `None` where that is over.
+    async fn wait<Q>(
+        &self,
+        key: &Q,
+        mut seat: Seat<K, Outcome<V>>,
+        stale: Option<&Entry<V>>,
+    ) -> Option<Option<Outcome<V>>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let inner = &self.0;
+        let (Some(soft), Some(stale)) = (inner.config.soft_timeout, stale) else { return Some(seat.await) };
+        if let First::One(outcome) = race(&mut seat, inner.report.sleep(soft)).await {
+            return Some(outcome);
+        }
+        if !inner.spawner.is_there() || inner.report.now() >= stale.stale_until {
+            return Some(seat.await);
+        }
+        // The load goes on, once; until it has ended the next who ask do not wait so long again.
+        if let Some(seat) = seat.for_background() {
+            inner.spawner.spawn(Box::pin(async move { drop(seat.await) }));
+            inner.report.tell(|| Event::LeftInBackground);
+        }
+        if let Some(until) = inner.retry_at() {
+            let (key, slow) = (key.to_owned(), stale.clone().throttled(until));
+            let mark = || inner.local.holds(key.borrow(), stale).then(|| inner.local.mark(key.clone(), slow));
+            let left = inner.flights.between(key.borrow(), mark);
+            drop(left);
+        }
+        None
+    }
+
+    /// Begins a load in the background for a value that is still valid, unless one was begun for it before.
+    fn refresh<Q, L, F>(&self, key: &Q, entry: &Entry<V>, loader: L)
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        L: FnOnce() -> F,
+        F: Future<Output = LoaderResult<V>> + Send + 'static,
+    {
+        let inner = &self.0;
+        if !inner.spawner.is_there() {
+            return;
+        }
+        let mut left = None;
+        let boarded = inner.flights.board_unless(key, || {
+            let found = inner.local.peek(key).filter(|found| found.is_of(entry) && found.is_refreshable());
+            let Some(found) = found else { return Some(()) };
+            left = Some(inner.local.mark(key.to_owned(), found.refreshing()));
+            None
+        });
+        drop(left);
+        if let Ok(Boarding::Leads(lead)) = boarded {
+            let load = self.load(&lead);
+            let seat = lead.depart(Box::pin(load.run(For::Refresh(entry.version), loader()))).in_background();
+            inner.spawner.spawn(Box::pin(async move { drop(seat.await) }));
+        }
+    }
+}
+
+fn forget<E: Send + Sync + 'static>(error: E) -> Arc<dyn Any + Send + Sync> {
+    Arc::new(error)
+}
+
+impl<K: Hash + Eq, V> Clone for CacheAside<K, V> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<K: Hash + Eq, V> fmt::Debug for CacheAside<K, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let inner = &*self.0;
+        f.debug_struct("CacheAside")
+            .field("name", &inner.report.name)
+            .field("config", &inner.config)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,257 @@
+//! The cache: its doors for who changes something.
+use std::{borrow::Borrow, future::Future, hash::Hash, time::Duration};
+
+use super::{
+    CacheAside, Loaded,
+    backplane::Told,
+    debts::Debt,
+    entry::{Birth, Entry},
+    inner::Inner,
+    remote::Put,
+    stats::count,
+};
+use crate::store::Version;
+
+/// How far an invalidation has come. In this process it holds in any case.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Reached {
+    /// Everywhere: the remote tier and the other processes, where there are any, have been told.
+    Everywhere,
+    /// This process alone: the rest could not be told, or not in time. It is owed; [`run`](CacheAside::run) delivers it. Until then this process goes
+    /// without the remote tier for what is concerned, and others may serve the old value for as long as its times to live last.
+    ThisProcess,
+}
+
+impl<K, V> CacheAside<K, V>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    /// Invalidates the key: no get that starts after this returned gives a value that was read before it, and no load that is under way now
+    /// stores its own.
+    ///
+    /// Call it **after** the source was written; or leave the order to [`update`](Self::update).
+    ///
+    /// # Cancel safety
+    /// Dropped at any point, it holds in this process, and is owed to the others.
+    pub async fn invalidate<Q>(&self, key: &Q) -> Reached
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + Sync + ?Sized,
+    {
+        let inner = &*self.0;
+        count(&inner.report.stats.invalidations);
+        let debt = |row: fn(&K) -> String| Debt::Row(row(&key.to_owned()));
+        self.spread(debt, || _ = inner.invalidate_here(key)).await
+    }
+
+    /// Invalidates everything with this tag.
+    ///
+    /// # Cancel safety
+    /// As [`invalidate`](Self::invalidate).
+    pub async fn invalidate_tag(&self, tag: &str) -> Reached {
+        let inner = &*self.0;
+        count(&inner.report.stats.invalidations);
+        self.spread(|_| Debt::Tag(tag.to_owned()), || inner.tags.invalidate(tag)).await
+    }
+
+    /// Invalidates everything. In the remote tier every row is deleted: as long as it has many, that takes.
+    ///
+    /// # Cancel safety
+    /// As [`invalidate`](Self::invalidate).
+    pub async fn clear(&self) -> Reached {
+        let inner = &*self.0;
+        count(&inner.report.stats.invalidations);
+        self.spread(|_| Debt::All, || inner.clear_here()).await
+    }
+
+    /// Writes the source, then invalidates the key, in this order: the other leaves a gap in which a reader caches the old value.
+    ///
+    /// A write that fails, or is given up, may have been made all the same: the key is invalidated then, too.
+    ///
+    /// # Errors
+    /// The write's.
+    ///
+    /// # Cancel safety
+    /// Dropped while it writes, it leaves the key invalidated in this process, and owes it to the others. The source's write is the user's.
+    pub async fn update<Q, T, E>(&self, key: &Q, write: impl Future<Output = Result<T, E>>) -> Result<T, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + Sync + ?Sized,
+    {
+        let inner = &*self.0;
+        count(&inner.report.stats.invalidations);
+        let debt = |row: fn(&K) -> String| Debt::Row(row(&key.to_owned()));
+        let sure = self.owing(debt, || _ = inner.invalidate_here(key));
+        let written = write.await;
+        sure.deliver().await;
+        written
+    }
+
+    /// Stores a value that the caller knows to be current. It wins over any load that is under way.
+    ///
+    /// After a write to the source prefer [`update`](Self::update): of two writers who put what they wrote, the later put need not be the later
+    /// write.
+    ///
+    /// # Cancel safety
+    /// Dropped, it leaves nothing under the key in this process, and what is in the remote tier is owed to be deleted.
+    pub async fn put<Q>(&self, key: &Q, value: impl Into<Loaded<V>>) -> Reached
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + Sync + ?Sized,
+    {
+        let inner = &*self.0;
+        let Loaded { value, ttl, tags } = value.into();
+        let ttl = ttl.unwrap_or(inner.config.ttl);
+        let born = inner.tags.now();
+        let Some(shared) = &inner.shared else {
+            self.keep(key, 0, self.born(key, value, ttl, &tags, born, None));
+            return Reached::Everywhere;
+        };
+        let epoch = inner.invalidate_here(key);
+        let row = (shared.row)(&key.to_owned());
+        let sure = self.owing(|_| Debt::Row(row.clone()), || _ = inner.invalidate_here(key));
+        let put = match &shared.remote {
+            Some(remote) => remote.put(&inner.report, &row, &value, ttl, &tags).await,
+            None => Put::NotStorable,
+        };
+        let version = match put {
+            Put::Stored(version) => Some(version),
+            Put::NotStorable => None,
+            // Whoever did has told, or will.
+            Put::Overtaken => {
+                sure.done();
+                return Reached::Everywhere;
+            }
+            // Others cannot have it. Here it is the newest.
+            Put::Unknown => {
+                drop(sure);
+                let epoch = shared.epochs.now(key);
+                self.keep(key, epoch, self.born(key, value, ttl, &tags, born, None));
+                return Reached::ThisProcess;
+            }
+        };
+        self.keep(key, epoch, self.born(key, value, ttl, &tags, born, version));
+        let told = match &shared.backplane {
+            Some(backplane) => backplane.tell(&inner.report, &Told::Row(row, version)).await,
+            None => true,
+        };
+        if told {
+            sure.done();
+            Reached::Everywhere
+        } else {
+            Reached::ThisProcess
+        }
+    }
+
+    /// Stores values that are known at start-up, in this process, where it has none: what is put here never takes the place of anything.
+    ///
+    /// It does not replace loading on demand. With a backplane let [`run`](Self::run) subscribe first: a subscription that begins takes all that is there
+    /// for expired.
+    pub fn prime(&self, values: impl IntoIterator<Item = (K, V)>) {
+        let inner = &*self.0;
+        for (key, value) in values {
+            let born = inner.tags.now();
+            let (key, entry) = self.born(&key, value, inner.config.ttl, &[], born, None);
+            // Not while a load is under way, either: it knows better.
+            let left = inner
+                .flights
+                .if_idle(&key, || inner.local.peek(&key).is_none().then(|| inner.local.insert(key.clone(), entry)));
+            if let Some(left) = left.flatten() {
+                inner.clear_away(left);
+            }
+        }
+    }
+
+    /// An entry that was born now.
+    fn born<Q>(
+        &self,
+        key: &Q,
+        value: V,
+        ttl: Duration,
+        tags: &[String],
+        born: u64,
+        version: Option<Version>,
+    ) -> (K, Entry<V>)
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        let (inner, key) = (&*self.0, key.to_owned());
+        let birth = Birth {
+            born,
+            ttl,
+            local: inner.local_ttl(),
+            age: Duration::ZERO,
+            took: Duration::ZERO,
+            version,
+            tags: inner.slots(tags),
+            weight: inner.weight(&key, Some(&value)),
+        };
+        (key, inner.entry(Some(value), birth))
+    }
+
+    /// Stores what was put, unless the key was invalidated since this epoch; cuts off the loads that began meanwhile.
+    fn keep<Q>(&self, key: &Q, epoch: u64, (own, entry): (K, Entry<V>))
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let inner = &*self.0;
+        let left = inner.flights.supersede(key, || {
+            let same = inner.shared.as_ref().is_none_or(|shared| shared.epochs.now(key) == epoch);
+            let lives = entry.fresh_until > entry.loaded && !inner.tags.overtook(entry.born, entry.tags());
+            if same && lives { inner.local.insert(own, entry) } else { inner.local.remove(key) }
+        });
+        inner.clear_away(left);
+    }
+
+    /// Invalidates here and everywhere.
+    async fn spread(&self, debt: impl FnOnce(fn(&K) -> String) -> Debt, here: impl Fn()) -> Reached {
+        here();
+        self.owing(debt, here).deliver().await
+    }
+
+    fn owing<H: Fn()>(&self, debt: impl FnOnce(fn(&K) -> String) -> Debt, here: H) -> Owing<'_, K, V, H> {
+        let inner = &*self.0;
+        let debt = inner.shared.as_ref().map(|shared| debt(shared.row));
+        Owing { inner, debt, here: Some(here) }
+    }
+}
+
+/// An invalidation on its way. Dropped before it has reached everything, it holds in this process, and is owed.
+struct Owing<'a, K: Hash + Eq, V, H: Fn()> {
+    inner: &'a Inner<K, V>,
+    debt: Option<Debt>,
+    /// Does it in this process: what was loaded while it was on its way may be from before it.
+    here: Option<H>,
+}
+
+impl<K: Hash + Eq, V, H: Fn()> Owing<'_, K, V, H> {
+    async fn deliver(mut self) -> Reached {
+        if let Some((shared, debt)) = self.inner.shared.as_ref().zip(self.debt.as_ref())
+            && !shared.spread(&self.inner.report, debt).await
+        {
+            return Reached::ThisProcess;
+        }
+        self.debt = None;
+        Reached::Everywhere
+    }
+
+    /// All is said, and nothing left to be done.
+    fn done(mut self) {
+        self.debt = None;
+        self.here = None;
+    }
+}
+
+impl<K: Hash + Eq, V, H: Fn()> Drop for Owing<'_, K, V, H> {
+    fn drop(&mut self) {
+        if let Some(here) = &self.here {
+            here();
+        }
+        if let Some((shared, debt)) = self.inner.shared.as_ref().zip(self.debt.take()) {
+            shared.owe(&self.inner.report, debt);
+        }
+    }
+}

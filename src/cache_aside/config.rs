@@ -1,0 +1,290 @@
+//! Settings of a cache.
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{ConfigError, human, require, require_share, require_some_time};
+
+/// Settings of a [`CacheAside`](super::CacheAside): plain data, from code or from a document.
+///
+/// ```
+/// use steadfast::cache_aside::{CacheAside, CacheAsideConfig};
+///
+/// let config: CacheAsideConfig = toml::from_str(r#"
+///     capacity = 50000
+///     ttl = "5min"
+///     jitter = "30s"
+///     stale = { max_age = "2h", throttle = "1min" }
+///     soft_timeout = "100ms"
+///     refresh_ahead = 0.9
+/// "#).unwrap();
+/// assert!(CacheAside::<u64, String>::new(config).is_ok());
+///
+/// let refused = CacheAside::<u64, String>::new(CacheAsideConfig::default().capacity(0)).unwrap_err();
+/// assert_eq!(refused.to_string(), "invalid `capacity`: must be at least 1");
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct CacheAsideConfig {
+    /// How much the local tier holds: entries, or weight where a weigher is set. 10,000 by default.
+    pub capacity: u64,
+    /// For how long a value is fresh, after it was loaded or put. 60 s by default. A loader may say otherwise for its value.
+    #[serde(with = "human")]
+    pub ttl: Duration,
+    /// Up to this is added to each time to live at random, so that what was loaded together does not expire together. 6 s by default.
+    #[serde(with = "human")]
+    pub jitter: Duration,
+    /// An entry that nobody asked for so long is expired. None by default. It never lengthens a time to live.
+    #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
+    pub sliding: Option<Duration>,
+    /// For how long the cache remembers that the source has nothing under a key. None by default: it asks again each time.
+    #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
+    pub negative_ttl: Option<Duration>,
+    /// Serving expired values while the source fails. None by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub stale: Option<StaleConfig>,
+    /// After so long a wait for a load an expired value is served, where there is one, and the load goes on in the background. None by
+    /// default; needs `stale`.
+    #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
+    pub soft_timeout: Option<Duration>,
+    /// After so long a load is given up. 30 s by default.
+    #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
+    pub hard_timeout: Option<Duration>,
+    /// A hit after this share of the time to live starts a load in the background, once for each value. None by default.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub refresh_ahead: Option<f64>,
+    /// Early refresh by chance, the likelier the dearer the load was and the nearer the expiry: the `beta` of XFetch. None by default;
+    /// 1 is its authors' choice, more is earlier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub xfetch: Option<f64>,
+    /// What becomes of a load for which nobody waits any more. It is dropped by default.
+    pub unattended: Unattended,
+    /// How the remote tier is used, where one is attached.
+    pub remote: RemoteConfig,
+}
+
+/// For how long, and how, expired values are served while the source fails.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StaleConfig {
+    /// The greatest age at which a value is served, counted from its load.
+    #[serde(with = "human")]
+    pub max_age: Duration,
+    /// How long after a failed load the source is asked again, at the earliest. 10 s by default.
+    #[serde(with = "human", default = "ten_seconds")]
+    pub throttle: Duration,
+}
+
+const fn ten_seconds() -> Duration {
+    Duration::from_secs(10)
+}
+
+/// What becomes of a load for which nobody waits any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum Unattended {
+    /// It is dropped.
+    #[default]
+    Drop,
+    /// It is finished in the background, and its value stored.
+    Finish,
+}
+
+/// How the remote tier is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct RemoteConfig {
+    /// The most time that the remote tier may add to a load, in all. 100 ms by default.
+    #[serde(with = "human")]
+    pub timeout: Duration,
+    /// After a failure a load does without the remote tier for so long. 1 s by default.
+    #[serde(with = "human")]
+    pub rest: Duration,
+    /// For how long the local tier keeps what it took from the remote tier; the remote tier keeps a value for the rest of its time to live. A
+    /// tenth of the time to live by default.
+    #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
+    pub local_ttl: Option<Duration>,
+    /// How long a load waits for that of another process, before it takes over. 1 s by default.
+    #[serde(with = "human")]
+    pub wait: Duration,
+}
+
+impl Default for CacheAsideConfig {
+    fn default() -> Self {
+        Self {
+            capacity: 10_000,
+            ttl: Duration::from_secs(60),
+            jitter: Duration::from_secs(6),
+            sliding: None,
+            negative_ttl: None,
+            stale: None,
+            soft_timeout: None,
+            hard_timeout: Some(Duration::from_secs(30)),
+            refresh_ahead: None,
+            xfetch: None,
+            unattended: Unattended::Drop,
+            remote: RemoteConfig::default(),
+        }
+    }
+}
+
+impl Default for RemoteConfig {
+    fn default() -> Self {
+        Self {
+            timeout: Duration::from_millis(100),
+            rest: Duration::from_secs(1),
+            local_ttl: None,
+            wait: Duration::from_secs(1),
+        }
+    }
+}
+
+impl CacheAsideConfig {
+    /// Sets how much the local tier holds.
+    #[must_use]
+    pub const fn capacity(mut self, capacity: u64) -> Self {
+        self.capacity = capacity;
+        self
+    }
+
+    /// Sets for how long a value is fresh, and what is added to that at random.
+    #[must_use]
+    pub const fn ttl(mut self, ttl: Duration, jitter: Duration) -> Self {
+        self.ttl = ttl;
+        self.jitter = jitter;
+        self
+    }
+
+    /// Expires entries that nobody asked for so long.
+    #[must_use]
+    pub const fn sliding(mut self, idle: Duration) -> Self {
+        self.sliding = Some(idle);
+        self
+    }
+
+    /// Remembers for so long that the source has nothing.
+    #[must_use]
+    pub const fn negative_ttl(mut self, ttl: Duration) -> Self {
+        self.negative_ttl = Some(ttl);
+        self
+    }
+
+    /// Serves expired values while the source fails: to this age, asking it again no more often than `throttle`.
+    #[must_use]
+    pub const fn stale(mut self, max_age: Duration, throttle: Duration) -> Self {
+        self.stale = Some(StaleConfig { max_age, throttle });
+        self
+    }
+
+    /// Serves an expired value, where there is one, after so long a wait for a load.
+    #[must_use]
+    pub const fn soft_timeout(mut self, timeout: Duration) -> Self {
+        self.soft_timeout = Some(timeout);
+        self
+    }
+
+    /// Gives a load up after so long; `None` never does.
+    #[must_use]
+    pub const fn hard_timeout(mut self, timeout: Option<Duration>) -> Self {
+        self.hard_timeout = timeout;
+        self
+    }
+
+    /// Refreshes a value in the background after this share of its time to live.
+    #[must_use]
+    pub const fn refresh_ahead(mut self, share: f64) -> Self {
+        self.refresh_ahead = Some(share);
+        self
+    }
+
+    /// Refreshes early by chance, as XFetch does with this `beta`.
+    #[must_use]
+    pub const fn xfetch(mut self, beta: f64) -> Self {
+        self.xfetch = Some(beta);
+        self
+    }
+
+    /// Sets what becomes of a load for which nobody waits any more.
+    #[must_use]
+    pub const fn unattended(mut self, then: Unattended) -> Self {
+        self.unattended = then;
+        self
+    }
+
+    /// Sets how the remote tier is used.
+    #[must_use]
+    pub const fn remote(mut self, remote: RemoteConfig) -> Self {
+        self.remote = remote;
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        require(self.capacity >= 1, "capacity", "must be at least 1")?;
+        require(self.capacity <= u64::MAX >> 16, "capacity", "must be below 2^48")?;
+        require_some_time(self.ttl, "ttl")?;
+        require(self.jitter <= self.ttl, "jitter", "must be at most `ttl`")?;
+        if let Some(idle) = self.sliding {
+            require_some_time(idle, "sliding")?;
+        }
+        if let Some(ttl) = self.negative_ttl {
+            require_some_time(ttl, "negative_ttl")?;
+        }
+        if let Some(stale) = self.stale {
+            require(stale.max_age > self.ttl, "stale.max_age", "must be longer than `ttl`")?;
+            require_some_time(stale.throttle, "stale.throttle")?;
+        }
+        if let Some(soft) = self.soft_timeout {
+            require(self.stale.is_some(), "soft_timeout", "needs `stale`, or there is nothing to serve")?;
+            require(self.hard_timeout.is_none_or(|hard| soft < hard), "soft_timeout", "must be below `hard_timeout`")?;
+        }
+        if let Some(hard) = self.hard_timeout {
+            require_some_time(hard, "hard_timeout")?;
+        }
+        if let Some(share) = self.refresh_ahead {
+            require_share(share, "refresh_ahead")?;
+            require(share < 1.0, "refresh_ahead", "must be above 0 and below 1")?;
+        }
+        if let Some(beta) = self.xfetch {
+            require(beta > 0.0 && beta.is_finite(), "xfetch", "must be above 0")?;
+        }
+        require_some_time(self.remote.timeout, "remote.timeout")?;
+        require_some_time(self.remote.wait, "remote.wait")?;
+        if let Some(local) = self.remote.local_ttl {
+            require_some_time(local, "remote.local_ttl")?;
+            require(local < self.ttl, "remote.local_ttl", "must be below `ttl`")?;
+        }
+        Ok(())
+    }
+}
+
+impl RemoteConfig {
+    /// Sets the most time that the remote tier may add to a load.
+    #[must_use]
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Sets for how long loads do without the remote tier after a failure.
+    #[must_use]
+    pub const fn rest(mut self, rest: Duration) -> Self {
+        self.rest = rest;
+        self
+    }
+
+    /// Sets for how long the local tier keeps what it took from the remote tier.
+    #[must_use]
+    pub const fn local_ttl(mut self, ttl: Duration) -> Self {
+        self.local_ttl = Some(ttl);
+        self
+    }
+
+    /// Sets how long a load waits for that of another process.
+    #[must_use]
+    pub const fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+}

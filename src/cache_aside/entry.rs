@@ -1,0 +1,207 @@
+//! What the local tier holds for a key, and what it is worth at a moment: a pure machine.
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use super::{CacheAsideConfig, tags::Slot};
+use crate::{
+    backoff::scaled,
+    entropy::Entropy,
+    store::Version,
+    time::{Instant, nanos},
+};
+
+/// A value with its times. Copied on each hit, so it is small; what few need lies behind a pointer.
+#[derive(Clone)]
+pub(super) struct Entry<V> {
+    /// `None`: the source has nothing.
+    pub(super) value: Option<V>,
+    /// Before this a hit needs no second thought. The origin where each does.
+    pub(super) plain_until: Instant,
+    /// The number of the sequence when its load began.
+    pub(super) born: u64,
+    pub(super) fresh_until: Instant,
+    /// Until when it may be served while the source fails.
+    pub(super) stale_until: Instant,
+    /// When it is to be refreshed; never, once that was begun.
+    pub(super) refresh_at: Instant,
+    /// Before this the source is not asked again: a load failed.
+    pub(super) retry_at: Instant,
+    /// How long its load took, for XFetch; zero once a refresh was begun.
+    pub(super) took: Duration,
+    /// The remote tier's version of it.
+    pub(super) version: Option<Version>,
+    /// When it was loaded.
+    pub(super) loaded: Instant,
+    pub(super) weight: u64,
+    pub(super) extra: Option<Arc<Extra>>,
+}
+
+/// What only some entries have.
+pub(super) struct Extra {
+    /// The counters of its tags.
+    pub(super) tags: Box<[Slot]>,
+    /// Where expiry slides: for how long nobody may ask, and when somebody last did. Behind the pointer that all copies share, so
+    /// a hit writes the time in place and can bring back nothing that was removed meanwhile.
+    idle: Option<(Duration, AtomicU64)>,
+}
+
+/// What is known about a value that is to be stored.
+pub(super) struct Birth {
+    pub(super) born: u64,
+    pub(super) ttl: Duration,
+    /// How long the local tier keeps it at most, where a remote tier keeps it longer.
+    pub(super) local: Option<Duration>,
+    /// How old it is already.
+    pub(super) age: Duration,
+    pub(super) took: Duration,
+    pub(super) version: Option<Version>,
+    pub(super) tags: Box<[Slot]>,
+    pub(super) weight: u64,
+}
+
+/// What an entry is worth at a moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Worth {
+    Fresh,
+    /// Fresh, and to be refreshed.
+    Due,
+    /// Expired, but it may be served, and the source is not to be asked yet.
+    Throttled,
+    /// Expired; it may be served if the source fails.
+    Expired,
+    /// Too old for anything.
+    Nothing,
+}
+
+impl<V> Entry<V> {
+    pub(super) fn new(
+        value: Option<V>,
+        birth: Birth,
+        config: &CacheAsideConfig,
+        now: Instant,
+        entropy: &Entropy,
+    ) -> Self {
+        let Birth { born, ttl, local, age, took, version, tags, weight } = birth;
+        let ends = ttl.saturating_sub(age);
+        let ends = local.map_or(ends, |local| local.min(ends));
+        // Jitter is a share of what the whole time to live is jittered by: what lives shorter is spread less.
+        let jitter = if ends < config.ttl { scaled(config.jitter, share(ends, config.ttl)) } else { config.jitter };
+        let fresh_until = now + jittered(ends, jitter, entropy);
+        let stale_until = match config.stale {
+            Some(stale) if value.is_some() => (now + stale.max_age.saturating_sub(age)).max(fresh_until),
+            _ => fresh_until,
+        };
+        let refresh_at = match config.refresh_ahead {
+            Some(share) if value.is_some() => now + scaled(ttl, share).saturating_sub(age),
+            _ => Instant::FAR_FUTURE,
+        };
+        let took = if config.xfetch.is_some() && value.is_some() { took } else { Duration::ZERO };
+        let idle = config.sliding.map(|idle| (idle, AtomicU64::new(now.as_nanos())));
+        let extra = (idle.is_some() || !tags.is_empty()).then(|| Arc::new(Extra { tags, idle }));
+        let retry_at = Instant::from_nanos(0);
+        let mut entry = Self {
+            value,
+            plain_until: retry_at,
+            born,
+            fresh_until,
+            stale_until,
+            refresh_at,
+            retry_at,
+            took,
+            version,
+            loaded: now.saturating_sub(age),
+            weight,
+            extra,
+        };
+        if entry.value.is_some() && entry.extra.is_none() {
+            let chance = config.xfetch.map_or(Duration::ZERO, |beta| xfetch_horizon(entry.took, beta));
+            entry.plain_until = fresh_until.min(refresh_at).min(fresh_until.saturating_sub(chance));
+        }
+        entry
+    }
+
+    /// What it is worth now. `above_floor` is whether no notice of its invalidation can have been missed; invalidated tags are the caller's to
+    /// look at.
+    pub(super) fn worth(&self, now: Instant, above_floor: bool, xfetch: Option<f64>, entropy: &Entropy) -> Worth {
+        if above_floor && now < self.fresh_until && !self.is_idle(now) {
+            let by_chance = xfetch.is_some_and(|beta| {
+                !self.took.is_zero() && xfetch_refreshes(self.took, beta, 1.0 - entropy.unit(), self.fresh_until - now)
+            });
+            return if now >= self.refresh_at || by_chance { Worth::Due } else { Worth::Fresh };
+        }
+        match (now < self.stale_until, now < self.retry_at) {
+            (true, true) => Worth::Throttled,
+            (true, false) => Worth::Expired,
+            (false, _) => Worth::Nothing,
+        }
+    }
+
+    fn is_idle(&self, now: Instant) -> bool {
+        let idle = self.extra.as_ref().and_then(|extra| extra.idle.as_ref());
+        idle.is_some_and(|(limit, asked)| now - Instant::from_nanos(asked.load(Relaxed)) >= *limit)
+    }
+
+    /// Somebody asked for it.
+    pub(super) fn touch(&self, now: Instant) {
+        if let Some((_, asked)) = self.extra.as_ref().and_then(|extra| extra.idle.as_ref()) {
+            asked.fetch_max(now.as_nanos(), Relaxed);
+        }
+    }
+
+    pub(super) fn tags(&self) -> &[Slot] {
+        self.extra.as_ref().map_or(&[], |extra| &extra.tags)
+    }
+
+    /// Whether it is the same one, perhaps marked since.
+    pub(super) fn is_of(&self, other: &Self) -> bool {
+        (self.born, self.fresh_until, self.stale_until) == (other.born, other.fresh_until, other.stale_until)
+    }
+
+    /// A refresh of it was begun: none will be begun again.
+    pub(super) fn refreshing(mut self) -> Self {
+        self.refresh_at = Instant::FAR_FUTURE;
+        self.took = Duration::ZERO;
+        if self.plain_until > Instant::from_nanos(0) {
+            self.plain_until = self.fresh_until;
+        }
+        self
+    }
+
+    /// Whether a refresh could yet be begun.
+    pub(super) fn is_refreshable(&self) -> bool {
+        self.refresh_at < Instant::FAR_FUTURE || !self.took.is_zero()
+    }
+
+    /// A load in its place failed: the source is left alone until then.
+    pub(super) fn throttled(mut self, until: Instant) -> Self {
+        self.retry_at = until;
+        self
+    }
+}
+
+fn share(part: Duration, whole: Duration) -> f64 {
+    part.as_secs_f64() / whole.as_secs_f64()
+}
+
+/// In `[ttl, ttl + jitter]`, evenly.
+pub(super) fn jittered(ttl: Duration, jitter: Duration, entropy: &Entropy) -> Duration {
+    let nanos = nanos(jitter);
+    if nanos == 0 { ttl } else { ttl.saturating_add(Duration::from_nanos(entropy.up_to(nanos))) }
+}
+
+/// Whether a hit is to refresh a value that expires in `left` and took `took` to load; `u` is drawn from `(0, 1]`.
+///
+/// (Vattani, Chierichetti, Lowenstein, "Optimal probabilistic cache stampede prevention", VLDB 2015.)
+pub(super) fn xfetch_refreshes(took: Duration, beta: f64, u: f64, left: Duration) -> bool {
+    -took.as_secs_f64() * beta * u.ln() >= left.as_secs_f64()
+}
+
+/// How long before its expiry a value cannot be refreshed by chance yet: `u` is a multiple of 2^-53, so `-ln u` is 36.8 at most.
+fn xfetch_horizon(took: Duration, beta: f64) -> Duration {
+    scaled(took, beta * 36.8)
+}

@@ -1,0 +1,219 @@
+//! A load: what a flight does, from the look into the remote tier to the entry in the local one.
+use std::{any::Any, future::Future, hash::Hash, sync::Arc, time::Duration};
+
+use super::{
+    CacheAsideEvent as Event, Loaded,
+    entry::Birth,
+    inner::{Inner, Landed, Outcome, What},
+    remote::{Filled, Found, Looked, Purpose},
+    shared::Holding,
+    stats::count,
+};
+use crate::{
+    flight::Ticket,
+    race::{First, race},
+    store::Version,
+    time::Instant,
+};
+
+/// How a loader ends, its error's type forgotten.
+pub(super) type LoaderResult<V> = Result<Option<Loaded<V>>, Arc<dyn Any + Send + Sync>>;
+
+/// What a flight is for.
+#[derive(Clone, Copy)]
+pub(super) enum For {
+    /// Somebody waits for a value.
+    Load,
+    /// A value is to be refreshed while it is valid; this is the remote tier's version of it.
+    Refresh(Option<Version>),
+}
+
+/// One load.
+pub(super) struct Load<K: Hash + Eq, V> {
+    pub(super) inner: Arc<Inner<K, V>>,
+    pub(super) ticket: Ticket<K, Outcome<V>>,
+    /// The number of the sequence before anything was asked.
+    pub(super) born: u64,
+}
+
+/// What is known of a value, beside itself.
+struct Known<'a> {
+    ttl: Duration,
+    tags: &'a [String],
+    loaded: Instant,
+    took: Duration,
+    version: Option<Version>,
+}
+
+impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
+    /// Asks the remote tier, then the source; stores what comes, unless it was overtaken.
+    pub(super) async fn run(self, purpose: For, loader: impl Future<Output = LoaderResult<V>>) -> Outcome<V> {
+        let (inner, key) = (&*self.inner, self.ticket.key());
+        let mut holding = None;
+        if let Some(shared) = &inner.shared {
+            let purpose = match purpose {
+                For::Refresh(version) => Purpose::Refresh(version),
+                // What was loaded here while the remote tier was away is newer than what it held before.
+                For::Load => Purpose::Load { takes: inner.local.peek(key).is_none_or(|entry| entry.version.is_some()) },
+            };
+            let asked = inner.report.now();
+            match shared.look(&inner.report, key, purpose).await {
+                Looked::Found(found) => return self.found(found, asked),
+                Looked::Claimed(claim) => holding = Some(Holding::new(shared, &inner.report, claim)),
+                Looked::Elsewhere | Looked::Nothing => return self.nothing(),
+                Looked::Without => {}
+            }
+        }
+        count(&inner.report.stats.loads);
+        let asked = inner.report.now();
+        let result = match inner.config.hard_timeout {
+            Some(limit) => race(loader, inner.report.clock.sleep_until(asked + limit)).await,
+            None => First::One(loader.await),
+        };
+        let loaded = inner.report.now();
+        let took = loaded - asked;
+        let known = Known { ttl: Duration::ZERO, tags: &[], loaded, took, version: None };
+        match result {
+            First::One(Ok(Some(Loaded { value, ttl, tags }))) => {
+                let known = Known { ttl: ttl.unwrap_or(inner.config.ttl), tags: &tags, ..known };
+                self.fill(holding, Some(value), known).await
+            }
+            First::One(Ok(None)) => {
+                let known = Known { ttl: inner.config.negative_ttl.unwrap_or_default(), ..known };
+                self.fill(holding, None, known).await
+            }
+            First::One(Err(error)) => self.failed(holding, What::Failed(error), took).await,
+            First::Other(()) => self.failed(holding, What::TimedOut, took).await,
+        }
+    }
+
+    /// Looks into the remote tier, and asks no source.
+    pub(super) async fn look_up(self) -> Outcome<V> {
+        let (inner, key) = (&*self.inner, self.ticket.key());
+        let Some(shared) = &inner.shared else { return self.nothing() };
+        let asked = inner.report.now();
+        match shared.look(&inner.report, key, Purpose::LookUp).await {
+            Looked::Found(found) => self.found(found, asked),
+            _ => self.nothing(),
+        }
+    }
+
+    fn found(&self, found: Found<V>, asked: Instant) -> Outcome<V> {
+        let Found { value, tags, ttl, version } = found;
+        let inner = &*self.inner;
+        count(&inner.report.stats.remote_hits);
+        // Seen before, it is as old as it was then; of another process, nobody here knows its age.
+        let before = inner.local.peek(self.ticket.key()).filter(|entry| entry.version == Some(version));
+        let (loaded, took) = before.map_or((asked, Duration::ZERO), |entry| (entry.loaded, entry.took));
+        self.keep(value, Known { ttl, tags: &tags, loaded, took, version: Some(version) })
+    }
+
+    /// Stores what the source gave: in the remote tier first, then here.
+    async fn fill(&self, holding: Option<Holding<'_, K, V>>, value: Option<V>, mut known: Known<'_>) -> Outcome<V> {
+        let inner = &*self.inner;
+        if self.slid(&known) {
+            return self.overtaken(value, known.tags);
+        }
+        if let (Some(remote), Some(holding)) = (self.remote(), holding) {
+            let filled = remote.fill(&inner.report, &holding.claim, value.as_ref(), known.ttl, known.tags).await;
+            holding.over();
+            match filled {
+                Filled::Stored(version) => known.version = Some(version),
+                Filled::Not => {}
+                Filled::Superseded => return self.overtaken(value, known.tags),
+            }
+        }
+        self.keep(value, known)
+    }
+
+    /// Puts it into the local tier, unless it was overtaken; or is not to be kept at all, and then the old one goes, too.
+    fn keep(&self, value: Option<V>, known: Known<'_>) -> Outcome<V> {
+        let (inner, key) = (&*self.inner, self.ticket.key());
+        let now = inner.report.now();
+        let slots = inner.slots(known.tags);
+        let birth = Birth {
+            born: self.born,
+            ttl: known.ttl,
+            local: inner.local_ttl(),
+            age: now - known.loaded,
+            took: known.took,
+            version: known.version,
+            tags: slots.clone(),
+            // What is foreign (clones, the weigher) runs before the lock.
+            weight: inner.weight(key, value.as_ref()),
+        };
+        let mut entry = (!known.ttl.is_zero()).then(|| (key.clone(), inner.entry(value.clone(), birth)));
+        let left = self.ticket.land(|current| {
+            // This is the guard: nothing that began before an invalidation is stored after it.
+            (current && !inner.tags.overtook(self.born, &slots)).then(|| match entry.take() {
+                Some((key, entry)) => inner.local.insert(key, entry),
+                None => inner.local.remove(key),
+            })
+        });
+        match left {
+            Some(left) => inner.clear_away(left),
+            None => self.tell_overtaken(),
+        }
+        self.landed(value.map_or(What::Absent, What::Value), known.tags)
+    }
+
+    /// Nobody asked for as long as it took: what slides has expired in between.
+    fn slid(&self, known: &Known<'_>) -> bool {
+        self.inner.config.sliding.is_some_and(|idle| known.took >= idle)
+    }
+
+    /// Its value is for those who wait, and for nobody else.
+    fn overtaken(&self, value: Option<V>, tags: &[String]) -> Outcome<V> {
+        self.ticket.land(|_| ());
+        self.tell_overtaken();
+        self.landed(value.map_or(What::Absent, What::Value), tags)
+    }
+
+    fn tell_overtaken(&self) {
+        count(&self.inner.report.stats.superseded);
+        self.inner.report.tell(|| Event::Superseded);
+    }
+
+    /// Leaves what is there, and the source alone for a while.
+    async fn failed(&self, holding: Option<Holding<'_, K, V>>, what: What<V>, took: Duration) -> Outcome<V> {
+        let (inner, key) = (&*self.inner, self.ticket.key());
+        if let (Some(remote), Some(holding)) = (self.remote(), holding)
+            && remote.release(&inner.report, &holding.claim).await
+        {
+            holding.over();
+        }
+        let now = inner.report.now();
+        let (mut serves_stale, mut left) = (false, None);
+        // (The first look makes the foreign clones.)
+        let old = inner.retry_at().and_then(|until| Some((until, key.clone(), inner.local.peek(key)?)));
+        self.ticket.land(|current| {
+            // The entry may be another by now: it is looked at again, under the lock.
+            if let Some((until, key, old)) = old
+                && current
+                && inner.local.holds(&key, &old)
+            {
+                serves_stale = now >= old.fresh_until && now < old.stale_until;
+                left = Some(inner.local.mark(key, old.throttled(until)));
+            }
+        });
+        drop(left);
+        count(&inner.report.stats.load_failures);
+        let timed_out = matches!(what, What::TimedOut);
+        inner.report.tell(|| Event::LoadFailed { took, timed_out, serves_stale });
+        self.landed(what, &[])
+    }
+
+    /// Ends without a value.
+    fn nothing(&self) -> Outcome<V> {
+        self.ticket.land(|_| ());
+        self.landed(What::Nothing, &[])
+    }
+
+    fn landed(&self, what: What<V>, tags: &[String]) -> Outcome<V> {
+        Arc::new(Landed { what, born: self.born, tags: self.inner.slots(tags) })
+    }
+
+    fn remote(&self) -> Option<&super::remote::Remote<V>> {
+        self.inner.shared.as_ref()?.remote.as_ref()
+    }
+}

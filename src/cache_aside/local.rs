@@ -1,0 +1,139 @@
+//! The local tier: an eviction library's table, without its idea of time (it has none) and of loads.
+//!
+//! All writes of a key happen under the lock of the key's flights, see [`crate::flight`]: so no fill falls between an invalidation's two
+//! halves. What leaves the table is handed out, to be dropped outside that lock: it is foreign code.
+use std::{borrow::Borrow, hash::Hash, marker::PhantomData};
+
+use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter, sync::Cache};
+
+use super::entry::Entry;
+
+pub(super) struct Local<K, V>(Cache<K, Entry<V>, Weights, DefaultHashBuilder, Leaves<K, V>>);
+
+/// The weight that an entry was stored with.
+#[derive(Clone)]
+struct Weights;
+
+impl<K, V> Weighter<K, Entry<V>> for Weights {
+    fn weight(&self, _: &K, entry: &Entry<V>) -> u64 {
+        entry.weight
+    }
+}
+
+/// Has what is evicted, or replaced, outlive the table's lock.
+struct Leaves<K, V>(PhantomData<fn() -> (K, V)>);
+
+impl<K, V> Clone for Leaves<K, V> {
+    fn clone(&self) -> Self {
+        Self(PhantomData)
+    }
+}
+
+/// What left the table. Drop it outside all locks.
+pub(super) struct Left<K, V> {
+    first: Option<(K, Entry<V>)>,
+    more: Vec<(K, Entry<V>)>,
+    pub(super) evicted: u64,
+}
+
+impl<K, V> Default for Left<K, V> {
+    fn default() -> Self {
+        Self { first: None, more: Vec::new(), evicted: 0 }
+    }
+}
+
+impl<K, V> Left<K, V> {
+    fn add(&mut self, key: K, entry: Entry<V>) {
+        if self.first.is_none() {
+            self.first = Some((key, entry));
+        } else {
+            self.more.push((key, entry));
+        }
+    }
+}
+
+impl<K, V> Lifecycle<K, Entry<V>> for Leaves<K, V> {
+    type RequestState = Left<K, V>;
+
+    fn on_evict(&self, left: &mut Left<K, V>, key: K, entry: Entry<V>) {
+        left.evicted += 1;
+        left.add(key, entry);
+    }
+}
+
+impl<K: Hash + Eq, V: Clone> Local<K, V> {
+    /// An empty table for so much weight, in about so many entries.
+    pub(super) fn new(capacity: u64, entries: usize) -> Self {
+        let mut options = OptionsBuilder::new();
+        options.weight_capacity(capacity).estimated_items_capacity(entries);
+        #[expect(clippy::expect_used, reason = "both of its settings are set")]
+        let options = options.build().expect("both settings are set");
+        Self(Cache::with_options(options, Weights, DefaultHashBuilder::default(), Leaves(PhantomData)))
+    }
+
+    #[inline]
+    pub(super) fn get<Q>(&self, key: &Q) -> Option<Entry<V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.0.get(key)
+    }
+
+    /// Without counting as a use.
+    pub(super) fn peek<Q>(&self, key: &Q) -> Option<Entry<V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.0.peek(key)
+    }
+
+    pub(super) fn insert(&self, key: K, entry: Entry<V>) -> Left<K, V> {
+        let mut left = Left::default();
+        let replaces = self.0.contains_key(&key);
+        self.0.insert_with_lifecycle(key, entry, &mut left);
+        left.evicted = left.evicted.saturating_sub(u64::from(replaces));
+        left
+    }
+
+    pub(super) fn remove<Q>(&self, key: &Q) -> Left<K, V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        let mut left = Left::default();
+        if let Some((key, entry)) = self.0.remove(key) {
+            left.add(key, entry);
+        }
+        left
+    }
+
+    /// Whether this very entry is there, perhaps marked since.
+    pub(super) fn holds<Q>(&self, key: &Q, entry: &Entry<V>) -> bool
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.0.peek(key).is_some_and(|found| found.is_of(entry))
+    }
+
+    /// Puts a changed copy in the entry's place, without counting as a use.
+    pub(super) fn mark(&self, key: K, entry: Entry<V>) -> Left<K, V> {
+        let mut left = Left::default();
+        if let Err((key, entry)) = self.0.replace_with_lifecycle(key, entry, true, &mut left) {
+            left.add(key, entry);
+        }
+        left.evicted = left.evicted.saturating_sub(1);
+        left
+    }
+
+    pub(super) fn clear(&self) {
+        // Collected first, so that what is foreign is dropped outside the table's locks.
+        drop(self.0.drain().collect::<Vec<_>>());
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+}

@@ -1,0 +1,49 @@
+//! The time, the counters and the events: what all parts of a cache ask and tell.
+use std::time::Duration;
+
+use super::{CacheAsideEvent as Event, RemoteCall, stats::Stats, stats::count};
+use crate::{
+    config::Name,
+    observe::Events,
+    port::PortErrorKind,
+    time::{Clock, Instant, Sleep},
+};
+
+pub(super) struct Report {
+    pub(super) clock: Clock,
+    pub(super) stats: Stats,
+    pub(super) events: Events<Event>,
+    pub(super) name: Option<Name>,
+}
+
+impl Report {
+    #[inline]
+    pub(super) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    pub(super) fn sleep(&self, d: Duration) -> Sleep {
+        self.clock.sleep(d)
+    }
+
+    pub(super) fn tell(&self, event: impl FnOnce() -> Event) {
+        if self.events.wanted() {
+            self.events.send(self.name.as_ref(), self.now(), event);
+        }
+    }
+
+    pub(super) fn remote_failed(&self, call: RemoteCall, kind: Option<PortErrorKind>) {
+        count(&self.stats.faults);
+        self.tell(|| Event::RemoteFailed { call, kind });
+    }
+
+    pub(super) fn undecodable(&self) {
+        count(&self.stats.faults);
+        self.tell(|| Event::Undecodable);
+    }
+
+    pub(super) fn not_storable(&self) {
+        count(&self.stats.faults);
+        self.tell(|| Event::NotStorable);
+    }
+}

@@ -1,0 +1,477 @@
+//! Cache-aside: loads, times, errors, tags. The stale-set guard has a file of its own.
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::atomic::Ordering::SeqCst,
+    time::Duration,
+};
+
+use futures::future::join_all;
+use steadfast::{
+    cache_aside::{CacheAside, CacheAsideConfig, CacheAsideEvent, LoadError, Loaded, RemoteConfig, Unattended},
+    entropy::Entropy,
+};
+
+use crate::cache_world::{Cache, Error, MIN, MS, S, World, plain};
+
+#[test]
+fn cache_1_a_thousand_gets_of_a_missing_key_load_once() {
+    let world = World::new();
+    let cache = world.cache(plain());
+    world.source.takes(S(1));
+    let gets = (0..1000).map(|_| cache.get_or_load(&1, || world.source.load()));
+    let values = world.run(join_all(gets));
+    assert!(values.iter().all(|value| matches!(value, Ok(1))));
+    assert_eq!(world.source.loads(), 1);
+    let stats = cache.stats();
+    assert_eq!((stats.misses, stats.loads, stats.hits, stats.entries), (1000, 1, 0, 1));
+    assert_eq!(world.get(&cache, 1).unwrap(), 1);
+    assert_eq!((cache.stats().hits, world.source.loads()), (1, 1));
+}
+
+#[test]
+fn cache_2_a_load_goes_on_while_others_wait_when_its_caller_is_dropped() {
+    let world = World::new();
+    let cache = world.cache(plain());
+    world.source.takes(S(1));
+    let mut first = Box::pin(cache.get_or_load(&1, || world.source.load()));
+    assert!(world.begin(&mut first).is_pending());
+    let mut second = Box::pin(cache.get_or_load(&1, || world.source.load()));
+    assert!(world.begin(&mut second).is_pending());
+    drop(first);
+    assert_eq!(world.run(second).unwrap(), 1);
+    assert_eq!(world.source.loads(), 1);
+}
+
+#[test]
+fn cache_2_with_nobody_waiting_a_load_is_dropped_or_finished_as_configured() {
+    for (then, loads_in_all) in [(Unattended::Drop, 2), (Unattended::Finish, 1)] {
+        let world = World::new();
+        let cache = world.cache(plain().unattended(then));
+        world.source.takes(S(1));
+        let mut only = Box::pin(cache.get_or_load(&1, || world.source.load()));
+        assert!(world.begin(&mut only).is_pending());
+        drop(only);
+        world.pass(S(2));
+        assert_eq!(world.get(&cache, 1).unwrap(), 1);
+        assert_eq!(world.source.loads(), loads_in_all, "{then:?}");
+        assert_eq!(world.background.len(), 0);
+    }
+}
+
+#[test]
+fn cache_2_a_loader_that_panics_neither_poisons_nor_deadlocks_the_key() {
+    let world = World::new();
+    let cache = world.cache(plain());
+    // In the closure, in the future, and in the hands of another.
+    let panics = || cache.get_or_load(&1, || -> std::future::Ready<Result<u64, Error>> { panic!("on purpose") });
+    assert!(catch_unwind(AssertUnwindSafe(|| world.run(panics()))).is_err());
+    let later = |cache: &Cache| {
+        let (cache, clock) = (cache.clone(), world.clock.clone());
+        async move {
+            let load = || async move {
+                clock.sleep(S(1)).await;
+                if true {
+                    panic!("on purpose");
+                }
+                Ok::<u64, Error>(0)
+            };
+            cache.get_or_load(&1, load).await
+        }
+    };
+    assert!(catch_unwind(AssertUnwindSafe(|| world.run(later(&cache)))).is_err());
+    let mut first = Box::pin(later(&cache));
+    assert!(world.begin(&mut first).is_pending());
+    let mut second = Box::pin(cache.get_or_load(&1, || world.source.load()));
+    assert!(world.begin(&mut second).is_pending());
+    world.hand.advance(S(1));
+    assert!(catch_unwind(AssertUnwindSafe(|| world.begin(&mut first))).is_err());
+    assert_eq!(world.run(second).unwrap(), 1, "who waited loads by itself");
+    assert_eq!(world.get(&cache, 1).unwrap(), 1);
+    assert_eq!(world.source.loads(), 1);
+}
+
+#[test]
+fn cache_4_stale_on_error_for_so_long_asking_no_more_often_than_the_throttle() {
+    let world = World::new();
+    let cache = world.cache(plain().ttl(MIN(5), Duration::ZERO).stale(MIN(120), MIN(1)));
+    let mut events = cache.events();
+    assert_eq!(world.get(&cache, 1).unwrap(), 1);
+    world.source.fails.store(true, SeqCst);
+    world.pass(MIN(6));
+    assert_eq!(world.get(&cache, 1).unwrap(), 1);
+    assert_eq!(world.source.loads(), 2);
+    let event = events.try_recv().unwrap().unwrap();
+    assert!(matches!(event.what, CacheAsideEvent::LoadFailed { serves_stale: true, timed_out: false, .. }));
+    world.pass(S(59));
+    assert_eq!(world.get(&cache, 1).unwrap(), 1);
+    assert_eq!(world.source.loads(), 2, "not again before 7 min");
+    world.pass(S(1));
+    assert_eq!(world.get(&cache, 1).unwrap(), 1);
+    assert_eq!(world.source.loads(), 3);
+    world.pass(MIN(112));
+    assert_eq!(world.get(&cache, 1).unwrap(), 1, "at 1 h 59 min");
+    world.pass(MIN(1));
+    let error = world.get(&cache, 1).unwrap_err();
+    assert_eq!(error.failed(), Some(&"down"), "at 2 h");
+    assert_eq!(error.to_string(), "down");
+    // And when the source is back, so is its value.
+    world.source.fails.store(false, SeqCst);
+    world.source.set(2);
+    assert_eq!(world.get(&cache, 1).unwrap(), 2);
+    assert_eq!(cache.stats().stale_hits, 4);
+}
+
+#[test]
+fn cache_5_a_soft_time_out_serves_what_is_stale_and_the_load_goes_on_once() {
+    let world = World::new();
+    let config = plain().ttl(MIN(5), Duration::ZERO).stale(MIN(120), S(30)).soft_timeout(MS(100));
+    let cache = world.cache(config.hard_timeout(Some(S(10))));
+    // Without a stale value it does not apply.
+    world.source.takes(S(2));
+    assert_eq!(world.get(&cache, 1).unwrap(), 1);
+    assert_eq!(world.source.loads(), 1);
+    world.pass(MIN(6));
+    world.source.set(2);
+    let start = world.hand.now();
+    assert_eq!(world.get(&cache, 1).unwrap(), 1);
+    assert_eq!(world.hand.now() - start, MS(100));
+    // Nobody else waits for it, or begins it again.
+    assert_eq!(world.get(&cache, 1).unwrap(), 1);
+    assert_eq!(world.hand.now() - start, MS(100));
+    world.pass(S(2));
+    assert_eq!(world.get(&cache, 1).unwrap(), 2, "the load's value serves the next get");
+    assert_eq!((world.source.loads(), world.background.len()), (2, 0));
+}
+
+#[test]
+fn cache_5_a_hard_time_out_applies_always() {
+    let world = World::new();
+    let config = plain().ttl(MIN(5), Duration::ZERO).stale(MIN(120), S(30));
+    let cache = world.cache(config.hard_timeout(Some(S(10))));
+    world.source.takes(S(60));
+    let start = world.hand.now();
+    let error = world.get(&cache, 1).unwrap_err();
+    assert!(matches!(error, LoadError::TimedOut { after } if after == S(10)), "{error}");
+    assert_eq!(world.hand.now() - start, S(10));
+    assert_eq!(error.to_string(), "the load took longer than 10s");
+    // With a stale value that is served in its place.
+    world.source.takes(S(1));
+    assert_eq!(world.get(&cache, 1).unwrap(), 1);
+    world.pass(MIN(6));
+    world.source.takes(S(60));
+    assert_eq!(world.get(&cache, 1).unwrap(), 1);
+    assert_eq!(cache.stats().load_failures, 2);
+}
+
+#[test]
+fn cache_6_refresh_ahead_fires_once_a_stored_generation_and_nobody_waits() {
+    let world = World::new();
+    let cache = world.cache(plain().ttl(MIN(10), Duration::ZERO).refresh_ahead(0.9));
+    assert_eq!(world.get(&cache, 1).unwrap(), 1);
+    world.source.set(2);
+    world.source.takes(S(5));
+    world.pass(S(8 * 60 + 59));
+    assert_eq!(world.get(&cache, 1).unwrap(), 1);
+    assert_eq!((world.source.loads(), world.background.len()), (1, 0), "at 8:59");
+    world.pass(S(2));
+    let start = world.hand.now();
+    let gets = (0..100).map(|_| cache.get_or_load(&1, || world.source.load()));
+    assert!(world.run(join_all(gets)).iter().all(|value| matches!(value, Ok(1))));
+    assert_eq!(world.hand.now(), start, "all were served at once");
+    world.pass(S(5));
+    assert_eq!((world.source.loads(), world.background.len()), (2, 0));
+    assert_eq!(world.get(&cache, 1).unwrap(), 2);
+    // Its failure leaves the valid value, and is not repeated for this generation.
+    world.pass(S(9 * 60 + 1));
+    world.source.fails.store(true, SeqCst);
+    for _ in 0..3 {
+        assert_eq!(world.get(&cache, 1).unwrap(), 2);
+        world.pass(S(6));
+    }
+    assert_eq!(world.source.loads(), 3);
+    assert_eq!(cache.stats().load_failures, 1);
+}
+
+#[test]
+fn cache_7_a_refresh_that_races_a_put_loses() {
+    let world = World::new();
+    let cache = world.cache(plain().ttl(MIN(10), Duration::ZERO).refresh_ahead(0.9));
+    assert_eq!(world.get(&cache, 1).unwrap(), 1);
+    world.source.takes(S(5));
+    world.pass(S(9 * 60 + 1));
+    assert_eq!(world.get(&cache, 1).unwrap(), 1);
+    world.pass(S(1));
+    assert_eq!(world.background.len(), 1, "the refresh is under way");
+    world.run(cache.put(&1, 42));
+    world.pass(S(10));
+    assert_eq!((world.source.loads(), world.background.len()), (2, 0));
+    assert_eq!(world.get(&cache, 1).unwrap(), 42);
+    assert_eq!(cache.stats().superseded, 1);
+}
+
+/// The rate of early refreshes at a get is `exp(-t / (beta * delta))`: Vattani, Chierichetti, Lowenstein, 2015.
+#[test]
+fn cache_8_xfetch_refreshes_at_the_rate_of_the_paper() {
+    let world = World::new();
+    for (left, rate) in [(0.1, 0.9048), (0.5, 0.6065), (1.0, 0.3679), (2.0, 0.1353)] {
+        // What it took to load: 1 s; beta 2: so beta * delta is 2 s.
+        let cache = world
+            .builder(plain().capacity(100_000).ttl(S(60), Duration::ZERO).xfetch(2.0))
+            .entropy(&Entropy::from_seed(9));
+        let cache = cache.build().unwrap();
+        world.source.takes(S(1));
+        let keys = 20_000;
+        let load = async |key: u32| cache.get_or_load(&key, || world.source.load()).await.unwrap();
+        world.run(join_all((0..keys).map(load)));
+        world.pass(S(60) - Duration::from_secs_f64(left * 2.0));
+        let before = world.source.loads();
+        for key in 0..keys {
+            assert_eq!(world.get(&cache, key).unwrap(), 1);
+        }
+        world.turn();
+        let fired = world.source.loads() - before;
+        let measured = fired as f64 / f64::from(keys);
+        assert!((measured - rate).abs() < 0.012, "{measured} at {left}, not {rate}");
+        world.pass(S(100));
+    }
+}
+
+#[test]
+fn cache_9_jitter_spreads_expiries_evenly_and_never_below_the_time_to_live() {
+    let world = World::new();
+    let cache = world.cache(plain().capacity(20_000).ttl(S(100), S(50)));
+    for key in 0..10_000 {
+        world.run(cache.put(&key, 1));
+    }
+    let fresh = || (0..10_000).filter(|key| world.run(cache.get(key)).is_some()).count();
+    world.pass(S(100) - Duration::from_nanos(1));
+    assert_eq!(fresh(), 10_000, "none below");
+    let mut left = vec![];
+    for _ in 0..10 {
+        world.pass(S(5));
+        left.push(fresh());
+    }
+    for (i, left) in left.iter().enumerate() {
+        let expected = 10_000 - 1000 * (i + 1);
+        // Five standard deviations of a binomial with p = 1/2.
+        assert!(left.abs_diff(expected) < 250, "{left} of {expected} after {} s", 100 + 5 * (i + 1));
+    }
+    world.pass(Duration::from_nanos(1));
+    assert_eq!(fresh(), 0, "none above");
+}
+
+#[test]
+fn cache_15_a_bad_configuration_is_refused_by_name() {
+    let default = CacheAsideConfig::default;
+    let remote = RemoteConfig::default;
+    let bad: Vec<(CacheAsideConfig, &str)> = vec![
+        (default().capacity(0), "capacity"),
+        (default().ttl(Duration::ZERO, Duration::ZERO), "ttl"),
+        (default().ttl(S(10), S(11)), "jitter"),
+        (default().refresh_ahead(0.0), "refresh_ahead"),
+        (default().refresh_ahead(1.0), "refresh_ahead"),
+        (default().refresh_ahead(-0.5), "refresh_ahead"),
+        (default().refresh_ahead(f64::NAN), "refresh_ahead"),
+        (default().xfetch(0.0), "xfetch"),
+        (default().xfetch(f64::INFINITY), "xfetch"),
+        (default().sliding(Duration::ZERO), "sliding"),
+        (default().negative_ttl(Duration::ZERO), "negative_ttl"),
+        (default().stale(S(60), S(1)), "stale.max_age"),
+        (default().stale(S(600), Duration::ZERO), "stale.throttle"),
+        (default().soft_timeout(MS(1)), "soft_timeout"),
+        (default().stale(S(600), S(1)).soft_timeout(S(30)), "soft_timeout"),
+        (default().hard_timeout(Some(Duration::ZERO)), "hard_timeout"),
+        (default().remote(remote().timeout(Duration::ZERO)), "remote.timeout"),
+        (default().remote(remote().wait(Duration::ZERO)), "remote.wait"),
+        (default().remote(remote().local_ttl(S(60))), "remote.local_ttl"),
+    ];
+    for (config, field) in bad {
+        let error = CacheAside::<u32, u64>::new(config).unwrap_err();
+        assert_eq!(error.field(), field, "{error}");
+    }
+    let world = World::new();
+    let nameless = world.builder(plain()).backplane(world.notifier.clone()).build().unwrap_err();
+    assert_eq!(nameless.to_string(), "invalid `name`: must be given where processes share a cache");
+}
+
+#[test]
+fn an_absent_value_is_cached_only_if_asked_for() {
+    for (config, loads) in [(plain(), 2), (plain().negative_ttl(S(10)), 1)] {
+        let world = World::new();
+        let cache = world.cache(config);
+        let nothing = || {
+            let load = world.source.load();
+            async move { load.await.map(|_| None::<u64>) }
+        };
+        for _ in 0..2 {
+            assert_eq!(world.run(cache.get_or_load_optional(&1, nothing)).unwrap(), None);
+        }
+        assert_eq!(world.source.loads(), loads);
+        // Who needs a value asks the source.
+        assert_eq!(world.get(&cache, 1).unwrap(), 1);
+        assert_eq!(world.run(cache.get_or_load_optional(&1, nothing)).unwrap(), Some(1));
+        world.run(cache.invalidate(&1));
+        assert_eq!(world.run(cache.get_or_load_optional(&1, nothing)).unwrap(), None);
+        assert_eq!(world.run(cache.get(&1)), None);
+        world.pass(S(11));
+        let before = world.source.loads();
+        assert_eq!(world.run(cache.get_or_load_optional(&1, nothing)).unwrap(), None);
+        assert_eq!(world.source.loads(), before + 1, "after its own time to live");
+    }
+}
+
+#[test]
+fn an_error_is_never_a_value_and_all_who_waited_get_it() {
+    let world = World::new();
+    let cache = world.cache(plain());
+    world.source.takes(S(1));
+    world.source.fails.store(true, SeqCst);
+    let gets = (0..10).map(|_| cache.get_or_load(&1, || world.source.load()));
+    let errors = world.run(join_all(gets));
+    assert!(errors.iter().all(|error| error.as_ref().unwrap_err().failed() == Some(&"down")));
+    assert_eq!(world.source.loads(), 1);
+    world.source.fails.store(false, SeqCst);
+    assert_eq!(world.get(&cache, 1).unwrap(), 1);
+    assert_eq!(world.source.loads(), 2);
+}
+
+#[test]
+fn callers_with_errors_of_other_types_ask_by_themselves() {
+    let world = World::new();
+    let cache = world.cache(plain());
+    world.source.takes(S(1));
+    world.source.fails.store(true, SeqCst);
+    let mut first = Box::pin(cache.get_or_load(&1, || world.source.load()));
+    assert!(world.begin(&mut first).is_pending());
+    let other = || async { Err::<u64, u8>(7) };
+    let mut second = Box::pin(cache.get_or_load(&1, other));
+    assert!(world.begin(&mut second).is_pending());
+    world.hand.advance(S(1));
+    assert_eq!(world.run(first).unwrap_err().failed(), Some(&"down"));
+    assert_eq!(world.run(second).unwrap_err().failed(), Some(&7));
+}
+
+#[test]
+fn a_loader_decides_its_own_time_to_live_and_tags() {
+    let world = World::new();
+    let cache = world.cache(plain());
+    let short = || async { Ok::<_, Error>(Loaded::new(5).ttl(S(1)).tag("blue")) };
+    assert_eq!(world.run(cache.get_or_load(&1, short)).unwrap(), 5);
+    assert_eq!(world.run(cache.get(&1)), Some(5));
+    world.pass(S(1));
+    assert_eq!(world.run(cache.get(&1)), None);
+    assert_eq!(world.run(cache.get_or_load(&1, short)).unwrap(), 5);
+    world.run(cache.invalidate_tag("red"));
+    assert_eq!(world.run(cache.get(&1)), Some(5));
+    world.run(cache.invalidate_tag("blue"));
+    assert_eq!(world.run(cache.get(&1)), None);
+    // Zero: for who waits, and not stored.
+    let none = || async { Ok::<_, Error>(Loaded::new(6).ttl(Duration::ZERO)) };
+    assert_eq!(world.run(cache.get_or_load(&1, none)).unwrap(), 6);
+    assert_eq!((world.run(cache.get(&1)), cache.stats().entries), (None, 0));
+    world.run(cache.put(&1, Loaded::new(6).ttl(Duration::ZERO)));
+    assert_eq!(world.run(cache.get(&1)), None);
+    world.run(cache.put(&1, Loaded::new(8).tag("blue")));
+    assert_eq!(world.run(cache.get(&1)), Some(8));
+    world.run(cache.invalidate_tag("blue"));
+    assert_eq!(world.run(cache.get(&1)), None);
+}
+
+#[test]
+fn what_nobody_asks_for_slides_out() {
+    let world = World::new();
+    let cache = world.cache(plain().ttl(S(100), Duration::ZERO).sliding(S(10)));
+    assert_eq!(world.get(&cache, 1).unwrap(), 1);
+    for _ in 0..9 {
+        world.pass(S(9));
+        assert_eq!(world.run(cache.get(&1)), Some(1));
+    }
+    world.pass(S(10));
+    assert_eq!(world.run(cache.get(&1)), None);
+    // It never lengthens the time to live.
+    assert_eq!(world.get(&cache, 1).unwrap(), 1);
+    for _ in 0..20 {
+        world.pass(S(5));
+        let _ = world.run(cache.get(&1));
+    }
+    assert_eq!(world.run(cache.get(&1)), None);
+}
+
+#[test]
+fn update_writes_first_and_invalidates_then_also_where_the_write_fails_or_is_dropped() {
+    let world = World::new();
+    let cache = world.cache(plain());
+    assert_eq!(world.get(&cache, 1).unwrap(), 1);
+    let (source, seen) = (&world.source, cache.clone());
+    let write = async {
+        assert_eq!(seen.get(&1).await, Some(1), "not before the write");
+        source.set(2);
+        Ok::<_, Error>("written")
+    };
+    assert_eq!(world.run(cache.update(&1, write)), Ok("written"));
+    assert_eq!(world.get(&cache, 1).unwrap(), 2);
+    let fails = async {
+        source.set(3);
+        Err::<(), _>("no answer")
+    };
+    assert_eq!(world.run(cache.update(&1, fails)), Err("no answer"));
+    assert_eq!(world.get(&cache, 1).unwrap(), 3);
+    let mut stuck = Box::pin(cache.update(&1, async {
+        source.set(4);
+        std::future::pending::<Result<(), Error>>().await
+    }));
+    assert!(world.begin(&mut stuck).is_pending());
+    assert_eq!(world.get(&cache, 1).unwrap(), 3, "it has not returned");
+    drop(stuck);
+    assert_eq!(world.get(&cache, 1).unwrap(), 4);
+}
+
+#[test]
+fn priming_takes_the_place_of_nothing() {
+    let world = World::new();
+    let cache = world.cache(plain());
+    world.run(cache.put(&1, 10));
+    world.source.takes(S(1));
+    let mut load = Box::pin(cache.get_or_load(&2, || world.source.load()));
+    assert!(world.begin(&mut load).is_pending());
+    cache.prime([(1, 0), (2, 0), (3, 30)]);
+    assert_eq!(world.run(load).unwrap(), 1);
+    let got = [1, 2, 3].map(|key| world.run(cache.get(&key)));
+    assert_eq!(got, [Some(10), Some(1), Some(30)]);
+    assert_eq!(world.source.loads(), 1);
+}
+
+#[test]
+fn capacity_is_by_weight_where_a_weigher_is_set() {
+    let world = World::new();
+    let cache = world.builder(plain().capacity(1000)).weigher(|_, value| *value).build().unwrap();
+    for key in 0..1000 {
+        world.run(cache.put(&key, 100));
+    }
+    let stats = cache.stats();
+    assert!(stats.entries <= 10 && stats.entries > 0, "{stats:?}");
+    assert_eq!(stats.entries + stats.evictions, 1000);
+    let cache = world.cache(plain().capacity(100));
+    for key in 0..1000 {
+        world.run(cache.put(&key, 100));
+        world.run(cache.put(&key, 101));
+    }
+    let stats = cache.stats();
+    assert_eq!(stats.entries + stats.evictions, 1000, "what is replaced is not evicted");
+}
+
+#[test]
+fn a_get_can_be_spawned_and_the_default_spawner_is_the_runtime() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let cache: CacheAside<String, u64> = CacheAside::new(plain()).unwrap();
+        let gets = (0..100).map(|_| {
+            let cache = cache.clone();
+            tokio::spawn(async move {
+                cache.get_or_load("k", || async { Ok::<_, Error>(tokio::task::yield_now().await).map(|()| 7) }).await
+            })
+        });
+        assert!(join_all(gets).await.into_iter().all(|got| got.unwrap().unwrap() == 7));
+        assert_eq!(cache.stats().loads, 1);
+    });
+}

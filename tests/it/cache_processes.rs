@@ -1,0 +1,408 @@
+//! Cache-aside with a remote tier and a backplane: processes that share.
+use std::{sync::Arc, sync::atomic::Ordering::SeqCst, time::Duration};
+
+use futures::future::join_all;
+use steadfast::{
+    cache_aside::{CacheAsideConfig, CacheAsideEvent, Loaded, Reached, RemoteCall, RemoteConfig},
+    entropy::Entropy,
+    notify::{InMemoryNotifier, Notifier},
+    store::{Key, Store, StoreExt},
+    testing::{
+        drop_at_every_await,
+        faults::{FaultClient, FaultConfig, FaultNetwork},
+    },
+};
+
+use crate::cache_world::{Cache, Error, MIN, MS, S, World, codec, plain};
+
+fn shared() -> CacheAsideConfig {
+    plain().ttl(MIN(10), Duration::ZERO).remote(RemoteConfig::default().local_ttl(MIN(1)))
+}
+
+fn client(world: &World) -> FaultClient {
+    FaultNetwork::new(FaultConfig::default(), 1, &world.clock).unwrap().client("a")
+}
+
+#[test]
+fn cache_1_one_load_a_key_across_processes() {
+    let world = World::new();
+    let caches: Vec<Cache> = (0..3).map(|i| world.process(shared(), i)).collect();
+    world.source.takes(MS(300));
+    let gets = (0..300).map(|i| caches[i % 3].get_or_load(&1, || world.source.load()));
+    let values = world.run(join_all(gets));
+    assert!(values.iter().all(|value| matches!(value, Ok(1))));
+    assert_eq!(world.source.loads(), 1);
+    assert_eq!(caches.iter().map(|cache| cache.stats().remote_hits).sum::<u64>(), 2);
+}
+
+#[test]
+fn a_load_of_another_process_is_waited_for_so_long_and_no_longer() {
+    let world = World::new();
+    let caches: Vec<Cache> = (0..2).map(|i| world.process(shared(), i)).collect();
+    world.source.takes(S(20));
+    let mut first = Box::pin(caches[0].get_or_load(&1, || world.source.load()));
+    assert!(world.begin(&mut first).is_pending());
+    world.source.takes(Duration::ZERO);
+    world.source.set(2);
+    let start = world.hand.now();
+    assert_eq!(world.get(&caches[1], 1).unwrap(), 2);
+    let waited = world.hand.now() - start;
+    assert!(waited >= S(1) && waited < MS(1100), "{waited:?}");
+    assert_eq!(world.run(first).unwrap(), 1, "and it is not disturbed");
+    // A process that dies leaves a claim, which ends by itself.
+    world.source.takes(S(20));
+    let mut dies = Box::pin(caches[0].get_or_load(&7, || world.source.load()));
+    assert!(world.begin(&mut dies).is_pending());
+    std::mem::forget(dies);
+    world.source.takes(Duration::ZERO);
+    world.pass(S(31));
+    let start = world.hand.now();
+    assert_eq!(world.get(&caches[1], 7).unwrap(), 2);
+    assert_eq!(world.hand.now(), start, "nobody's claim is waited for");
+}
+
+#[test]
+fn a_dropped_load_gives_its_claim_back() {
+    let world = World::new();
+    let caches: Vec<Cache> = (0..2).map(|i| world.process(shared(), i)).collect();
+    world.source.takes(S(20));
+    let mut first = Box::pin(caches[0].get_or_load(&1, || world.source.load()));
+    assert!(world.begin(&mut first).is_pending());
+    drop(first);
+    world.turn();
+    world.source.takes(Duration::ZERO);
+    let start = world.hand.now();
+    assert_eq!(world.get(&caches[1], 1).unwrap(), 1);
+    assert_eq!(world.hand.now(), start);
+    // Its own process does not wait for it in any case.
+    let mut again = Box::pin(caches[0].get_or_load(&2, || std::future::pending::<Result<u64, Error>>()));
+    assert!(world.begin(&mut again).is_pending());
+    drop(again);
+    assert_eq!(world.get(&caches[0], 2).unwrap(), 1);
+    assert_eq!(world.hand.now(), start);
+}
+
+#[test]
+fn an_update_is_seen_by_the_other_process_once_it_has_heard() {
+    let world = World::new();
+    let (a, b) = (world.process(shared(), 1), world.process(shared(), 2));
+    assert_eq!((world.get(&a, 1).unwrap(), world.get(&b, 1).unwrap(), world.source.loads()), (1, 1, 1));
+    let source = &world.source;
+    let written = world.run(a.update(&1, async {
+        source.set(2);
+        Ok::<_, Error>(())
+    }));
+    assert_eq!(written, Ok(()));
+    world.turn();
+    assert_eq!((world.get(&b, 1).unwrap(), world.get(&a, 1).unwrap(), world.source.loads()), (2, 2, 2));
+    // What is put is there without a load.
+    assert_eq!(world.run(a.put(&1, 3)), Reached::Everywhere);
+    world.turn();
+    assert_eq!((world.get(&b, 1).unwrap(), world.get(&a, 1).unwrap(), world.source.loads()), (3, 3, 2));
+}
+
+#[test]
+fn without_a_backplane_the_local_time_to_live_is_the_bound() {
+    let world = World::new();
+    let alone = |seed| {
+        let builder = world.builder(shared()).named("numbers").entropy(&Entropy::from_seed(seed));
+        builder.remote(world.store.clone(), codec()).build().unwrap()
+    };
+    let (a, b): (Cache, Cache) = (alone(1), alone(2));
+    assert_eq!((world.get(&a, 1).unwrap(), world.get(&b, 1).unwrap()), (1, 1));
+    world.source.set(2);
+    assert_eq!(world.run(a.invalidate(&1)), Reached::Everywhere);
+    world.pass(MIN(1) - MS(1));
+    assert_eq!(world.get(&b, 1).unwrap(), 1);
+    world.pass(MS(1));
+    assert_eq!(world.get(&b, 1).unwrap(), 2);
+}
+
+#[test]
+fn cache_10_with_the_remote_tier_down_nobody_waits_for_it_again_and_again() {
+    let world = World::new();
+    let client = client(&world);
+    let config = shared().remote(RemoteConfig::default().local_ttl(MIN(1)).timeout(MS(50)).rest(S(5)));
+    let cache = world.process_on(client.store(world.store.clone()), config, 1);
+    let mut events = cache.events();
+    client.cut();
+    let start = world.hand.now();
+    for key in 0..100 {
+        assert_eq!(world.get(&cache, key).unwrap(), 1);
+    }
+    assert!(world.hand.now() - start <= MS(50), "{:?}", world.hand.now() - start);
+    assert_eq!(cache.stats().faults, 1);
+    let event = events.try_recv().unwrap().unwrap().what;
+    assert!(matches!(event, CacheAsideEvent::RemoteFailed { call: RemoteCall::Look, .. }), "{event:?}");
+    // The local tier serves as ever.
+    for key in 0..100 {
+        assert_eq!(world.get(&cache, key).unwrap(), 1);
+    }
+    assert_eq!(world.source.loads(), 100);
+}
+
+#[test]
+fn cache_10_when_the_remote_tier_comes_back_nothing_older_overwrites_something_newer() {
+    let world = World::new();
+    let client = client(&world);
+    let (a, b) = (world.process_on(client.store(world.store.clone()), shared(), 1), world.process(shared(), 2));
+    // An invalidation during the outage is owed, and delivered; until then this process goes without.
+    assert_eq!((world.get(&a, 1).unwrap(), world.get(&b, 1).unwrap()), (1, 1));
+    client.cut();
+    world.source.set(2);
+    let mut events = a.events();
+    assert_eq!(world.run(a.invalidate(&1)), Reached::ThisProcess);
+    assert_eq!(world.get(&a, 1).unwrap(), 2);
+    assert_eq!(world.get(&b, 1).unwrap(), 1, "it could not be told");
+    // A value put meanwhile, too, and one that is loaded without the remote tier.
+    assert_eq!(world.run(a.put(&2, 20)), Reached::ThisProcess);
+    assert_eq!(world.get(&a, 2).unwrap(), 20);
+    world.pass(S(3));
+    client.heal();
+    world.pass(S(2));
+    assert_eq!((world.get(&b, 1).unwrap(), world.get(&a, 1).unwrap()), (2, 2));
+    let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
+    assert!(told.contains(&CacheAsideEvent::Owed { debts: 1 }) && told.contains(&CacheAsideEvent::Settled), "{told:?}");
+
+    // What the remote tier holds is older than what this process loaded while it was away.
+    world.source.set(3);
+    assert_eq!(world.get(&a, 5).unwrap(), 3);
+    world.pass(MIN(1));
+    client.cut();
+    world.source.set(4);
+    assert_eq!(world.get(&a, 5).unwrap(), 4, "its local time to live is over, the remote tier is not there");
+    client.heal();
+    world.pass(MIN(1));
+    assert_eq!(world.get(&a, 5).unwrap(), 4, "and not 3 again");
+}
+
+#[test]
+fn cache_10_a_late_request_of_a_put_stores_over_nothing_newer() {
+    // Every reply of a's is lost on the way, and half of what it sends comes late.
+    for seed in 0..200 {
+        let world = World::new();
+        let config = FaultConfig::default().lost_replies(0.4).late(0.4).doubled(0.3).latency(MS(1), MS(30));
+        let network = FaultNetwork::new(config, seed, &world.clock).unwrap();
+        let a = world.process_on(network.client("a").store(world.store.clone()), shared(), 1);
+        let b = world.process(shared(), 2);
+        let _ = world.run(a.put(&1, 1));
+        world.pass(MS(seed % 50));
+        assert_eq!(world.run(b.put(&1, 2)), Reached::Everywhere);
+        world.pass(S(40));
+        // Nothing, or what came last.
+        world.source.set(2);
+        assert_eq!(world.get(&b, 1).unwrap(), 2, "seed {seed}");
+        world.pass(MIN(2));
+        assert_eq!(world.get(&b, 1).unwrap(), 2, "seed {seed}");
+        assert_eq!(world.get(&a, 1).unwrap(), 2, "seed {seed}");
+    }
+}
+
+#[test]
+fn cache_11_the_backplane_is_told_after_the_remote_write_and_a_gap_expires_what_is_older() {
+    let world = World::new();
+    let (a, b) = (world.process(shared(), 1), world.process(shared(), 2));
+    let mut heard = world.run(world.notifier.subscribe("steadfast/cache/numbers")).unwrap();
+    // What is told is a key and a version, never a value; and when it is told the store has it.
+    let _ = world.run(a.put(&1, 777_777));
+    let steadfast::notify::Notice::Message(notice) = world.run(heard.recv()) else { panic!() };
+    let text = std::str::from_utf8(&notice).unwrap();
+    assert!(!text.contains("777777") && text.ends_with("\n1"), "{text:?}");
+    let record = world.run(world.store.get(Key::new("cache numbers", "1"))).unwrap().unwrap();
+    assert!(text.contains(&format!("row {}", record.version)), "{text:?}");
+    assert_eq!(world.get(&b, 1).unwrap(), 777_777);
+
+    // A subscription that begins anew may have missed something.
+    let mut events = b.events();
+    let lost = world.builder(shared()).named("numbers").entropy(&Entropy::from_seed(3));
+    let lost: Cache = lost.remote(world.store.clone(), codec()).backplane(world.notifier.clone()).build().unwrap();
+    assert_eq!(world.get(&lost, 1).unwrap(), 777_777);
+    let hits = lost.stats().hits;
+    assert_eq!(world.get(&lost, 1).unwrap(), 777_777);
+    assert_eq!(lost.stats().hits, hits + 1);
+    world.run(world.store.delete(Key::new("cache numbers", "1"), Default::default())).unwrap();
+    let loops = lost.clone();
+    world.background.spawn(async move {
+        loops.run(std::future::pending()).await;
+    });
+    world.turn();
+    world.source.set(5);
+    assert_eq!(world.get(&lost, 1).unwrap(), 5, "what is older than the gap counts as expired");
+    assert!(events.try_recv().unwrap().is_none(), "the others heard all");
+}
+
+#[test]
+fn cache_11_nothing_is_told_where_the_remote_write_failed() {
+    let world = World::new();
+    let client = client(&world);
+    let a = world.process_on(client.store(world.store.clone()), shared(), 1);
+    let mut heard = world.run(world.notifier.subscribe("steadfast/cache/numbers")).unwrap();
+    client.cut();
+    assert_eq!(world.run(a.invalidate(&1)), Reached::ThisProcess);
+    let mut told = Box::pin(heard.recv());
+    assert!(world.begin(&mut told).is_pending());
+    client.heal();
+    world.pass(S(2));
+    assert!(world.begin(&mut told).is_ready(), "later it is");
+}
+
+/// Nothing here asks a wall clock, so there is none to be set 5 s off; the processes' monotonic clocks run hours apart.
+#[test]
+fn cache_12_tags_are_invalidated_by_counters() {
+    let world = World::new();
+    let a = world.process(shared(), 1);
+    let apart = steadfast::time::Clock::manual();
+    apart.1.advance(S(7200));
+    let b = world.builder(shared()).named("numbers").entropy(&Entropy::from_seed(2)).clock(&apart.0);
+    let b: Cache = b.remote(world.store.clone(), codec()).backplane(world.notifier.clone()).build().unwrap();
+    let tagged = |cache: &Cache| world.run(cache.get_or_load(&1, || world.source.tagged("t"))).unwrap();
+    for round in 0..5 {
+        world.source.set(10 + round);
+        assert_eq!(tagged(&a), 10 + round);
+        // b has no loop: it hears nothing, but its own local tier is empty each time.
+        assert_eq!(world.run(b.clear()), Reached::Everywhere);
+        world.turn();
+        assert_eq!(tagged(&b), 10 + round);
+        let by = if round % 2 == 0 { &a } else { &b };
+        assert_eq!(world.run(by.invalidate_tag("t")), Reached::Everywhere);
+        world.turn();
+        assert_eq!(world.run(a.get(&1)), None);
+        if round % 2 == 1 {
+            assert_eq!(world.run(b.get(&1)), None);
+        }
+    }
+    // A load that began before the tag was invalidated, by another, is not stored: neither here nor there.
+    world.source.takes(S(2));
+    world.source.set(50);
+    let mut load = Box::pin(a.get_or_load(&9, || world.source.tagged("t")));
+    assert!(world.begin(&mut load).is_pending());
+    world.source.set(51);
+    assert_eq!(world.run(b.invalidate_tag("t")), Reached::Everywhere);
+    assert_eq!(world.run(load).unwrap(), 50);
+    assert_eq!(world.run(b.get(&9)), None);
+    assert_eq!(world.run(a.get(&9)), None);
+}
+
+#[test]
+fn cache_13_a_value_that_does_not_decode_is_a_miss() {
+    let world = World::new();
+    let a = world.process(shared(), 1);
+    let mut events = a.events();
+    let key = Key::new("cache numbers", "1");
+    for older in ["not of this form", "cache 1\nvalue\nttl 600000000000\nborn 0\n\nolder schema"] {
+        world.run(a.invalidate(&1));
+        world.run(world.store.put(key, older.into(), Default::default())).unwrap();
+        let loads = world.source.loads();
+        assert_eq!(world.get(&a, 1).unwrap(), 1);
+        assert_eq!(world.source.loads(), loads + 1);
+        assert_eq!(events.try_recv().unwrap().unwrap().what, CacheAsideEvent::Undecodable);
+        // The load's value took its place.
+        let record = world.run(world.store.get(key)).unwrap().unwrap();
+        assert!(record.value.ends_with(b"\nnumber 1"), "{:?}", record.value);
+    }
+}
+
+#[test]
+fn what_the_store_does_not_take_stays_in_this_process() {
+    let world = World::new();
+    let cache: steadfast::cache_aside::CacheAside<String, u64> = steadfast::cache_aside::CacheAside::builder()
+        .config(shared())
+        .clock(&world.clock)
+        .named("numbers")
+        .remote(world.store.clone(), codec())
+        .build()
+        .unwrap();
+    for key in [String::new(), "k".repeat(100_000)] {
+        for _ in 0..2 {
+            assert_eq!(world.run(cache.get_or_load(&key, || world.source.load())).unwrap(), 1);
+        }
+        assert_eq!(world.run(cache.put(&key, 2)), Reached::Everywhere);
+        assert_eq!(world.run(cache.get(&key)), Some(2));
+        assert_eq!(world.run(cache.invalidate(&key)), Reached::Everywhere);
+        assert_eq!(world.run(cache.get(&key)), None);
+    }
+    let long = || async { Ok::<_, Error>(Loaded::new(3).tag("t".repeat(100_000))) };
+    assert_eq!(world.run(cache.get_or_load(&"tagged".to_owned(), long)).unwrap(), 3);
+    assert_eq!(world.run(cache.get("tagged")), Some(3));
+    assert_eq!(world.run(cache.invalidate_tag(&"t".repeat(100_000))), Reached::Everywhere);
+    assert_eq!(world.run(cache.get("tagged")), None);
+    assert_eq!(world.run(world.store.scan_all(steadfast::store::Scan::partition("cache numbers"))).unwrap(), []);
+}
+
+#[test]
+fn cache_6_a_refresh_ahead_replaces_the_value_for_all_processes() {
+    let world = World::new();
+    let config = shared().refresh_ahead(0.9);
+    let (a, b) = (world.process(config, 1), world.process(config, 2));
+    assert_eq!((world.get(&a, 1).unwrap(), world.get(&b, 1).unwrap()), (1, 1));
+    world.source.set(2);
+    for _ in 0..18 {
+        world.pass(S(30));
+        assert_eq!((world.get(&a, 1).unwrap(), world.get(&b, 1).unwrap()), (1, 1));
+    }
+    assert_eq!(world.source.loads(), 1, "until 9:00");
+    world.pass(S(5));
+    // The local copy's times are its own: it looks into the remote tier once a minute, and knows how old the value is.
+    for _ in 0..4 {
+        let _ = (world.get(&a, 1).unwrap(), world.get(&b, 1).unwrap());
+        world.pass(S(20));
+    }
+    assert_eq!(world.source.loads(), 2, "one of them refreshed it");
+    assert_eq!((world.get(&a, 1).unwrap(), world.get(&b, 1).unwrap()), (2, 2));
+    assert_eq!(world.source.loads(), 2);
+}
+
+#[test]
+fn cache_14_dropping_any_future_at_any_await_loses_nothing() {
+    let world = World::new();
+    let network = FaultNetwork::new(FaultConfig::default().latency(MS(1), MS(1)), 1, &world.clock).unwrap();
+    let build = |seed| {
+        let builder = world.builder(shared().negative_ttl(S(10))).named("numbers").entropy(&Entropy::from_seed(seed));
+        let client = network.client("a");
+        let cache: Cache = builder
+            .remote(client.store(world.store.clone()), codec())
+            .backplane(client.notifier(world.notifier.clone()))
+            .build()
+            .unwrap();
+        cache
+    };
+    let a = build(1);
+    world.source.takes(MS(5));
+    // Whatever was dropped: both processes still get what the source has, and no key hangs.
+    let check = |polls: usize| {
+        world.source.set(world.source.value.load(SeqCst) + 1);
+        world.run(async {
+            a.clear().await;
+            a.run(std::future::ready(())).await
+        });
+        let now = world.source.value.load(SeqCst);
+        let b = build(2); // with an empty local tier
+        assert_eq!(world.get(&a, 1).unwrap(), now, "after {polls} polls");
+        assert_eq!(world.get(&b, 1).unwrap(), now, "after {polls} polls");
+    };
+    let load = || world.source.tagged("t");
+    let missing = || assert_eq!(world.run(a.clear()), Reached::Everywhere);
+    let polls = [
+        drop_at_every_await(&world.hand, || (missing(), a.get_or_load(&1, load)).1, check),
+        drop_at_every_await(&world.hand, || (missing(), a.get(&1)).1, check),
+        drop_at_every_await(&world.hand, || a.put(&1, Loaded::new(0).tag("t")), check),
+        drop_at_every_await(&world.hand, || a.invalidate(&1), check),
+        drop_at_every_await(&world.hand, || a.invalidate_tag("t"), check),
+        drop_at_every_await(&world.hand, || a.clear(), check),
+        drop_at_every_await(
+            &world.hand,
+            || a.update(&1, async { Ok::<_, Error>(world.clock.sleep(MS(3)).await) }),
+            check,
+        ),
+    ];
+    assert!(polls.iter().all(|polls| *polls >= 2), "{polls:?}");
+}
+
+#[test]
+fn a_store_without_what_the_guard_needs_is_refused() {
+    let world = World::new();
+    let notifier: Arc<dyn Notifier> = Arc::new(InMemoryNotifier::new());
+    let long = "n".repeat(100_000);
+    let error = world.builder(shared()).named(long).remote(world.store.clone(), codec()).backplane(notifier).build();
+    assert_eq!(error.unwrap_err().field(), "name");
+}
