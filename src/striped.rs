@@ -7,14 +7,16 @@ use std::{
 use crate::sync::Line;
 
 /// Counts in several cells; a thread always uses the same one.
-pub(crate) struct Striped([Line<AtomicU64>; STRIPES]);
+pub(crate) struct Striped([Line<AtomicU64>; OWNED + SHARED]);
 
-/// A power of two; more threads than this share cells, which costs time, not counts.
-const STRIPES: usize = 8;
+/// The first threads of the process that count have a cell each, and write it without a locked instruction.
+const OWNED: usize = 16;
+/// All others share these.
+const SHARED: usize = 8;
 
 impl Striped {
     pub(crate) fn new() -> Self {
-        Self(Default::default())
+        Self(std::array::from_fn(|_| Line::default()))
     }
 
     /// One more.
@@ -26,17 +28,40 @@ impl Striped {
         static NEXT: AtomicUsize = AtomicUsize::new(0);
         let mine = MINE.get();
         let mine = if mine == usize::MAX {
-            let drawn = NEXT.fetch_add(1, Relaxed) % STRIPES;
+            let drawn = NEXT.fetch_add(1, Relaxed);
+            let drawn = if drawn < OWNED { drawn } else { OWNED + drawn % SHARED };
             MINE.set(drawn);
             drawn
         } else {
             mine
         };
-        self.0[mine % STRIPES].0.fetch_add(1, Relaxed);
+        let cell = &self.0[mine % (OWNED + SHARED)].0;
+        if mine < OWNED {
+            // Nobody else writes it.
+            cell.store(cell.load(Relaxed) + 1, Relaxed);
+        } else {
+            cell.fetch_add(1, Relaxed);
+        }
     }
 
     /// All that was counted.
     pub(crate) fn sum(&self) -> u64 {
         self.0.iter().map(|stripe| stripe.0.load(Relaxed)).sum()
+    }
+}
+
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_count_is_lost_with_more_threads_than_cells() {
+        let counter = Striped::new();
+        std::thread::scope(|scope| {
+            for _ in 0..OWNED + 3 * SHARED {
+                scope.spawn(|| (0..1000).for_each(|_| counter.increase()));
+            }
+        });
+        assert_eq!(counter.sum(), 1000 * (OWNED + 3 * SHARED) as u64);
     }
 }

@@ -116,7 +116,7 @@ where
             Ok(value) => return Some(value),
             Err(Seen::Fresh(entry) | Seen::Due(entry)) => {
                 inner.report.stats.hits.increase();
-                return entry.value;
+                return entry.hot.value;
             }
             Err(_) => inner.report.stats.misses.increase(),
         }
@@ -172,20 +172,20 @@ where
         let (inner, mut loader) = (&self.0, Some(loader));
         let stats = &inner.report.stats;
         let stale = match seen {
-            Seen::Fresh(entry) if entry.value.is_some() || may_be_absent => {
+            Seen::Fresh(entry) if entry.hot.value.is_some() || may_be_absent => {
                 stats.hits.increase();
-                return Ok(entry.value);
+                return Ok(entry.hot.value);
             }
             Seen::Due(entry) => {
                 stats.hits.increase();
                 if let Some(loader) = loader.take() {
                     self.refresh(key, &entry, loader);
                 }
-                return Ok(entry.value);
+                return Ok(entry.hot.value);
             }
             Seen::Throttled(entry) => {
                 count(&stats.stale_hits);
-                return Ok(entry.value);
+                return Ok(entry.hot.value);
             }
             Seen::Expired(entry) => Some(entry),
             Seen::Fresh(_) | Seen::Nothing => None,
@@ -193,13 +193,13 @@ where
         stats.misses.increase();
         loop {
             // Between the first look and this one a load may have ended.
-            let answer = || inner.peek(key).filter(|(entry, _)| entry.value.is_some() || may_be_absent);
+            let answer = || inner.peek(key).filter(|(entry, _)| entry.hot.value.is_some() || may_be_absent);
             let (seat, leads) = match inner.flights.board_unless(key, answer) {
                 Err((entry, is_stale)) => {
                     if is_stale {
                         count(&stats.stale_hits);
                     }
-                    return Ok(entry.value);
+                    return Ok(entry.hot.value);
                 }
                 Ok(Boarding::Joined(seat)) => (seat, false),
                 Ok(Boarding::Leads(lead)) => {
@@ -211,7 +211,7 @@ where
             };
             let Some(outcome) = self.wait(key, seat, stale.as_ref()).await else {
                 count(&stats.stale_hits);
-                return Ok(stale.and_then(|stale| stale.value));
+                return Ok(stale.and_then(|stale| stale.hot.value));
             };
             let error = match outcome {
                 Some(landed) if !leads && !inner.is_current(&landed) => continue,
@@ -232,9 +232,9 @@ where
                 None => LoadError::Panicked,
             };
             return match stale {
-                Some(stale) if inner.report.now() < stale.stale_until => {
+                Some(stale) if inner.report.now() < stale.rest.stale_until => {
                     count(&stats.stale_hits);
-                    Ok(stale.value)
+                    Ok(stale.hot.value)
                 }
                 _ => Err(error),
             };
@@ -257,7 +257,7 @@ where
         if let First::One(outcome) = race(&mut seat, inner.report.sleep(soft)).await {
             return Some(outcome);
         }
-        if !inner.spawner.is_there() || inner.report.now() >= stale.stale_until {
+        if !inner.spawner.is_there() || inner.report.now() >= stale.rest.stale_until {
             return Some(seat.await);
         }
         // The load goes on, once; until it has ended the next who ask do not wait so long again.
@@ -296,7 +296,7 @@ where
         drop(left);
         if let Ok(Boarding::Leads(lead)) = boarded {
             let load = self.load(&lead);
-            let seat = lead.depart(Box::pin(load.run(For::Refresh(entry.version), loader()))).in_background();
+            let seat = lead.depart(Box::pin(load.run(For::Refresh(entry.rest.version), loader()))).in_background();
             inner.spawner.spawn(Box::pin(async move { drop(seat.await) }));
         }
     }

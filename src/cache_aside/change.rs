@@ -188,7 +188,7 @@ where
             tags: inner.slots(tags),
             weight: inner.weight(&key, Some(&value)),
         };
-        (key, inner.entry(Some(value), birth))
+        (key, inner.entry(Some(value), birth, inner.report.now()))
     }
 
     /// Stores what was put, unless the key was invalidated since this epoch; cuts off the loads that began meanwhile.
@@ -200,7 +200,8 @@ where
         let inner = &*self.0;
         let left = inner.flights.supersede(key, || {
             let same = inner.shared.as_ref().is_none_or(|shared| shared.epochs.now(key) == epoch);
-            let lives = entry.fresh_until > entry.loaded && !inner.tags.overtook(entry.born, entry.tags());
+            let lives =
+                entry.rest.fresh_until > entry.rest.loaded && !inner.tags.overtook(entry.hot.born, entry.tags());
             if same && lives { inner.local.insert(own, entry) } else { inner.local.remove(key) }
         });
         inner.clear_away(left);

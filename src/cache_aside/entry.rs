@@ -15,22 +15,34 @@ use crate::{
     time::{Instant, nanos},
 };
 
-/// A value with its times. Copied on each hit, so it is small; what few need lies behind a pointer.
+/// A value with its times.
 #[derive(Clone)]
 pub(super) struct Entry<V> {
+    pub(super) hot: Hot<V>,
+    pub(super) rest: Rest,
+}
+
+/// What a plain hit needs: it is copied on each.
+#[derive(Clone)]
+pub(super) struct Hot<V> {
     /// `None`: the source has nothing.
     pub(super) value: Option<V>,
     /// Before this a hit needs no second thought. The origin where each does.
     pub(super) plain_until: Instant,
     /// The number of the sequence when its load began.
     pub(super) born: u64,
+}
+
+/// What else is known of it.
+#[derive(Clone)]
+pub(super) struct Rest {
     pub(super) fresh_until: Instant,
     /// Until when it may be served while the source fails.
     pub(super) stale_until: Instant,
     /// When it is to be refreshed; never, once that was begun.
-    pub(super) refresh_at: Instant,
+    refresh_at: Instant,
     /// Before this the source is not asked again: a load failed.
-    pub(super) retry_at: Instant,
+    retry_at: Instant,
     /// How long its load took, for XFetch; zero once a refresh was begun.
     pub(super) took: Duration,
     /// The remote tier's version of it.
@@ -38,7 +50,7 @@ pub(super) struct Entry<V> {
     /// When it was loaded.
     pub(super) loaded: Instant,
     pub(super) weight: u64,
-    pub(super) extra: Option<Arc<Extra>>,
+    extra: Option<Arc<Extra>>,
 }
 
 /// What only some entries have.
@@ -103,38 +115,30 @@ impl<V> Entry<V> {
         let took = if config.xfetch.is_some() && value.is_some() { took } else { Duration::ZERO };
         let idle = config.sliding.map(|idle| (idle, AtomicU64::new(now.as_nanos())));
         let extra = (idle.is_some() || !tags.is_empty()).then(|| Arc::new(Extra { tags, idle }));
-        let retry_at = Instant::from_nanos(0);
-        let mut entry = Self {
-            value,
-            plain_until: retry_at,
-            born,
-            fresh_until,
-            stale_until,
-            refresh_at,
-            retry_at,
-            took,
-            version,
-            loaded: now.saturating_sub(age),
-            weight,
-            extra,
-        };
-        if entry.value.is_some() && entry.extra.is_none() {
-            let chance = config.xfetch.map_or(Duration::ZERO, |beta| xfetch_horizon(entry.took, beta));
-            entry.plain_until = fresh_until.min(refresh_at).min(fresh_until.saturating_sub(chance));
+        let never = Instant::from_nanos(0);
+        let mut plain_until = never;
+        if value.is_some() && extra.is_none() {
+            let chance = config.xfetch.map_or(Duration::ZERO, |beta| xfetch_horizon(took, beta));
+            plain_until = fresh_until.min(refresh_at).min(fresh_until.saturating_sub(chance));
         }
-        entry
+        let loaded = now.saturating_sub(age);
+        Self {
+            hot: Hot { value, plain_until, born },
+            rest: Rest { fresh_until, stale_until, refresh_at, retry_at: never, took, version, loaded, weight, extra },
+        }
     }
 
     /// What it is worth now. `above_floor` is whether no notice of its invalidation can have been missed; invalidated tags are the caller's to
     /// look at.
     pub(super) fn worth(&self, now: Instant, above_floor: bool, xfetch: Option<f64>, entropy: &Entropy) -> Worth {
-        if above_floor && now < self.fresh_until && !self.is_idle(now) {
+        if above_floor && now < self.rest.fresh_until && !self.is_idle(now) {
             let by_chance = xfetch.is_some_and(|beta| {
-                !self.took.is_zero() && xfetch_refreshes(self.took, beta, 1.0 - entropy.unit(), self.fresh_until - now)
+                !self.rest.took.is_zero()
+                    && xfetch_refreshes(self.rest.took, beta, 1.0 - entropy.unit(), self.rest.fresh_until - now)
             });
-            return if now >= self.refresh_at || by_chance { Worth::Due } else { Worth::Fresh };
+            return if now >= self.rest.refresh_at || by_chance { Worth::Due } else { Worth::Fresh };
         }
-        match (now < self.stale_until, now < self.retry_at) {
+        match (now < self.rest.stale_until, now < self.rest.retry_at) {
             (true, true) => Worth::Throttled,
             (true, false) => Worth::Expired,
             (false, _) => Worth::Nothing,
@@ -142,44 +146,45 @@ impl<V> Entry<V> {
     }
 
     fn is_idle(&self, now: Instant) -> bool {
-        let idle = self.extra.as_ref().and_then(|extra| extra.idle.as_ref());
+        let idle = self.rest.extra.as_ref().and_then(|extra| extra.idle.as_ref());
         idle.is_some_and(|(limit, asked)| now - Instant::from_nanos(asked.load(Relaxed)) >= *limit)
     }
 
     /// Somebody asked for it.
     pub(super) fn touch(&self, now: Instant) {
-        if let Some((_, asked)) = self.extra.as_ref().and_then(|extra| extra.idle.as_ref()) {
+        if let Some((_, asked)) = self.rest.extra.as_ref().and_then(|extra| extra.idle.as_ref()) {
             asked.fetch_max(now.as_nanos(), Relaxed);
         }
     }
 
     pub(super) fn tags(&self) -> &[Slot] {
-        self.extra.as_ref().map_or(&[], |extra| &extra.tags)
+        self.rest.extra.as_ref().map_or(&[], |extra| &extra.tags)
     }
 
     /// Whether it is the same one, perhaps marked since.
     pub(super) fn is_of(&self, other: &Self) -> bool {
-        (self.born, self.fresh_until, self.stale_until) == (other.born, other.fresh_until, other.stale_until)
+        (self.hot.born, self.rest.fresh_until, self.rest.stale_until)
+            == (other.hot.born, other.rest.fresh_until, other.rest.stale_until)
     }
 
     /// A refresh of it was begun: none will be begun again.
     pub(super) fn refreshing(mut self) -> Self {
-        self.refresh_at = Instant::FAR_FUTURE;
-        self.took = Duration::ZERO;
-        if self.plain_until > Instant::from_nanos(0) {
-            self.plain_until = self.fresh_until;
+        self.rest.refresh_at = Instant::FAR_FUTURE;
+        self.rest.took = Duration::ZERO;
+        if self.hot.plain_until > Instant::from_nanos(0) {
+            self.hot.plain_until = self.rest.fresh_until;
         }
         self
     }
 
     /// Whether a refresh could yet be begun.
     pub(super) fn is_refreshable(&self) -> bool {
-        self.refresh_at < Instant::FAR_FUTURE || !self.took.is_zero()
+        self.rest.refresh_at < Instant::FAR_FUTURE || !self.rest.took.is_zero()
     }
 
     /// A load in its place failed: the source is left alone until then.
     pub(super) fn throttled(mut self, until: Instant) -> Self {
-        self.retry_at = until;
+        self.rest.retry_at = until;
         self
     }
 }

@@ -3,7 +3,7 @@ use std::{borrow::Borrow, hash::Hash, sync::Arc, time::Duration};
 
 use super::{
     CacheAsideConfig,
-    entry::{Birth, Entry, Worth},
+    entry::{Birth, Entry, Hot, Worth},
     local::{Left, Local},
     report::Report,
     shared::Shared,
@@ -69,24 +69,32 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let Some(entry) = self.local.get(key) else { return Err(Seen::Nothing) };
-        if self.report.now() < entry.plain_until
-            && self.tags.is_above_floor(entry.born)
-            && let Some(value) = entry.value
+        let Some(Hot { value, plain_until, born }) = self.local.get(key) else { return Err(Seen::Nothing) };
+        if self.report.now() < plain_until
+            && self.tags.is_above_floor(born)
+            && let Some(value) = value
         {
             self.report.stats.hits.increase();
             return Ok(value);
         }
-        Err(self.weigh_up(entry))
+        Err(self.look_again(key))
     }
 
     #[cold]
     #[inline(never)]
+    fn look_again<Q>(&self, key: &Q) -> Seen<V>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ?Sized,
+    {
+        self.local.peek(key).map_or(Seen::Nothing, |entry| self.weigh_up(entry))
+    }
+
     pub(super) fn weigh_up(&self, entry: Entry<V>) -> Seen<V> {
-        if self.tags.overtook(entry.born, entry.tags()) {
+        if self.tags.overtook(entry.hot.born, entry.tags()) {
             return Seen::Nothing;
         }
-        let above_floor = self.tags.is_above_floor(entry.born);
+        let above_floor = self.tags.is_above_floor(entry.hot.born);
         let now = self.report.now();
         match entry.worth(now, above_floor, self.config.xfetch, &self.entropy) {
             Worth::Fresh => {
@@ -128,8 +136,8 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
     }
 
     /// An entry of this birth.
-    pub(super) fn entry(&self, value: Option<V>, birth: Birth) -> Entry<V> {
-        Entry::new(value, birth, &self.config, self.report.now(), &self.entropy)
+    pub(super) fn entry(&self, value: Option<V>, birth: Birth, now: Instant) -> Entry<V> {
+        Entry::new(value, birth, &self.config, now, &self.entropy)
     }
 
     /// What it weighs: at least 1, for what weighs nothing is never evicted.

@@ -40,6 +40,8 @@ pub(super) struct Load<K: Hash + Eq, V> {
 struct Known<'a> {
     ttl: Duration,
     tags: &'a [String],
+    /// When its times begin, and when it was loaded.
+    now: Instant,
     loaded: Instant,
     took: Duration,
     version: Option<Version>,
@@ -54,7 +56,9 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
             let purpose = match purpose {
                 For::Refresh(version) => Purpose::Refresh(version),
                 // What was loaded here while the remote tier was away is newer than what it held before.
-                For::Load => Purpose::Load { takes: inner.local.peek(key).is_none_or(|entry| entry.version.is_some()) },
+                For::Load => {
+                    Purpose::Load { takes: inner.local.peek(key).is_none_or(|entry| entry.rest.version.is_some()) }
+                }
             };
             let asked = inner.report.now();
             match shared.look(&inner.report, key, purpose).await {
@@ -67,12 +71,13 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
         count(&inner.report.stats.loads);
         let asked = inner.report.now();
         let result = match inner.config.hard_timeout {
-            Some(limit) => race(loader, inner.report.clock.sleep_until(asked + limit)).await,
+            // The timer is made where it is waited for, not for a loader that is ready.
+            Some(limit) => race(loader, async { inner.report.clock.sleep_until(asked + limit).await }).await,
             None => First::One(loader.await),
         };
         let loaded = inner.report.now();
         let took = loaded - asked;
-        let known = Known { ttl: Duration::ZERO, tags: &[], loaded, took, version: None };
+        let known = Known { ttl: Duration::ZERO, tags: &[], now: loaded, loaded, took, version: None };
         match result {
             First::One(Ok(Some(Loaded { value, ttl, tags }))) => {
                 let known = Known { ttl: ttl.unwrap_or(inner.config.ttl), tags: &tags, ..known };
@@ -103,9 +108,9 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
         let inner = &*self.inner;
         count(&inner.report.stats.remote_hits);
         // Seen before, it is as old as it was then; of another process, nobody here knows its age.
-        let before = inner.local.peek(self.ticket.key()).filter(|entry| entry.version == Some(version));
-        let (loaded, took) = before.map_or((asked, Duration::ZERO), |entry| (entry.loaded, entry.took));
-        self.keep(value, Known { ttl, tags: &tags, loaded, took, version: Some(version) })
+        let before = inner.local.peek(self.ticket.key()).filter(|entry| entry.rest.version == Some(version));
+        let (loaded, took) = before.map_or((asked, Duration::ZERO), |entry| (entry.rest.loaded, entry.rest.took));
+        self.keep(value, Known { ttl, tags: &tags, now: inner.report.now(), loaded, took, version: Some(version) })
     }
 
     /// Stores what the source gave: in the remote tier first, then here.
@@ -129,20 +134,19 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
     /// Puts it into the local tier, unless it was overtaken; or is not to be kept at all, and then the old one goes, too.
     fn keep(&self, value: Option<V>, known: Known<'_>) -> Outcome<V> {
         let (inner, key) = (&*self.inner, self.ticket.key());
-        let now = inner.report.now();
         let slots = inner.slots(known.tags);
         let birth = Birth {
             born: self.born,
             ttl: known.ttl,
             local: inner.local_ttl(),
-            age: now - known.loaded,
+            age: known.now - known.loaded,
             took: known.took,
             version: known.version,
             tags: slots.clone(),
             // What is foreign (clones, the weigher) runs before the lock.
             weight: inner.weight(key, value.as_ref()),
         };
-        let mut entry = (!known.ttl.is_zero()).then(|| (key.clone(), inner.entry(value.clone(), birth)));
+        let mut entry = (!known.ttl.is_zero()).then(|| (key.clone(), inner.entry(value.clone(), birth, known.now)));
         let left = self.ticket.land(|current| {
             // This is the guard: nothing that began before an invalidation is stored after it.
             (current && !inner.tags.overtook(self.born, &slots)).then(|| match entry.take() {
@@ -192,7 +196,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
                 && current
                 && inner.local.holds(&key, &old)
             {
-                serves_stale = now >= old.fresh_until && now < old.stale_until;
+                serves_stale = now >= old.rest.fresh_until && now < old.rest.stale_until;
                 left = Some(inner.local.mark(key, old.throttled(until)));
             }
         });

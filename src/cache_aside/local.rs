@@ -6,17 +6,34 @@ use std::{borrow::Borrow, hash::Hash, marker::PhantomData};
 
 use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter, sync::Cache};
 
-use super::entry::Entry;
+use super::entry::{Entry, Hot, Rest};
 
-pub(super) struct Local<K, V>(Cache<K, Entry<V>, Weights, DefaultHashBuilder, Leaves<K, V>>);
+pub(super) struct Local<K, V>(Cache<K, Stored<V>, Weights, DefaultHashBuilder, Leaves<K, V>>);
+
+/// An entry in the table, small, so that many are near. The library clones what it finds: a clone has what a plain hit needs, and no more.
+/// Who needs all looks at it in place.
+struct Stored<V>(Hot<V>, Option<Box<Rest>>);
+
+impl<V: Clone> Clone for Stored<V> {
+    #[inline]
+    fn clone(&self) -> Self {
+        Self(self.0.clone(), None)
+    }
+}
+
+impl<V> From<Entry<V>> for Stored<V> {
+    fn from(entry: Entry<V>) -> Self {
+        Self(entry.hot, Some(Box::new(entry.rest)))
+    }
+}
 
 /// The weight that an entry was stored with.
 #[derive(Clone)]
 struct Weights;
 
-impl<K, V> Weighter<K, Entry<V>> for Weights {
-    fn weight(&self, _: &K, entry: &Entry<V>) -> u64 {
-        entry.weight
+impl<K, V> Weighter<K, Stored<V>> for Weights {
+    fn weight(&self, _: &K, entry: &Stored<V>) -> u64 {
+        entry.1.as_ref().map_or(1, |rest| rest.weight)
     }
 }
 
@@ -31,8 +48,8 @@ impl<K, V> Clone for Leaves<K, V> {
 
 /// What left the table. Drop it outside all locks.
 pub(super) struct Left<K, V> {
-    first: Option<(K, Entry<V>)>,
-    more: Vec<(K, Entry<V>)>,
+    first: Option<(K, Stored<V>)>,
+    more: Vec<(K, Stored<V>)>,
     pub(super) evicted: u64,
 }
 
@@ -43,7 +60,7 @@ impl<K, V> Default for Left<K, V> {
 }
 
 impl<K, V> Left<K, V> {
-    fn add(&mut self, key: K, entry: Entry<V>) {
+    fn add(&mut self, key: K, entry: Stored<V>) {
         if self.first.is_none() {
             self.first = Some((key, entry));
         } else {
@@ -52,10 +69,10 @@ impl<K, V> Left<K, V> {
     }
 }
 
-impl<K, V> Lifecycle<K, Entry<V>> for Leaves<K, V> {
+impl<K, V> Lifecycle<K, Stored<V>> for Leaves<K, V> {
     type RequestState = Left<K, V>;
 
-    fn on_evict(&self, left: &mut Left<K, V>, key: K, entry: Entry<V>) {
+    fn on_evict(&self, left: &mut Left<K, V>, key: K, entry: Stored<V>) {
         left.evicted += 1;
         left.add(key, entry);
     }
@@ -71,28 +88,35 @@ impl<K: Hash + Eq, V: Clone> Local<K, V> {
         Self(Cache::with_options(options, Weights, DefaultHashBuilder::default(), Leaves(PhantomData)))
     }
 
+    /// What a plain hit needs; counts as a use.
     #[inline]
-    pub(super) fn get<Q>(&self, key: &Q) -> Option<Entry<V>>
+    pub(super) fn get<Q>(&self, key: &Q) -> Option<Hot<V>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.0.get(key)
+        self.0.get(key).map(|stored| stored.0)
     }
 
-    /// Without counting as a use.
+    /// All of the entry, without counting as a use.
     pub(super) fn peek<Q>(&self, key: &Q) -> Option<Entry<V>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.0.peek(key)
+        let mut seen = None;
+        // The library's one door to an entry in place: asked whether to remove it, say no.
+        self.0.remove_if(key, |Stored(hot, rest)| {
+            seen = rest.as_ref().map(|rest| Entry { hot: hot.clone(), rest: Rest::clone(rest) });
+            false
+        });
+        seen
     }
 
     pub(super) fn insert(&self, key: K, entry: Entry<V>) -> Left<K, V> {
         let mut left = Left::default();
         let replaces = self.0.contains_key(&key);
-        self.0.insert_with_lifecycle(key, entry, &mut left);
+        self.0.insert_with_lifecycle(key, entry.into(), &mut left);
         left.evicted = left.evicted.saturating_sub(u64::from(replaces));
         left
     }
@@ -115,13 +139,13 @@ impl<K: Hash + Eq, V: Clone> Local<K, V> {
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.0.peek(key).is_some_and(|found| found.is_of(entry))
+        self.peek(key).is_some_and(|found| found.is_of(entry))
     }
 
     /// Puts a changed copy in the entry's place, without counting as a use.
     pub(super) fn mark(&self, key: K, entry: Entry<V>) -> Left<K, V> {
         let mut left = Left::default();
-        if let Err((key, entry)) = self.0.replace_with_lifecycle(key, entry, true, &mut left) {
+        if let Err((key, entry)) = self.0.replace_with_lifecycle(key, entry.into(), true, &mut left) {
             left.add(key, entry);
         }
         left.evicted = left.evicted.saturating_sub(1);

@@ -110,7 +110,7 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
 
     fn heard_row(&self, key: &K, version: Option<Version>) {
         // It has what was put already, or what was put later.
-        let has = |entry: &super::entry::Entry<V>| version.is_some() && entry.version >= version;
+        let has = |entry: &super::entry::Entry<V>| version.is_some() && entry.rest.version >= version;
         if self.local.peek(key).is_some_and(|entry| has(&entry)) {
             return;
         }

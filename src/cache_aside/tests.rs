@@ -77,7 +77,7 @@ proptest! {
             now += wait;
             let worth = entry.worth(start + MS(now), true, None, &entropy);
             prop_assert_eq!(worth, naive(&config, &birth(), asked, failed, now));
-            let plain = start + MS(now) < entry.plain_until;
+            let plain = start + MS(now) < entry.hot.plain_until;
             prop_assert!(!plain || worth == Worth::Fresh, "a plain hit is fresh");
             if asks && matches!(worth, Worth::Fresh | Worth::Due) {
                 entry.touch(start + MS(now));

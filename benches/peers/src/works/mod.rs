@@ -6,6 +6,7 @@
 )]
 
 mod breaker;
+mod cache;
 mod keyed;
 mod permit;
 mod rate_limit;
@@ -150,4 +151,6 @@ pub const WORKS: &[Work] = &[
     timeout::READY,
     timeout::PENDING,
     stack::STACK,
+    cache::HIT,
+    cache::MISS,
 ];
