@@ -118,11 +118,8 @@ where
         let version = match put {
             Put::Stored(version) => Some(version),
             Put::NotStorable => None,
-            // Whoever did has told, or will.
-            Put::Overtaken => {
-                sure.done();
-                return Reached::Everywhere;
-            }
+            // By whom, nobody knows: perhaps by an echo of its own request. Neither stays.
+            Put::Overtaken => return sure.deliver().await,
             // Others cannot have it. Here it is the newest.
             Put::Unknown => {
                 drop(sure);
@@ -131,6 +128,10 @@ where
                 return Reached::ThisProcess;
             }
         };
+        if shared.epochs.now(key) != epoch {
+            // Somebody invalidated it meanwhile, and nobody knows which came first in the remote tier: neither stays.
+            return sure.deliver().await;
+        }
         self.keep(key, epoch, self.born(key, value, ttl, &tags, born, version));
         let told = match &shared.backplane {
             Some(backplane) => backplane.tell(&inner.report, &Told::Row(row, version)).await,

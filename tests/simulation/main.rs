@@ -2,4 +2,11 @@
 //!
 //! A seed replays its schedule (`STEADFAST_SEED=...`). In a debug build fewer seeds are run; `STEADFAST_SCHEDULES` sets how many.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+mod cache;
 mod leader;
+
+/// How many schedules: as many as asked for, or so many in a debug build, and so many in a release build.
+fn schedules(debug: u64, release: u64) -> u64 {
+    let asked = std::env::var("STEADFAST_SCHEDULES").ok().map(|n| n.parse().expect("STEADFAST_SCHEDULES is a number"));
+    asked.map_or(if cfg!(debug_assertions) { debug } else { release }, |asked: u64| asked.min(release.max(asked / 10)))
+}

@@ -1,0 +1,323 @@
+//! Cache-aside in two processes against a linearizable model: a get that starts after an invalidation returned (and was heard) never gives a
+//! value that was read before it.
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use steadfast::{
+    cache_aside::{CacheAside, CacheAsideConfig, Codec, Loaded, Reached, RemoteConfig},
+    entropy::Entropy,
+    notify::InMemoryNotifier,
+    store::InMemoryStore,
+    testing::faults::{FaultClient, FaultConfig, FaultNetwork, for_each_seed},
+    time::{Clock, ManualClock},
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+const KEYS: usize = 3;
+
+type Cache = CacheAside<usize, u64>;
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// What the source holds, and what each process must not fall behind any more.
+#[derive(Default)]
+struct Truth {
+    source: [u64; KEYS],
+    /// Of each process and key: what the source held when the last invalidation began that has returned and was heard there.
+    floors: [[u64; KEYS]; 2],
+    /// Returned, and not yet heard by the other process.
+    returned: Vec<(usize, [u64; KEYS])>,
+    /// Invalidations under way, and whether a put is: who puts what it wrote while another writes has no promise.
+    writers: u32,
+    putting: bool,
+    gets: u64,
+    stale: u64,
+}
+
+impl Truth {
+    /// Writes the source of these keys, and gives what a get must give from then on.
+    fn write(&mut self, keys: &[usize]) -> [u64; KEYS] {
+        let mut written = [0; KEYS];
+        for key in keys {
+            self.source[*key] += 1;
+            written[*key] = self.source[*key];
+        }
+        written
+    }
+
+    fn raise(&mut self, process: usize, to: [u64; KEYS]) {
+        for (floor, to) in self.floors[process].iter_mut().zip(to) {
+            *floor = to.max(*floor);
+        }
+    }
+}
+
+struct World {
+    hand: ManualClock,
+    clock: Clock,
+    entropy: Entropy,
+    truth: Arc<Mutex<Truth>>,
+    store: Arc<InMemoryStore>,
+    notifier: Arc<InMemoryNotifier>,
+    clients: Vec<FaultClient>,
+    processes: Vec<Process>,
+    config: CacheAsideConfig,
+    restarts: u64,
+}
+
+struct Process {
+    cache: Cache,
+    /// Its loop, and what it spawned.
+    background: Arc<Mutex<Vec<Task>>>,
+    calls: Vec<Task>,
+}
+
+fn codec() -> Codec<u64> {
+    Codec::new(
+        |n: &u64| Ok::<_, ()>(n.to_string().into_bytes()),
+        |bytes| std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()).ok_or(()),
+    )
+}
+
+/// Every second key has the tag.
+fn tagged(key: usize, value: u64) -> Loaded<u64> {
+    if key % 2 == 1 { Loaded::new(value).tag("odd") } else { Loaded::new(value) }
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let (clock, hand) = Clock::manual();
+        let entropy = Entropy::from_seed(seed);
+        let share = entropy.unit() * 0.25 * f64::from(u8::from(!seed.is_multiple_of(3)));
+        let faults = FaultConfig::default()
+            .errors(share)
+            .lost_replies(share)
+            .doubled(share)
+            .late(share)
+            .latency(Duration::ZERO, MS(entropy.up_to(40)));
+        let network = FaultNetwork::new(faults, entropy.next_u64(), &clock).unwrap();
+        let mut config = CacheAsideConfig::default()
+            .ttl(MS(3000), MS(entropy.up_to(500)))
+            .hard_timeout(Some(MS(1000)))
+            .remote(RemoteConfig::default().local_ttl(MS(900)).timeout(MS(60)).rest(MS(200)).wait(MS(300)));
+        if entropy.up_to(1) == 0 {
+            config = config.stale(MS(9000), MS(300)).soft_timeout(MS(20));
+        }
+        if entropy.up_to(1) == 0 {
+            config = config.refresh_ahead(0.3);
+        }
+        if entropy.up_to(2) == 0 {
+            config = config.sliding(MS(150));
+        }
+        if entropy.up_to(3) == 0 {
+            config = config.xfetch(3.0);
+        }
+        let mut world = Self {
+            clients: (0..2).map(|i| network.client(&format!("process-{i}"))).collect(),
+            store: Arc::new(InMemoryStore::new().with_clock(&clock)),
+            notifier: Arc::new(InMemoryNotifier::new()),
+            truth: Arc::default(),
+            processes: Vec::new(),
+            restarts: 0,
+            hand,
+            clock,
+            entropy,
+            config,
+        };
+        for i in 0..2 {
+            let process = world.start(i);
+            world.processes.push(process);
+        }
+        world
+    }
+
+    fn start(&mut self, i: usize) -> Process {
+        self.restarts += 1;
+        let background: Arc<Mutex<Vec<Task>>> = Arc::default();
+        let spawned = background.clone();
+        let cache = CacheAside::builder()
+            .config(self.config)
+            .named("numbers")
+            .clock(&self.clock)
+            .entropy(&Entropy::from_seed(self.entropy.next_u64()))
+            .spawner(move |task| spawned.lock().unwrap().push(task))
+            .remote(self.clients[i].store(self.store.clone()), codec())
+            .backplane(self.notifier.clone())
+            .build()
+            .unwrap();
+        let loops = cache.clone();
+        background.lock().unwrap().push(Box::pin(async move {
+            loops.run(std::future::pending()).await;
+        }));
+        Process { cache, background, calls: Vec::new() }
+    }
+
+    /// Polls all that can be polled, until nothing more comes of it at this instant; then what was told has been heard.
+    fn settle(&mut self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        for _ in 0..6 {
+            for process in &mut self.processes {
+                process.calls.retain_mut(|call| call.as_mut().poll(&mut cx) == Poll::Pending);
+                let mut tasks = std::mem::take(&mut *process.background.lock().unwrap());
+                tasks.retain_mut(|task| task.as_mut().poll(&mut cx) == Poll::Pending);
+                process.background.lock().unwrap().extend(tasks);
+            }
+        }
+        let mut truth = self.truth.lock().unwrap();
+        for (by, written) in std::mem::take(&mut truth.returned) {
+            truth.raise(1 - by, written);
+        }
+    }
+
+    /// Starts a call in this process.
+    fn call(&mut self, i: usize) {
+        let key = self.entropy.up_to(KEYS as u64 - 1) as usize;
+        let (cache, truth, clock) = (self.processes[i].cache.clone(), self.truth.clone(), self.clock.clone());
+        let takes = MS(self.entropy.up_to(1) * self.entropy.up_to(300));
+        let fails = self.entropy.up_to(4) == 0;
+        let kind = self.entropy.up_to(9);
+        let call: Task = Box::pin(async move {
+            let (keys, what): (Vec<usize>, u8) = match kind {
+                0 => (vec![key], 0),
+                1 => ((0..KEYS).filter(|key| key % 2 == 1).collect(), 1),
+                2 => ((0..KEYS).collect(), 2),
+                3 => (vec![key], 3),
+                _ => {
+                    let floor = truth.lock().unwrap().floors[i][key];
+                    let source = truth.clone();
+                    let load = || async move {
+                        // What is given is what the source held when it was asked.
+                        let value = source.lock().unwrap().source[key];
+                        clock.sleep(takes).await;
+                        if fails { Err(()) } else { Ok(tagged(key, value)) }
+                    };
+                    let value =
+                        if takes < MS(20) { cache.get(&key).await } else { cache.get_or_load(&key, load).await.ok() };
+                    let mut truth = truth.lock().unwrap();
+                    truth.gets += 1;
+                    if value.is_some_and(|value| value < floor) {
+                        truth.stale += 1;
+                    }
+                    return;
+                }
+            };
+            // The source first, then the cache.
+            let written = {
+                let mut truth = truth.lock().unwrap();
+                if truth.putting || what == 3 && truth.writers > 0 {
+                    return;
+                }
+                truth.writers += 1;
+                truth.putting = what == 3;
+                truth.write(&keys)
+            };
+            let _writes = Writes(truth.clone());
+            let reached = match what {
+                0 => cache.invalidate(&key).await,
+                1 => cache.invalidate_tag("odd").await,
+                2 => cache.clear().await,
+                _ => cache.put(&key, tagged(key, written[key])).await,
+            };
+            let mut truth = truth.lock().unwrap();
+            truth.raise(i, written);
+            if reached == Reached::Everywhere {
+                truth.returned.push((i, written));
+            }
+        });
+        self.processes[i].calls.push(call);
+    }
+
+    fn disturb(&mut self) {
+        let i = self.entropy.up_to(1) as usize;
+        match self.entropy.up_to(29) {
+            0..=13 => self.call(i),
+            14 => self.clients[i].cut(),
+            15..=17 => self.clients[i].heal(),
+            18 | 19 => {
+                // A caller gives up.
+                let calls = &mut self.processes[i].calls;
+                if !calls.is_empty() {
+                    let at = self.entropy.up_to(calls.len() as u64 - 1) as usize;
+                    drop(calls.swap_remove(at));
+                }
+            }
+            20 if self.entropy.up_to(5) == 0 => {
+                // Killed, and started anew: what it owed is lost, and so is its own floor.
+                self.processes[i].calls.clear();
+                self.processes[i] = self.start(i);
+                let mut truth = self.truth.lock().unwrap();
+                truth.floors[i] = [0; KEYS];
+            }
+            _ => {}
+        }
+    }
+
+    fn run(mut self) -> Truth {
+        for _ in 0..150 {
+            self.settle();
+            self.disturb();
+            self.settle();
+            let next = self.hand.now() + MS(self.entropy.up_to(60));
+            while let Some(at) = self.hand.next_timer().filter(|at| *at <= next) {
+                self.hand.advance_to(at);
+                self.settle();
+            }
+            self.hand.advance_to(next);
+        }
+        self.comes_to_rest();
+        drop(self.processes);
+        std::mem::take(&mut *self.truth.lock().unwrap())
+    }
+
+    /// With nothing in the way, what is owed is delivered, all calls end, and both processes give what the source has.
+    fn comes_to_rest(&mut self) {
+        for i in 0..2 {
+            self.clients[i].heal();
+        }
+        let end = self.hand.now() + MS(20_000);
+        self.settle();
+        while let Some(at) = self.hand.next_timer().filter(|at| *at <= end) {
+            self.hand.advance_to(at);
+            self.settle();
+        }
+        for (i, process) in self.processes.iter().enumerate() {
+            assert!(process.calls.is_empty(), "a call of process {i} hangs");
+        }
+    }
+}
+
+/// A write under way.
+struct Writes(Arc<Mutex<Truth>>);
+
+impl Drop for Writes {
+    fn drop(&mut self) {
+        let mut truth = self.0.lock().unwrap();
+        truth.writers -= 1;
+        truth.putting = false;
+    }
+}
+
+#[test]
+fn cache_3_no_get_gives_what_was_read_before_an_invalidation_that_had_returned() {
+    let seeds = super::schedules(300, 20_000);
+    let all = Mutex::new(0);
+    let part = |from: u64, to: u64| {
+        for_each_seed(from..to, |seed| {
+            let truth = World::new(seed).run();
+            assert_eq!(truth.stale, 0, "a get gave what was invalidated");
+            *all.lock().unwrap() += truth.gets;
+        });
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| part(seeds / 2, seeds));
+        part(0, seeds / 2);
+        other.join().unwrap();
+    });
+    let gets = *all.lock().unwrap();
+    println!("{seeds} schedules of two processes: {gets} gets, none of them stale");
+    assert!(gets > seeds * 10);
+}
