@@ -120,11 +120,14 @@ where
             Put::NotStorable => None,
             // By whom, nobody knows: perhaps by an echo of its own request. Neither stays.
             Put::Overtaken => return sure.deliver().await,
-            // Others cannot have it. Here it is the newest.
+            // Others cannot have it. Here it is the newest, unless somebody invalidated it meanwhile.
             Put::Unknown => {
+                let is_newest = shared.epochs.now(key) == epoch;
                 drop(sure);
-                let epoch = shared.epochs.now(key);
-                self.keep(key, epoch, self.born(key, value, ttl, &tags, born, None));
+                if is_newest {
+                    let epoch = shared.epochs.now(key);
+                    self.keep(key, epoch, self.born(key, value, ttl, &tags, born, None));
+                }
                 return Reached::ThisProcess;
             }
         };

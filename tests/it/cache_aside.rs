@@ -475,3 +475,28 @@ fn a_get_can_be_spawned_and_the_default_spawner_is_the_runtime() {
         assert_eq!(cache.stats().loads, 1);
     });
 }
+
+#[test]
+fn cache_1_threads_that_race_load_each_key_once() {
+    let cache: CacheAside<u32, u32> = CacheAside::new(plain().capacity(100_000)).unwrap();
+    let loads = std::sync::atomic::AtomicU32::new(0);
+    let start = std::sync::Barrier::new(4);
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+                start.wait();
+                runtime.block_on(async {
+                    for key in 0..20_000 {
+                        let load = || {
+                            loads.fetch_add(1, SeqCst);
+                            async move { Ok::<u32, Error>(key) }
+                        };
+                        assert_eq!(cache.get_or_load(&key, load).await.unwrap(), key);
+                    }
+                });
+            });
+        }
+    });
+    assert_eq!(loads.load(SeqCst), 20_000);
+}

@@ -114,6 +114,7 @@ fn case(by: By, load: Load, tiers: Tiers) {
     }
     world.turn();
     assert_eq!(world.background.len(), idle, "{what}: the load has ended");
+    assert_eq!(cache.stats().superseded, 1, "{what}: and knows that it was overtaken");
     world.source.takes(Duration::ZERO);
     let loads = world.source.loads();
     // Unheard, the valid entry that was there before stays for its local time to live: that is the stated bound. And what

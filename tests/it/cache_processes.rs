@@ -1,12 +1,19 @@
 //! Cache-aside with a remote tier and a backplane: processes that share.
-use std::{sync::Arc, sync::atomic::Ordering::SeqCst, time::Duration};
+use std::{
+    sync::{Arc, Mutex, atomic::Ordering::SeqCst},
+    time::Duration,
+};
 
+use bytes::Bytes;
 use futures::future::join_all;
 use steadfast::{
     cache_aside::{CacheAsideConfig, CacheAsideEvent, Loaded, Reached, RemoteCall, RemoteConfig},
     entropy::Entropy,
     notify::{InMemoryNotifier, Notifier},
-    store::{Key, Store, StoreExt},
+    port::{BoxFuture, Capabilities},
+    store::{
+        DeleteOptions, InMemoryStore, Key, Page, PutOptions, Record, Scan, Store, StoreError, StoreExt, Version, Write,
+    },
     testing::{
         drop_at_every_await,
         faults::{FaultClient, FaultConfig, FaultNetwork},
@@ -326,7 +333,7 @@ fn what_the_store_does_not_take_stays_in_this_process() {
     assert_eq!(world.run(cache.get("tagged")), Some(3));
     assert_eq!(world.run(cache.invalidate_tag(&"t".repeat(100_000))), Reached::Everywhere);
     assert_eq!(world.run(cache.get("tagged")), None);
-    assert_eq!(world.run(world.store.scan_all(steadfast::store::Scan::partition("cache numbers"))).unwrap(), []);
+    assert_eq!(world.run(world.store.scan_all(Scan::partition("cache numbers"))).unwrap(), []);
 }
 
 #[test]
@@ -405,4 +412,92 @@ fn a_store_without_what_the_guard_needs_is_refused() {
     let long = "n".repeat(100_000);
     let error = world.builder(shared()).named(long).remote(world.store.clone(), codec()).backplane(notifier).build();
     assert_eq!(error.unwrap_err().field(), "name");
+}
+
+/// A store whose writes of values, not of claims, stay on the way until they are let go: the caller has given up long before.
+#[derive(Debug)]
+struct Slow {
+    store: Arc<InMemoryStore>,
+    on_the_way: Mutex<Vec<(String, Bytes, PutOptions)>>,
+}
+
+impl Slow {
+    fn arrive(&self, world: &World) {
+        for (row, value, options) in std::mem::take(&mut *self.on_the_way.lock().unwrap()) {
+            let _ = world.run(self.store.put(Key::new("cache numbers", &row), value, options));
+        }
+    }
+}
+
+impl Store for Slow {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        self.store.get(key)
+    }
+    fn put<'a>(
+        &'a self,
+        key: Key<'a>,
+        value: Bytes,
+        options: PutOptions,
+    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+        if value.starts_with(b"cache 1\nvalue") {
+            self.on_the_way.lock().unwrap().push((key.row.to_owned(), value, options));
+            return Box::pin(std::future::pending());
+        }
+        self.store.put(key, value, options)
+    }
+    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
+        self.store.delete(key, options)
+    }
+    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
+        self.store.scan(scan)
+    }
+    fn batch<'a>(
+        &'a self,
+        partition: &'a str,
+        writes: Vec<Write>,
+    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+        self.store.batch(partition, writes)
+    }
+}
+
+#[test]
+fn cache_10_what_arrives_after_all_is_stored_over_nothing_newer() {
+    let world = World::new();
+    let slow = Arc::new(Slow { store: world.store.clone(), on_the_way: Mutex::default() });
+    let (a, b) = (world.process_on(slow.clone(), shared(), 1), world.process(shared(), 2));
+    // A put whose second request is long on its way.
+    assert_eq!(world.run(a.put(&1, 1)), Reached::ThisProcess);
+    world.pass(S(2));
+    assert_eq!(world.run(b.put(&1, 2)), Reached::Everywhere);
+    slow.arrive(&world);
+    world.source.set(2);
+    world.pass(MIN(2));
+    assert_eq!((world.get(&b, 1).unwrap(), world.get(&a, 1).unwrap()), (2, 2));
+    // A load's, too.
+    world.source.set(3);
+    assert_eq!(world.get(&a, 9).unwrap(), 3);
+    world.source.set(4);
+    assert_eq!(world.run(b.invalidate(&9)), Reached::Everywhere);
+    slow.arrive(&world);
+    world.turn();
+    assert_eq!((world.get(&b, 9).unwrap(), world.get(&a, 9).unwrap()), (4, 4));
+}
+
+#[test]
+fn a_put_that_another_process_invalidates_meanwhile_stays_nowhere() {
+    let world = World::new();
+    let network = FaultNetwork::new(FaultConfig::default().latency(MS(10), MS(10)), 1, &world.clock).unwrap();
+    let a = world.process_on(network.client("a").store(world.store.clone()), shared(), 1);
+    let b = world.process(shared(), 2);
+    let mut put = Box::pin(a.put(&1, 5));
+    assert!(world.begin(&mut put).is_pending());
+    // Before the put's claim is there, and heard before its value is.
+    world.source.set(7);
+    assert_eq!(world.run(b.invalidate(&1)), Reached::Everywhere);
+    world.run(put);
+    world.turn();
+    assert_eq!((world.get(&b, 1).unwrap(), world.get(&a, 1).unwrap()), (7, 7));
 }
