@@ -1,5 +1,5 @@
 //! What the user asked for.
-use std::path::PathBuf;
+use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Parser, ValueEnum};
 use serde::Serialize;
@@ -40,7 +40,12 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub patience: u64,
 
-    /// Calls the services bare: no time-out, no retry, no breaker, nothing put back.
+    /// Suspends an owner while the job runs, this many seconds after its start: `tenant-0001@0.5`. Accounts are looked up through a
+    /// cache, so that is honoured within a bound, which the report states.
+    #[arg(long, value_name = "OWNER@SECONDS")]
+    pub suspend: Option<Suspend>,
+
+    /// Calls the services bare: no time-out, no retry, no breaker, no cache, nothing put back.
     #[arg(long)]
     pub unprotected: bool,
 
@@ -52,6 +57,27 @@ pub struct Args {
     /// Draws throughput, latency and breaker states over time.
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
+}
+
+/// Who is suspended, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Suspend {
+    pub owner: String,
+    pub at: Duration,
+}
+
+impl FromStr for Suspend {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (owner, at) = text.rsplit_once('@').ok_or("must be an owner and seconds, as in `tenant-0001@0.5`")?;
+        let at = at.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+        match at {
+            Some(at) if !owner.is_empty() => Ok(Self { owner: owner.to_owned(), at }),
+            Some(_) => Err("the owner must not be empty"),
+            None => Err("the seconds must be a number, at least 0"),
+        }
+    }
 }
 
 /// How the services misbehave.

@@ -35,6 +35,7 @@ use std::{
 
 use clap::Parser;
 use steadfast::{
+    cache_aside::CacheAside,
     entropy::Entropy,
     throttling::{Quota, RateLimiter},
     time::Clock,
@@ -85,10 +86,10 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     let plan = FaultPlan::new(args.faults, args.seed);
     let clock = Clock::tokio();
     let start = clock.now();
-    let record = Arc::new(Record::new(&clock, start));
+    let record = Arc::new(Record::new(&clock, start, args.suspend.as_ref().map(|suspend| suspend.owner.clone())));
     let mut services = Vec::new();
     for service in Service::ALL {
-        services.push(Running::start(service, &plan, &clock, start, store.clone()).await?);
+        services.push(Running::start(service, &plan, args.suspend.clone(), &clock, start, store.clone()).await?);
     }
     let entropy = Entropy::from_seed(args.seed);
     let protections = Protection::all(args, &entropy)?;
@@ -104,7 +105,12 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
         Some(rate) => Some(RateLimiter::new(Quota::per_second(rate).burst((rate / 100).max(1)))?),
         None => None,
     };
+    let accounts = match args.unprotected {
+        true => None,
+        false => Some(CacheAside::builder().config(pipelines::accounts()).named("accounts").clock(&clock).build()?),
+    };
     let workflow = Arc::new(Workflow {
+        accounts: accounts.clone(),
         ledger,
         client: Client::new(),
         addresses: std::array::from_fn(|i| services[i].address),
@@ -151,7 +157,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     followers.join_all().await;
 
     let mut record = record.lock().clone();
-    record.before = before;
+    (record.before, record.looked_up) = (before, accounts.map(|accounts| accounts.stats()));
     let mut books: [Books; 5] = Default::default();
     for (books, service) in books.iter_mut().zip(&services) {
         *books = service.books().await.map_err(|e| format!("--store: {e}"))?;

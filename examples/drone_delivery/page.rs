@@ -7,6 +7,7 @@ use std::{
 use crate::{
     args::{Args, Faults},
     figures::{Quantiles, grouped, per_second, short},
+    pipelines::honoured_within,
     record::{Done, End},
     report::Report,
     services::Service,
@@ -182,6 +183,20 @@ impl Report {
         writeln!(f, "  [3] since the start of the run: owners take turns, so one that asks for much waits for itself")?;
         let (n, took) = (grouped(self.record.done.len()), short(self.elapsed));
         writeln!(f, "\n  {n} requests in {took}: {} a second", per_second(Some(self.throughput())))?;
+        if let Some(accounts) = &self.record.looked_up {
+            let (asked, loads) = (grouped(accounts.hits + accounts.misses), grouped(accounts.loads));
+            writeln!(
+                f,
+                "  accounts were looked up {asked} times, {loads} of them at the account service; the cache knew the others"
+            )?;
+        }
+        if let (Some(suspend), Some(after)) = (&self.args.suspend, self.passed_after_suspension()) {
+            let (owner, at, after, bound) = (&suspend.owner, short(suspend.at), short(after), short(honoured_within()));
+            writeln!(
+                f,
+                "  {owner} was suspended after {at}: its last request passed {after} later; at most {bound} are promised"
+            )?;
+        }
         if self.audit.repeats > 0 {
             let n = grouped(self.audit.repeats);
             writeln!(f, "  {n} calls came again after their answer was lost, and had no second effect")?;

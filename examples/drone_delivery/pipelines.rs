@@ -5,6 +5,7 @@ use hyper::StatusCode;
 use steadfast::{
     BoxedPipeline, ConfigError, Pipeline,
     backoff::BackoffConfig,
+    cache_aside::CacheAsideConfig,
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, HalfOpenConfig, OpenConfig, TripConfig},
     entropy::Entropy,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
@@ -57,7 +58,7 @@ impl Protection {
             // until then, and its worker does something else.
             .max_hint(Duration::from_millis(200));
         let pipeline = bare
-            .then(Timeout::new(Duration::from_secs(2)).named("call"))
+            .then(Timeout::new(CALL).named("call"))
             .then(
                 Retry::new(retry)?
                     .named(service.as_str())
@@ -71,6 +72,23 @@ impl Protection {
         Ok(Self { pipeline: pipeline.boxed(), breaker: Some(breaker) })
     }
 }
+
+/// How accounts are cached. An account that is suspended is looked up anew after one second, give or take a tenth and the time of a look-up: that is
+/// the bound within which a suspension is honoured. What is expired is not served, also while the service is away: who may have
+/// been suspended waits.
+pub fn accounts() -> CacheAsideConfig {
+    let second = Duration::from_secs(1);
+    // The pipeline has its own time-outs.
+    CacheAsideConfig::default().capacity(100_000).ttl(second, second / 10).hard_timeout(None)
+}
+
+/// For how long after a suspension a request may pass, at the most: the times of a copy, and those of the look-up that made it.
+pub fn honoured_within() -> Duration {
+    accounts().ttl + accounts().jitter + CALL
+}
+
+/// The longest that a call may take, with its retries.
+const CALL: Duration = Duration::from_secs(2);
 
 /// Where starts are bounded so are each service's calls, at twice that: a service that comes back after a crash meets all
 /// the work that waited for it, and should not fall over again.

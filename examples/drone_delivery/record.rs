@@ -5,6 +5,7 @@ use std::{
 };
 
 use steadfast::{
+    cache_aside::CacheAsideStats,
     circuit_breaker::{CircuitBreakerEvent, State},
     observe::{Missed, Subscription},
     time::{Clock, Instant},
@@ -63,6 +64,8 @@ pub struct Turn {
 pub struct Record {
     clock: Clock,
     start: Instant,
+    /// Whose approvals are of interest.
+    suspended: Option<String>,
     inner: Mutex<Inner>,
 }
 
@@ -76,13 +79,17 @@ pub struct Inner {
     /// Requests that earlier runs on the same store finished: in the classes and the audit, not in the figures.
     pub before: Vec<Done>,
     pub put_back: u64,
+    /// Of the owner who is suspended while the job runs: when one of its requests was let pass last.
+    pub approved: Option<Duration>,
+    /// What the cache of the accounts did, where there is one.
+    pub looked_up: Option<CacheAsideStats>,
     /// Events of breakers that came too fast to be followed: the turns may lack some.
     pub missed: u64,
 }
 
 impl Record {
-    pub fn new(clock: &Clock, start: Instant) -> Self {
-        Self { clock: clock.clone(), start, inner: Mutex::default() }
+    pub fn new(clock: &Clock, start: Instant, suspended: Option<String>) -> Self {
+        Self { clock: clock.clone(), start, suspended, inner: Mutex::default() }
     }
 
     pub fn now(&self) -> Duration {
@@ -100,6 +107,13 @@ impl Record {
 
     pub fn step(&self, service: Service, took: Duration) {
         self.lock().steps[service as usize].push(took);
+    }
+
+    /// A request of this owner was let pass.
+    pub fn approved(&self, owner: &str) {
+        if self.suspended.as_deref() == Some(owner) {
+            self.lock().approved = Some(self.now());
+        }
     }
 
     /// Follows a breaker until it is gone, and all that it sent has been read.

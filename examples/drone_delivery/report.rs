@@ -9,6 +9,7 @@ use crate::{
     faults::FaultPlan,
     figures::{Figures, Quantiles},
     input::{DeadLetters, Intake},
+    pipelines::honoured_within,
     record::{End, Inner},
     services::{Books, Service},
 };
@@ -83,7 +84,14 @@ impl Report {
 
     /// Whether every request ended in one class, none was lost, and the services agree.
     pub fn is_sound(&self) -> bool {
-        self.lost() == 0 && self.audit.violations.is_empty() && self.accounted() == self.input
+        let all = self.lost() == 0 && self.audit.violations.is_empty() && self.accounted() == self.input;
+        all && self.passed_after_suspension().is_none_or(|after| after <= honoured_within())
+    }
+
+    /// How long after its suspension a request of the owner was let pass last.
+    pub fn passed_after_suspension(&self) -> Option<Duration> {
+        let suspend = self.args.suspend.as_ref()?;
+        Some(self.record.approved?.saturating_sub(suspend.at))
     }
 
     /// Requests worked on, a second.
@@ -107,6 +115,9 @@ impl Report {
             breaker_openings: all(|f| f.openings),
             rejected_calls: self.figures.iter().map(|f| f.rejected).sum(),
             put_back: self.record.put_back,
+            account_lookups: self.record.looked_up.map_or(0, |stats| stats.hits + stats.misses),
+            account_loads: self.record.looked_up.map_or(0, |stats| stats.loads),
+            passed_after_suspension_ms: self.passed_after_suspension().map(millis),
             repeats_absorbed: self.audit.repeats,
             half_done: self.audit.half_done,
             violations: self.audit.violations.len(),
@@ -140,6 +151,9 @@ struct Summary {
     breaker_openings: usize,
     rejected_calls: u64,
     put_back: u64,
+    account_lookups: u64,
+    account_loads: u64,
+    passed_after_suspension_ms: Option<f64>,
     repeats_absorbed: u64,
     half_done: usize,
     violations: usize,

@@ -23,7 +23,10 @@ use tokio::{
     task::JoinSet,
 };
 
-use crate::faults::{Fault, FaultPlan};
+use crate::{
+    args::Suspend,
+    faults::{Fault, FaultPlan},
+};
 
 /// The services of the workflow, in the order in which a request meets them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -58,6 +61,7 @@ pub struct Running {
 struct State {
     service: Service,
     plan: FaultPlan,
+    suspend: Option<Suspend>,
     clock: Clock,
     start: Instant,
     /// Requests that reached it.
@@ -86,6 +90,7 @@ impl Running {
     pub async fn start(
         service: Service,
         plan: &FaultPlan,
+        suspend: Option<Suspend>,
         clock: &Clock,
         start: Instant,
         store: Arc<dyn Store>,
@@ -93,6 +98,7 @@ impl Running {
         let state = Arc::new(State {
             service,
             plan: plan.clone(),
+            suspend,
             clock: clock.clone(),
             start,
             received: AtomicU64::new(0),
@@ -222,7 +228,7 @@ async fn act(state: &State, request: Request<Incoming>) -> Result<Response<Full<
     let body = body.to_bytes();
     let key = head.uri.path().rsplit('/').next().unwrap_or_default();
     let status = match (state.service, &head.method) {
-        (Service::Account, &Method::GET) if key.starts_with("suspended-") => StatusCode::FORBIDDEN,
+        (Service::Account, &Method::GET) if state.is_suspended(key) => StatusCode::FORBIDDEN,
         (Service::Account, &Method::GET) => StatusCode::OK,
         // A drone is scheduled by a POST, made idempotent by its key. What flies is booked by what the document says, so
         // that a client which changed the key between two attempts would be found out.
@@ -253,6 +259,11 @@ struct Order {
 }
 
 impl State {
+    fn is_suspended(&self, owner: &str) -> bool {
+        let now = self.clock.now() - self.start;
+        owner.starts_with("suspended-") || self.suspend.as_ref().is_some_and(|s| s.owner == owner && now >= s.at)
+    }
+
     /// Does once what the key stands for: 201 when it is new, 204 when it stood.
     async fn happen(&self, key: &str, to: String) -> StatusCode {
         match self.store.insert(Key::new(&self.partition, key), to).await {

@@ -5,6 +5,7 @@ use hyper::{Method, StatusCode, body::Bytes};
 use serde_json::json;
 use steadfast::{
     CallError, Cause,
+    cache_aside::{CacheAside, LoadError},
     call::{AttemptInfo, WithAttempt},
     entropy::Entropy,
     throttling::RateLimiter,
@@ -51,6 +52,8 @@ pub struct Workflow {
     pub client: Client,
     pub addresses: [SocketAddr; 5],
     pub protections: Arc<[Protection]>,
+    /// Whether an owner may have deliveries scheduled. Nothing is cached where calls are bare.
+    pub accounts: Option<CacheAside<String, bool>>,
     pub dispatch: Dispatch<Job>,
     pub record: Arc<Record>,
     pub starts: Option<RateLimiter>,
@@ -80,7 +83,7 @@ impl Workflow {
                     *job.began.insert(self.clock.now())
                 }
             };
-            match self.advance(&mut job, began).await? {
+            match self.clone().advance(&mut job, began).await? {
                 Went::Ended(end) => {
                     let state = match &end {
                         End::Scheduled => State::Scheduled,
@@ -105,16 +108,23 @@ impl Workflow {
         Ok(())
     }
 
-    async fn advance(&self, job: &mut Job, began: Instant) -> Result<Went, String> {
+    async fn advance(self: Arc<Self>, job: &mut Job, began: Instant) -> Result<Went, String> {
         while let Some(service) = Service::ALL.get(job.step).copied() {
             if service == Service::Transport && !job.request.needs_transport() {
                 job.step += 1;
                 continue;
             }
             let before = self.clock.now();
-            match self.call(service, &job.request).await {
-                Ok(StatusCode::FORBIDDEN) => return Ok(Went::Ended(End::Rejected)),
-                Ok(_) => {
+            let called = match service {
+                Service::Account => self.account(&job.request.owner).await,
+                _ => self.call(service, &job.request).await.map(|_| true).map_err(Arc::new),
+            };
+            match called {
+                Ok(false) => return Ok(Went::Ended(End::Rejected)),
+                Ok(true) => {
+                    if service == Service::Account {
+                        self.record.approved(&job.request.owner);
+                    }
                     self.record.step(service, self.clock.now() - before);
                     job.step += 1;
                     // The last step's entry is the end's.
@@ -139,6 +149,26 @@ impl Workflow {
                 Went::Again(wait + wait.mul_f64(self.entropy.unit() / 2.0))
             }
             _ => Went::Ended(End::Lost(format!("{service}: {error}"))),
+        }
+    }
+
+    /// Whether the owner may have deliveries scheduled: from the cache, else from the account service, once for all who ask.
+    async fn account(self: &Arc<Self>, owner: &str) -> Result<bool, Arc<CallError<HttpError>>> {
+        let load = || {
+            let (workflow, path) = (self.clone(), format!("/accounts/{owner}"));
+            async move {
+                let answer = workflow.send(Service::Account, &Method::GET, &path, None, &Bytes::new()).await;
+                answer.map(|status| status != StatusCode::FORBIDDEN)
+            }
+        };
+        let Some(accounts) = &self.accounts else { return load().await.map_err(Arc::new) };
+        loop {
+            match accounts.get_or_load(owner, load).await {
+                Ok(may) => return Ok(may),
+                Err(LoadError::Failed(error)) => return Err(error),
+                // The cache has no time-out of its own here, and a worker that panics ends the run.
+                Err(_) => {}
+            }
         }
     }
 
@@ -169,8 +199,18 @@ impl Workflow {
                 (Method::PUT, format!("/deliveries/{id}"), None, json(&body))
             }
         };
+        self.send(service, &method, &path, key, &body).await
+    }
+
+    async fn send(
+        &self,
+        service: Service,
+        method: &Method,
+        path: &str,
+        key: Option<&str>,
+        body: &Bytes,
+    ) -> Result<StatusCode, CallError<HttpError>> {
         let address = self.addresses[service as usize];
-        let (method, path, body) = (&method, &path, &body);
         let attempt = |attempt: AttemptInfo| async move {
             let recording = self.record.call(service, attempt.number());
             let answer = self.client.call(method, address, path, key, body).await;

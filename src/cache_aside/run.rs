@@ -82,10 +82,12 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
         loop {
             match notices.recv().await {
                 Notice::Gap => self.gap(),
-                Notice::Message(notice) => match backplane.hear(&notice) {
-                    Some(told) => self.heard(shared, told),
-                    None => {} // its own
-                },
+                Notice::Message(notice) => {
+                    // Its own say nothing.
+                    if let Some(told) = backplane.hear(&notice) {
+                        self.heard(shared, told);
+                    }
+                }
             }
         }
     }

@@ -34,7 +34,7 @@ pub(crate) type Unattended<K, T> = Arc<dyn Fn(Seat<K, T>) + Send + Sync>;
 pub(crate) struct Flights<K: Hash + Eq, T: Clone>(Arc<Table<K, T>>);
 
 struct Table<K: Hash + Eq, T: Clone> {
-    shards: Box<[Line<Mutex<Shard<K, T>>>]>,
+    shards: Shards<K, T>,
     hasher: RandomState,
     /// Without it a flight that everybody left is dropped.
     unattended: Option<Unattended<K, T>>,
@@ -42,6 +42,9 @@ struct Table<K: Hash + Eq, T: Clone> {
 
 /// What can still be joined. Bounded by the number of flights under way.
 type Shard<K, T> = HashTable<Arc<Flight<K, T>>>;
+
+/// By the key's hash.
+type Shards<K, T> = Box<[Line<Mutex<Shard<K, T>>>]>;
 
 /// So many that two threads rarely meet in one; a power of two.
 const SHARDS: usize = 64;

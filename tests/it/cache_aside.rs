@@ -468,7 +468,11 @@ fn a_get_can_be_spawned_and_the_default_spawner_is_the_runtime() {
         let gets = (0..100).map(|_| {
             let cache = cache.clone();
             tokio::spawn(async move {
-                cache.get_or_load("k", || async { Ok::<_, Error>(tokio::task::yield_now().await).map(|()| 7) }).await
+                let load = || async {
+                    tokio::task::yield_now().await;
+                    Ok::<u64, Error>(7)
+                };
+                cache.get_or_load("k", load).await
             })
         });
         assert!(join_all(gets).await.into_iter().all(|got| got.unwrap().unwrap() == 7));

@@ -82,7 +82,7 @@ fn a_dropped_load_gives_its_claim_back() {
     assert_eq!(world.get(&caches[1], 1).unwrap(), 1);
     assert_eq!(world.hand.now(), start);
     // Its own process does not wait for it in any case.
-    let mut again = Box::pin(caches[0].get_or_load(&2, || std::future::pending::<Result<u64, Error>>()));
+    let mut again = Box::pin(caches[0].get_or_load(&2, std::future::pending::<Result<u64, Error>>));
     assert!(world.begin(&mut again).is_pending());
     drop(again);
     assert_eq!(world.get(&caches[0], 2).unwrap(), 1);
@@ -388,6 +388,10 @@ fn cache_14_dropping_any_future_at_any_await_loses_nothing() {
         assert_eq!(world.get(&b, 1).unwrap(), now, "after {polls} polls");
     };
     let load = || world.source.tagged("t");
+    let write = || async {
+        world.clock.sleep(MS(3)).await;
+        Ok::<(), Error>(())
+    };
     let missing = || assert_eq!(world.run(a.clear()), Reached::Everywhere);
     let polls = [
         drop_at_every_await(&world.hand, || (missing(), a.get_or_load(&1, load)).1, check),
@@ -396,11 +400,7 @@ fn cache_14_dropping_any_future_at_any_await_loses_nothing() {
         drop_at_every_await(&world.hand, || a.invalidate(&1), check),
         drop_at_every_await(&world.hand, || a.invalidate_tag("t"), check),
         drop_at_every_await(&world.hand, || a.clear(), check),
-        drop_at_every_await(
-            &world.hand,
-            || a.update(&1, async { Ok::<_, Error>(world.clock.sleep(MS(3)).await) }),
-            check,
-        ),
+        drop_at_every_await(&world.hand, || a.update(&1, write()), check),
     ];
     assert!(polls.iter().all(|polls| *polls >= 2), "{polls:?}");
 }
