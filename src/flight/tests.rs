@@ -1,4 +1,5 @@
 //! Flights: how often who is polled, and who goes on when others leave.
+#![allow(clippy::unwrap_used, reason = "tests")]
 use std::{
     future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
