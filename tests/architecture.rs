@@ -35,7 +35,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("tokio::spawn", &["testing"]),
     ("std::thread::spawn", &[]),
     // A backend that blocks has a thread of its own.
-    ("std::thread", &["backend", "circuit_breaker/permit.rs"]),
+    ("std::thread", &["backend", "circuit_breaker/permit.rs", "striped/tests.rs"]),
     ("rusqlite", &["backend"]),
     ("quick_cache", &["cache_aside/local.rs"]),
     ("rustix", &["time"]),
@@ -120,7 +120,10 @@ fn imports(path: &str, code: &str) -> Vec<String> {
 /// What a file names of the crates whose doors are watched, as whole paths.
 fn watched(code: &str) -> Vec<String> {
     let of = |root: &'static str| paths(code, root).into_iter().map(move |path| format!("{root}::{path}"));
-    ["tokio", "std", "quanta", "rand", "loom", "lazy_static", "rusqlite", "rustix"].into_iter().flat_map(of).collect()
+    ["tokio", "std", "quanta", "rand", "loom", "lazy_static", "quick_cache", "rusqlite", "rustix"]
+        .into_iter()
+        .flat_map(of)
+        .collect()
 }
 
 /// All that is wrong with these files.

@@ -9,6 +9,7 @@ use std::{
 
 use steadfast::{
     Pipeline,
+    cache_aside::{CacheAside, CacheAsideConfig},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     standard::{Standard, StandardConfig},
@@ -105,4 +106,15 @@ fn throttling_1_a_million_keys_fit() {
     let per_key = used.bytes_current as f64 / 1e6;
     println!("{per_key:.1} bytes a key");
     assert!((16.0..=200.0).contains(&per_key), "{per_key}");
+}
+
+#[test]
+fn cache_a_hit_allocates_nothing_beyond_the_value_s_clone() {
+    let cache: CacheAside<u32, u64> = CacheAside::new(CacheAsideConfig::default()).unwrap();
+    let get = || assert_eq!(now(cache.get_or_load(&1, || async { Ok::<u64, ()>(7) })).unwrap(), 7);
+    assert_eq!(allocations(get), 0);
+    // With tags, too, where each hit has to look at them.
+    let tagged = || async { Ok::<_, ()>(steadfast::cache_aside::Loaded::new(7).tag("t")) };
+    now(cache.get_or_load(&2, tagged)).unwrap();
+    assert_eq!(allocations(|| assert_eq!(now(cache.get(&2)), Some(7))), 0);
 }
