@@ -86,6 +86,7 @@ pub mod observe;
 pub mod outcome;
 pub mod port;
 pub mod queue;
+pub mod queue_listener;
 mod race;
 pub mod retry;
 pub mod standard;

@@ -20,6 +20,7 @@ const FLOORS: &[&[&str]] = &[
     &["call", "backend"],
     // The patterns: none of them imports another.
     &["timeout", "retry", "circuit_breaker", "throttling", "coalesce", "cache_aside", "leader_election"],
+    &["timeout", "retry", "circuit_breaker", "throttling", "leader_election", "queue_listener"],
     // The roof, and the wing for tests.
     &["standard", "testing"],
 ];

@@ -27,6 +27,7 @@ mod leader_election_edges;
 mod leader_election_terms;
 mod leader_election_world;
 mod pipeline;
+mod queue_listener;
 mod rate_limit;
 mod rate_limit_change;
 mod retry;

@@ -1,0 +1,35 @@
+//! Queue listener: takes messages from a queue, hands them to a handler, goes quiet when there are none and wakes at once when one comes.
+mod builder;
+mod config;
+mod counters;
+mod crew;
+mod event;
+mod filter;
+mod handled;
+mod hints;
+mod idle;
+mod keep;
+mod listener;
+mod lot;
+mod poller;
+mod priority;
+mod reply;
+mod run;
+mod settle;
+mod shift;
+mod staff;
+mod work;
+mod worker;
+
+pub use builder::QueueListenerBuilder;
+pub use config::QueueListenerConfig;
+pub use counters::ListenerState;
+pub use event::{QueueCall, QueueListenerEvent};
+pub use filter::IdempotencyFilter;
+pub use handled::Handled;
+pub use idle::IdleConfig;
+pub use listener::QueueListener;
+pub use priority::{Level, PriorityOrder};
+pub use reply::ReplyTo;
+pub use staff::tasks_by_depth;
+pub use work::{Cancelled, Work};

@@ -1,0 +1,325 @@
+//! A task: finds a message, has it handled, ends its delivery.
+//!
+//! Two ways lead through a message. A handler that is ready at its first poll was held up by nothing: its message costs no timer, no lock
+//! and no entry anywhere, and is settled with the others of its lot. One that waits gives the rest of its lot to the other tasks, sends out
+//! what is to be settled, and has its lease kept while it runs.
+use std::{
+    future::{Future, poll_fn},
+    panic::{AssertUnwindSafe, catch_unwind},
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+};
+
+use super::{
+    Handled, QueueListenerEvent as Event, Work,
+    counters::Count,
+    keep::{Caught, Dropped, words},
+    lot::{Held, How, Lease, Lot, Settling},
+    poller::{Next, Poller},
+    shift::Shift,
+    work::Cancel,
+};
+use crate::{
+    queue::Delivery,
+    race::{First, race},
+};
+
+/// After so many messages in a row that were held up by nothing, others have their turn.
+const FAIR: u32 = 64;
+
+/// One task of a run.
+pub(super) struct Worker {
+    pub(super) shift: Arc<Shift>,
+    lot: Lot,
+    done: Vec<Settling>,
+    cancel: Cancel,
+    poller: Poller,
+    in_a_row: u32,
+}
+
+impl Worker {
+    pub(super) fn new(shift: Arc<Shift>) -> Self {
+        let poller = Poller::new(&shift);
+        Self { shift, lot: Lot::empty(), done: Vec::new(), cancel: Cancel::new(), poller, in_a_row: 0 }
+    }
+
+    /// Handles messages, one after another, until it ends.
+    pub(super) async fn work<F, H>(mut self, handler: F)
+    where
+        F: Fn(Work) -> H,
+        H: Future<Output: Into<Handled>>,
+    {
+        loop {
+            if self.shift.halts() {
+                self.hand_back();
+            }
+            let (delivery, lease) = match self.next() {
+                Some(next) => next,
+                None => match self.find().await {
+                    Next::Look => continue,
+                    Next::End => return,
+                },
+            };
+            let Some((delivery, lease)) = self.admit(delivery, lease).await else { continue };
+            self.handle(&handler, delivery, lease).await;
+        }
+    }
+
+    /// Handles the messages of a poll together, until it ends.
+    pub(super) async fn work_in_batches<F, H>(mut self, handler: F)
+    where
+        F: Fn(Vec<Work>) -> H,
+        H: Future<Output = Vec<Handled>>,
+    {
+        loop {
+            if self.shift.halts() {
+                self.hand_back();
+            }
+            let (mut works, mut leases) = (Vec::new(), Vec::new());
+            let cancelled = self.cancel.next();
+            while let Some((delivery, lease)) = self.next() {
+                if let Some((delivery, lease)) = self.admit(delivery, lease).await {
+                    works.push(Work::new(delivery, cancelled.clone()));
+                    leases.push(lease);
+                }
+            }
+            if !works.is_empty() {
+                self.handle_batch(&handler, works, leases).await;
+            } else if let Next::End = self.find().await {
+                return;
+            }
+        }
+    }
+
+    /// The next message, of this task's own lot or of those that wait for a task.
+    #[inline]
+    fn next(&mut self) -> Option<(Delivery, Lease)> {
+        if let Some(delivery) = self.lot.deliveries.next() {
+            let lease = Lease::of(&delivery, self.lot.source, self.lot.since, self.shift.inner.config.visibility);
+            return Some((delivery, lease));
+        }
+        self.shift.next_waiting().map(|Held { delivery, lease }| (delivery, lease))
+    }
+
+    /// Settles what is done, then finds work.
+    async fn find(&mut self) -> Next {
+        if !self.done.is_empty() {
+            self.settle().await;
+            return Next::Look;
+        }
+        self.poller.find(&self.shift, &mut self.lot).await
+    }
+
+    /// Settles what is done, in one request for each source; what fails is tried again beside this task.
+    async fn settle(&mut self) {
+        let sources = self.shift.inner.sources.len();
+        if sources > 1 {
+            // The sort is stable: each source's stay in order.
+            self.done.sort_by_key(|settling| settling.source);
+        }
+        while let Some(first) = self.done.first() {
+            let (source, most) = (first.source, self.shift.inner.sources[first.source].most);
+            let n = self.done.iter().take(most).take_while(|settling| settling.source == source).count();
+            let mut rest = if n < self.done.len() { self.done.split_off(n) } else { Vec::new() };
+            // Held by a guard: dropped in the middle they are as unsettled as they were.
+            self.shift.settle_once(&mut self.done).await;
+            self.shift.send_out(self.done.drain(..));
+            if !rest.is_empty() {
+                std::mem::swap(&mut self.done, &mut rest);
+            }
+        }
+    }
+
+    /// Hands back what no handler has begun with.
+    #[cold]
+    fn hand_back(&mut self) {
+        self.shift.offer(&mut self.lot);
+        self.shift.hand_back_waiting();
+        self.shift.send_out(self.done.drain(..));
+    }
+
+    /// Lets a message to its handler, unless it comes too often, too late, or for the second time.
+    #[inline]
+    async fn admit(&mut self, delivery: Delivery, mut lease: Lease) -> Option<(Delivery, Lease)> {
+        let inner = &self.shift.inner;
+        if lease.deliveries > inner.config.max_deliveries {
+            let how = self.shift.set_aside(&lease, "handed out too often, and never settled");
+            self.done.push(lease.settling(how));
+            return None;
+        }
+        if !self.shift.is_fresh(&mut lease).await {
+            return None;
+        }
+        if inner.filter.is_some() && self.shift.is_duplicate(&delivery, &mut lease).await {
+            if !lease.lost {
+                self.done.push(lease.settling(How::Duplicate));
+            }
+            return None;
+        }
+        Some((delivery, lease))
+    }
+
+    #[inline]
+    async fn handle<F, H>(&mut self, handler: &F, delivery: Delivery, lease: Lease)
+    where
+        F: Fn(Work) -> H,
+        H: Future<Output: Into<Handled>>,
+    {
+        let duplicate_key = self.shift.filter_key(&delivery);
+        let work = Work::new(delivery, self.cancel.next());
+        let made = catch_unwind(AssertUnwindSafe(|| handler(work)));
+        let (lease, handled) = match made {
+            Ok(future) => {
+                let mut future = pin!(Caught::new(future));
+                match once(future.as_mut()).await {
+                    Some(output) => {
+                        self.in_a_row += 1;
+                        (lease, output.map_or_else(Handled::retry, Into::into))
+                    }
+                    None => match self.attend(future, lease).await {
+                        Some((lease, output)) => (lease, output.map_or_else(Handled::retry, Into::into)),
+                        None => return,
+                    },
+                }
+            }
+            Err(panic) => (lease, Handled::retry(words(&*panic))),
+        };
+        if let Some(key) = duplicate_key
+            && handled == Handled::Complete
+        {
+            self.shift.remember(&key).await;
+        }
+        if matches!(handled, Handled::Complete) {
+            self.done.push(lease.settling(How::Complete));
+        } else {
+            self.done.push(self.shift.judge(lease, handled));
+        }
+        if self.in_a_row >= FAIR {
+            self.in_a_row = 0;
+            yield_now().await;
+        }
+    }
+
+    /// Waits for a handler that was not ready at once; nothing where its lease is lost.
+    async fn attend<O>(
+        &mut self,
+        future: Pin<&mut Caught<impl Future<Output = O>>>,
+        lease: Lease,
+    ) -> Option<(Lease, Result<O, String>)> {
+        self.in_a_row = 0;
+        let mut leases = [lease];
+        let ended = self.wait(future, &mut leases).await;
+        let [lease] = leases;
+        match ended {
+            Ok(output) if !lease.lost => Some((lease, output)),
+            Ok(_) | Err(Dropped::Lost) => None,
+            Err(why) => {
+                self.done.push(self.dropped(lease, why));
+                None
+            }
+        }
+    }
+
+    /// Waits for a handler, keeps its leases, and lets nothing else wait for it.
+    async fn wait<H: Future>(&mut self, future: Pin<&mut H>, leases: &mut [Lease]) -> Result<H::Output, Dropped> {
+        let shift = &*self.shift;
+        shift.offer(&mut self.lot);
+        shift.send_out(self.done.drain(..));
+        let _counted = InFlight::of(&shift.inner.counters.in_flight, leases.len());
+        let began = shift.now();
+        let kept = shift.keep(leases, &self.cancel, began, &mut self.poller.stage);
+        match race(future, kept).await {
+            First::One(output) => Ok(output),
+            First::Other(why) => Err(why),
+        }
+    }
+
+    /// A handler was dropped, though it had its lease.
+    fn dropped(&self, lease: Lease, why: Dropped) -> Settling {
+        self.shift.event(|| Event::HandlerDropped { id: lease.id.clone() });
+        match why {
+            Dropped::TooLong => self.shift.judge(lease, Handled::retry("the handler took too long")),
+            // Not its fault: it is not counted as a failure, and comes back at once.
+            Dropped::Stops | Dropped::Lost => lease.settling(How::HandBack),
+        }
+    }
+
+    async fn handle_batch<F, H>(&mut self, handler: &F, works: Vec<Work>, mut leases: Vec<Lease>)
+    where
+        F: Fn(Vec<Work>) -> H,
+        H: Future<Output = Vec<Handled>>,
+    {
+        let keys: Vec<_> = works.iter().map(|work| self.shift.filter_key(work)).collect();
+        let ended = match catch_unwind(AssertUnwindSafe(|| handler(works))) {
+            Ok(future) => {
+                let mut future = pin!(Caught::new(future));
+                match once(future.as_mut()).await {
+                    Some(output) => Ok(output),
+                    None => self.wait(future, &mut leases).await,
+                }
+            }
+            Err(panic) => Ok(Err(words(&*panic))),
+        };
+        let handled = match ended {
+            Ok(Ok(handled)) => handled,
+            Ok(Err(panic)) => leases.iter().map(|_| Handled::retry(&panic)).collect(),
+            Err(why) => {
+                let held = leases.into_iter().filter(|lease| !lease.lost);
+                let dropped: Vec<_> = held.map(|lease| self.dropped(lease, why)).collect();
+                return self.done.extend(dropped);
+            }
+        };
+        let mut handled = handled.into_iter();
+        for (lease, key) in leases.into_iter().zip(keys) {
+            let handled = handled.next().unwrap_or_else(|| Handled::retry("the handler said nothing of this message"));
+            if lease.lost {
+                continue;
+            }
+            if let Some(key) = key
+                && handled == Handled::Complete
+            {
+                self.shift.remember(&key).await;
+            }
+            self.done.push(self.shift.judge(lease, handled));
+        }
+    }
+}
+
+/// A message that was counted as in flight is not any more when this is dropped.
+struct InFlight<'a>(&'a Count, u64);
+
+impl<'a> InFlight<'a> {
+    fn of(count: &'a Count, n: usize) -> Self {
+        count.add(n as u64);
+        Self(count, n as u64)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.sub(self.1);
+    }
+}
+
+/// What one poll gives.
+async fn once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+/// Lets others have their turn.
+async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
