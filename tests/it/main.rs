@@ -28,6 +28,8 @@ mod leader_election_terms;
 mod leader_election_world;
 mod pipeline;
 mod queue_listener;
+mod queue_listener_ends;
+mod queue_listener_world;
 mod rate_limit;
 mod rate_limit_change;
 mod retry;
