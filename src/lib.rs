@@ -79,6 +79,7 @@ pub mod coalesce;
 pub mod config;
 pub mod entropy;
 mod flight;
+mod hash;
 pub mod leader_election;
 pub mod lease;
 pub mod notify;

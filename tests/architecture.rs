@@ -9,7 +9,7 @@ use std::{
 /// The floors, lowest first. A room may import rooms of lower floors, and of its own floor where it says so.
 const FLOORS: &[&[&str]] = &[
     // Values and time.
-    &["sync", "time", "entropy", "race"],
+    &["sync", "time", "entropy", "race", "hash"],
     &["config", "striped"],
     &["outcome", "backoff", "window", "observe"],
     // The ports, and first what they share. A lease can be kept in any store.
