@@ -21,6 +21,7 @@ const FLOORS: &[&[&str]] = &[
     // The patterns: none of them imports another.
     &["timeout", "retry", "circuit_breaker", "throttling", "coalesce", "cache_aside", "leader_election"],
     &["timeout", "retry", "circuit_breaker", "throttling", "leader_election", "queue_listener"],
+    &["timeout", "retry", "circuit_breaker", "throttling", "leader_election", "queue_listener", "claim_check"],
     // The roof, and the wing for tests.
     &["standard", "testing"],
 ];

@@ -1,4 +1,5 @@
 //! Queue listener: takes messages from a queue, hands them to a handler, goes quiet when there are none and wakes at once when one comes.
+mod announce;
 mod builder;
 mod config;
 mod counters;
@@ -13,6 +14,7 @@ mod listener;
 mod lot;
 mod poller;
 mod priority;
+mod redrive;
 mod reply;
 mod run;
 mod settle;
@@ -21,6 +23,7 @@ mod staff;
 mod work;
 mod worker;
 
+pub use announce::AnnouncingQueue;
 pub use builder::QueueListenerBuilder;
 pub use config::QueueListenerConfig;
 pub use counters::ListenerState;
@@ -30,6 +33,7 @@ pub use handled::Handled;
 pub use idle::IdleConfig;
 pub use listener::QueueListener;
 pub use priority::{Level, PriorityOrder};
-pub use reply::ReplyTo;
+pub use redrive::redrive;
+pub use reply::{ReplyTo, RequestError, Requester};
 pub use staff::tasks_by_depth;
 pub use work::{Cancelled, Work};

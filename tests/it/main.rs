@@ -9,6 +9,7 @@ mod circuit_breaker;
 mod circuit_breaker_edges;
 mod circuit_breaker_states;
 mod coalesce;
+mod claim_check;
 mod concurrency_limit;
 mod concurrency_limit_edges;
 mod config;
