@@ -120,8 +120,9 @@ impl Requester {
                 if let Some(answer) = waits.answer() {
                     return Ok(answer);
                 }
-                if let First::Other(looked) = race(came, inner.look(by)).await {
-                    looked?;
+                // An error means that it was closed, which it never is. Who has its turn looks to the end: nothing else brings its answer.
+                if let First::Other(_turn) = race(came, inner.turn.acquire()).await {
+                    inner.look(by).await?;
                 }
             }
         };
@@ -133,10 +134,8 @@ impl Requester {
 }
 
 impl Inner {
-    /// Looks into the reply queue once, when it is this one's turn.
+    /// Looks into the reply queue once.
     async fn look(&self, by: Instant) -> Result<(), QueueError> {
-        // An error means that it was closed, which it never is.
-        let _turn = self.turn.acquire().await;
         let wait = by - self.clock.now();
         let began = self.clock.now();
         let taken = match self.replies.receive(Receive::new(32, LOOK).wait(wait)).await {

@@ -30,6 +30,7 @@ mod leader_election_world;
 mod pipeline;
 mod queue_listener;
 mod queue_listener_ends;
+mod queue_listener_more;
 mod queue_listener_world;
 mod rate_limit;
 mod rate_limit_change;
