@@ -46,6 +46,9 @@ struct Inner {
     ask: AtomicUsize,
 }
 
+/// What goes to one part of a request, and where each was in it.
+type Lot<T> = (Vec<usize>, Vec<T>);
+
 /// How many bits of a number tell the part.
 const BITS: u32 = 16;
 
@@ -175,7 +178,7 @@ impl Queue for PartitionedQueue {
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(async move {
             Message::check(&messages, &self.capabilities())?;
-            let mut lots: Vec<(Vec<usize>, Vec<Message>)> = self.0.parts.iter().map(|_| Default::default()).collect();
+            let mut lots: Vec<Lot<Message>> = self.0.parts.iter().map(|_| Default::default()).collect();
             let mut ids: Vec<Option<MessageId>> = messages.iter().map(|_| None).collect();
             for (at, message) in messages.into_iter().enumerate() {
                 let lot = &mut lots[self.part(&message)];
@@ -206,8 +209,7 @@ impl Queue for PartitionedQueue {
     ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
         Box::pin(async move {
             let mut answers: Vec<Option<Result<(), QueueError>>> = settlements.iter().map(|_| None).collect();
-            let mut lots: Vec<(Vec<usize>, Vec<(Receipt, Settle)>)> =
-                self.0.parts.iter().map(|_| Default::default()).collect();
+            let mut lots: Vec<Lot<(Receipt, Settle)>> = self.0.parts.iter().map(|_| Default::default()).collect();
             for (at, (receipt, how)) in settlements.into_iter().enumerate() {
                 match self.receipt(&receipt) {
                     Ok((part, _, receipt)) => {

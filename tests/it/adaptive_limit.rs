@@ -30,7 +30,11 @@ async fn load(limiter: &AdaptiveLimiter, clock: &Clock, callers: usize, time: Du
     let end = clock.now() + time;
     let caller = async || {
         while clock.now() < end {
-            let _ = limiter.call(async || Ok::<_, ()>(clock.sleep(latency).await)).await;
+            let call = limiter.call(async || {
+                clock.sleep(latency).await;
+                Ok::<_, ()>(())
+            });
+            let _ = call.await;
         }
     };
     futures::future::join_all((0..callers).map(|_| caller())).await;

@@ -121,7 +121,7 @@ fn listener_16_dropped_at_any_await_point_it_loses_no_message() {
             let mut run = Box::pin(listener.run(pending(), async |work: Work| {
                 world.clock.sleep(MS(3)).await;
                 done.borrow_mut().insert(work.id.clone());
-                if work.deliveries % 3 == 0 { Err("again") } else { Ok(()) }
+                if work.deliveries.is_multiple_of(3) { Err("again") } else { Ok(()) }
             }));
             let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
             for _ in 0..polls {

@@ -42,7 +42,6 @@ struct State {
     /// The share of renewals that fail.
     failing_renewals: f64,
     calls: Vec<(&'static str, Instant)>,
-    settled: Vec<usize>,
 }
 
 /// A line to a queue.
@@ -74,11 +73,6 @@ impl Line {
     /// When requests of this kind were made.
     pub(crate) fn calls(&self, what: &str) -> Vec<Instant> {
         self.state().calls.iter().filter(|(called, _)| *called == what).map(|(_, at)| *at).collect()
-    }
-
-    /// How many messages each settlement had.
-    pub(crate) fn settled(&self) -> Vec<usize> {
-        self.state().settled.clone()
     }
 
     async fn pass<T>(
@@ -122,7 +116,6 @@ impl Queue for Line {
         &'a self,
         settlements: Vec<(Receipt, Settle)>,
     ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
-        self.state().settled.push(settlements.len());
         Box::pin(self.pass("settle", self.queue.settle(settlements)))
     }
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
