@@ -1,9 +1,11 @@
 //! Running a listener: its tasks, and what goes on beside them.
 use std::{
-    cell::Cell,
     future::{Future, poll_fn},
     pin::pin,
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     task::Poll,
 };
 
@@ -116,7 +118,7 @@ impl QueueListener {
         }
         let (mut crew, mut settlers) = (Crew::new(), Crew::new());
         (0..self.0.sources.len()).for_each(|source| settlers.add(shift.settle_all(source)));
-        let over = Cell::new(false);
+        let over = AtomicBool::new(false);
         let mut control = pin!(shift.control(shutdown, &over));
         // Not beside handlers that run on when the listener stops: they would call for tasks that nobody begins any more.
         let mut aids = pin!(race(race(shift.hear(), shift.scale()), race(shift.keep_waiting(), shift.hired())));
@@ -125,8 +127,8 @@ impl QueueListener {
         shift.call();
         shift.hire(self.0.config.min_tasks, None);
         poll_fn(|cx| {
-            if !over.get() && control.as_mut().poll(cx).is_ready() {
-                over.set(true);
+            if !over.load(Ordering::Relaxed) && control.as_mut().poll(cx).is_ready() {
+                over.store(true, Ordering::Relaxed);
             }
             // None of them ends.
             let _ = aids.as_mut().poll(cx).is_ready();
@@ -142,7 +144,7 @@ impl QueueListener {
             settlers.poll(cx);
             let stops = matches!(shift.stage(), Stage::Stops { .. });
             let done = stops && crew.is_empty() && shift.unsettled() == 0;
-            if done || over.get() { Poll::Ready(()) } else { Poll::Pending }
+            if done || over.load(Ordering::Relaxed) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
         shift.error().map_or(Ok(()), Err)
@@ -164,7 +166,7 @@ impl Drop for Ends<'_> {
 
 impl Shift {
     /// Has the run work, pause and stop; ends when it must be over.
-    async fn control(&self, shutdown: impl Future<Output = ()>, over: &Cell<bool>) {
+    async fn control(&self, shutdown: impl Future<Output = ()>, over: &AtomicBool) {
         let mut paused = self.inner.paused.subscribe();
         let mut stage = self.watch();
         let mut shutdown = pin!(shutdown);
@@ -185,7 +187,7 @@ impl Shift {
             // Handlers are dropped at the limit, and what they leave is settled once more.
             self.inner.clock.sleep_until(hard + self.inner.config.call_timeout).await;
         }
-        over.set(true);
+        over.store(true, Ordering::Relaxed);
     }
 
     /// Asks for the depth when there is a reason to, and has as many tasks begin as it asks for.

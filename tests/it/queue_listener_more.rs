@@ -279,3 +279,16 @@ fn spawned_tasks_do_the_same_and_end_with_the_run() {
         }
     });
 }
+
+#[test]
+fn a_run_can_be_spawned_where_its_handler_can() {
+    fn is_send(_: &impl Send) {}
+    let world = World::new();
+    let listener = world.listener(QueueListenerConfig::default(), 1);
+    is_send(&listener.run(pending(), async |_: Work| {}));
+    is_send(
+        &listener.run_batches(pending(), async |works: Vec<Work>| works.iter().map(|_| Handled::Complete).collect()),
+    );
+    is_send(&listener.run_on(|task| drop(tokio::spawn(task)), pending(), async |_: Work| {}));
+    is_send(&listener.drain());
+}
