@@ -1,5 +1,5 @@
 //! One task's polling: asking for messages, waiting longer and longer while there are none, ending when that has been so for long.
-use std::future::Future;
+use std::{future::Future, time::Duration};
 
 use tokio::sync::watch;
 
@@ -13,14 +13,14 @@ use super::{
 };
 use crate::{
     backoff::Backoff,
-    port::{ErrorClass, Failure},
-    queue::Receive,
+    port::{BoxFuture, ErrorClass, Failure},
+    queue::{Delivery, QueueError, Receive},
     race::{First, race},
     time::Instant,
 };
 
 /// After a shutdown a poll under way is waited for so long: what it takes is handed back at once, and not after its visibility time-out.
-const LAST_POLL: std::time::Duration = std::time::Duration::from_secs(1);
+const LAST_POLL: Duration = Duration::from_secs(1);
 
 pub(super) struct Poller {
     idle: Idle,
@@ -33,6 +33,20 @@ pub(super) struct Poller {
     knew: u64,
     order: Vec<usize>,
     pub(super) stage: watch::Receiver<Stage>,
+}
+
+/// A request for messages, that waits for so long. As nobody knows when in that time they are taken, they are hidden for as much longer, and their lease
+/// counts from the end of the wait.
+fn receive(shift: &Shift, wait: Duration) -> Receive {
+    let config = &shift.inner.config;
+    Receive::new(config.batch, config.visibility.saturating_add(wait)).wait(wait)
+}
+
+/// A request for messages that was made.
+pub(super) struct Asked<'a> {
+    /// From when on their lease counts.
+    pub(super) since: Instant,
+    pub(super) receive: BoxFuture<'a, Result<Vec<Delivery>, QueueError>>,
 }
 
 /// What a poller comes to.
@@ -56,9 +70,44 @@ impl Poller {
         }
     }
 
-    /// Finds work: into `lot`, or among what waits for a task.
-    pub(super) async fn find(&mut self, shift: &Shift, lot: &mut Lot) -> Next {
+    /// Asks the queue, where there is one, and nothing speaks against it: what then has to be waited for is for [`find`](Self::find).
+    #[inline]
+    pub(super) fn ask<'a>(&mut self, shift: &'a Shift) -> Option<Asked<'a>> {
+        let inner = &*shift.inner;
+        let [source] = &inner.sources[..] else { return None };
+        if self.next != Instant::default() || shift.halts() {
+            return None;
+        }
+        self.knew = shift.calls();
+        inner.counters.polls.add(1);
+        inner.counters.requests.add(1);
+        let wait = inner.config.receive_wait;
+        let since = shift.now() + wait;
+        Some(Asked { since, receive: source.queue.receive(receive(shift, wait)) })
+    }
+
+    /// What was asked for was there.
+    #[inline]
+    pub(super) fn took(&mut self, shift: &Shift, deliveries: Vec<Delivery>, since: Option<Instant>) -> Lot {
+        let since = since.unwrap_or_default();
+        self.found(shift, deliveries.len(), since);
+        Lot { deliveries: deliveries.into_iter(), source: 0, since }
+    }
+
+    /// Finds work: into `lot`, or among what waits for a task. It may have been asked for already.
+    pub(super) async fn find(&mut self, shift: &Shift, lot: &mut Lot, mut asked: Option<Asked<'_>>) -> Next {
         loop {
+            if let Some(Asked { since, receive }) = asked.take() {
+                let within = shift.inner.config.call_timeout.saturating_add(shift.inner.config.receive_wait);
+                let request = shift.rest(QueueCall::Receive, within, receive);
+                let answer = self.unless_stopped(shift, request).await;
+                let failed = self.answered(shift, lot, answer, (0, since));
+                if lot.len() > 0 {
+                    return Next::Look;
+                }
+                self.came_to_nothing(shift, failed);
+                continue;
+            }
             let stage = *self.stage.borrow_and_update();
             match stage {
                 Stage::Works => {}
@@ -144,44 +193,72 @@ impl Poller {
                 lock(&shift.turns).asked(source, now);
             }
             // Only the last is waited at: the others are asked in passing.
-            let wait = if i + 1 == order.len() { inner.config.receive_wait } else { std::time::Duration::ZERO };
-            let receive = Receive::new(inner.config.batch, inner.config.visibility).wait(wait);
+            let wait = if i + 1 == order.len() { inner.config.receive_wait } else { Duration::ZERO };
             inner.counters.polls.add(1);
-            let request = inner.sources[source].queue.receive(receive);
-            let request = shift.request(QueueCall::Receive, inner.config.call_timeout.saturating_add(wait), request);
-            match self.unless_stopped(shift, request).await {
-                Some(Some(Ok(deliveries))) if !deliveries.is_empty() => {
-                    self.found(shift, deliveries.len(), now);
-                    *lot = Lot { deliveries: deliveries.into_iter(), source, since: now };
-                    self.order = order;
-                    return;
-                }
-                Some(Some(Ok(_))) => inner.counters.empty_polls.add(1),
-                Some(Some(Err(error))) => {
-                    if error.class() == ErrorClass::Permanent
-                        && let Some(backend) = error.backend()
-                    {
-                        shift.fail(backend.clone());
-                    }
-                    failed = true;
-                    self.back_off(shift, error.backend().and_then(|backend| backend.retry_after()));
-                }
-                Some(None) => {
-                    failed = true;
-                    self.back_off(shift, None);
-                }
-                None => break,
+            inner.counters.requests.add(1);
+            let request = inner.sources[source].queue.receive(receive(shift, wait));
+            let request = shift.rest(QueueCall::Receive, inner.config.call_timeout.saturating_add(wait), request);
+            let answer = self.unless_stopped(shift, request).await;
+            let stops = answer.is_none();
+            failed |= self.answered(shift, lot, answer, (source, now + wait));
+            if lot.len() > 0 || stops {
+                self.order = order;
+                return;
             }
             now = shift.now();
         }
         self.order = order;
-        if !failed {
-            self.failures = None;
-            shift.found_nothing();
-            let (delay, at_most) = self.idle.found_nothing(&inner.config.idle, inner.entropy.unit());
-            // A poll that waited in the queue has used up some of it.
-            (self.next, self.at_most) = (now + delay.saturating_sub(inner.config.receive_wait), at_most);
+        self.came_to_nothing(shift, failed);
+    }
+
+    /// What a request for messages came to: into `lot`, or into a pause. True where it failed.
+    fn answered(
+        &mut self,
+        shift: &Shift,
+        lot: &mut Lot,
+        answer: Option<Option<Result<Vec<Delivery>, QueueError>>>,
+        (source, since): (usize, Instant),
+    ) -> bool {
+        match answer {
+            Some(Some(Ok(deliveries))) if !deliveries.is_empty() => {
+                self.found(shift, deliveries.len(), since);
+                *lot = Lot { deliveries: deliveries.into_iter(), source, since };
+                false
+            }
+            Some(Some(Ok(_))) => {
+                shift.inner.counters.empty_polls.add(1);
+                false
+            }
+            Some(Some(Err(error))) => {
+                shift.tell_failure(QueueCall::Receive, &error);
+                if error.class() == ErrorClass::Permanent
+                    && let Some(backend) = error.backend()
+                {
+                    shift.fail(backend.clone());
+                }
+                self.back_off(shift, error.backend().and_then(|backend| backend.retry_after()));
+                true
+            }
+            Some(None) => {
+                self.back_off(shift, None);
+                true
+            }
+            // The run stops: nothing is asked any more.
+            None => true,
         }
+    }
+
+    /// A poll found nothing: when to poll next, where no failure has said so.
+    fn came_to_nothing(&mut self, shift: &Shift, failed: bool) {
+        if failed {
+            return;
+        }
+        let inner = &shift.inner;
+        self.failures = None;
+        shift.found_nothing();
+        let (delay, at_most) = self.idle.found_nothing(&inner.config.idle, inner.entropy.unit());
+        // A poll that waited in the queue has used up some of it.
+        (self.next, self.at_most) = (shift.now() + delay.saturating_sub(inner.config.receive_wait), at_most);
     }
 
     #[inline]
@@ -193,7 +270,7 @@ impl Poller {
     }
 
     /// A request failed, or the queue is busy: not at once again.
-    fn back_off(&mut self, shift: &Shift, at_least: Option<std::time::Duration>) {
+    fn back_off(&mut self, shift: &Shift, at_least: Option<Duration>) {
         let inner = &shift.inner;
         let pauses = self.failures.get_or_insert_with(|| Backoff::checked(inner.config.busy, &inner.entropy));
         let pause = pauses.next().unwrap_or_default().max(at_least.unwrap_or_default());

@@ -8,10 +8,16 @@ use super::{
 };
 use crate::{
     backoff::Backoff,
-    port::{ErrorClass, Failure},
+    port::{BoxFuture, ErrorClass, Failure},
     queue::QueueError,
     time::Timestamp,
 };
+
+/// What a request to settle gives.
+type Answers = Result<Vec<Result<(), QueueError>>, QueueError>;
+
+/// A request to settle.
+pub(super) type Settled<'a> = BoxFuture<'a, Answers>;
 
 impl Shift {
     /// What is to become of a message, by what came of it.
@@ -51,13 +57,27 @@ impl Shift {
         }
     }
 
-    /// Settles these, of one source; gives back those that are to be tried again.
-    pub(super) async fn settle_once(&self, settlings: &mut Vec<Settling>) {
-        let Some(source) = settlings.first().map(|first| first.source) else { return };
+    /// The request to settle these, of one source.
+    pub(super) fn settling(&self, settlings: &[Settling]) -> Settled<'_> {
         let requests = settlings.iter().map(|settling| (settling.receipt.clone(), settling.how.settle())).collect();
-        let queue = &self.inner.sources[source].queue;
-        match self.request(QueueCall::Settle, self.inner.config.call_timeout, queue.settle(requests)).await {
-            Some(Ok(answers)) => {
+        let source = settlings.first().map_or(0, |first| first.source);
+        self.inner.counters.requests.add(1);
+        self.inner.sources[source].queue.settle(requests)
+    }
+
+    /// Settles these, of one source; leaves those that are to be tried again.
+    pub(super) async fn settle_once(&self, settlings: &mut Vec<Settling>) {
+        let request = self.settling(settlings);
+        match self.rest(QueueCall::Settle, self.inner.config.call_timeout, request).await {
+            Some(answer) => self.answered_all(settlings, answer),
+            None => self.unanswered(settlings),
+        }
+    }
+
+    /// The answer to a request; leaves those that are to be tried again.
+    pub(super) fn answered_all(&self, settlings: &mut Vec<Settling>, answer: Answers) {
+        match answer {
+            Ok(answers) => {
                 let mut answers = answers.into_iter();
                 let mut completed = 0;
                 settlings.retain_mut(|settling| self.answered(settling, answers.next(), &mut completed));
@@ -65,15 +85,21 @@ impl Shift {
                     self.inner.counters.handled.add(completed);
                 }
             }
-            Some(Err(error)) if error.class() == ErrorClass::Permanent => {
-                settlings.drain(..).for_each(|settling| self.settling_lost(&settling));
-            }
-            answer => {
-                // No answer in time says nothing about the request.
-                let unknown = answer.is_none_or(|answer| answer.is_err_and(|error| error.may_have_been_applied()));
-                settlings.iter_mut().for_each(|settling| settling.may_be_settled |= unknown);
+            Err(error) => {
+                self.tell_failure(QueueCall::Settle, &error);
+                if error.class() == ErrorClass::Permanent {
+                    settlings.drain(..).for_each(|settling| self.settling_lost(&settling));
+                } else if error.may_have_been_applied() {
+                    self.unanswered(settlings);
+                }
             }
         }
+    }
+
+    /// No answer in time says nothing about the request.
+    #[cold]
+    pub(super) fn unanswered(&self, settlings: &mut [Settling]) {
+        settlings.iter_mut().for_each(|settling| settling.may_be_settled = true);
     }
 
     /// One answer; true if it is to be tried again.

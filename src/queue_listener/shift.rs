@@ -224,8 +224,8 @@ impl Shift {
         } else if messages < config.batch || self.rescale_at.load(Ordering::Relaxed) > now.as_nanos() {
             return;
         }
+        self.rescale_at.store((now + config.rescale).as_nanos(), Ordering::Relaxed);
         if self.staff(|staff| staff.tasks < staff.max) {
-            self.rescale_at.store((now + config.rescale).as_nanos(), Ordering::Relaxed);
             self.to_scale.notify_one();
         }
     }
@@ -360,21 +360,34 @@ impl Shift {
         if !matches!(call, QueueCall::Filter | QueueCall::Notify) {
             self.inner.counters.requests.add(1);
         }
+        let answer = self.rest(call, within, request).await;
+        if let Some(Err(error)) = &answer {
+            self.tell_failure(call, error);
+        }
+        answer
+    }
+
+    /// The rest of a request that was counted.
+    pub(super) async fn rest<T>(
+        &self,
+        call: QueueCall,
+        within: Duration,
+        request: impl Future<Output = T>,
+    ) -> Option<T> {
         // A request that is ready at once needs no timer.
-        let answer = race(request, async { self.inner.clock.sleep(within).await }).await;
-        match answer {
-            First::One(answer) => {
-                if let Err(error) = &answer
-                    && let Some(backend) = error.backend()
-                {
-                    self.event(|| Event::CallFailed { call, kind: Some(backend.kind()) });
-                }
-                Some(answer)
-            }
+        match race(request, async { self.inner.clock.sleep(within).await }).await {
+            First::One(answer) => Some(answer),
             First::Other(()) => {
                 self.event(|| Event::CallFailed { call, kind: None });
                 None
             }
+        }
+    }
+
+    #[cold]
+    pub(super) fn tell_failure(&self, call: QueueCall, error: &impl Failure) {
+        if let Some(backend) = error.backend() {
+            self.event(|| Event::CallFailed { call, kind: Some(backend.kind()) });
         }
     }
 }

@@ -12,11 +12,12 @@ use std::{
 };
 
 use super::{
-    Handled, QueueListenerEvent as Event, Work,
+    Handled, QueueCall, QueueListenerEvent as Event, Work,
     counters::Count,
     keep::{Caught, Dropped, words},
     lot::{Held, How, Lease, Lot, Settling},
-    poller::{Next, Poller},
+    poller::{Asked, Next, Poller},
+    settle::Settled,
     shift::Shift,
     work::Cancel,
 };
@@ -45,25 +46,110 @@ impl Worker {
     }
 
     /// Handles messages, one after another, until it ends.
+    ///
+    /// What waits for nothing is in this one function on purpose: a future within a future is moved into its place, and that of a poll
+    /// or of a handler that waits is large.
     pub(super) async fn work<F, H>(mut self, handler: F)
     where
         F: Fn(Work) -> H,
         H: Future<Output: Into<Handled>>,
     {
+        let shift = self.shift.clone();
         loop {
-            if self.shift.halts() {
+            if shift.halts() {
                 self.hand_back();
             }
-            let (delivery, lease) = match self.next() {
-                Some(next) => next,
-                None => match self.find().await {
+            let own = self.lot.len() > 0;
+            let Some((delivery, lease)) = self.next() else {
+                if !self.done.is_empty() {
+                    if self.is_one_request() {
+                        let mut request = shift.settling(&self.done);
+                        match once(request.as_mut()).await {
+                            Some(answer) => shift.answered_all(&mut self.done, answer),
+                            None => self.settle_rest(&shift, request).await,
+                        }
+                        shift.send_out(self.done.drain(..));
+                    } else {
+                        self.settle().await;
+                    }
+                    continue;
+                }
+                let mut asked = self.poller.ask(&shift);
+                if let Some(Asked { receive, .. }) = &mut asked
+                    && let Some(answer) = once(receive.as_mut()).await
+                {
+                    match answer {
+                        Ok(deliveries) if !deliveries.is_empty() => {
+                            self.lot = self.poller.took(&shift, deliveries, asked.map(|asked| asked.since));
+                            continue;
+                        }
+                        answer => *receive = Box::pin(std::future::ready(answer)),
+                    }
+                }
+                match self.poller.find(&shift, &mut self.lot, asked).await {
                     Next::Look => continue,
                     Next::End => return,
-                },
+                }
             };
-            let Some((delivery, lease)) = self.admit(delivery, lease).await else { continue };
-            self.handle(&handler, delivery, lease).await;
+            // A look at the time is most of what a message costs here. A lot is this task's own for as long as nothing waits, so that not each of
+            // its messages needs one.
+            let admitted = if own && self.in_a_row & 7 != 0 && self.is_plain(&lease) {
+                Some((delivery, lease))
+            } else {
+                self.admit(delivery, lease).await
+            };
+            let Some((delivery, lease)) = admitted else { continue };
+            let key = shift.filter_key(&delivery);
+            let work = Work::new(delivery, self.cancel.next());
+            let (lease, handled) = match catch_unwind(AssertUnwindSafe(|| handler(work))) {
+                Ok(future) => {
+                    let mut future = pin!(Caught::new(future));
+                    match once(future.as_mut()).await {
+                        Some(output) => {
+                            self.in_a_row += 1;
+                            (lease, output.map_or_else(Handled::retry, Into::into))
+                        }
+                        None => match self.attend(future, lease).await {
+                            Some((lease, output)) => (lease, output.map_or_else(Handled::retry, Into::into)),
+                            None => continue,
+                        },
+                    }
+                }
+                Err(panic) => (lease, Handled::retry(words(&*panic))),
+            };
+            if matches!(handled, Handled::Complete) {
+                if let Some(key) = key {
+                    shift.remember(&key).await;
+                }
+                self.done.push(lease.settling(How::Complete));
+            } else {
+                self.done.push(shift.judge(lease, handled));
+            }
+            if self.in_a_row >= FAIR {
+                self.in_a_row = 0;
+                yield_now().await;
+            }
         }
+    }
+
+    /// What is done is one request.
+    fn is_one_request(&self) -> bool {
+        let sources = &self.shift.inner.sources;
+        sources.len() == 1 && sources.first().is_some_and(|source| self.done.len() <= source.most)
+    }
+
+    async fn settle_rest(&mut self, shift: &Shift, request: Settled<'_>) {
+        match shift.rest(QueueCall::Settle, shift.inner.config.call_timeout, request).await {
+            Some(answer) => shift.answered_all(&mut self.done, answer),
+            None => shift.unanswered(&mut self.done),
+        }
+    }
+
+    /// Nothing has to be asked about it, but for the time.
+    #[inline]
+    fn is_plain(&self, lease: &Lease) -> bool {
+        let inner = &self.shift.inner;
+        lease.deliveries <= inner.config.max_deliveries && inner.filter.is_none()
     }
 
     /// Handles the messages of a poll together, until it ends.
@@ -108,7 +194,7 @@ impl Worker {
             self.settle().await;
             return Next::Look;
         }
-        self.poller.find(&self.shift, &mut self.lot).await
+        self.poller.find(&self.shift, &mut self.lot, None).await
     }
 
     /// Settles what is done, in one request for each source; what fails is tried again beside this task.
@@ -158,47 +244,6 @@ impl Worker {
             return None;
         }
         Some((delivery, lease))
-    }
-
-    #[inline]
-    async fn handle<F, H>(&mut self, handler: &F, delivery: Delivery, lease: Lease)
-    where
-        F: Fn(Work) -> H,
-        H: Future<Output: Into<Handled>>,
-    {
-        let duplicate_key = self.shift.filter_key(&delivery);
-        let work = Work::new(delivery, self.cancel.next());
-        let made = catch_unwind(AssertUnwindSafe(|| handler(work)));
-        let (lease, handled) = match made {
-            Ok(future) => {
-                let mut future = pin!(Caught::new(future));
-                match once(future.as_mut()).await {
-                    Some(output) => {
-                        self.in_a_row += 1;
-                        (lease, output.map_or_else(Handled::retry, Into::into))
-                    }
-                    None => match self.attend(future, lease).await {
-                        Some((lease, output)) => (lease, output.map_or_else(Handled::retry, Into::into)),
-                        None => return,
-                    },
-                }
-            }
-            Err(panic) => (lease, Handled::retry(words(&*panic))),
-        };
-        if let Some(key) = duplicate_key
-            && handled == Handled::Complete
-        {
-            self.shift.remember(&key).await;
-        }
-        if matches!(handled, Handled::Complete) {
-            self.done.push(lease.settling(How::Complete));
-        } else {
-            self.done.push(self.shift.judge(lease, handled));
-        }
-        if self.in_a_row >= FAIR {
-            self.in_a_row = 0;
-            yield_now().await;
-        }
     }
 
     /// Waits for a handler that was not ready at once; nothing where its lease is lost.
@@ -303,7 +348,7 @@ impl Drop for InFlight<'_> {
 }
 
 /// What one poll gives.
-async fn once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+async fn once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Option<F::Output> {
     poll_fn(|cx| match future.as_mut().poll(cx) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
         Poll::Pending => Poll::Ready(None),

@@ -288,3 +288,34 @@ fn listener_05_what_cannot_be_renewed_is_not_begun_with() {
     world.hand.advance(S(30));
     assert_eq!(world.depth().visible, 1);
 }
+
+#[test]
+fn listener_02_a_poll_that_waits_in_the_queue_takes_a_message_at_once_and_keeps_its_lease() {
+    let world = World::new();
+    let config = QueueListenerConfig::default().tasks(1, 1).receive_wait(S(60));
+    let listener = world.listener(config.idle(IdleConfig::between(MS(100), S(60))), 1);
+    let handled = RefCell::new(Vec::new());
+    let run = listener.run(world.clock.sleep(S(3700)), async |_| {
+        let begun = world.now();
+        world.clock.sleep(S(100)).await;
+        handled.borrow_mut().push(begun);
+    });
+    let send = async {
+        world.clock.sleep(S(3655)).await;
+        assert_eq!(listener.state().requests, 61, "one a minute");
+        world.queue.send_one(Message::new("job")).await.unwrap();
+        world.now()
+    };
+    let (ran, sent) = world.hand.block_on(async { tokio::join!(run, send) });
+    ran.unwrap();
+    assert_eq!(*handled.borrow(), []);
+    assert_eq!((listener.state().handed_back, world.depth().visible), (1, 1), "dropped at the hard limit, and back");
+    let again = world.listener(config.stop_within(S(200), S(200)), 1);
+    let run = again.run(world.clock.sleep(S(10)), async |work: Work| {
+        assert_eq!(work.deliveries, 2);
+        handled.borrow_mut().push(sent);
+        world.clock.sleep(S(100)).await;
+    });
+    world.hand.block_on(run).unwrap();
+    assert_eq!((handled.borrow().len(), again.state().handled, again.state().leases_lost), (1, 1, 0));
+}
