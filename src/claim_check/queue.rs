@@ -153,6 +153,8 @@ impl Queue for ClaimCheck {
 
     fn send<'a>(&'a self, mut messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(async move {
+            // Before any body is stored.
+            Message::check(&messages, &self.capabilities())?;
             let mut rows = Vec::new();
             for message in &mut messages {
                 match self.check_in(message).await {

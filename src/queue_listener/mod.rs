@@ -161,6 +161,8 @@ mod run;
 mod settle;
 mod shift;
 mod staff;
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests;
 mod work;
 mod worker;
 

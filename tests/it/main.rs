@@ -31,6 +31,7 @@ mod leader_election_world;
 mod pipeline;
 mod queue_listener;
 mod queue_listener_ends;
+mod queue_listener_models;
 mod queue_listener_more;
 mod queue_listener_world;
 mod rate_limit;
