@@ -12,6 +12,9 @@ pub(crate) struct Sample {
     pub(crate) requests: u64,
 }
 
+/// Its name, its colour, and what it shows.
+type Band = (&'static str, &'static str, fn(&Sample) -> u64);
+
 const WIDTH: f64 = 900.0;
 const BAND: f64 = 150.0;
 const LEFT: f64 = 90.0;
@@ -23,7 +26,7 @@ pub(crate) fn draw(samples: &[Sample], path: &Path) -> Result<()> {
         "<svg xmlns='http://www.w3.org/2000/svg' width='{WIDTH}' height='{height}' font-family='sans-serif' font-size='12'>\n\
          <rect width='100%' height='100%' fill='white'/>\n"
     );
-    let bands: [(&str, &str, fn(&Sample) -> u64); 3] = [
+    let bands: [Band; 3] = [
         ("depth", "#1f77b4", |sample| sample.depth),
         ("tasks", "#2ca02c", |sample| sample.tasks),
         ("requests", "#d62728", |sample| sample.requests),

@@ -14,7 +14,7 @@ proptest! {
         let delay = config.delay(n, unit);
         let grown = |r: u64| {
             let doubled = 1u128.checked_shl(n).unwrap_or(u128::MAX).saturating_sub(1);
-            u128::from(min) * 1_000_000 + doubled.saturating_mul(u128::from(r) * 100_000)
+            u128::from(min * 1_000_000).saturating_add(doubled.saturating_mul(u128::from(r * 100_000)))
         };
         let least = grown(delta * 8).min(u128::from(max) * 1_000_000);
         let most = grown(delta * 12).min(u128::from(max) * 1_000_000);
