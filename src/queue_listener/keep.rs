@@ -1,6 +1,6 @@
 //! Keeping leases: renewing them in time, and telling handlers when that fails.
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     task::{Context, Poll},
@@ -175,27 +175,49 @@ impl Shift {
 }
 
 pin_project_lite::pin_project! {
-    /// A handler whose panic is a failure.
+    /// A handler whose panic is a failure. Its future is made where it stays: it may be large.
     pub(super) struct Caught<F> {
         #[pin]
-        handler: F,
+        future: Option<F>,
     }
 }
 
 impl<F: Future> Caught<F> {
+    pub(super) const fn new() -> Self {
+        Self { future: None }
+    }
+
+    /// Makes the future, and polls it once; what it gave, if it was ready.
     #[inline]
-    pub(super) fn new(handler: F) -> Self {
-        Self { handler }
+    pub(super) fn begin<W>(
+        mut self: Pin<&mut Self>,
+        handler: &impl Fn(W) -> F,
+        work: W,
+    ) -> impl Future<Output = Option<Result<F::Output, String>>> {
+        let mut work = Some(work);
+        poll_fn(move |cx| {
+            let mut call = self.as_mut();
+            let polled = catch_unwind(AssertUnwindSafe(|| {
+                if let Some(work) = work.take() {
+                    call.as_mut().project().future.set(Some(handler(work)));
+                }
+                call.as_mut().project().future.as_pin_mut().map(|future| future.poll(cx))
+            }));
+            Poll::Ready(match polled {
+                Ok(Some(Poll::Ready(output))) => Some(Ok(output)),
+                Ok(_) => None,
+                Err(panic) => Some(Err(words(&*panic))),
+            })
+        })
     }
 }
 
 impl<F: Future> Future for Caught<F> {
     type Output = Result<F::Output, String>;
 
-    #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let handler = self.project().handler;
-        match catch_unwind(AssertUnwindSafe(|| handler.poll(cx))) {
+        let Some(future) = self.project().future.as_pin_mut() else { return Poll::Pending };
+        match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
             Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
             Ok(Poll::Pending) => Poll::Pending,
             Err(panic) => Poll::Ready(Err(words(&*panic))),
@@ -205,7 +227,7 @@ impl<F: Future> Future for Caught<F> {
 
 /// What a panic said.
 #[cold]
-pub(super) fn words(panic: &(dyn std::any::Any + Send)) -> String {
+fn words(panic: &(dyn std::any::Any + Send)) -> String {
     let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     format!("the handler panicked: {}", said.unwrap_or("no words"))
 }

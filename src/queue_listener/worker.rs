@@ -5,7 +5,6 @@
 //! what is to be settled, and has its lease kept while it runs.
 use std::{
     future::{Future, poll_fn},
-    panic::{AssertUnwindSafe, catch_unwind},
     pin::{Pin, pin},
     sync::Arc,
     task::Poll,
@@ -14,7 +13,7 @@ use std::{
 use super::{
     Handled, QueueCall, QueueListenerEvent as Event, Work,
     counters::Count,
-    keep::{Caught, Dropped, words},
+    keep::{Caught, Dropped},
     lot::{Held, How, Lease, Lot, Settling},
     poller::{Asked, Next, Poller},
     settle::Settled,
@@ -60,7 +59,7 @@ impl Worker {
                 self.hand_back();
             }
             let own = self.lot.len() > 0;
-            let Some((delivery, lease)) = self.next() else {
+            let Some((delivery, mut lease)) = self.next() else {
                 if !self.done.is_empty() {
                     if self.is_one_request() {
                         let mut request = shift.settling(&self.done);
@@ -93,29 +92,22 @@ impl Worker {
             };
             // A look at the time is most of what a message costs here. A lot is this task's own for as long as nothing waits, so that not each of
             // its messages needs one.
-            let admitted = if own && self.in_a_row & 7 != 0 && self.is_plain(&lease) {
-                Some((delivery, lease))
-            } else {
-                self.admit(delivery, lease).await
-            };
-            let Some((delivery, lease)) = admitted else { continue };
+            let is_plain = own && self.in_a_row & 7 != 0 && self.is_plain(&lease);
+            if !is_plain && !self.admit(&delivery, &mut lease).await {
+                continue;
+            }
             let key = shift.filter_key(&delivery);
             let work = Work::new(delivery, self.cancel.next());
-            let (lease, handled) = match catch_unwind(AssertUnwindSafe(|| handler(work))) {
-                Ok(future) => {
-                    let mut future = pin!(Caught::new(future));
-                    match once(future.as_mut()).await {
-                        Some(output) => {
-                            self.in_a_row += 1;
-                            (lease, output.map_or_else(Handled::retry, Into::into))
-                        }
-                        None => match self.attend(future, lease).await {
-                            Some((lease, output)) => (lease, output.map_or_else(Handled::retry, Into::into)),
-                            None => continue,
-                        },
-                    }
+            let mut call = pin!(Caught::new());
+            let (lease, handled) = match call.as_mut().begin(&handler, work).await {
+                Some(output) => {
+                    self.in_a_row += 1;
+                    (lease, output.map_or_else(Handled::retry, Into::into))
                 }
-                Err(panic) => (lease, Handled::retry(words(&*panic))),
+                None => match self.attend(call, lease).await {
+                    Some((lease, output)) => (lease, output.map_or_else(Handled::retry, Into::into)),
+                    None => continue,
+                },
             };
             if matches!(handled, Handled::Complete) {
                 if let Some(key) = key {
@@ -164,8 +156,8 @@ impl Worker {
             }
             let (mut works, mut leases) = (Vec::new(), Vec::new());
             let cancelled = self.cancel.next();
-            while let Some((delivery, lease)) = self.next() {
-                if let Some((delivery, lease)) = self.admit(delivery, lease).await {
+            while let Some((delivery, mut lease)) = self.next() {
+                if self.admit(&delivery, &mut lease).await {
                     works.push(Work::new(delivery, cancelled.clone()));
                     leases.push(lease);
                 }
@@ -225,36 +217,35 @@ impl Worker {
         self.shift.send_out(self.done.drain(..));
     }
 
-    /// Lets a message to its handler, unless it comes too often, too late, or for the second time.
-    #[inline]
-    async fn admit(&mut self, delivery: Delivery, mut lease: Lease) -> Option<(Delivery, Lease)> {
+    /// Whether a message is for its handler: not where it comes too often, too late, or for the second time.
+    async fn admit(&mut self, delivery: &Delivery, lease: &mut Lease) -> bool {
         let inner = &self.shift.inner;
         if lease.deliveries > inner.config.max_deliveries {
-            let how = self.shift.set_aside(&lease, "handed out too often, and never settled");
-            self.done.push(lease.settling(how));
-            return None;
+            let how = self.shift.set_aside(lease, "handed out too often, and never settled");
+            self.done.push(lease.clone().settling(how));
+            return false;
         }
-        if !self.shift.is_fresh(&mut lease).await {
-            return None;
+        if !self.shift.is_fresh(lease).await {
+            return false;
         }
-        if inner.filter.is_some() && self.shift.is_duplicate(&delivery, &mut lease).await {
+        if inner.filter.is_some() && self.shift.is_duplicate(delivery, lease).await {
             if !lease.lost {
-                self.done.push(lease.settling(How::Duplicate));
+                self.done.push(lease.clone().settling(How::Duplicate));
             }
-            return None;
+            return false;
         }
-        Some((delivery, lease))
+        true
     }
 
     /// Waits for a handler that was not ready at once; nothing where its lease is lost.
     async fn attend<O>(
         &mut self,
-        future: Pin<&mut Caught<impl Future<Output = O>>>,
+        call: Pin<&mut Caught<impl Future<Output = O>>>,
         lease: Lease,
     ) -> Option<(Lease, Result<O, String>)> {
         self.in_a_row = 0;
         let mut leases = [lease];
-        let ended = self.wait(future, &mut leases).await;
+        let ended = self.wait(call, &mut leases).await;
         let [lease] = leases;
         match ended {
             Ok(output) if !lease.lost => Some((lease, output)),
@@ -296,15 +287,10 @@ impl Worker {
         H: Future<Output = Vec<Handled>>,
     {
         let keys: Vec<_> = works.iter().map(|work| self.shift.filter_key(work)).collect();
-        let ended = match catch_unwind(AssertUnwindSafe(|| handler(works))) {
-            Ok(future) => {
-                let mut future = pin!(Caught::new(future));
-                match once(future.as_mut()).await {
-                    Some(output) => Ok(output),
-                    None => self.wait(future, &mut leases).await,
-                }
-            }
-            Err(panic) => Ok(Err(words(&*panic))),
+        let mut call = pin!(Caught::new());
+        let ended = match call.as_mut().begin(handler, works).await {
+            Some(output) => Ok(output),
+            None => self.wait(call, &mut leases).await,
         };
         let handled = match ended {
             Ok(Ok(handled)) => handled,
