@@ -19,9 +19,17 @@ const FLOORS: &[&[&str]] = &[
     // The call seam; and the backends, which implement the ports and know no pattern.
     &["call", "backend"],
     // The patterns: none of them imports another.
-    &["timeout", "retry", "circuit_breaker", "throttling", "coalesce", "cache_aside", "leader_election"],
-    &["timeout", "retry", "circuit_breaker", "throttling", "leader_election", "queue_listener"],
-    &["timeout", "retry", "circuit_breaker", "throttling", "leader_election", "queue_listener", "claim_check"],
+    &[
+        "timeout",
+        "retry",
+        "circuit_breaker",
+        "throttling",
+        "coalesce",
+        "cache_aside",
+        "claim_check",
+        "leader_election",
+        "queue_listener",
+    ],
     // The roof, and the wing for tests.
     &["standard", "testing"],
 ];
