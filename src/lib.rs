@@ -44,6 +44,8 @@
 //! | [`coalesce`] | who asks for the same at the same time shares one call |
 //! | [`cache_aside`] | copies of what a slower source holds, never served after they were invalidated |
 //! | [`leader_election`] | one of many leads, for a term, with a fencing token |
+//! | [`queue_listener`] | takes messages from a queue, goes quiet when there are none, wakes at once |
+//! | [`claim_check`] | large bodies in a store, claims to them in the queue |
 //! | [`standard`] | the ready-made stack from one document |
 //! | [`store`], [`queue`], [`lease`], [`notify`] | the ports behind which patterns keep their state, each with a real one in memory |
 //! | [`backend`] | the ports on engines that outlive a process: SQLite, by feature |
@@ -61,6 +63,7 @@
 //! | feature | what it brings |
 //! |---|---|
 //! | `sqlite` | `backend::sqlite`: the ports in one file, SQLite compiled in |
+//! | `lz4` | claim checks compress large bodies |
 //! | `testing` | the scripted service, the drop-at-every-await harness, conformance suites, a network that fails |
 //! | `quanta` | `Clock::quanta`, which reads the time-stamp counter |
 //!
@@ -75,10 +78,12 @@ pub mod backoff;
 pub mod cache_aside;
 pub mod call;
 pub mod circuit_breaker;
+pub mod claim_check;
 pub mod coalesce;
 pub mod config;
 pub mod entropy;
 mod flight;
+mod hash;
 pub mod leader_election;
 pub mod lease;
 pub mod notify;
@@ -86,6 +91,7 @@ pub mod observe;
 pub mod outcome;
 pub mod port;
 pub mod queue;
+pub mod queue_listener;
 mod race;
 pub mod retry;
 pub mod standard;

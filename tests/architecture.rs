@@ -9,7 +9,7 @@ use std::{
 /// The floors, lowest first. A room may import rooms of lower floors, and of its own floor where it says so.
 const FLOORS: &[&[&str]] = &[
     // Values and time.
-    &["sync", "time", "entropy", "race"],
+    &["sync", "time", "entropy", "race", "hash"],
     &["config", "striped"],
     &["outcome", "backoff", "window", "observe"],
     // The ports, and first what they share. A lease can be kept in any store.
@@ -19,7 +19,17 @@ const FLOORS: &[&[&str]] = &[
     // The call seam; and the backends, which implement the ports and know no pattern.
     &["call", "backend"],
     // The patterns: none of them imports another.
-    &["timeout", "retry", "circuit_breaker", "throttling", "coalesce", "cache_aside", "leader_election"],
+    &[
+        "timeout",
+        "retry",
+        "circuit_breaker",
+        "throttling",
+        "coalesce",
+        "cache_aside",
+        "claim_check",
+        "leader_election",
+        "queue_listener",
+    ],
     // The roof, and the wing for tests.
     &["standard", "testing"],
 ];

@@ -137,6 +137,19 @@ impl Capabilities {
         self
     }
 
+    /// What both can do, and the smaller sizes: for a port that is built on several.
+    #[must_use]
+    pub const fn and(mut self, other: &Self) -> Self {
+        const fn min(one: usize, other: usize) -> usize {
+            if one < other { one } else { other }
+        }
+        self.set &= other.set;
+        self.value = min(self.value, other.value);
+        self.batch = min(self.batch, other.batch);
+        self.key = min(self.key, other.key);
+        self
+    }
+
     /// The backend's name, as errors have it.
     pub const fn backend(&self) -> &'static str {
         self.backend

@@ -43,6 +43,7 @@ mod error;
 mod ext;
 mod memory;
 mod message;
+mod partitioned;
 mod settle;
 mod state;
 
@@ -50,6 +51,7 @@ pub use error::QueueError;
 pub use ext::QueueExt;
 pub use memory::InMemoryQueue;
 pub use message::{Delivery, Depth, Message, MessageId, Peeked, Receipt};
+pub use partitioned::PartitionedQueue;
 #[cfg(feature = "sqlite")]
 pub(crate) use settle::check_visibility;
 pub use settle::{Receive, Settle};

@@ -131,10 +131,15 @@ impl ConcurrencyLimiter {
     /// Dropped while it waits, it leaves the queue; a place that it had been given in that moment goes to the next.
     #[inline]
     pub async fn acquire(&self) -> Result<ConcurrencyPermit<'_>, Rejected> {
+        self.admit(None).await
+    }
+
+    /// Takes its place, or waits for it until then at most.
+    pub(super) async fn admit(&self, deadline: Option<Instant>) -> Result<ConcurrencyPermit<'_>, Rejected> {
         if self.inner.semaphore.try_take(self.weight) {
             return Ok(ConcurrencyPermit { limiter: self, weight: self.weight });
         }
-        self.wait(None).await
+        self.wait(deadline).await
     }
 
     async fn wait(&self, deadline: Option<Instant>) -> Result<ConcurrencyPermit<'_>, Rejected> {

@@ -1,7 +1,7 @@
 //! Throttling: how often, and how much at once.
 //!
 //! A [`RateLimiter`] bounds calls in a time, a [`KeyedRateLimiter`] does so for each tenant, a [`ConcurrencyLimiter`] (a bulkhead)
-//! bounds calls that run at once.
+//! bounds calls that run at once, an [`AdaptiveLimiter`] finds that bound by itself.
 //!
 //! # When, and when not
 //!
@@ -67,18 +67,25 @@
 //!
 //! # Pitfalls
 //!
+//! An adaptive limit takes latency for load. Where calls differ in kind, give each kind a limiter of its own: a slow kind among fast ones reads as
+//! overload. Once a minute it holds some calls back, for as long as ten of them take, to measure what one takes alone.
+//!
 //! A smooth limit lets a burst pass and then the even flow: up to `permits + burst` in one window. Where a contract says "never more than
 //! n in any window", take [`RateLimitConfig::strict`]. A limit in one process bounds that process: three instances admit three times
 //! as much.
 //!
 //! # Source
 //!
-//! "Throttling pattern" and "Bulkhead pattern", Azure Architecture Center. GCRA: ITU-T I.371. Newest first under overload: Ben
+//! The adaptive limit: Netflix, "Performance Under Load", 2018, and its library concurrency-limits (AIMD); Envoy's adaptive concurrency (the gradient against a
+//! minimum that is measured again). "Throttling pattern" and "Bulkhead pattern", Azure Architecture Center. GCRA: ITU-T I.371. Newest first under overload: Ben
 //! Maurer, "Fail at Scale" (ACM Queue, 2015).
+mod adaptive;
+mod adaptive_config;
 mod concurrency;
 mod concurrency_config;
 mod event;
 mod gcra;
+mod gradient;
 mod keyed;
 #[cfg(all(test, steadfast_loom))]
 mod loom_tests;
@@ -90,6 +97,8 @@ mod strict;
 mod tests;
 mod turns;
 
+pub use adaptive::AdaptiveLimiter;
+pub use adaptive_config::{Adaptation, AdaptiveLimitConfig};
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 pub use concurrency_config::{ConcurrencyLimitConfig, QueueOrder};
 pub use event::ThrottlingEvent;

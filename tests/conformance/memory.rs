@@ -27,6 +27,53 @@ mod queue {
     });
 }
 
+/// Queues around queues keep the contract of the one inside. (Several partitions are in no order among each other: here is one.)
+mod wrapped {
+    use super::*;
+    use steadfast::{
+        claim_check::{ClaimCheck, ClaimCheckConfig},
+        notify::InMemoryNotifier,
+        queue::{InMemoryQueue, PartitionedQueue, Queue},
+        queue_listener::AnnouncingQueue,
+        store::InMemoryStore,
+    };
+
+    type Wrap = fn(Arc<dyn Queue>, Arc<InMemoryStore>) -> Arc<dyn Queue>;
+
+    async fn fixture(wrap: Wrap) -> Fixture<dyn Queue> {
+        let (clock, hand) = Clock::manual();
+        let (queue, store) = (InMemoryQueue::new("jobs").with_clock(&clock), Arc::new(InMemoryStore::new()));
+        let door = || wrap(Arc::new(queue.clone()), store.clone());
+        Fixture::new(door()).with_other_door(door()).on_manual_time(&hand)
+    }
+
+    mod claim_check {
+        use super::*;
+        steadfast::queue_conformance!(async || {
+            fixture(|queue, store| {
+                // Each body, be it of one byte.
+                let config = ClaimCheckConfig::default().threshold(0);
+                Arc::new(ClaimCheck::new(queue, store, config).unwrap())
+            })
+            .await
+        });
+    }
+
+    mod partitioned {
+        use super::*;
+        steadfast::queue_conformance!(async || {
+            fixture(|queue, _| Arc::new(PartitionedQueue::new(vec![queue]).unwrap())).await
+        });
+    }
+
+    mod announcing {
+        use super::*;
+        steadfast::queue_conformance!(async || {
+            fixture(|queue, _| Arc::new(AnnouncingQueue::new(queue, Arc::new(InMemoryNotifier::new()), "jobs"))).await
+        });
+    }
+}
+
 mod lease {
     use super::*;
     use steadfast::lease::{InMemoryLease, Lease};

@@ -1,5 +1,6 @@
 //! The numbered behaviours of the specification, each in a test that names it. One binary, a file for each pattern.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+mod adaptive_limit;
 mod backoff;
 mod cache_aside;
 mod cache_guard;
@@ -8,6 +9,7 @@ mod cache_world;
 mod circuit_breaker;
 mod circuit_breaker_edges;
 mod circuit_breaker_states;
+mod claim_check;
 mod coalesce;
 mod concurrency_limit;
 mod concurrency_limit_edges;
@@ -27,6 +29,11 @@ mod leader_election_edges;
 mod leader_election_terms;
 mod leader_election_world;
 mod pipeline;
+mod queue_listener;
+mod queue_listener_ends;
+mod queue_listener_models;
+mod queue_listener_more;
+mod queue_listener_world;
 mod rate_limit;
 mod rate_limit_change;
 mod retry;

@@ -1,0 +1,44 @@
+//! What the program is told.
+use std::{path::PathBuf, time::Duration};
+
+use clap::Parser;
+
+/// A bill from a million transactions: split into work items, handled by several processes on one durable queue, added up to the cent.
+#[derive(Parser, Clone, Debug)]
+pub(crate) struct Args {
+    /// How many transactions.
+    #[arg(long, default_value_t = 1_000_000)]
+    pub(crate) rows: u64,
+    /// How many rows a work item has.
+    #[arg(long, default_value_t = 1_000)]
+    pub(crate) item: u64,
+    /// How many processes handle items.
+    #[arg(long, default_value_t = 3)]
+    pub(crate) processors: usize,
+    /// How many times a random one of them is killed.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) kill: u64,
+    /// For how long they idle after the work, in seconds.
+    #[arg(long, default_value_t = 10)]
+    pub(crate) idle: u64,
+    /// What a million requests to the queue cost, in dollars.
+    #[arg(long, default_value_t = 0.40)]
+    pub(crate) price: f64,
+    /// Decides the transactions, and who is killed.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Where to write the bill.
+    #[arg(long)]
+    pub(crate) report: Option<PathBuf>,
+    /// Where to draw depth, tasks and requests over time, as SVG.
+    #[arg(long)]
+    pub(crate) plot: Option<PathBuf>,
+    #[arg(long, hide = true)]
+    pub(crate) processor: Option<PathBuf>,
+}
+
+impl Args {
+    pub(crate) fn idle(&self) -> Duration {
+        Duration::from_secs(self.idle)
+    }
+}

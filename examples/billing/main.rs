@@ -1,0 +1,250 @@
+//! The job that the listener was made for: an initiator splits a batch of transactions into items, processors take them from a durable queue
+//! in several processes, a controller adds the results up by customer and writes the bill.
+//!
+//! With `--kill 20` random processors are killed twenty times on the way, and the bill is the same to the cent. The requests to the queue are
+//! compared with those of a poller that asks each second, in money. The last line is the result as JSON.
+#![allow(missing_docs, reason = "a program has no readers from outside")]
+mod args;
+mod plot;
+mod pool;
+mod processor;
+mod transactions;
+
+use std::{
+    collections::BTreeSet,
+    error::Error,
+    io::{self, Write as _},
+    path::Path,
+    process::ExitCode,
+    sync::{Arc, Mutex},
+};
+
+use clap::Parser;
+use serde_json::json;
+use steadfast::{
+    backend::sqlite::{Sqlite, SqliteConfig},
+    entropy::Entropy,
+    queue::{Message, Queue},
+    queue_listener::{AnnouncingQueue, QueueListener, Work},
+    store::{Scan, Store, StoreExt},
+    time::Clock,
+};
+use tokio::sync::Notify;
+
+use args::Args;
+use plot::Sample;
+use pool::Pool;
+use processor::{DONE, ITEMS, PARTIALS, REPORT, config};
+use transactions::{Part, Totals, generate, merge};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = match &args.processor {
+        Some(folder) => processor::process(folder).await.map(|()| true),
+        None => bill(&args).await,
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            let _ = writeln!(io::stderr(), "billing: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn say(what: std::fmt::Arguments<'_>) -> Result<()> {
+    Ok(writeln!(io::stdout(), "{what}")?)
+}
+
+async fn bill(args: &Args) -> Result<bool> {
+    let folder = tempfile::tempdir()?;
+    let (parts, expected) = generate(args, &folder.path().join("transactions.csv"))?;
+    let sqlite = Sqlite::open(SqliteConfig::at(folder.path().join("billing.db")))?;
+    say(format_args!("{} transactions in {} items, {} processes", args.rows, parts.len(), args.processors))?;
+
+    let clock = Clock::tokio();
+    let start = clock.now();
+    let pool = tokio::sync::Mutex::new(Pool::begin(folder.path(), args.processors)?);
+    let samples = Mutex::new(Vec::new());
+    let items = Arc::new(sqlite.queue(ITEMS)?);
+    let controller = Controller::new(&sqlite, parts.len())?;
+    let sampling = async {
+        loop {
+            let (standing, depth) = (pool.lock().await.standing(), processor::waiting(&*items).await?);
+            let seconds = (clock.now() - start).as_secs_f64();
+            let sample = Sample { seconds, depth, tasks: standing.tasks, requests: standing.requests };
+            samples.lock().map_err(|_| "a panic")?.push(sample);
+            clock.sleep(REPORT).await;
+        }
+    };
+    let working = async {
+        initiate(&sqlite, &parts).await?;
+        let (all, kills) = tokio::join!(controller.run(), kill(args, &controller, &pool));
+        all?;
+        Ok::<_, Box<dyn Error + Send + Sync>>((kills?, clock.now() - start))
+    };
+    let (kills, took) = tokio::select! {
+        worked = working => worked?,
+        failed = sampling => return failed,
+    };
+    let busy = pool.lock().await.standing();
+    let sampling_idle = async {
+        let end = clock.now() + args.idle();
+        while clock.now() < end {
+            let standing = pool.lock().await.standing();
+            let seconds = (clock.now() - start).as_secs_f64();
+            let sample = Sample { seconds, depth: 0, tasks: standing.tasks, requests: standing.requests };
+            samples.lock().map_err(|_| "a panic")?.push(sample);
+            clock.sleep(REPORT).await;
+        }
+        Ok::<_, Box<dyn Error + Send + Sync>>(())
+    };
+    sampling_idle.await?;
+    pool.lock().await.end().await?;
+    let all = pool.lock().await.standing();
+
+    let totals = add_up(&sqlite).await?;
+    write_bill(args, &totals)?;
+    if let Some(path) = &args.plot {
+        plot::draw(&samples.into_inner().map_err(|_| "a panic")?, path)?;
+    }
+    let figures =
+        Figures { items: parts.len() as u64, seconds: took.as_secs_f64(), busy: busy.requests, all: all.requests };
+    figures.compare(args)?;
+    let (total, expected_total): (i64, i64) = (totals.values().sum(), expected.values().sum());
+    let holds = totals == expected && kills == args.kill;
+    let summary = json!({
+        "rows": args.rows, "total_cents": total, "expected_cents": expected_total, "kills": kills,
+        "requests": all.requests, "naive_requests": figures.naive(args),
+        "rows_per_s": (args.rows as f64 / figures.seconds).round(),
+    });
+    say(format_args!("summary: {summary}"))?;
+    Ok(holds)
+}
+
+/// Sends the items.
+async fn initiate(sqlite: &Sqlite, parts: &[Part]) -> Result<()> {
+    let items = AnnouncingQueue::new(Arc::new(sqlite.queue(ITEMS)?), Arc::new(sqlite.notifier()), ITEMS);
+    for some in parts.chunks(500) {
+        let messages: serde_json::Result<Vec<_>> =
+            some.iter().map(|part| Ok(Message::new(serde_json::to_vec(part)?))).collect();
+        items.send(messages?).await?;
+    }
+    Ok(())
+}
+
+/// Hears which items are done, until all are.
+struct Controller {
+    listener: QueueListener,
+    items: usize,
+    done: Mutex<BTreeSet<String>>,
+    changed: Notify,
+}
+
+impl Controller {
+    fn new(sqlite: &Sqlite, items: usize) -> Result<Self> {
+        let builder = QueueListener::builder(Arc::new(sqlite.queue(DONE)?)).config(config().batch(100));
+        let listener = builder.woken_by(Arc::new(sqlite.notifier()), DONE).build()?;
+        Ok(Self { listener, items, done: Mutex::default(), changed: Notify::new() })
+    }
+
+    fn done(&self) -> usize {
+        self.done.lock().map_or(0, |done| done.len())
+    }
+
+    /// Waits until so many are done.
+    async fn reached(&self, items: usize) {
+        loop {
+            let changed = self.changed.notified();
+            if self.done() >= items {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    async fn run(&self) -> Result<()> {
+        let handler = async |work: Work| {
+            // One that was handled twice is told twice, and is one.
+            if let Ok(mut done) = self.done.lock() {
+                done.insert(String::from_utf8_lossy(&work.body).into_owned());
+            }
+            self.changed.notify_waiters();
+        };
+        Ok(self.listener.run(self.reached(self.items), handler).await?)
+    }
+}
+
+/// Kills a random process each time that so many more items are done.
+async fn kill(args: &Args, controller: &Controller, pool: &tokio::sync::Mutex<Pool>) -> Result<u64> {
+    let entropy = Entropy::from_seed(args.seed ^ 0xdead);
+    for kill in 0..args.kill {
+        let items = controller.items as u64 * (kill + 1) / (args.kill + 2);
+        controller.reached(items as usize).await;
+        pool.lock().await.kill(entropy.up_to(1 << 20) as usize).await?;
+    }
+    Ok(args.kill)
+}
+
+/// What the partial results add up to.
+async fn add_up(sqlite: &Sqlite) -> Result<Totals> {
+    let mut totals = Totals::new();
+    let store: Arc<dyn Store> = Arc::new(sqlite.store());
+    for row in store.scan_all(Scan::partition(PARTIALS)).await? {
+        merge(&mut totals, serde_json::from_slice(&row.value)?);
+    }
+    Ok(totals)
+}
+
+fn write_bill(args: &Args, totals: &Totals) -> Result<()> {
+    let Some(path) = &args.report else { return Ok(()) };
+    let mut bill = String::from("customer,cents\n");
+    totals.iter().for_each(|(customer, cents)| bill.push_str(&format!("{customer},{cents}\n")));
+    Ok(std::fs::write(path as &Path, bill)?)
+}
+
+/// Requests, and what they cost.
+struct Figures {
+    items: u64,
+    seconds: f64,
+    busy: u64,
+    all: u64,
+}
+
+impl Figures {
+    /// Of pollers that take one item and complete it, and ask each second when there is none: as many of them as there may be tasks.
+    fn naive(&self, args: &Args) -> u64 {
+        self.items * 2 + self.naive_idle(args)
+    }
+
+    fn naive_idle(&self, args: &Args) -> u64 {
+        args.idle * args.processors as u64 * u64::from(config().max_tasks)
+    }
+
+    fn compare(&self, args: &Args) -> Result<()> {
+        let (busy, idle) = (self.busy, self.all.saturating_sub(self.busy));
+        let (naive_busy, naive_idle) = (self.items * 2, self.naive_idle(args));
+        say(format_args!("{} items in {:.1} s", self.items, self.seconds))?;
+        say(format_args!("requests        listener      naive"))?;
+        say(format_args!("busy          {busy:>10} {naive_busy:>10}"))?;
+        say(format_args!("idle {:>5} s  {idle:>10} {naive_idle:>10}", args.idle))?;
+        // A month of one such bill an hour: busy for as long as it took, idle for the rest.
+        let hours = 30.0 * 24.0;
+        let rest = (3600.0 - self.seconds).max(0.0);
+        let idle_rate = 1_329.0 / (22.0 * 3600.0) * args.processors as f64;
+        let naive_rate = args.processors as f64 * f64::from(config().max_tasks);
+        let ours = hours * (busy as f64 + rest * idle_rate);
+        let naive = hours * (naive_busy as f64 + rest * naive_rate);
+        let money = |requests: f64| requests * args.price / 1e6;
+        say(format_args!(
+            "a bill an hour for a month, at {:.2} dollars for a million requests: {:.2} dollars, naive {:.2}",
+            args.price,
+            money(ours),
+            money(naive)
+        ))
+    }
+}

@@ -1,0 +1,104 @@
+//! The processes that handle items: begun, watched, killed, begun anew.
+use std::{
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use serde::Deserialize;
+use steadfast::time::Clock;
+use tokio::{
+    io::{AsyncBufReadExt, BufReader},
+    process::{Child, Command},
+};
+
+use crate::Result;
+
+/// How a process stood when it last said so.
+#[derive(Debug, Clone, Copy, Default, Deserialize)]
+pub(crate) struct Standing {
+    pub(crate) requests: u64,
+    pub(crate) polls: u64,
+    pub(crate) tasks: u64,
+    pub(crate) handled: u64,
+}
+
+impl Standing {
+    fn and(self, other: Self) -> Self {
+        Self {
+            requests: self.requests + other.requests,
+            polls: self.polls + other.polls,
+            tasks: self.tasks + other.tasks,
+            handled: self.handled + other.handled,
+        }
+    }
+}
+
+pub(crate) struct Pool {
+    folder: PathBuf,
+    processes: Vec<(Child, Arc<Mutex<Standing>>)>,
+    /// Of those that are gone.
+    gone: Standing,
+}
+
+impl Pool {
+    pub(crate) fn begin(folder: &Path, n: usize) -> Result<Self> {
+        let mut pool = Self { folder: folder.to_owned(), processes: Vec::new(), gone: Standing::default() };
+        for _ in 0..n {
+            let process = pool.spawn()?;
+            pool.processes.push(process);
+        }
+        Ok(pool)
+    }
+
+    fn spawn(&self) -> Result<(Child, Arc<Mutex<Standing>>)> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg("--processor").arg(&self.folder).stdin(Stdio::piped()).stdout(Stdio::piped()).kill_on_drop(true);
+        let mut child = command.spawn()?;
+        let out = child.stdout.take().ok_or("a process without output")?;
+        let standing = Arc::new(Mutex::new(Standing::default()));
+        let told = standing.clone();
+        tokio::spawn(async move {
+            let mut lines = BufReader::new(out).lines();
+            while let Ok(Some(line)) = lines.next_line().await {
+                if let Ok(now) = serde_json::from_str(&line) {
+                    *told.lock().unwrap_or_else(PoisonError::into_inner) = now;
+                }
+            }
+        });
+        Ok((child, standing))
+    }
+
+    /// All of them together, those that are gone with what they did.
+    pub(crate) fn standing(&self) -> Standing {
+        let of = |standing: &Arc<Mutex<Standing>>| *standing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.processes.iter().map(|(_, standing)| of(standing)).fold(self.gone, Standing::and)
+    }
+
+    /// Kills one, as the machine would, and begins another.
+    pub(crate) async fn kill(&mut self, which: usize) -> Result<()> {
+        let next = self.spawn()?;
+        let at = which % self.processes.len();
+        let (mut child, standing) = std::mem::replace(&mut self.processes[at], next);
+        child.kill().await?;
+        let last = *standing.lock().unwrap_or_else(PoisonError::into_inner);
+        self.gone = self.gone.and(Standing { tasks: 0, ..last });
+        Ok(())
+    }
+
+    /// Tells all to end, and waits for them.
+    pub(crate) async fn end(&mut self) -> Result<()> {
+        for (child, _) in &mut self.processes {
+            drop(child.stdin.take());
+        }
+        for (child, _) in &mut self.processes {
+            if !child.wait().await?.success() {
+                return Err("a process failed".into());
+            }
+        }
+        // Their last words.
+        Clock::tokio().sleep(Duration::from_millis(50)).await;
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! A process that handles items until it is told to end, or killed.
+use std::{path::Path, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use serde_json::json;
+use steadfast::{
+    backend::sqlite::{Sqlite, SqliteConfig},
+    backoff::BackoffConfig,
+    queue::{Message, Queue, QueueExt},
+    queue_listener::{AnnouncingQueue, Handled, QueueListener, QueueListenerConfig, Work},
+    store::{Key, PutOptions, Store},
+    time::Clock,
+};
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+
+use crate::{
+    Result,
+    transactions::{Part, add_up},
+};
+
+pub(crate) const ITEMS: &str = "items";
+pub(crate) const DONE: &str = "done";
+pub(crate) const PARTIALS: &str = "partials";
+
+/// How often a process says how it stands.
+pub(crate) const REPORT: Duration = Duration::from_millis(50);
+
+/// The settings of all listeners here. A killed process's items come back after two seconds; a kill is no fault of an item.
+pub(crate) fn config() -> QueueListenerConfig {
+    let retry = BackoffConfig::default().between(Duration::from_millis(50), Duration::from_secs(1));
+    QueueListenerConfig::default()
+        .visibility(Duration::from_secs(2))
+        .max_deliveries(1000)
+        .batch(8)
+        .tasks(1, 4)
+        .retry(retry)
+}
+
+/// Handles items until its input ends.
+pub(crate) async fn process(folder: &Path) -> Result<()> {
+    let sqlite = Sqlite::open(SqliteConfig::at(folder.join("billing.db")))?;
+    let (items, store) = (Arc::new(sqlite.queue(ITEMS)?), sqlite.store());
+    let notifier = Arc::new(sqlite.notifier());
+    let done = AnnouncingQueue::new(Arc::new(sqlite.queue(DONE)?), notifier.clone(), DONE);
+    let listener = QueueListener::builder(items.clone()).config(config()).woken_by(notifier, ITEMS).build()?;
+
+    let transactions = folder.join("transactions.csv");
+    let handler = async |work: Work| -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
+        let part: Part = serde_json::from_slice(&work.body)?;
+        let path = transactions.clone();
+        let totals = tokio::task::spawn_blocking(move || add_up(&path, part)).await??;
+        // Under the item's own key: done twice, it is there once.
+        let row = format!("{:08}", part.item);
+        store.put(Key::new(PARTIALS, &row), Bytes::from(serde_json::to_vec(&totals)?), PutOptions::new()).await?;
+        done.send_one(Message::new(row)).await?;
+        Ok(())
+    };
+    let handler = async |work: Work| Handled::from(handler(work).await);
+
+    let told_to_end = async {
+        let mut input = BufReader::new(tokio::io::stdin()).lines();
+        while let Ok(Some(_)) = input.next_line().await {}
+    };
+    let reports = async {
+        loop {
+            report(&listener).await?;
+            Clock::tokio().sleep(REPORT).await;
+        }
+    };
+    tokio::select! {
+        ended = listener.run(told_to_end, handler) => ended?,
+        failed = reports => return failed,
+    }
+    report(&listener).await
+}
+
+async fn report(listener: &QueueListener) -> Result<()> {
+    let state = listener.state();
+    let line =
+        json!({ "requests": state.requests, "polls": state.polls, "tasks": state.tasks, "handled": state.handled });
+    let mut out = tokio::io::stdout();
+    out.write_all(format!("{line}\n").as_bytes()).await?;
+    Ok(out.flush().await?)
+}
+
+/// How many items wait.
+pub(crate) async fn waiting(queue: &dyn Queue) -> Result<u64> {
+    Ok(queue.depth().await?.total())
+}

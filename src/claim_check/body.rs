@@ -1,0 +1,86 @@
+//! A body as it is stored, and the claim to it.
+use bytes::Bytes;
+
+use crate::hash::stable_hash;
+
+/// What goes through the queue in place of a body: where it is, and what it must be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Claim {
+    pub(super) row: String,
+    /// Of the body as it was sent.
+    length: usize,
+    checksum: u64,
+    lz4: bool,
+}
+
+/// The header that has the claim.
+pub(super) const CLAIM: &str = "claim-check";
+
+impl Claim {
+    /// The claim to a body under this row, and the body as it is to be stored.
+    pub(super) fn check_in(row: String, body: Bytes, compress: bool) -> (Self, Bytes) {
+        let (length, checksum) = (body.len(), stable_hash(&body));
+        let smaller = if compress { shrunk(&body) } else { None };
+        let claim = Self { row, length, checksum, lz4: smaller.is_some() };
+        (claim, smaller.unwrap_or(body))
+    }
+
+    /// As a header has it.
+    pub(super) fn write(&self) -> String {
+        let how = if self.lz4 { "lz4" } else { "plain" };
+        format!("1 {} {} {:016x} {how}", self.row, self.length, self.checksum)
+    }
+
+    pub(super) fn read(header: &str) -> Option<Self> {
+        let mut words = header.strip_prefix("1 ")?.split(' ');
+        let row = words.next()?.to_owned();
+        let length = words.next()?.parse().ok()?;
+        let checksum = u64::from_str_radix(words.next()?, 16).ok()?;
+        let lz4 = match words.next()? {
+            "lz4" => true,
+            "plain" => false,
+            _ => return None,
+        };
+        words.next().is_none().then_some(Self { row, length, checksum, lz4 })
+    }
+
+    /// The body as it was sent, of what was stored.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub(super) fn check_out(&self, stored: Bytes) -> Result<Bytes, String> {
+        let body = if self.lz4 { grown(&stored, self.length)? } else { stored };
+        if body.len() != self.length {
+            return Err(format!("it has {} bytes, and had {}", body.len(), self.length));
+        }
+        if stable_hash(&body) != self.checksum {
+            return Err("its checksum is another".to_owned());
+        }
+        Ok(body)
+    }
+}
+
+#[cfg(feature = "lz4")]
+fn shrunk(body: &Bytes) -> Option<Bytes> {
+    let smaller = lz4_flex::block::compress(body);
+    (smaller.len() < body.len()).then(|| smaller.into())
+}
+
+#[cfg(not(feature = "lz4"))]
+fn shrunk(_: &Bytes) -> Option<Bytes> {
+    None
+}
+
+#[cfg(feature = "lz4")]
+fn grown(stored: &Bytes, length: usize) -> Result<Bytes, String> {
+    // A format that shrinks to a 255th at best: a length beyond that is no reason to take the memory.
+    if length / 255 > stored.len() {
+        return Err(format!("{} bytes cannot grow to {length}", stored.len()));
+    }
+    lz4_flex::block::decompress(stored, length).map(Into::into).map_err(|error| error.to_string())
+}
+
+#[cfg(not(feature = "lz4"))]
+fn grown(_: &Bytes, _: usize) -> Result<Bytes, String> {
+    Err("it is compressed, and the feature `lz4` is off".to_owned())
+}

@@ -1,0 +1,190 @@
+//! Settings of a queue listener.
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::IdleConfig;
+use crate::{
+    backoff::BackoffConfig,
+    config::{ConfigError, human, require, require_some_time},
+};
+
+/// Settings of a [`QueueListener`](super::QueueListener).
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct QueueListenerConfig {
+    /// How many messages one poll takes at most. 32 by default; a backend may give fewer.
+    pub batch: usize,
+    /// How many tasks go on polling when there is nothing to do. 1 by default; 0 needs wake-ups.
+    pub min_tasks: u32,
+    /// How many tasks there are at most: so many messages are handled at once. 16 by default.
+    pub max_tasks: u32,
+    /// For how long a message is hidden from other listeners at a time. 30 s by default.
+    #[serde(with = "human")]
+    pub visibility: Duration,
+    /// How long before its message becomes visible again a handler is told to end; and no handler begins with less. 2 s by default.
+    #[serde(with = "human")]
+    pub margin: Duration,
+    /// How long one request to the queue may take. 5 s by default.
+    #[serde(with = "human")]
+    pub call_timeout: Duration,
+    /// For how long a poll waits in the queue for a message. Not at all by default.
+    #[serde(with = "human")]
+    pub receive_wait: Duration,
+    /// The delays between polls that find nothing.
+    pub idle: IdleConfig,
+    /// The delays after requests that failed, or that the queue was too busy for.
+    pub busy: BackoffConfig,
+    /// After how long a handler is told to end; it has [`margin`](Self::margin) to do so. Never by default.
+    #[serde(with = "human::option")]
+    pub handler_timeout: Option<Duration>,
+    /// How often a message is handed to the handler before it is a dead letter. 5 by default.
+    pub max_deliveries: u32,
+    /// The delays after which a message that failed comes back, by its deliveries.
+    pub retry: BackoffConfig,
+    /// How often the depth is asked for again while every poll is full. 5 s by default.
+    #[serde(with = "human")]
+    pub rescale: Duration,
+    /// How long after a shutdown handlers are told to end. 25 s by default.
+    #[serde(with = "human")]
+    pub soft_limit: Duration,
+    /// How long after a shutdown handlers are dropped. 30 s by default.
+    #[serde(with = "human")]
+    pub hard_limit: Duration,
+}
+
+impl Default for QueueListenerConfig {
+    fn default() -> Self {
+        Self {
+            batch: 32,
+            min_tasks: 1,
+            max_tasks: 16,
+            visibility: Duration::from_secs(30),
+            margin: Duration::from_secs(2),
+            call_timeout: Duration::from_secs(5),
+            receive_wait: Duration::ZERO,
+            idle: IdleConfig::default(),
+            busy: BackoffConfig::default(),
+            handler_timeout: None,
+            max_deliveries: 5,
+            retry: BackoffConfig::default().between(Duration::from_secs(1), Duration::from_secs(300)),
+            rescale: Duration::from_secs(5),
+            soft_limit: Duration::from_secs(25),
+            hard_limit: Duration::from_secs(30),
+        }
+    }
+}
+
+impl QueueListenerConfig {
+    /// Sets how many messages one poll takes at most.
+    #[must_use]
+    pub const fn batch(mut self, messages: usize) -> Self {
+        self.batch = messages;
+        self
+    }
+
+    /// Sets how many tasks there are, when idle and at most.
+    #[must_use]
+    pub const fn tasks(mut self, min: u32, max: u32) -> Self {
+        (self.min_tasks, self.max_tasks) = (min, max);
+        self
+    }
+
+    /// Sets for how long a message is hidden at a time; the margin becomes a fifteenth of it, the time of a call a sixth.
+    #[must_use]
+    pub fn visibility(mut self, visibility: Duration) -> Self {
+        (self.visibility, self.margin, self.call_timeout) = (visibility, visibility / 15, visibility / 6);
+        self
+    }
+
+    /// Sets how long before its message becomes visible again a handler is told to end.
+    #[must_use]
+    pub const fn margin(mut self, margin: Duration) -> Self {
+        self.margin = margin;
+        self
+    }
+
+    /// Sets how long one request to the queue may take.
+    #[must_use]
+    pub const fn call_timeout(mut self, timeout: Duration) -> Self {
+        self.call_timeout = timeout;
+        self
+    }
+
+    /// Sets for how long a poll waits in the queue for a message.
+    #[must_use]
+    pub const fn receive_wait(mut self, wait: Duration) -> Self {
+        self.receive_wait = wait;
+        self
+    }
+
+    /// Sets the delays between polls that find nothing.
+    #[must_use]
+    pub const fn idle(mut self, idle: IdleConfig) -> Self {
+        self.idle = idle;
+        self
+    }
+
+    /// Sets the delays after requests that failed.
+    #[must_use]
+    pub const fn busy(mut self, busy: BackoffConfig) -> Self {
+        self.busy = busy;
+        self
+    }
+
+    /// Sets after how long a handler is told to end.
+    #[must_use]
+    pub const fn handler_timeout(mut self, timeout: Duration) -> Self {
+        self.handler_timeout = Some(timeout);
+        self
+    }
+
+    /// Sets how often a message is handed to the handler before it is a dead letter.
+    #[must_use]
+    pub const fn max_deliveries(mut self, deliveries: u32) -> Self {
+        self.max_deliveries = deliveries;
+        self
+    }
+
+    /// Sets the delays after which a message that failed comes back.
+    #[must_use]
+    pub const fn retry(mut self, retry: BackoffConfig) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// Sets how often the depth is asked for again while every poll is full.
+    #[must_use]
+    pub const fn rescale(mut self, every: Duration) -> Self {
+        self.rescale = every;
+        self
+    }
+
+    /// Sets how long after a shutdown handlers are told to end, and dropped.
+    #[must_use]
+    pub const fn stop_within(mut self, soft: Duration, hard: Duration) -> Self {
+        (self.soft_limit, self.hard_limit) = (soft, hard);
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        require(self.batch >= 1, "batch", "must be at least 1")?;
+        require(self.max_tasks >= 1, "max_tasks", "must be at least 1")?;
+        require(self.min_tasks <= self.max_tasks, "min_tasks", "must be at most `max_tasks`")?;
+        require_some_time(self.visibility, "visibility")?;
+        require_some_time(self.call_timeout, "call_timeout")?;
+        // A renewal begins at a third; so that it can be tried again before the handler is told.
+        require(
+            self.margin <= self.visibility / 3,
+            "margin",
+            "must be at most a third of `visibility`, or a renewal that fails could not be repeated",
+        )?;
+        require(self.max_deliveries >= 1, "max_deliveries", "must be at least 1")?;
+        require(self.soft_limit <= self.hard_limit, "soft_limit", "must be at most `hard_limit`")?;
+        require(self.handler_timeout.is_none_or(|t| !t.is_zero()), "handler_timeout", "must be longer than zero")?;
+        self.idle.check().map_err(|e| e.within("idle"))?;
+        self.busy.check().map_err(|e| e.within("busy"))?;
+        self.retry.check().map_err(|e| e.within("retry"))
+    }
+}

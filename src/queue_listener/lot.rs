@@ -1,0 +1,114 @@
+//! Messages that were taken, with their leases, and what is to become of them.
+use std::{time::Duration, vec};
+
+use crate::{
+    queue::{Delivery, MessageId, Receipt, Settle},
+    time::Instant,
+};
+
+/// The lease of one message, as this side counts it: from the moment at which the request was sent.
+#[derive(Debug, Clone)]
+pub(super) struct Lease {
+    pub(super) source: usize,
+    pub(super) id: MessageId,
+    pub(super) receipt: Receipt,
+    pub(super) deliveries: u32,
+    /// When it ends.
+    pub(super) until: Instant,
+    /// When it is to be renewed.
+    pub(super) renew_at: Instant,
+    /// Another has it, or may have it.
+    pub(super) lost: bool,
+}
+
+impl Lease {
+    #[inline]
+    pub(super) fn of(delivery: &Delivery, source: usize, since: Instant, visibility: Duration) -> Self {
+        Self {
+            source,
+            id: delivery.id.clone(),
+            receipt: delivery.receipt.clone(),
+            deliveries: delivery.deliveries,
+            until: since + visibility,
+            renew_at: since + visibility / 3,
+            lost: false,
+        }
+    }
+
+    /// It was renewed by a request that was sent then.
+    pub(super) fn renewed(&mut self, since: Instant, visibility: Duration) {
+        (self.until, self.renew_at) = (since + visibility, since + visibility / 3);
+    }
+}
+
+/// The messages of one poll, or what is left of them.
+pub(super) struct Lot {
+    pub(super) deliveries: vec::IntoIter<Delivery>,
+    pub(super) source: usize,
+    /// When they were asked for.
+    pub(super) since: Instant,
+}
+
+impl Lot {
+    pub(super) fn empty() -> Self {
+        Self { deliveries: Vec::new().into_iter(), source: 0, since: Instant::default() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.deliveries.len()
+    }
+}
+
+/// A message that waits for a handler.
+pub(super) struct Held {
+    pub(super) delivery: Delivery,
+    pub(super) lease: Lease,
+}
+
+/// What is to become of a message, and what to say when it has.
+pub(super) struct Settling {
+    pub(super) source: usize,
+    pub(super) id: MessageId,
+    pub(super) receipt: Receipt,
+    pub(super) deliveries: u32,
+    pub(super) until: Instant,
+    pub(super) how: How,
+    /// A request to settle it was sent, and no answer came.
+    pub(super) may_be_settled: bool,
+}
+
+pub(super) enum How {
+    /// It was handled.
+    Complete,
+    /// It was handled before.
+    Duplicate,
+    /// It failed, and comes back after so long.
+    Retry {
+        after: Duration,
+        error: String,
+    },
+    DeadLetter {
+        reason: String,
+    },
+    /// No handler began with it.
+    HandBack,
+}
+
+impl How {
+    pub(super) fn settle(&self) -> Settle {
+        match self {
+            Self::Complete | Self::Duplicate => Settle::Complete,
+            Self::Retry { after, .. } => Settle::abandon(*after),
+            Self::DeadLetter { reason } => Settle::dead_letter(reason.clone()),
+            Self::HandBack => Settle::abandon(Duration::ZERO),
+        }
+    }
+}
+
+impl Lease {
+    #[inline]
+    pub(super) fn settling(self, how: How) -> Settling {
+        let Self { source, id, receipt, deliveries, until, .. } = self;
+        Settling { source, id, receipt, deliveries, until, how, may_be_settled: false }
+    }
+}

@@ -1,0 +1,393 @@
+//! What the tasks of one run share.
+use std::{
+    collections::VecDeque,
+    future::Future,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::{Notify, watch};
+
+use super::{
+    QueueCall, QueueListenerEvent as Event,
+    counters::Count,
+    listener::Inner,
+    lot::{Held, How, Lot, Settling},
+    priority::Turns,
+    staff::Staff,
+};
+use crate::{
+    port::{Failure, PortError},
+    race::{First, race},
+    time::Instant,
+};
+
+/// What a run is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Stage {
+    Works,
+    Paused,
+    /// It stops: handlers are told to end at `soft`, and dropped at `hard`.
+    Stops {
+        soft: Instant,
+        hard: Instant,
+    },
+    /// Its future was dropped.
+    Dropped,
+}
+
+/// What the tasks of one run share.
+pub(super) struct Shift {
+    pub(super) inner: Arc<Inner>,
+    stage: watch::Sender<Stage>,
+    /// The stage is another than `Works`: read for each message, without a lock.
+    halts: AtomicBool,
+    staff: Mutex<Staff>,
+    /// Counts reasons to look: who knows of fewer must look again before it ends.
+    calls: AtomicU64,
+    /// There are tasks to begin.
+    pub(super) hires: Notify,
+    /// Messages that wait for a task.
+    waiting: Mutex<VecDeque<Held>>,
+    /// There are some, or there is a reason to look: one idle task looks.
+    pub(super) offered: Notify,
+    /// There is a reason to look: all idle tasks do.
+    pub(super) called: Notify,
+    /// The keeper has a new message to look after.
+    pub(super) to_keep: Notify,
+    /// What is settled beside the tasks, by source.
+    outboxes: Vec<Outbox>,
+    /// How much of that is not settled yet.
+    unsettled: Count,
+    /// Tasks that wait for a pause to end.
+    pub(super) parked: Count,
+    /// The queue is known to have work.
+    busy: AtomicBool,
+    pub(super) to_scale: Notify,
+    /// When the depth may be asked for again.
+    rescale_at: AtomicU64,
+    pub(super) turns: Mutex<Turns>,
+    /// There is nobody to hear hints, so that somebody has to poll.
+    pub(super) deaf: AtomicBool,
+    failed: Mutex<Option<PortError>>,
+}
+
+#[derive(Default)]
+struct Outbox {
+    settlings: Mutex<VecDeque<Settling>>,
+    came: Notify,
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Shift {
+    pub(super) fn new(inner: Arc<Inner>) -> Self {
+        let config = &inner.config;
+        let staff = Mutex::new(Staff::new(config.min_tasks, config.max_tasks));
+        let turns = Mutex::new(Turns::new(&inner.levels, inner.order, inner.clock.now()));
+        Self {
+            staff,
+            turns,
+            stage: watch::Sender::new(Stage::Works),
+            halts: AtomicBool::new(false),
+            calls: AtomicU64::new(0),
+            hires: Notify::new(),
+            waiting: Mutex::default(),
+            offered: Notify::new(),
+            called: Notify::new(),
+            to_keep: Notify::new(),
+            outboxes: inner.sources.iter().map(|_| Outbox::default()).collect(),
+            unsettled: Count::default(),
+            parked: Count::default(),
+            busy: AtomicBool::new(false),
+            to_scale: Notify::new(),
+            rescale_at: AtomicU64::new(0),
+            deaf: AtomicBool::new(inner.hints.is_none()),
+            failed: Mutex::default(),
+            inner,
+        }
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.inner.clock.now()
+    }
+
+    pub(super) fn event(&self, event: impl FnOnce() -> Event) {
+        self.inner.event(event);
+    }
+
+    // The stage.
+
+    #[inline]
+    pub(super) fn halts(&self) -> bool {
+        self.halts.load(Ordering::Acquire)
+    }
+
+    pub(super) fn stage(&self) -> Stage {
+        *self.stage.borrow()
+    }
+
+    pub(super) fn watch(&self) -> watch::Receiver<Stage> {
+        self.stage.subscribe()
+    }
+
+    /// A run that stops does not pause or go on any more.
+    pub(super) fn enter(&self, stage: Stage) {
+        self.stage.send_if_modified(|now| {
+            let changes = match *now {
+                Stage::Works | Stage::Paused => *now != stage,
+                Stage::Stops { .. } => stage == Stage::Dropped,
+                Stage::Dropped => false,
+            };
+            if changes {
+                *now = stage;
+            }
+            changes
+        });
+        self.halts.store(self.stage() != Stage::Works, Ordering::Release);
+        if !matches!(self.stage(), Stage::Works | Stage::Paused) {
+            self.staff(Staff::close);
+        }
+    }
+
+    /// What can never work ends the run.
+    pub(super) fn fail(&self, error: PortError) {
+        lock(&self.failed).get_or_insert(error);
+        self.stop();
+    }
+
+    pub(super) fn stop(&self) {
+        let (now, config) = (self.now(), &self.inner.config);
+        self.event(|| Event::Stopping);
+        self.enter(Stage::Stops { soft: now + config.soft_limit, hard: now + config.hard_limit });
+    }
+
+    pub(super) fn error(&self) -> Option<PortError> {
+        lock(&self.failed).take()
+    }
+
+    // The staff.
+
+    pub(super) fn staff<T>(&self, change: impl FnOnce(&mut Staff) -> T) -> T {
+        let (result, staff) = {
+            let mut staff = lock(&self.staff);
+            (change(&mut staff), *staff)
+        };
+        let counters = &self.inner.counters;
+        counters.tasks.store(staff.tasks, Ordering::Relaxed);
+        counters.most_tasks.fetch_max(staff.most, Ordering::Relaxed);
+        result
+    }
+
+    /// Has tasks begin until there are so many.
+    pub(super) fn hire(&self, wanted: u32, depth: Option<crate::queue::Depth>) {
+        let (more, tasks) = self.staff(|staff| (staff.grow_to(wanted), staff.tasks));
+        if more > 0 {
+            self.event(|| Event::ScaledUp { tasks, depth });
+            self.hires.notify_one();
+        }
+    }
+
+    /// There is a reason to look, for those who idle, and for somebody if nobody is there.
+    pub(super) fn call(&self) {
+        // First, so that whoever may end before the next line has been told.
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        if self.staff(Staff::call) > 0 {
+            self.hires.notify_one();
+        }
+        self.called.notify_waiters();
+    }
+
+    pub(super) fn calls(&self) -> u64 {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    /// As many stay: one where no hint can come, or nobody would look ever again.
+    pub(super) fn least(&self) -> u32 {
+        self.inner.config.min_tasks.max(u32::from(self.deaf.load(Ordering::Acquire)))
+    }
+
+    // Work comes and goes.
+
+    /// A poll took messages.
+    pub(super) fn found(&self, messages: usize, now: Instant) {
+        let counters = &self.inner.counters;
+        counters.received.add(messages as u64);
+        let config = &self.inner.config;
+        if !self.busy.load(Ordering::Acquire) && !self.busy.swap(true, Ordering::AcqRel) {
+            self.event(|| Event::WorkDetected { messages });
+        } else if messages < config.batch || self.rescale_at.load(Ordering::Relaxed) > now.as_nanos() {
+            return;
+        }
+        self.rescale_at.store((now + config.rescale).as_nanos(), Ordering::Relaxed);
+        if self.staff(|staff| staff.tasks < staff.max) {
+            self.to_scale.notify_one();
+        }
+    }
+
+    /// A poll took none.
+    pub(super) fn found_nothing(&self) {
+        if self.busy.load(Ordering::Acquire) && self.busy.swap(false, Ordering::AcqRel) {
+            self.event(|| Event::QueueEmpty);
+        }
+    }
+
+    /// Offers the rest of a lot to others: this task is held up.
+    pub(super) fn offer(&self, lot: &mut Lot) {
+        let n = lot.len();
+        if n == 0 {
+            return;
+        }
+        let (visibility, source, since) = (self.inner.config.visibility, lot.source, lot.since);
+        let held = lot.deliveries.by_ref().map(|delivery| {
+            let lease = super::lot::Lease::of(&delivery, source, since, visibility);
+            Held { delivery, lease }
+        });
+        lock(&self.waiting).extend(held);
+        self.inner.counters.buffered.add(n as u64);
+        // After it was put there: whoever halts either finds it, or is seen here.
+        if self.halts() {
+            return self.hand_back_waiting();
+        }
+        self.to_keep.notify_one();
+        let wanted = (self.inner.rule)(n as u64);
+        self.hire(wanted.min(u32::try_from(n).unwrap_or(u32::MAX).saturating_add(1)), None);
+        for _ in 0..n {
+            self.offered.notify_one();
+        }
+    }
+
+    /// A message that waited, if there is one.
+    pub(super) fn next_waiting(&self) -> Option<Held> {
+        if self.inner.counters.buffered.get() == 0 {
+            return None;
+        }
+        let held = lock(&self.waiting).pop_front()?;
+        self.inner.counters.buffered.sub(1);
+        Some(held)
+    }
+
+    pub(super) fn put_back(&self, held: Held) {
+        lock(&self.waiting).push_front(held);
+        self.inner.counters.buffered.add(1);
+        self.offered.notify_one();
+    }
+
+    /// Takes one that waits and is to be renewed by then; or else says when the first is.
+    pub(super) fn due(&self, now: Instant) -> Result<Held, Instant> {
+        let mut waiting = lock(&self.waiting);
+        let first = waiting.iter().enumerate().min_by_key(|(_, held)| held.lease.renew_at);
+        match first.map(|(at, held)| (at, held.lease.renew_at)) {
+            Some((at, renew_at)) if renew_at <= now => {
+                let held = waiting.remove(at);
+                drop(waiting);
+                let held = held.ok_or(Instant::FAR_FUTURE)?;
+                self.inner.counters.buffered.sub(1);
+                Ok(held)
+            }
+            Some((_, renew_at)) => Err(renew_at),
+            None => Err(Instant::FAR_FUTURE),
+        }
+    }
+
+    /// Hands back whatever no handler has begun with.
+    pub(super) fn hand_back_waiting(&self) {
+        let waiting = std::mem::take(&mut *lock(&self.waiting));
+        self.inner.counters.buffered.sub(waiting.len() as u64);
+        self.send_out(waiting.into_iter().map(|held| held.lease.settling(How::HandBack)));
+    }
+
+    // What is settled beside the tasks.
+
+    pub(super) fn send_out(&self, settlings: impl IntoIterator<Item = Settling>) {
+        for settling in settlings {
+            self.unsettled.add(1);
+            let outbox = &self.outboxes[settling.source];
+            lock(&outbox.settlings).push_back(settling);
+            outbox.came.notify_one();
+        }
+    }
+
+    /// The next that may be settled in one request; waits for it.
+    pub(super) async fn outgoing(&self, source: usize) -> Vec<Settling> {
+        let (outbox, most) = (&self.outboxes[source], self.inner.sources[source].most);
+        loop {
+            {
+                let mut settlings = lock(&outbox.settlings);
+                if !settlings.is_empty() {
+                    let n = settlings.len().min(most);
+                    return settlings.drain(..n).collect();
+                }
+            }
+            outbox.came.notified().await;
+        }
+    }
+
+    /// So many that were sent out are settled, or given up.
+    pub(super) fn settled(&self, n: usize) {
+        self.unsettled.sub(n as u64);
+        self.rests();
+    }
+
+    /// This run has nothing in hand, and takes nothing; whoever drains is told.
+    pub(super) fn rests(&self) -> bool {
+        let tasks = self.staff(|staff| staff.tasks);
+        let rests = self.stage() != Stage::Works && self.parked.get() >= u64::from(tasks) && self.unsettled() == 0;
+        if rests {
+            self.inner.rests.notify_waiters();
+        }
+        rests
+    }
+
+    pub(super) fn unsettled(&self) -> u64 {
+        self.unsettled.get()
+    }
+
+    // Requests.
+
+    /// Makes a request, which may take so long; tells of its failure. `None` where it took too long.
+    pub(super) async fn request<T, E: Failure>(
+        &self,
+        call: QueueCall,
+        within: Duration,
+        request: impl Future<Output = Result<T, E>>,
+    ) -> Option<Result<T, E>> {
+        if !matches!(call, QueueCall::Filter | QueueCall::Notify) {
+            self.inner.counters.requests.add(1);
+        }
+        let answer = self.rest(call, within, request).await;
+        if let Some(Err(error)) = &answer {
+            self.tell_failure(call, error);
+        }
+        answer
+    }
+
+    /// The rest of a request that was counted.
+    pub(super) async fn rest<T>(
+        &self,
+        call: QueueCall,
+        within: Duration,
+        request: impl Future<Output = T>,
+    ) -> Option<T> {
+        // A request that is ready at once needs no timer.
+        match race(request, async { self.inner.clock.sleep(within).await }).await {
+            First::One(answer) => Some(answer),
+            First::Other(()) => {
+                self.event(|| Event::CallFailed { call, kind: None });
+                None
+            }
+        }
+    }
+
+    #[cold]
+    pub(super) fn tell_failure(&self, call: QueueCall, error: &impl Failure) {
+        if let Some(backend) = error.backend() {
+            self.event(|| Event::CallFailed { call, kind: Some(backend.kind()) });
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The machines of the listener against naive models.
+use std::{collections::BTreeSet, time::Duration};
+
+use proptest::prelude::*;
+
+use super::{Level, PriorityOrder, priority::Turns, staff::Staff};
+use crate::time::Instant;
+
+#[derive(Debug, Clone, Copy)]
+enum Step {
+    Grow(u32),
+    Call,
+    MayEnd(bool),
+    Ended,
+    Begin,
+    Close,
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => (0u32..20).prop_map(Step::Grow),
+        2 => Just(Step::Call),
+        6 => any::<bool>().prop_map(Step::MayEnd),
+        1 => Just(Step::Ended),
+        4 => Just(Step::Begin),
+        1 => Just(Step::Close),
+    ]
+}
+
+proptest! {
+    /// The model has each task as a name in a set: those that were begun, and those that are to be.
+    #[test]
+    fn the_staff_is_a_set_of_tasks(min in 0u32..3, more in 1u32..12, steps in prop::collection::vec(step(), 1..200)) {
+        let max = min + more;
+        let mut staff = Staff::new(min, max);
+        let (mut begun, mut to_begin) = (BTreeSet::new(), BTreeSet::new());
+        let (mut next, mut closed, mut most) = (0u32, false, 0);
+        for step in steps {
+            let wanted = match step {
+                Step::Grow(wanted) => Some(wanted),
+                Step::Call => Some(1),
+                _ => None,
+            };
+            if let Some(wanted) = wanted {
+                let before = begun.len() + to_begin.len();
+                while !closed && ((begun.len() + to_begin.len()) as u32) < wanted.clamp(min, max) {
+                    to_begin.insert(next);
+                    next += 1;
+                }
+                let grown = match step {
+                    Step::Call => staff.call(),
+                    _ => staff.grow_to(wanted),
+                };
+                prop_assert_eq!(grown as usize, begun.len() + to_begin.len() - before);
+            }
+            match step {
+                Step::MayEnd(has_looked) if !begun.is_empty() => {
+                    let all = (begun.len() + to_begin.len()) as u32;
+                    let may = closed || (has_looked && all > min);
+                    prop_assert_eq!(staff.may_end(has_looked, min), may);
+                    if may {
+                        begun.pop_first();
+                    }
+                }
+                Step::Ended if begun.pop_first().is_some() => staff.ended(),
+                Step::Begin => {
+                    prop_assert_eq!(staff.beginners() as usize, to_begin.len());
+                    begun.append(&mut to_begin);
+                }
+                Step::Close => {
+                    staff.close();
+                    (closed, to_begin) = (true, BTreeSet::new());
+                }
+                _ => {}
+            }
+            most = most.max(begun.len() + to_begin.len());
+            prop_assert_eq!((staff.tasks as usize, staff.most as usize), (begun.len() + to_begin.len(), most));
+            prop_assert!(staff.tasks <= max);
+            prop_assert_eq!(staff.has_beginners(), !to_begin.is_empty());
+        }
+    }
+
+    /// Each order has each queue once; one that was not asked for as long as it bears is the first.
+    #[test]
+    fn turns_pass_nobody_over_for_longer_than_it_bears(
+        levels in prop::collection::vec((0i32..4, 1u32..5, prop::option::of(1u64..50)), 1..6),
+        weighted in any::<bool>(),
+        waits in prop::collection::vec((0u64..20, 0usize..6), 1..200),
+    ) {
+        let at = |seconds: u64| Instant::from_nanos(seconds * 1_000_000_000);
+        let make = |&(priority, weight, wait): &(i32, u32, Option<u64>)| {
+            let level = Level { priority, weight, ..Level::default() };
+            wait.map_or(level, |wait| level.max_wait(Duration::from_secs(wait)))
+        };
+        let levels: Vec<_> = levels.iter().map(make).collect();
+        let order = if weighted { PriorityOrder::Weighted } else { PriorityOrder::Strict };
+        let mut turns = Turns::new(&levels, order, at(0));
+        let (mut now, mut asked) = (0, vec![0; levels.len()]);
+        let mut order = Vec::new();
+        for (passed, has_something) in waits {
+            now += passed;
+            turns.next(at(now), &mut order);
+            let mut sorted = order.clone();
+            sorted.sort_unstable();
+            prop_assert!(sorted.into_iter().eq(0..levels.len()));
+            let overdue = |i: usize| {
+                let wait = levels[i].max_wait?.as_secs();
+                (now - asked[i]).checked_sub(wait)
+            };
+            let most = (0..levels.len()).filter_map(overdue).max();
+            prop_assert_eq!(overdue(order[0]), most);
+            if most.is_none() && !weighted {
+                prop_assert!(order.windows(2).all(|pair| levels[pair[0]].priority >= levels[pair[1]].priority));
+            }
+            // They are asked in turn until one has something.
+            for &i in order.iter().take(has_something + 1) {
+                turns.asked(i, at(now));
+                asked[i] = now;
+            }
+        }
+    }
+}

@@ -1,0 +1,177 @@
+//! The adaptive concurrency limiter: a concurrency limiter whose capacity follows what it sees.
+use std::{
+    fmt,
+    future::Future,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use super::{
+    AdaptiveLimitConfig, ConcurrencyLimiter, ThrottlingEvent,
+    gradient::{Gradient, Sample},
+};
+use crate::{
+    call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
+    config::{ConfigError, Name},
+    entropy::Entropy,
+    observe::Subscription,
+    outcome::{CallError, Class, FailureKind, Outcome, PolicyKind},
+    time::{Clock, Instant},
+};
+
+/// Lets as many calls run at once as the other side bears: the limit shrinks when calls take longer, and grows when they do not.
+///
+/// It does not grow while its callers ask for less than half of it. Calls that were dropped, and those that began under a higher
+/// limit, tell it nothing. What a call takes alone is measured again and again, for some calls under a low limit, so that
+/// after a lasting shift of latency the limit recovers.
+///
+/// A clone is the same limiter.
+///
+/// ```
+/// use steadfast::{Pipeline, throttling::{AdaptiveLimitConfig, AdaptiveLimiter}};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let limiter = AdaptiveLimiter::new(AdaptiveLimitConfig::default()).unwrap();
+/// let pipeline = Pipeline::new().then(limiter.clone());
+/// assert!(pipeline.call(|| async { Ok::<_, ()>(()) }).await.is_ok());
+/// assert_eq!(limiter.limit(), 20);
+/// # });
+/// ```
+#[derive(Clone)]
+pub struct AdaptiveLimiter(Arc<Inner>);
+
+struct Inner {
+    config: AdaptiveLimitConfig,
+    places: ConcurrencyLimiter,
+    name: Option<Name>,
+    clock: Clock,
+    entropy: Entropy,
+    machine: Mutex<Gradient>,
+}
+
+impl AdaptiveLimiter {
+    /// A limiter by these settings.
+    ///
+    /// # Errors
+    /// Where a setting breaks its rule.
+    pub fn new(config: AdaptiveLimitConfig) -> Result<Self, ConfigError> {
+        config.check()?;
+        Ok(Self::make(config, Clock::tokio(), Entropy::default(), None))
+    }
+
+    fn make(config: AdaptiveLimitConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
+        let places = ConcurrencyLimiter::make(config.places(), clock.clone(), name.clone());
+        let machine = Mutex::new(Gradient::new(config, clock.now(), entropy.unit()));
+        Self(Arc::new(Inner { config, places, name, clock, entropy, machine }))
+    }
+
+    /// A new limiter of the same settings with a name, for errors and events.
+    #[must_use]
+    pub fn named(self, name: impl Into<Name>) -> Self {
+        Self::make(self.0.config, self.0.clock.clone(), self.0.entropy.clone(), Some(name.into()))
+    }
+
+    /// A new limiter of the same settings on another clock.
+    #[must_use]
+    pub fn with_clock(self, clock: &Clock) -> Self {
+        Self::make(self.0.config, clock.clone(), self.0.entropy.clone(), self.0.name.clone())
+    }
+
+    /// A new limiter of the same settings, drawing from this stream when it measures. Seeded by the system by default.
+    #[must_use]
+    pub fn with_entropy(self, entropy: &Entropy) -> Self {
+        Self::make(self.0.config, self.0.clock.clone(), entropy.clone(), self.0.name.clone())
+    }
+
+    /// How many calls may run at once now.
+    pub fn limit(&self) -> u32 {
+        self.0.places.capacity()
+    }
+
+    /// How many run.
+    pub fn in_flight(&self) -> u32 {
+        let taken = i64::from(self.0.places.capacity()) - self.0.places.available();
+        u32::try_from(taken).unwrap_or(0)
+    }
+
+    /// How many calls wait for a place.
+    pub fn waiting(&self) -> usize {
+        self.0.places.waiting()
+    }
+
+    /// How long a call takes where hardly any runs beside it, as far as it is known: what latencies are measured against.
+    pub fn base_latency(&self) -> Option<Duration> {
+        self.machine(|machine| machine.base())
+    }
+
+    /// Its events from now on.
+    pub fn events(&self) -> Subscription<ThrottlingEvent> {
+        self.0.places.events()
+    }
+
+    /// Runs `operation` with nothing but this limiter around it.
+    ///
+    /// # Errors
+    /// The operation's own, or the rejection.
+    ///
+    /// # Cancel safety
+    /// Dropped, it drops the operation, gives its place to the next, and learns nothing from it.
+    pub fn call<O: Operation>(
+        &self,
+        operation: O,
+    ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
+        call::call_alone(self, operation)
+    }
+
+    fn machine<T>(&self, ask: impl FnOnce(&mut Gradient) -> T) -> T {
+        ask(&mut self.0.machine.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What a call tells of the load of the other side.
+    fn learn(&self, began: Instant, under_way: u32, outcome: Outcome) {
+        let sample = match outcome.class() {
+            Class::Success => Sample::Served,
+            Class::Failure {
+                kind: FailureKind::Timeout | FailureKind::Throttled | FailureKind::Overloaded, ..
+            } => Sample::Overloaded,
+            // It did not reach the other side, or failed sooner than its work takes: no measure of load.
+            Class::Failure { .. } | Class::Ignore => return,
+        };
+        let now = self.0.clock.now();
+        let unit = || self.0.entropy.unit();
+        if let Some(limit) = self.machine(|machine| machine.record((began, now), under_way, sample, unit)) {
+            // It is never zero, which alone is refused.
+            let _ = self.0.places.resize(limit);
+        }
+    }
+}
+
+impl Policy for AdaptiveLimiter {
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+        let permit = match self.0.places.admit(cx.deadline()).await {
+            Ok(permit) => permit,
+            Err(rejected) => return inner.refuse(rejected),
+        };
+        let (began, under_way) = (self.0.clock.now(), self.in_flight());
+        let outcome = inner.attempt(cx).await;
+        drop(permit);
+        self.learn(began, under_way, outcome);
+        outcome
+    }
+
+    fn describe(&self, explanation: &mut Explanation) {
+        let AdaptiveLimitConfig { by, min, max, .. } = self.0.config;
+        let settings = format!("{min} to {max} at once by {by:?}, now {}", self.limit()).to_lowercase();
+        explanation.push(Layer::new(PolicyKind::ConcurrencyLimit, self.0.name.clone(), settings));
+    }
+}
+
+impl fmt::Debug for AdaptiveLimiter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdaptiveLimiter")
+            .field("name", &self.0.name)
+            .field("limit", &self.limit())
+            .field("in_flight", &self.in_flight())
+            .finish_non_exhaustive()
+    }
+}

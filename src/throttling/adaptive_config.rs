@@ -1,0 +1,146 @@
+//! Settings of an adaptive concurrency limit.
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::ConcurrencyLimitConfig;
+use crate::config::{ConfigError, human, require, require_some_time};
+
+/// How the limit follows what is seen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Adaptation {
+    /// By latency: smaller in proportion when calls take longer than they do alone, larger by a little when they do not.
+    #[default]
+    Gradient,
+    /// By failures alone: larger by one when calls succeed, smaller by a share when one times out or is turned away for overload.
+    Aimd,
+}
+
+/// Settings of an [`AdaptiveLimiter`](super::AdaptiveLimiter).
+///
+/// ```
+/// use steadfast::throttling::{AdaptiveLimitConfig, AdaptiveLimiter};
+///
+/// let config: AdaptiveLimitConfig = toml::from_str(r#"
+///     max = 100
+///     window = "200ms"
+/// "#).unwrap();
+/// assert_eq!(AdaptiveLimiter::new(config).unwrap().limit(), 20);
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct AdaptiveLimitConfig {
+    /// What it follows. The gradient of latencies by default.
+    pub by: Adaptation,
+    /// The limit at first. 20 by default.
+    pub initial: u32,
+    /// The lowest. 1 by default.
+    pub min: u32,
+    /// The highest. 200 by default.
+    pub max: u32,
+    /// How long calls are watched before the limit is thought over. 100 ms by default.
+    #[serde(with = "human")]
+    pub window: Duration,
+    /// Of how many calls at least. 10 by default.
+    pub min_calls: u32,
+    /// By which factor latency may grow before the limit shrinks. 1.5 by default.
+    pub tolerance: f64,
+    /// How often it is measured what a call takes where hardly any runs beside it, give or take a fifth. 60 s by default.
+    #[serde(with = "human")]
+    pub remeasure: Duration,
+    /// How many calls may wait at the other side: by so many the limit may grow in a window, before smoothing. 4 by default.
+    pub headroom: u32,
+    /// The share of each change that is made. 0.2 by default.
+    pub smoothing: f64,
+    /// What the limit is multiplied with when a call fails for overload. 0.9 by default.
+    pub decrease: f64,
+    /// How many calls wait for a place, at most. 128 by default; 0 turns them away at once.
+    pub queue: u32,
+    /// How long a call waits for a place. 1 s by default.
+    #[serde(with = "human")]
+    pub max_wait: Duration,
+}
+
+impl Default for AdaptiveLimitConfig {
+    fn default() -> Self {
+        Self {
+            by: Adaptation::Gradient,
+            initial: 20,
+            min: 1,
+            max: 200,
+            window: Duration::from_millis(100),
+            min_calls: 10,
+            tolerance: 1.5,
+            remeasure: Duration::from_secs(60),
+            headroom: 4,
+            smoothing: 0.2,
+            decrease: 0.9,
+            queue: 128,
+            max_wait: Duration::from_secs(1),
+        }
+    }
+}
+
+impl AdaptiveLimitConfig {
+    /// Sets what it follows.
+    #[must_use]
+    pub const fn by(mut self, by: Adaptation) -> Self {
+        self.by = by;
+        self
+    }
+
+    /// Sets the limit at first, the lowest and the highest.
+    #[must_use]
+    pub const fn limits(mut self, initial: u32, min: u32, max: u32) -> Self {
+        (self.initial, self.min, self.max) = (initial, min, max);
+        self
+    }
+
+    /// Sets how long, and of how many calls, each look at them is.
+    #[must_use]
+    pub const fn window(mut self, window: Duration, min_calls: u32) -> Self {
+        (self.window, self.min_calls) = (window, min_calls);
+        self
+    }
+
+    /// Sets how often it is measured what a call takes where hardly any runs beside it.
+    #[must_use]
+    pub const fn remeasure(mut self, every: Duration) -> Self {
+        self.remeasure = every;
+        self
+    }
+
+    /// Sets how many calls wait, and for how long.
+    #[must_use]
+    pub const fn queue(mut self, calls: u32, max_wait: Duration) -> Self {
+        (self.queue, self.max_wait) = (calls, max_wait);
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        require(self.min >= 1, "min", "must be at least 1")?;
+        require(self.min <= self.initial && self.initial <= self.max, "initial", "must be from `min` to `max`")?;
+        require_some_time(self.window, "window")?;
+        require(self.min_calls >= 1, "min_calls", "must be at least 1")?;
+        require(
+            self.tolerance >= 1.0 && self.tolerance.is_finite(),
+            "tolerance",
+            "must be a finite number, at least 1",
+        )?;
+        require_some_time(self.remeasure, "remeasure")?;
+        require(self.smoothing > 0.0 && self.smoothing <= 1.0, "smoothing", "must be above 0 and at most 1")?;
+        require(self.decrease > 0.0 && self.decrease < 1.0, "decrease", "must be above 0 and below 1")
+    }
+
+    pub(super) fn places(&self) -> ConcurrencyLimitConfig {
+        ConcurrencyLimitConfig {
+            capacity: self.initial,
+            queue: self.queue,
+            max_wait: self.max_wait,
+            ..ConcurrencyLimitConfig::default()
+        }
+    }
+}

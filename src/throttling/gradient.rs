@@ -1,0 +1,161 @@
+//! The machine of the adaptive limit: takes `now` as an argument; knows neither async nor tokio.
+use std::time::Duration;
+
+use super::{Adaptation, AdaptiveLimitConfig};
+use crate::time::Instant;
+
+/// How one call ended, as far as it tells of load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sample {
+    /// It was served.
+    Served,
+    /// It failed because there was too much to do: it timed out, or was turned away.
+    Overloaded,
+}
+
+/// The limit, and what it is thought over with.
+///
+/// Latencies are measured against a base: what a call takes where hardly any runs beside it. Were it a mean of what was seen before, the
+/// latency that the limit itself makes would become the norm, and the limit would creep. So the base falls with what is seen, and rises only when it is
+/// measured again, under a low limit.
+#[derive(Debug, Clone)]
+pub(super) struct Gradient {
+    config: AdaptiveLimitConfig,
+    limit: f64,
+    /// In seconds.
+    base: Option<f64>,
+    /// The base is being measured.
+    measures: bool,
+    measure_at: Instant,
+    /// Windows in a row at the lowest limit.
+    at_min: u32,
+    window: Window,
+    /// Calls that began before then were under another limit, and say nothing of this one.
+    since: Instant,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Window {
+    began: Instant,
+    calls: u32,
+    /// Of their latencies, in seconds.
+    sum: f64,
+    /// The most calls that were under way at once.
+    peak: u32,
+    overloaded: bool,
+}
+
+impl Window {
+    const fn new(began: Instant) -> Self {
+        Self { began, calls: 0, sum: 0.0, peak: 0, overloaded: false }
+    }
+}
+
+/// Under which limit the base is measured, at most.
+const HARDLY_ANY: u32 = 3;
+
+/// After so many windows at the lowest limit it is the base that is wrong: Envoy's number.
+const AT_MIN: u32 = 5;
+
+impl Gradient {
+    /// `unit` is drawn from `0.0..1.0`.
+    pub(super) fn new(config: AdaptiveLimitConfig, now: Instant, unit: f64) -> Self {
+        let mut machine = Self {
+            config,
+            limit: f64::from(config.initial),
+            base: None,
+            measures: false,
+            measure_at: now,
+            at_min: 0,
+            window: Window::new(now),
+            since: Instant::default(),
+        };
+        machine.put_off(now, unit);
+        machine
+    }
+
+    pub(super) fn limit(&self) -> u32 {
+        let limit = (self.limit.round() as u32).clamp(self.config.min, self.config.max);
+        if self.measures { limit.min(HARDLY_ANY.max(self.config.min)) } else { limit }
+    }
+
+    /// What a call takes where hardly any runs beside it.
+    pub(super) fn base(&self) -> Option<Duration> {
+        self.base.and_then(|base| Duration::try_from_secs_f64(base).ok())
+    }
+
+    /// A call that began then ended now, beside so many others; gives the new limit where it is another.
+    pub(super) fn record(
+        &mut self,
+        (began, now): (Instant, Instant),
+        under_way: u32,
+        sample: Sample,
+        unit: impl FnOnce() -> f64,
+    ) -> Option<u32> {
+        if began < self.since {
+            return None;
+        }
+        let window = &mut self.window;
+        window.calls += 1;
+        window.sum += (now - began).as_secs_f64();
+        window.peak = window.peak.max(under_way);
+        window.overloaded |= sample == Sample::Overloaded;
+        // A measurement is as short as can be.
+        let over = window.calls >= self.config.min_calls && (self.measures || now - window.began >= self.config.window);
+        // Overload is answered at once, and once: calls that began before do not count again.
+        if !over && sample != Sample::Overloaded {
+            return None;
+        }
+        let window = std::mem::replace(&mut self.window, Window::new(now));
+        let before = (self.limit(), self.limit, self.measures);
+        self.think(&window, now, unit);
+        self.limit = self.limit.clamp(f64::from(self.config.min), f64::from(self.config.max));
+        if self.limit < before.1 || self.measures != before.2 {
+            self.since = now;
+        }
+        (self.limit() != before.0).then(|| self.limit())
+    }
+
+    fn think(&mut self, window: &Window, now: Instant, unit: impl FnOnce() -> f64) {
+        let config = self.config;
+        if window.overloaded {
+            self.limit *= config.decrease;
+            self.measures = false;
+            return;
+        }
+        // Where its callers are the bottleneck, that all goes well proves nothing about a higher limit.
+        let is_used = f64::from(window.peak) * 2.0 >= self.limit;
+        if config.by == Adaptation::Aimd {
+            self.limit += f64::from(u8::from(is_used));
+            return;
+        }
+        let seen = window.sum / f64::from(window.calls.max(1));
+        if std::mem::take(&mut self.measures) {
+            self.base = Some(seen);
+            self.put_off(now, unit());
+            return;
+        }
+        let before = self.base;
+        let base = before.map_or(seen, |base| base.min(seen));
+        self.base = Some(base);
+        let gradient = if seen > 0.0 { (config.tolerance * base / seen).clamp(0.5, 1.0) } else { 1.0 };
+        let wanted = self.limit * gradient + f64::from(config.headroom);
+        let next = self.limit * (1.0 - config.smoothing) + wanted * config.smoothing;
+        if next <= self.limit || is_used {
+            self.limit = next;
+        }
+        // Too slow even where hardly any call runs.
+        let is_low = self.limit <= f64::from(HARDLY_ANY.max(config.min)) + f64::from(config.headroom) * 2.0;
+        self.at_min = if is_low && gradient <= 0.5 { self.at_min + 1 } else { 0 };
+        // Much faster than it was measured to be: what is seen now is under a high limit still.
+        let is_faster = before.is_some_and(|before| seen * config.tolerance < before);
+        if self.at_min >= AT_MIN || is_faster || now >= self.measure_at {
+            (self.measures, self.at_min) = (true, 0);
+        }
+    }
+
+    /// When to measure again: at random, so that many limiters of one service do not do so together.
+    fn put_off(&mut self, now: Instant, unit: f64) {
+        self.measure_at = now + self.config.remeasure.mul_f64(0.8 + 0.4 * unit);
+    }
+}

@@ -1,0 +1,239 @@
+//! The adaptive concurrency limit: behaviour 4 of throttling's specification, and 12 and 13 of the listener's.
+use std::{
+    cell::{Cell, RefCell},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use steadfast::{
+    FailureKind, Pipeline, Verdict,
+    entropy::Entropy,
+    queue::{InMemoryQueue, Message, Queue, QueueExt},
+    queue_listener::{Handled, QueueListener, QueueListenerConfig, Work},
+    throttling::{Adaptation, AdaptiveLimitConfig, AdaptiveLimiter, Quota, RateLimitConfig, RateLimiter},
+    time::{Clock, ManualClock},
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+const S: fn(u64) -> Duration = Duration::from_secs;
+
+fn limiter(config: AdaptiveLimitConfig) -> (AdaptiveLimiter, Clock, ManualClock) {
+    let (clock, hand) = Clock::manual();
+    (AdaptiveLimiter::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)), clock, hand)
+}
+
+/// So many callers, one call after another each, for so long.
+async fn load(limiter: &AdaptiveLimiter, clock: &Clock, callers: usize, time: Duration, latency: Duration) {
+    let end = clock.now() + time;
+    let caller = async || {
+        while clock.now() < end {
+            let call = limiter.call(async || {
+                clock.sleep(latency).await;
+                Ok::<_, ()>(())
+            });
+            let _ = call.await;
+        }
+    };
+    futures::future::join_all((0..callers).map(|_| caller())).await;
+}
+
+#[test]
+fn throttling_04_the_limit_does_not_grow_while_the_caller_is_the_bottleneck() {
+    for by in [Adaptation::Gradient, Adaptation::Aimd] {
+        let (limiter, clock, hand) = limiter(AdaptiveLimitConfig::default().by(by).limits(10, 1, 1000));
+        hand.block_on(load(&limiter, &clock, 1, S(600), MS(10)));
+        assert_eq!(limiter.limit(), 10, "{by:?}");
+        // With callers enough it does.
+        hand.block_on(load(&limiter, &clock, 100, S(60), MS(10)));
+        assert!(limiter.limit() > 90, "{by:?}: {}", limiter.limit());
+        assert!(limiter.limit() <= 220, "{by:?}: at most twice what is asked for: {}", limiter.limit());
+    }
+}
+
+#[test]
+fn throttling_04_it_recovers_from_a_lasting_shift_of_latency() {
+    let (limiter, clock, hand) = limiter(AdaptiveLimitConfig::default().limits(50, 1, 200));
+    hand.block_on(load(&limiter, &clock, 100, S(60), MS(10)));
+    let before = limiter.limit();
+    hand.block_on(load(&limiter, &clock, 100, S(20), MS(100)));
+    assert!(before > 90 && limiter.limit() > 20, "{} of {before}: measured again, at once", limiter.limit());
+    hand.block_on(load(&limiter, &clock, 100, S(60), MS(100)));
+    assert!(limiter.limit() > 90, "{} of {before}", limiter.limit());
+}
+
+#[test]
+fn throttling_04_it_ignores_what_was_dropped_and_what_began_under_another_limit() {
+    let config = AdaptiveLimitConfig::default().by(Adaptation::Aimd).limits(20, 1, 100).window(MS(1), 1);
+    let (limiter, clock, hand) = limiter(config);
+    let overloaded = |result: &Result<(), ()>| match result {
+        Ok(()) => Verdict::success(),
+        Err(()) => Verdict::failure(FailureKind::Overloaded),
+    };
+    let pipeline = Pipeline::new().then(limiter.clone()).classify(overloaded);
+    // Twenty calls fail together: the limit falls once, not by 0.9 to the power of twenty.
+    let fails = || {
+        pipeline.call(async || {
+            clock.sleep(MS(10)).await;
+            Err::<(), ()>(())
+        })
+    };
+    hand.block_on(futures::future::join_all((0..20).map(|_| fails())));
+    assert_eq!(limiter.limit(), 18);
+    for _ in 0..100 {
+        let dropped = async {
+            tokio::select! { biased; _ = fails() => {}, () = clock.sleep(MS(5)) => {} }
+        };
+        hand.block_on(dropped);
+    }
+    assert_eq!((limiter.limit(), limiter.in_flight()), (18, 0));
+}
+
+#[test]
+fn throttling_04_its_settings_are_checked_by_name() {
+    let config = AdaptiveLimitConfig::default();
+    for (config, field) in [
+        (config.limits(1, 0, 2), "min"),
+        (config.limits(3, 1, 2), "initial"),
+        (config.window(S(0), 1), "window"),
+        (config.window(S(1), 0), "min_calls"),
+        (config.remeasure(S(0)), "remeasure"),
+    ] {
+        assert_eq!(AdaptiveLimiter::new(config).unwrap_err().field(), field);
+    }
+}
+
+/// A service that serves so many at once; more wait for their turn.
+struct Service {
+    clock: Clock,
+    places: tokio::sync::Semaphore,
+    /// Milliseconds.
+    takes: AtomicU64,
+    inside: AtomicU32,
+}
+
+impl Service {
+    async fn serve(&self) -> Result<(), String> {
+        self.inside.fetch_add(1, SeqCst);
+        let _counts = Leaves(&self.inside);
+        let _place = self.places.acquire().await.unwrap();
+        self.clock.sleep(MS(self.takes.load(SeqCst))).await;
+        Ok(())
+    }
+}
+
+struct Leaves<'a>(&'a AtomicU32);
+
+impl Drop for Leaves<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, SeqCst);
+    }
+}
+
+#[test]
+fn listener_12_when_the_service_slows_down_tenfold_concurrency_settles_within_10_s_and_recovers_with_it() {
+    let (limiter, clock, hand) = limiter(AdaptiveLimitConfig::default().limits(10, 1, 100).queue(1000, S(60)));
+    let service = Service {
+        clock: clock.clone(),
+        places: tokio::sync::Semaphore::new(20),
+        takes: AtomicU64::new(10),
+        inside: AtomicU32::new(0),
+    };
+    let pipeline = Pipeline::new().then(limiter.clone());
+    let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+    for _ in 0..300 {
+        hand.block_on(queue.send((0..1000).map(|_| Message::new("x")).collect())).unwrap();
+    }
+    let listener = QueueListener::builder(queue.clone())
+        .config(QueueListenerConfig::default().tasks(64, 64))
+        .clock(&clock)
+        .build()
+        .unwrap();
+    let run =
+        listener.run(clock.sleep(S(90)), async |_: Work| Handled::of_call(pipeline.call(|| service.serve()).await));
+    let samples = RefCell::new(Vec::new());
+    let script = async {
+        // The limit each second: 30 s well, 30 s slow, 30 s well.
+        for second in 0..90 {
+            service.takes.store(if (30..60).contains(&second) { 100 } else { 10 }, SeqCst);
+            clock.sleep(S(1)).await;
+            samples.borrow_mut().push(limiter.limit());
+            assert!(service.inside.load(SeqCst) <= 100);
+        }
+    };
+    hand.block_on(async { tokio::join!(run, script).0 }).unwrap();
+    let samples = samples.into_inner();
+    let of = |seconds: std::ops::Range<usize>| {
+        let some = &samples[seconds];
+        (*some.iter().min().unwrap(), *some.iter().max().unwrap())
+    };
+    let (well, slow, again) = (of(10..30), of(40..60), of(70..90));
+    // As many as the service serves at once, and what may wait there; it serves as many when it is slow.
+    for (what, (least, most)) in [("well", well), ("settled", slow), ("recovered", again)] {
+        assert!(least >= 20 && most <= 45 && most - least <= 4, "{what}: {samples:?}");
+    }
+    // In between it is held back for some seconds.
+    assert!(samples[30..35].iter().any(|limit| *limit < 20), "{samples:?}");
+    assert_eq!(listener.state().failed, 0);
+}
+
+#[test]
+fn listener_12_a_rate_limit_makes_an_even_load_of_any_arrival_curve() {
+    let (clock, hand) = Clock::manual();
+    let rate = RateLimiter::new(RateLimitConfig::from(Quota::per_second(100).burst(1)).max_wait(S(600))).unwrap();
+    let pipeline = Pipeline::new().then(rate.with_clock(&clock));
+    let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+    let listener = QueueListener::builder(queue.clone()).clock(&clock).build().unwrap();
+    let (served, by_second) = (AtomicU32::new(0), Mutex::new(vec![0; 60]));
+    let start = clock.now();
+    let run = listener.run(clock.sleep(S(59)), async |_: Work| {
+        let call = pipeline.call(async || {
+            served.fetch_add(1, SeqCst);
+            by_second.lock().unwrap()[(clock.now() - start).as_secs() as usize] += 1;
+            Ok::<_, String>(())
+        });
+        Handled::of_call(call.await)
+    });
+    let send = async {
+        for _ in 0..5 {
+            queue.send((0..1000).map(|_| Message::new("x")).collect()).await.unwrap();
+            clock.sleep(S(2)).await;
+        }
+    };
+    hand.block_on(async { tokio::join!(run, send).0 }).unwrap();
+    assert_eq!(served.load(SeqCst), 5000);
+    assert!(by_second.lock().unwrap()[1..49].iter().all(|n| (99..=101).contains(n)), "{by_second:?}");
+}
+
+#[test]
+fn listener_13_past_its_bound_a_queue_says_that_it_is_full_and_nothing_accepted_is_lost() {
+    let (clock, hand) = Clock::manual();
+    let queue = Arc::new(InMemoryQueue::new("jobs").bounded(50_000).with_clock(&clock));
+    let config = QueueListenerConfig::default().tasks(1, 64).batch(100);
+    let listener = QueueListener::builder(queue.clone()).config(config).clock(&clock).build().unwrap();
+    // 12,800 a second can be handled; 10,000 a second come, and 50,000 a second for 10 s.
+    let run = listener.run(clock.sleep(S(120)), async |_| clock.sleep(MS(5)).await);
+    let (accepted, full) = (Cell::new(0u64), Cell::new(0u64));
+    let send = async {
+        for tick in 0..3000u64 {
+            let n = if (1000..1500).contains(&tick) { 1000 } else { 200 };
+            match queue.send((0..n).map(|_| Message::new("x")).collect()).await {
+                Ok(ids) => accepted.set(accepted.get() + ids.len() as u64),
+                Err(error) => {
+                    use steadfast::port::{Failure, PortErrorKind};
+                    assert_eq!(error.backend().unwrap().kind(), PortErrorKind::Full);
+                    full.set(full.get() + n);
+                }
+            }
+            assert!(queue.depth().await.unwrap().total() <= 50_000, "bounded");
+            clock.sleep(MS(20)).await;
+        }
+    };
+    hand.block_on(async { tokio::join!(run, send).0 }).unwrap();
+    assert!(full.get() > 0);
+    assert_eq!(listener.state().handled, accepted.get());
+    assert_eq!(hand.block_on(queue.depth()).unwrap().total(), 0);
+    let _ = hand.block_on(queue.receive_one(S(1)));
+}

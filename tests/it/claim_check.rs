@@ -1,0 +1,164 @@
+//! Claim checks, and behaviour 14 of the listener's specification.
+use std::{cell::RefCell, sync::Arc, time::Duration};
+
+use steadfast::{
+    claim_check::{ClaimCheck, ClaimCheckConfig},
+    entropy::Entropy,
+    queue::{InMemoryQueue, Message, PartitionedQueue, Queue, QueueExt, Receive, Settle},
+    queue_listener::{QueueListener, Work},
+    store::{InMemoryStore, Key, Scan, Store, StoreExt},
+    time::Clock,
+};
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+
+struct World {
+    clock: Clock,
+    hand: steadfast::time::ManualClock,
+    plain: Arc<InMemoryQueue>,
+    store: Arc<InMemoryStore>,
+    queue: Arc<ClaimCheck>,
+}
+
+impl World {
+    fn new(config: ClaimCheckConfig) -> Self {
+        let (clock, hand) = Clock::manual();
+        let plain = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+        let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+        let queue = ClaimCheck::new(plain.clone(), store.clone(), config).unwrap();
+        Self { clock, hand, plain, store, queue: Arc::new(queue.with_entropy(&Entropy::from_seed(1))) }
+    }
+
+    fn stored(&self) -> Vec<(String, usize)> {
+        let rows = self.hand.block_on(self.store.scan_all(Scan::partition("claim-check"))).unwrap();
+        rows.into_iter().map(|row| (row.row, row.value.len())).collect()
+    }
+}
+
+fn noise(n: usize) -> Vec<u8> {
+    let entropy = Entropy::from_seed(5);
+    (0..n).map(|_| entropy.next_u64() as u8).collect()
+}
+
+#[test]
+fn a_large_body_goes_by_the_store_and_is_removed_after_completion() {
+    let world = World::new(ClaimCheckConfig::default().threshold(1000));
+    let bodies = [vec![7; 1000], vec![7; 1001], noise(5000)];
+    let messages = bodies.iter().map(|body| Message::new(body.clone()).header("kind", "scan")).collect();
+    world.hand.block_on(world.queue.send(messages)).unwrap();
+    let lengths: Vec<_> = world.stored().into_iter().map(|(_, length)| length).collect();
+    assert_eq!(lengths.len(), 2, "at the threshold a body stays");
+    assert!(lengths.contains(&5000) && lengths.iter().any(|n| *n < 100), "compressed where that shrinks: {lengths:?}");
+    let taken = world.hand.block_on(world.queue.receive(Receive::new(10, S(30)))).unwrap();
+    assert_eq!(taken.iter().map(|taken| &taken.body[..]).collect::<Vec<_>>(), bodies);
+    assert!(taken.iter().all(|taken| taken.headers.len() == 1), "the claim is not the receiver's business");
+    world.hand.block_on(world.queue.extend(&taken[2].receipt, S(60))).unwrap();
+    let settlements = taken.into_iter().map(|taken| (taken.receipt, Settle::Complete)).collect();
+    let settled = world.hand.block_on(world.queue.settle(settlements)).unwrap();
+    assert!(settled.iter().all(Result::is_ok));
+    assert_eq!((world.stored().len(), world.hand.block_on(world.plain.depth()).unwrap().total()), (0, 0));
+}
+
+#[test]
+fn a_body_stays_for_as_long_as_its_message_may_come_back() {
+    let world = World::new(ClaimCheckConfig::default().threshold(10));
+    world.hand.block_on(world.queue.send_one(Message::new(noise(100)))).unwrap();
+    let taken = world.hand.block_on(world.queue.receive_one(S(30))).unwrap().unwrap();
+    world.hand.block_on(world.queue.abandon(&taken.receipt, S(1))).unwrap();
+    assert!(world.hand.block_on(world.queue.complete(&taken.receipt)).unwrap_err().is_lease_lost());
+    assert_eq!(world.stored().len(), 1, "an old receipt removes nothing");
+    world.hand.advance(S(2));
+    let taken = world.hand.block_on(world.queue.receive_one(S(30))).unwrap().unwrap();
+    world.hand.block_on(world.queue.dead_letter(&taken.receipt, "bad")).unwrap();
+    let dead = world.queue.dead_letters().unwrap();
+    let letter = world.hand.block_on(dead.receive_one(S(30))).unwrap().unwrap();
+    assert_eq!((letter.body.len(), letter.reason.as_deref()), (100, Some("bad")));
+    world.hand.block_on(dead.complete(&letter.receipt)).unwrap();
+    assert_eq!(world.stored().len(), 0);
+}
+
+#[test]
+fn what_could_not_be_sent_leaves_no_body_and_what_nothing_claims_ends() {
+    let world = World::new(ClaimCheckConfig::default().threshold(10).keep(S(100)));
+    let bounded = Arc::new(InMemoryQueue::new("jobs").bounded(1));
+    let queue = ClaimCheck::new(bounded, world.store.clone(), ClaimCheckConfig::default().threshold(10)).unwrap();
+    let two = vec![Message::new(noise(100)), Message::new(noise(100))];
+    world.hand.block_on(queue.send(two)).unwrap_err();
+    assert_eq!(world.stored().len(), 0);
+    world.hand.block_on(world.queue.send_one(Message::new(noise(100)))).unwrap();
+    assert_eq!(world.stored().len(), 1);
+    world.hand.advance(S(101));
+    assert_eq!(world.stored().len(), 0);
+}
+
+#[test]
+fn listener_14_a_missing_or_corrupted_body_is_a_dead_letter_with_that_reason() {
+    let world = World::new(ClaimCheckConfig::default().threshold(10).compress(false));
+    for body in ["this one is well", "this one is missing", "this one is corrupted", "this one is cut off"] {
+        world.hand.block_on(world.queue.send_one(Message::new(body))).unwrap();
+    }
+    let rows = world.hand.block_on(world.store.scan_all(Scan::partition("claim-check"))).unwrap();
+    for row in rows {
+        let key = Key::new("claim-check", &row.row);
+        world.hand.block_on(async {
+            match &row.value[..] {
+                b"this one is missing" => drop(world.store.delete(key, Default::default()).await),
+                b"this one is corrupted" => drop(world.store.replace(key, "this one is corrupteD", row.version).await),
+                b"this one is cut off" => drop(world.store.replace(key, "this one is", row.version).await),
+                _ => {}
+            }
+        });
+    }
+    let listener = QueueListener::builder(world.queue.clone()).clock(&world.clock).build().unwrap();
+    let handled = RefCell::new(Vec::new());
+    let run = listener.run(world.clock.sleep(S(60)), async |work: Work| handled.borrow_mut().push(work.body.clone()));
+    world.hand.block_on(run).unwrap();
+    assert_eq!(*handled.borrow(), ["this one is well"]);
+    let dead = world.hand.block_on(world.plain.dead_letters().unwrap().peek(10)).unwrap();
+    let reasons: Vec<_> = dead.into_iter().map(|dead| dead.reason.unwrap()).collect();
+    assert_eq!(
+        reasons,
+        [
+            "the claimed body is missing",
+            "the claimed body is corrupted: its checksum is another",
+            "the claimed body is corrupted: it has 11 bytes, and had 19",
+        ]
+    );
+}
+
+#[test]
+fn partitioned_queues_are_one_queue_with_each_group_in_order() {
+    let (clock, hand) = Clock::manual();
+    let parts: Vec<_> = (0..4).map(|i| Arc::new(InMemoryQueue::new(format!("{i}")).with_clock(&clock))).collect();
+    let queue = PartitionedQueue::new(parts.iter().map(|part| part.clone() as Arc<dyn Queue>).collect()).unwrap();
+    let messages = (0..400).map(|i| Message::new(format!("{}", i / 20)).group(format!("key-{}", i % 20)));
+    let ids = hand.block_on(queue.send(messages.collect())).unwrap();
+    assert_eq!(ids.iter().collect::<std::collections::BTreeSet<_>>().len(), 400, "ids are of one kind");
+    hand.block_on(queue.send((0..8).map(|_| Message::new("no key")).collect())).unwrap();
+    let depths: Vec<_> = parts.iter().map(|part| hand.block_on(part.depth()).unwrap().total()).collect();
+    assert!(depths.iter().all(|depth| *depth >= 42), "spread: {depths:?}");
+    let listener = QueueListener::builder(Arc::new(queue.clone())).clock(&clock).build().unwrap();
+    let seen = RefCell::new(std::collections::BTreeMap::<String, Vec<u32>>::new());
+    let run = listener.run(clock.sleep(S(600)), async |work: Work| {
+        clock.sleep(Duration::from_millis(10)).await;
+        match &work.group {
+            Some(group) => seen
+                .borrow_mut()
+                .entry(group.clone())
+                .or_default()
+                .push(String::from_utf8_lossy(&work.body).parse().unwrap()),
+            None => panic!("these are set aside"),
+        }
+    });
+    hand.block_on(run).unwrap();
+    assert_eq!(seen.borrow().len(), 20);
+    assert!(seen.borrow().values().all(|seen| seen.iter().copied().eq(0..20)));
+    assert_eq!(hand.block_on(queue.depth()).unwrap().total() + listener.state().dead_lettered, 8);
+    // An old receipt is old, a foreign one is nobody's.
+    hand.block_on(queue.send_one(Message::new("x"))).unwrap();
+    let taken = hand.block_on(queue.receive_one(S(1))).unwrap().unwrap();
+    hand.block_on(queue.complete(&taken.receipt)).unwrap();
+    assert!(hand.block_on(queue.complete(&taken.receipt)).unwrap_err().is_lease_lost());
+    let foreign = steadfast::queue::Receipt::new("nobody's");
+    assert!(hand.block_on(queue.complete(&foreign)).unwrap_err().is_lease_lost());
+}

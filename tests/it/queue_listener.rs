@@ -1,0 +1,321 @@
+//! The behaviours of the listener's specification, 1 to 5: how quiet it is, how soon it wakes, how it keeps what it has.
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    sync::Arc,
+    time::Duration,
+};
+
+use steadfast::{
+    notify::{InMemoryNotifier, Notifier},
+    queue::{Message, QueueExt},
+    queue_listener::{IdleConfig, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, Work},
+};
+
+use crate::queue_listener_world::{MS, Mode, S, World, told};
+
+/// 22 idle hours.
+const DAY: Duration = Duration::from_secs(22 * 3600);
+
+async fn nothing(work: Work) {
+    panic!("there is no work, but {work:?}");
+}
+
+/// Requests of a listener that idles for so long.
+fn idle_requests(world: &World, listener: &QueueListener, time: Duration) -> u64 {
+    let before = listener.state().requests;
+    world.hand.block_on(listener.run(world.clock.sleep(time), nothing)).unwrap();
+    listener.state().requests - before
+}
+
+#[test]
+fn listener_01_an_idle_day_costs_79200_requests_naively_1330_or_276_adaptively_and_none_with_wake_ups() {
+    let config = QueueListenerConfig::default();
+    let naive = {
+        let world = World::new();
+        let listener = world.listener(config.tasks(1, 1).idle(IdleConfig::between(S(1), S(1)).delta(S(0))), 1);
+        idle_requests(&world, &listener, DAY)
+    };
+    assert_eq!(naive, 79_200);
+    let adaptive = |max, at_most| {
+        let mut most = 0;
+        for seed in 0..20 {
+            let world = World::new();
+            let listener = world.listener(config.idle(IdleConfig::between(MS(100), max)), seed);
+            most = most.max(idle_requests(&world, &listener, DAY));
+        }
+        assert!(most <= at_most && most > at_most - 10, "{most}");
+        most
+    };
+    let (minute, five) = (adaptive(S(60), 1330), adaptive(S(300), 276));
+    let woken = {
+        let world = World::new();
+        let notifier = Arc::new(InMemoryNotifier::new());
+        let listener = world.builder(config.tasks(0, 16), 1).woken_by(notifier, "jobs").build().unwrap();
+        let run = listener.run(world.clock.sleep(DAY + S(3600)), nothing);
+        let counts = async {
+            world.clock.sleep(S(3600)).await;
+            let before = listener.state();
+            assert_eq!(before.tasks, 0);
+            world.clock.sleep(DAY).await;
+            listener.state().requests - before.requests
+        };
+        world.hand.block_on(async { tokio::join!(run, counts).1 })
+    };
+    assert_eq!(woken, 0);
+    println!("requests in 22 idle hours: each second {naive}, to 60 s {minute}, to 300 s {five}, woken {woken}");
+}
+
+/// A slot that is asked in once has more than three times a mean below a third: the mean is over the slots that were asked in at all.
+#[test]
+fn listener_01_sixteen_pollers_stay_decorrelated_over_the_idle_day() {
+    for seed in 0..5 {
+        let world = World::new();
+        let start = world.now();
+        let listeners: Vec<_> =
+            (0..16).map(|i| world.listener(QueueListenerConfig::default(), seed * 16 + i)).collect();
+        let runs = listeners.iter().map(|listener| listener.run(world.clock.sleep(DAY), nothing));
+        world.hand.block_on(futures::future::join_all(runs));
+        let mut slots = BTreeMap::<u64, u64>::new();
+        for at in world.line.calls("receive") {
+            // The first minutes, in which all begin together, are not idle yet.
+            if at - start > S(180) {
+                *slots.entry((at - start).as_secs()).or_default() += 1;
+            }
+        }
+        let mean = slots.values().sum::<u64>() as f64 / slots.len() as f64;
+        let most = *slots.values().max().unwrap();
+        assert!(most as f64 <= 3.0 * mean, "seed {seed}: {most} in one second, {mean:.2} in the mean");
+    }
+}
+
+#[test]
+fn listener_01_at_the_cap_every_task_but_one_ends_by_itself_at_a_moment_of_its_own() {
+    let world = World::new();
+    let listener = world.listener(QueueListenerConfig::default().tasks(1, 10), 5);
+    let mut events = listener.events();
+    (0..20).for_each(|i| drop(world.send(&format!("{i}"))));
+    let run = listener.run(world.clock.sleep(S(600)), async |_| world.clock.sleep(MS(10)).await);
+    world.hand.block_on(run).unwrap();
+    let mut ended = Vec::new();
+    while let Some(event) = events.try_recv().unwrap() {
+        if let Event::ScaledDown { tasks } = event.what {
+            ended.push((event.at, tasks));
+        }
+    }
+    assert_eq!(ended.iter().map(|(_, tasks)| *tasks).collect::<Vec<_>>(), [9, 8, 7, 6, 5, 4, 3, 2, 1]);
+    ended.dedup_by_key(|(at, _)| *at);
+    assert_eq!(ended.len(), 9, "each draws its own delays");
+    assert_eq!((listener.state().most_tasks, listener.state().handled), (10, 20));
+}
+
+#[test]
+fn listener_02_the_first_message_after_an_idle_hour_starts_within_50_ms_of_its_notice() {
+    for min in [0, 1] {
+        let world = World::new();
+        let notifier = Arc::new(InMemoryNotifier::new());
+        let config = QueueListenerConfig::default().tasks(min, 16);
+        let listener = world.builder(config, 1).woken_by(notifier.clone(), "jobs").build().unwrap();
+        let started = Cell::new(None);
+        let run = listener.run(world.clock.sleep(S(3700)), async |_| started.set(Some(world.now())));
+        let sent = Cell::new(None);
+        let send = async {
+            world.clock.sleep(S(3600)).await;
+            let before = listener.state().requests;
+            sent.set(Some(world.now()));
+            world.queue.send_one(Message::new("job")).await.unwrap();
+            notifier.publish("jobs", "".into()).await.unwrap();
+            before
+        };
+        let (ran, requests) = world.hand.block_on(async { tokio::join!(run, send) });
+        ran.unwrap();
+        assert!(started.get().unwrap() - sent.get().unwrap() <= MS(50));
+        assert!(requests <= 120, "at most two a minute: {requests}");
+    }
+}
+
+#[test]
+fn listener_02_with_the_notifier_broken_it_starts_within_the_maximum_interval() {
+    let world = World::new();
+    // Its notices reach nobody.
+    let notifier = Arc::new(InMemoryNotifier::new());
+    let listener = world.builder(QueueListenerConfig::default(), 1).woken_by(notifier, "jobs").build().unwrap();
+    let started = Cell::new(None);
+    let run = listener.run(world.clock.sleep(S(3700)), async |_| started.set(Some(world.now())));
+    let send = async {
+        world.clock.sleep(S(3601)).await;
+        world.queue.send_one(Message::new("job")).await.unwrap();
+        world.now()
+    };
+    let (_, sent) = world.hand.block_on(async { tokio::join!(run, send) });
+    let after = started.get().unwrap() - sent;
+    assert!(after <= S(60), "{after:?}");
+}
+
+#[test]
+fn listener_03_a_handler_of_ten_visibility_time_outs_gets_its_message_once() {
+    for failing in [0.0, 0.4] {
+        for seed in 0..10 {
+            let world = World::new();
+            world.line.fails_renewals(failing);
+            world.send("long");
+            let (listener, other) =
+                (world.listener(QueueListenerConfig::default(), seed), world.listener(Default::default(), 99));
+            let begins = RefCell::new(Vec::new());
+            let handler = async |_: Work| {
+                begins.borrow_mut().push(world.now());
+                world.clock.sleep(S(300)).await;
+            };
+            // Another one is there to take it as soon as it can.
+            let runs = async {
+                tokio::join!(
+                    listener.run(world.clock.sleep(S(400)), &handler),
+                    other.run(world.clock.sleep(S(400)), &handler)
+                )
+            };
+            let (one, two) = world.hand.block_on(runs);
+            one.and(two).unwrap();
+            let begins = begins.into_inner();
+            assert_eq!(begins.len(), 1);
+            let renewals = world.line.calls("extend");
+            assert!(renewals[0] - begins[0] <= S(10));
+            if failing == 0.0 {
+                assert!(renewals.windows(2).all(|pair| pair[1] - pair[0] <= S(10)), "a third of the lease");
+                assert!((29..=31).contains(&renewals.len()), "and not more often: {}", renewals.len());
+            }
+            assert_eq!(listener.state().handled + other.state().handled, 1);
+            assert_eq!(world.depth().total(), 0);
+        }
+    }
+}
+
+#[test]
+fn listener_04_the_handler_is_told_before_its_lease_ends_and_its_late_completion_is_refused() {
+    for mode in [Mode::Hangs, Mode::Refuses] {
+        let world = World::new();
+        world.send("job");
+        let listener = world.listener(QueueListenerConfig::default(), 1);
+        let other = world.queue.clone();
+        let mut events = listener.events();
+        let start = world.now();
+        let told_at = Cell::new(None);
+        let run = listener.run(world.clock.sleep(S(100)), async |work: Work| {
+            work.cancelled().await;
+            told_at.set(Some(world.now() - start));
+        });
+        let script = async {
+            world.clock.sleep(S(5)).await;
+            world.line.is("", mode);
+            // The lease ends, and another takes the message; then the backend is back.
+            world.clock.sleep(S(26)).await;
+            let taken = other.receive_one(S(60)).await.unwrap().expect("its lease has ended");
+            assert_eq!(taken.deliveries, 2);
+            world.line.is("", Mode::Well);
+            world.clock.sleep(S(20)).await;
+            other.complete(&taken.receipt).await.unwrap();
+        };
+        let (ran, ()) = world.hand.block_on(async { tokio::join!(run, script) });
+        ran.unwrap();
+        // Taken at the start, renewed never.
+        assert_eq!(told_at.get(), Some(S(28)), "{mode:?}");
+        let lost = told(&mut events).into_iter().filter(|event| matches!(event, Event::LeaseLost { .. })).count();
+        assert_eq!((lost, listener.state().leases_lost, listener.state().handled), (1, 1, 0), "{mode:?}");
+    }
+}
+
+#[test]
+fn listener_04_a_handler_that_does_not_end_is_dropped_when_its_lease_ends() {
+    let world = World::new();
+    world.send("job");
+    let listener = world.listener(QueueListenerConfig::default(), 1);
+    let start = world.now();
+    world.line.is("extend", Mode::Hangs);
+    let (begun, dropped) = (Cell::new(0), Cell::new(None));
+    struct Drops<'a>(&'a World, &'a Cell<Option<steadfast::time::Instant>>);
+    impl Drop for Drops<'_> {
+        fn drop(&mut self) {
+            self.1.set(self.1.get().or(Some(self.0.now())));
+        }
+    }
+    let run = listener.run(world.clock.sleep(S(29)), async |_| {
+        begun.set(begun.get() + 1);
+        let _drops = Drops(&world, &dropped);
+        std::future::pending::<()>().await
+    });
+    world.hand.block_on(run).unwrap();
+    assert_eq!(dropped.get().unwrap() - start, S(30));
+    assert_eq!((begun.get(), listener.state().leases_lost), (1, 1));
+}
+
+#[test]
+fn listener_05_what_waits_for_a_handler_is_renewed_and_none_begins_with_less_than_the_margin() {
+    for seed in 0..5 {
+        let world = World::new();
+        world.line.fails_renewals(0.3);
+        let listener = world.listener(QueueListenerConfig::default().tasks(1, 1).batch(8), seed);
+        (0..8).for_each(|i| drop(world.send(&format!("{i}"))));
+        let begun = RefCell::new(Vec::new());
+        let run = listener.run(world.clock.sleep(S(250)), async |work: Work| {
+            begun.borrow_mut().push(work.deliveries);
+            // It is this listener's still: for longer than the margin nobody else can have it.
+            let left = async {
+                world.clock.sleep(S(2)).await;
+                world.queue.receive_one(S(1)).await.unwrap()
+            };
+            assert_eq!(left.await, None);
+            world.clock.sleep(S(20)).await;
+        });
+        world.hand.block_on(run).unwrap();
+        assert_eq!(*begun.borrow(), [1; 8], "each is handed out once");
+        assert_eq!((listener.state().handled, listener.state().leases_lost), (8, 0));
+    }
+}
+
+#[test]
+fn listener_05_what_cannot_be_renewed_is_not_begun_with() {
+    let world = World::new();
+    let listener = world.listener(QueueListenerConfig::default().tasks(1, 1).batch(2), 1);
+    world.send("slow");
+    world.send("waits");
+    let begun = RefCell::new(Vec::new());
+    let run = listener.run(world.clock.sleep(S(29)), async |work: Work| {
+        begun.borrow_mut().push(work.body.clone());
+        world.line.is("extend", Mode::Refuses);
+        world.clock.sleep(MS(28_500)).await;
+    });
+    world.hand.block_on(run).unwrap();
+    assert_eq!(*begun.borrow(), ["slow"]);
+    world.hand.advance(S(30));
+    assert_eq!(world.depth().visible, 1);
+}
+
+#[test]
+fn listener_02_a_poll_that_waits_in_the_queue_takes_a_message_at_once_and_keeps_its_lease() {
+    let world = World::new();
+    let config = QueueListenerConfig::default().tasks(1, 1).receive_wait(S(60));
+    let listener = world.listener(config.idle(IdleConfig::between(MS(100), S(60))), 1);
+    let handled = RefCell::new(Vec::new());
+    let run = listener.run(world.clock.sleep(S(3700)), async |_| {
+        let begun = world.now();
+        world.clock.sleep(S(100)).await;
+        handled.borrow_mut().push(begun);
+    });
+    let send = async {
+        world.clock.sleep(S(3655)).await;
+        assert_eq!(listener.state().requests, 61, "one a minute");
+        world.queue.send_one(Message::new("job")).await.unwrap();
+        world.now()
+    };
+    let (ran, sent) = world.hand.block_on(async { tokio::join!(run, send) });
+    ran.unwrap();
+    assert_eq!(*handled.borrow(), []);
+    assert_eq!((listener.state().handed_back, world.depth().visible), (1, 1), "dropped at the hard limit, and back");
+    let again = world.listener(config.stop_within(S(200), S(200)), 1);
+    let run = again.run(world.clock.sleep(S(10)), async |work: Work| {
+        assert_eq!(work.deliveries, 2);
+        handled.borrow_mut().push(sent);
+        world.clock.sleep(S(100)).await;
+    });
+    world.hand.block_on(run).unwrap();
+    assert_eq!((handled.borrow().len(), again.state().handled, again.state().leases_lost), (1, 1, 0));
+}

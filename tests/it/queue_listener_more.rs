@@ -1,0 +1,294 @@
+//! The listener's helpers, and the behaviours 15 and 16 of its specification: whatever is dropped, whatever fails, nothing is lost.
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeMap, BTreeSet},
+    future::pending,
+    sync::{Arc, Mutex},
+};
+
+use steadfast::{
+    entropy::Entropy,
+    notify::InMemoryNotifier,
+    queue::{InMemoryQueue, Message, Queue, QueueExt},
+    queue_listener::{
+        AnnouncingQueue, Handled, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, RequestError,
+        Requester, Work, redrive,
+    },
+    testing::faults::{FaultConfig, FaultNetwork},
+};
+
+use crate::queue_listener_world::{MS, Mode, S, World, text};
+
+#[test]
+fn what_is_sent_through_an_announcing_queue_wakes_a_listener_that_polls_no_more() {
+    let world = World::new();
+    let notifier = Arc::new(InMemoryNotifier::new());
+    let config = QueueListenerConfig::default().tasks(0, 4);
+    let listener = world.builder(config, 1).woken_by(notifier.clone(), "jobs").build().unwrap();
+    let sender = AnnouncingQueue::new(world.queue.clone(), notifier, "jobs").with_clock(&world.clock);
+    let waits = RefCell::new(Vec::new());
+    let sent = Cell::new(world.now());
+    let run = listener.run(world.clock.sleep(S(20_000)), async |_| waits.borrow_mut().push(world.now() - sent.get()));
+    let send = async {
+        for _ in 0..4 {
+            world.clock.sleep(S(3600)).await;
+            assert_eq!(listener.state().tasks, 0);
+            sent.set(world.now());
+            sender.send_one(Message::new("job")).await.unwrap();
+            // Not announced: it is found all the same, by those who were woken.
+            world.clock.sleep(MS(10)).await;
+            sender.send_one(Message::new("job")).await.unwrap();
+        }
+    };
+    world.hand.block_on(async { tokio::join!(run, send).0 }).unwrap();
+    let waits = waits.into_inner();
+    assert_eq!(waits.len(), 8);
+    assert!(
+        waits.iter().step_by(2).all(|wait| wait.is_zero()) && waits.iter().all(|wait| *wait <= MS(250)),
+        "{waits:?}"
+    );
+}
+
+#[test]
+fn dead_letters_are_sent_again_once_each_those_that_are_chosen() {
+    let world = World::new();
+    for body in ["a", "b", "c"] {
+        world.send(body);
+    }
+    let listener = world.listener(QueueListenerConfig::default(), 1);
+    let run = listener.run(world.clock.sleep(S(1)), async |work: Work| Handled::dead_letter(text(&work.body)));
+    world.hand.block_on(run).unwrap();
+    let chosen = |letter: &steadfast::queue::Delivery| !letter.reason.as_ref().unwrap().starts_with('b');
+    assert_eq!(world.hand.block_on(redrive(&*world.queue, 10, chosen)).unwrap(), 2);
+    assert_eq!(world.dead().into_iter().map(|(body, _)| body).collect::<Vec<_>>(), ["b"]);
+    assert_eq!(world.depth().visible, 2);
+    let dead = world.queue.dead_letters().unwrap();
+    assert_eq!(world.hand.block_on(dead.depth()).unwrap().visible, 1, "what was not chosen is back");
+    let again = world.hand.block_on(world.queue.receive_one(S(1))).unwrap().unwrap();
+    assert_eq!((again.deliveries, again.reason), (1, None));
+    assert!(world.hand.block_on(redrive(&*dead, 10, |_| true)).is_err(), "dead letters have none");
+}
+
+#[test]
+fn a_question_is_answered_by_its_own_answer_or_times_out() {
+    let world = World::new();
+    let replies = Arc::new(InMemoryQueue::new("replies").with_clock(&world.clock));
+    let requester = Requester::new(world.queue.clone(), replies.clone(), "replies-of-node-1");
+    let requester = requester.with(&world.clock, &Entropy::from_seed(1));
+    let listener = world.listener(QueueListenerConfig::default(), 1);
+    let run = listener.run(world.clock.sleep(S(30)), async |work: Work| {
+        let n: u64 = text(&work.body).parse().unwrap();
+        // The later ones are answered first; one is not at all.
+        world.clock.sleep(MS(1000 - 50 * n)).await;
+        if n == 7 {
+            return;
+        }
+        let to = work.reply_to().expect("it is a question");
+        assert_eq!(to.queue, "replies-of-node-1");
+        replies.send_one(to.answer(format!("{}", n * n))).await.unwrap();
+    });
+    let ask = async |n: u64| requester.request(Message::new(format!("{n}")), S(5)).await;
+    let asks = futures::future::join_all((0..10).map(ask));
+    let (_, answers) = world.hand.block_on(async { tokio::join!(run, asks) });
+    for (n, answer) in answers.into_iter().enumerate() {
+        match answer {
+            Ok(answer) => assert_eq!(text(&answer.body), format!("{}", n * n)),
+            Err(error) => assert!(matches!(error, RequestError::TimedOut(_)) && n == 7, "{n}: {error}"),
+        }
+    }
+    assert_eq!(world.hand.block_on(replies.depth()).unwrap().total(), 0);
+    // An answer that comes too late is thrown away by the next who looks.
+    world.hand.block_on(replies.send_one(Message::new("late").header("correlation-id", "gone"))).unwrap();
+    assert!(world.hand.block_on(requester.request(Message::new("1"), S(1))).is_err());
+    assert_eq!(world.hand.block_on(replies.depth()).unwrap().total(), 0);
+}
+
+#[test]
+fn listener_16_dropped_at_any_await_point_it_loses_no_message() {
+    for (latency, mode) in [(0, Mode::Well), (5, Mode::Well), (5, Mode::LosesReplies)] {
+        let world = World::new();
+        world.line.is("settle", mode);
+        let network =
+            FaultNetwork::new(FaultConfig::default().latency(MS(latency), MS(latency)), 1, &world.clock).unwrap();
+        let queue = network.client("node").queue(world.line.clone());
+        let ids: BTreeSet<_> = (0..12).map(|i| world.send(&format!("{i}"))).collect();
+        let done = RefCell::new(BTreeSet::new());
+        let mut ended = 0;
+        for polls in 0..120 {
+            let config = QueueListenerConfig::default().batch(3).tasks(1, 2).max_deliveries(u32::MAX);
+            let builder = QueueListener::builder(queue.clone()).config(config).clock(&world.clock);
+            let listener = builder.entropy(&Entropy::from_seed(polls)).build().unwrap();
+            let mut run = Box::pin(listener.run(pending(), async |work: Work| {
+                world.clock.sleep(MS(3)).await;
+                done.borrow_mut().insert(work.id.clone());
+                if work.deliveries.is_multiple_of(3) { Err("again") } else { Ok(()) }
+            }));
+            let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+            for _ in 0..polls {
+                let _ = run.as_mut().poll(&mut cx);
+                if let Some(next) = world.hand.next_timer() {
+                    world.hand.advance_to(next.min(world.now() + S(1)));
+                }
+            }
+            drop(run);
+            // Each is there still, or was handled.
+            let left: BTreeSet<_> =
+                world.hand.block_on(world.queue.peek(100)).unwrap().into_iter().map(|peeked| peeked.id).collect();
+            let gone: BTreeSet<_> = ids.difference(&left).cloned().collect();
+            assert!(gone.is_subset(&done.borrow()), "after {polls} polls");
+            ended = gone.len();
+            // And visible again.
+            world.hand.advance(S(301));
+            assert_eq!(world.depth().visible, left.len() as u64);
+        }
+        assert_eq!(ended, ids.len());
+    }
+}
+
+/// Listeners that are dropped and begun anew, over a network that fails; handlers that fail: each message is completed or set aside, and each
+/// delivery but the first is explained by a failure, a hand-back, a lease that was lost, or a drop.
+fn storm(seed: u64, messages: u32) {
+    let world = World::new();
+    let faults = FaultConfig::default().errors(0.05).lost_replies(0.02).late(0.02).latency(MS(0), MS(20));
+    let network = FaultNetwork::new(faults, seed, &world.clock).unwrap();
+    let entropy = Entropy::from_seed(seed);
+    for lot in 0..messages / 100 {
+        let batch = (0..100).map(|i| Message::new(format!("{}", lot * 100 + i))).collect();
+        world.hand.block_on(world.queue.send(batch)).unwrap();
+    }
+    let handled = RefCell::new(BTreeMap::<u32, u32>::new());
+    let (extra, explained) = (Cell::new(0u64), Cell::new(0u64));
+    let (mut completed, mut restarts) = (0, 0);
+    while world.depth().total() > 0 {
+        assert!(restarts < 2000, "it comes to an end");
+        restarts += 1;
+        let config = QueueListenerConfig::default().batch(16).tasks(1, 8).max_deliveries(50).visibility(S(10));
+        let config = config.retry(steadfast::backoff::BackoffConfig::default().between(MS(10), MS(100)));
+        let queues = ["a", "b"].map(|name| network.client(name).queue(world.queue.clone()));
+        let listeners = queues.map(|queue| {
+            let builder = QueueListener::builder(queue).config(config).clock(&world.clock);
+            builder.entropy(&Entropy::from_seed(entropy.next_u64())).build().unwrap()
+        });
+        let mut events = listeners.each_ref().map(QueueListener::events);
+        let handler = async |work: Work| {
+            if work.deliveries > 1 {
+                extra.set(extra.get() + 1);
+            }
+            if entropy.unit() < 0.5 {
+                world.clock.sleep(MS(entropy.up_to(50))).await;
+            }
+            if entropy.unit() < 0.05 {
+                return Err("at random");
+            }
+            *handled.borrow_mut().entry(text(&work.body).parse().unwrap()).or_default() += 1;
+            Ok(())
+        };
+        let time = MS(200 + entropy.up_to(3000));
+        if entropy.unit() < 0.5 {
+            // Killed.
+            let both =
+                async { tokio::join!(listeners[0].run(pending(), &handler), listeners[1].run(pending(), &handler)) };
+            assert!(world.run(time, both).is_none());
+            // What it held when it was killed.
+            let depth = world.depth();
+            explained.set(explained.get() + depth.in_flight);
+        } else {
+            let stop = || world.clock.sleep(time);
+            let both = async { tokio::join!(listeners[0].run(stop(), &handler), listeners[1].run(stop(), &handler)) };
+            let (one, two) = world.hand.block_on(both);
+            one.and(two).unwrap();
+            // Poll replies that were lost: messages that were taken for nobody.
+            explained.set(explained.get() + world.depth().in_flight);
+        }
+        for (listener, events) in listeners.iter().zip(&mut events) {
+            completed += listener.state().handled;
+            let state = listener.state();
+            explained.set(explained.get() + state.failed + state.leases_lost + state.handed_back);
+            // At least once for each lost lease there is an event of it.
+            if let Ok(Some(_)) = events.try_recv() {
+                let lost = told_or_missed(events);
+                assert!(lost.is_none_or(|lost| lost == state.leases_lost), "{lost:?} {}", state.leases_lost);
+            }
+        }
+    }
+    let handled = handled.into_inner();
+    let dead = world.hand.block_on(world.queue.dead_letters().unwrap().depth()).unwrap().total();
+    assert_eq!(handled.len() as u64 + dead, u64::from(messages), "each is handled or set aside, none is lost");
+    assert!(
+        completed > 0 && extra.get() <= explained.get() + network.counts().lost_replies * 16,
+        "{extra:?} {explained:?}"
+    );
+}
+
+/// How many lost leases the events told of; nothing where some were missed.
+fn told_or_missed(events: &mut steadfast::observe::Subscription<Event>) -> Option<u64> {
+    let mut lost = 0;
+    loop {
+        match events.try_recv() {
+            Ok(Some(event)) => lost += u64::from(matches!(event.what, Event::LeaseLost { .. })),
+            Ok(None) => return Some(lost),
+            Err(_) => return None,
+        }
+    }
+}
+
+#[test]
+fn listener_15_listeners_that_are_dropped_and_a_network_that_fails_lose_nothing() {
+    let messages = std::env::var("STEADFAST_MESSAGES").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
+    steadfast::testing::faults::for_each_seed(0..4, |seed| storm(seed, messages / 4));
+}
+
+#[test]
+fn spawned_tasks_do_the_same_and_end_with_the_run() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let queue = Arc::new(InMemoryQueue::new("jobs"));
+        let send = async |n: u32| {
+            for _ in 0..n {
+                queue.send((0..100).map(|i| Message::new(format!("{i}"))).collect()).await.unwrap();
+            }
+        };
+        send(20).await;
+        let listener = QueueListener::builder(queue.clone()).build().unwrap();
+        let threads = Arc::new(Mutex::new(std::collections::HashSet::new()));
+        let (seen, all) = (threads.clone(), Arc::new(tokio::sync::Notify::new()));
+        let (count, over) = (Arc::new(std::sync::atomic::AtomicU32::new(0)), all.clone());
+        let handler = move |_: Work| {
+            let (seen, count, over) = (seen.clone(), count.clone(), over.clone());
+            async move {
+                tokio::task::yield_now().await;
+                seen.lock().unwrap().insert(std::thread::current().id());
+                if count.fetch_add(1, std::sync::atomic::Ordering::SeqCst) == 1999 {
+                    over.notify_one();
+                }
+            }
+        };
+        let spawn = |task| drop(tokio::spawn(task));
+        listener.run_on(spawn, all.notified(), handler).await.unwrap();
+        assert_eq!(queue.depth().await.unwrap().total(), 0);
+        assert_eq!((listener.state().handled, listener.state().tasks), (2000, 0));
+        // Dropped, it takes its tasks with it.
+        send(1).await;
+        let hangs = listener.run_on(spawn, pending(), |_: Work| pending::<()>());
+        tokio::select! {
+            _ = hangs => unreachable!("nothing stops it"),
+            () = async { while listener.state().in_flight == 0 { tokio::task::yield_now().await } } => {}
+        }
+        while listener.state().in_flight > 0 {
+            tokio::task::yield_now().await;
+        }
+    });
+}
+
+#[test]
+fn a_run_can_be_spawned_where_its_handler_can() {
+    fn is_send(_: &impl Send) {}
+    let world = World::new();
+    let listener = world.listener(QueueListenerConfig::default(), 1);
+    is_send(&listener.run(pending(), async |_: Work| {}));
+    is_send(
+        &listener.run_batches(pending(), async |works: Vec<Work>| works.iter().map(|_| Handled::Complete).collect()),
+    );
+    is_send(&listener.run_on(|task| drop(tokio::spawn(task)), pending(), async |_: Work| {}));
+    is_send(&listener.drain());
+}

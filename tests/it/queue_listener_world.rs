@@ -1,0 +1,208 @@
+//! What the tests of the listener share: a queue on a manual clock behind a line that fails when told to, and what it was asked.
+use std::{
+    collections::BTreeMap,
+    future::{Future, pending},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use steadfast::{
+    entropy::Entropy,
+    observe::Subscription,
+    port::{BoxFuture, Capabilities, PortError, PortErrorKind},
+    queue::{
+        Delivery, Depth, InMemoryQueue, Message, MessageId, Peeked, Queue, QueueError, QueueExt, Receipt, Receive,
+        Settle,
+    },
+    queue_listener::{QueueListener, QueueListenerBuilder, QueueListenerConfig, QueueListenerEvent},
+    time::{Clock, Instant, ManualClock},
+};
+
+pub(crate) const MS: fn(u64) -> Duration = Duration::from_millis;
+pub(crate) const S: fn(u64) -> Duration = Duration::from_secs;
+
+/// How the line is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum Mode {
+    #[default]
+    Well,
+    /// Requests fail at once, not applied.
+    Refuses,
+    /// Requests are refused for good.
+    Denied,
+    /// Requests never come back, not applied.
+    Hangs,
+    /// Requests are applied, and fail.
+    LosesReplies,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    modes: BTreeMap<&'static str, Mode>,
+    /// The share of renewals that fail.
+    failing_renewals: f64,
+    calls: Vec<(&'static str, Instant)>,
+}
+
+/// A line to a queue.
+#[derive(Debug)]
+pub(crate) struct Line {
+    queue: Arc<InMemoryQueue>,
+    clock: Clock,
+    entropy: Entropy,
+    state: Mutex<State>,
+}
+
+impl Line {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// Requests of this kind are so from now on; of all kinds but the depth with "".
+    pub(crate) fn is(&self, what: &'static str, mode: Mode) {
+        let whats = if what.is_empty() { &["receive", "settle", "extend"][..] } else { &[what][..] };
+        whats.iter().for_each(|what| {
+            self.state().modes.insert(what, mode);
+        });
+    }
+
+    pub(crate) fn fails_renewals(&self, share: f64) {
+        self.state().failing_renewals = share;
+    }
+
+    /// When requests of this kind were made.
+    pub(crate) fn calls(&self, what: &str) -> Vec<Instant> {
+        self.state().calls.iter().filter(|(called, _)| *called == what).map(|(_, at)| *at).collect()
+    }
+
+    async fn pass<T>(
+        &self,
+        what: &'static str,
+        request: impl Future<Output = Result<T, QueueError>>,
+    ) -> Result<T, QueueError> {
+        let mode = {
+            let mut state = self.state();
+            state.calls.push((what, self.clock.now()));
+            state.modes.get(what).copied().unwrap_or_default()
+        };
+        let failing = self.state().failing_renewals;
+        if what == "extend" && self.entropy.unit() < failing {
+            return Err(PortError::new(PortErrorKind::Unavailable, "the line is down").into());
+        }
+        match mode {
+            Mode::Well => request.await,
+            Mode::Refuses => Err(PortError::new(PortErrorKind::Unavailable, "the line is down").into()),
+            Mode::Denied => Err(PortError::new(PortErrorKind::Denied, "no permission").into()),
+            Mode::Hangs => pending().await,
+            Mode::LosesReplies => {
+                request.await?;
+                Err(PortError::new(PortErrorKind::Unavailable, "the reply is lost").outcome_unknown().into())
+            }
+        }
+    }
+}
+
+impl Queue for Line {
+    fn capabilities(&self) -> Capabilities {
+        self.queue.capabilities()
+    }
+    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+        Box::pin(self.pass("send", self.queue.send(messages)))
+    }
+    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
+        Box::pin(self.pass("receive", self.queue.receive(receive)))
+    }
+    fn settle<'a>(
+        &'a self,
+        settlements: Vec<(Receipt, Settle)>,
+    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+        Box::pin(self.pass("settle", self.queue.settle(settlements)))
+    }
+    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
+        Box::pin(self.pass("extend", self.queue.extend(receipt, visibility)))
+    }
+    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
+        Box::pin(self.pass("depth", self.queue.depth()))
+    }
+    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
+        self.queue.peek(max)
+    }
+    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
+        self.queue.purge()
+    }
+    fn dead_letters(&self) -> Option<Arc<dyn Queue>> {
+        self.queue.dead_letters()
+    }
+}
+
+pub(crate) struct World {
+    pub(crate) clock: Clock,
+    pub(crate) hand: ManualClock,
+    pub(crate) queue: Arc<InMemoryQueue>,
+    pub(crate) line: Arc<Line>,
+}
+
+impl World {
+    pub(crate) fn new() -> Self {
+        let (clock, hand) = Clock::manual();
+        let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+        let line = Line {
+            queue: queue.clone(),
+            clock: clock.clone(),
+            entropy: Entropy::from_seed(3),
+            state: Mutex::default(),
+        };
+        Self { clock, hand, queue, line: Arc::new(line) }
+    }
+
+    pub(crate) fn builder(&self, config: QueueListenerConfig, seed: u64) -> QueueListenerBuilder {
+        let builder = QueueListener::builder(self.line.clone()).config(config);
+        builder.clock(&self.clock).entropy(&Entropy::from_seed(seed))
+    }
+
+    pub(crate) fn listener(&self, config: QueueListenerConfig, seed: u64) -> QueueListener {
+        self.builder(config, seed).build().unwrap()
+    }
+
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
+    }
+
+    pub(crate) fn send(&self, body: &str) -> MessageId {
+        self.hand.block_on(self.queue.send_one(Message::new(body.to_owned()))).unwrap()
+    }
+
+    /// Runs the future for so long at most.
+    pub(crate) fn run<F: Future>(&self, time: Duration, future: F) -> Option<F::Output> {
+        self.hand.block_on(async {
+            tokio::select! {
+                biased;
+                output = future => Some(output),
+                () = self.clock.sleep(time) => None,
+            }
+        })
+    }
+
+    pub(crate) fn depth(&self) -> Depth {
+        self.hand.block_on(self.queue.depth()).unwrap()
+    }
+
+    /// The bodies that lie in the queue, or among its dead letters, with the reasons.
+    pub(crate) fn dead(&self) -> Vec<(String, String)> {
+        let dead = self.hand.block_on(self.queue.dead_letters().unwrap().peek(1000)).unwrap();
+        dead.iter().map(|dead| (text(&dead.body), dead.reason.clone().unwrap())).collect()
+    }
+}
+
+pub(crate) fn text(body: &[u8]) -> String {
+    String::from_utf8_lossy(body).into_owned()
+}
+
+/// What the events so far told.
+pub(crate) fn told(events: &mut Subscription<QueueListenerEvent>) -> Vec<QueueListenerEvent> {
+    let mut told = Vec::new();
+    while let Some(event) = events.try_recv().unwrap() {
+        told.push(event.what);
+    }
+    told
+}
