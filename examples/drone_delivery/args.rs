@@ -36,6 +36,14 @@ pub struct Args {
     #[arg(long, value_name = "PER_SECOND")]
     pub rate: Option<u32>,
 
+    /// How many requests arrive in a second. All at once by default. They are accepted into a queue, whether or not the services keep up.
+    #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u32).range(1..))]
+    pub ingest_rate: Option<u32>,
+
+    /// So many more requests arrive in one moment, in the middle of the others.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub spike: usize,
+
     /// How long one request may be put back and tried again before it counts as lost, in seconds.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     pub patience: u64,

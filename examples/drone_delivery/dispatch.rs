@@ -25,6 +25,8 @@ struct State<J> {
     next_id: u64,
     /// Jobs that are not done: waiting, put back or being worked on.
     open: usize,
+    /// No more will come.
+    closed: bool,
 }
 
 /// Owners that have a job, in the order of their turns, and their jobs.
@@ -42,6 +44,7 @@ impl<J> Dispatch<J> {
             put_back: BTreeMap::new(),
             next_id: 0,
             open: 0,
+            closed: false,
         };
         Self { state: Mutex::new(state), changed: Notify::new(), clock: clock.clone() }
     }
@@ -52,6 +55,12 @@ impl<J> Dispatch<J> {
         state.open += 1;
         state.new.push(owner.to_owned(), job);
         drop(state);
+        self.changed.notify_one();
+    }
+
+    /// No more jobs will come: [`next`](Self::next) ends when those that are here are done.
+    pub fn close(&self) {
+        self.lock().closed = true;
         self.changed.notify_one();
     }
 
@@ -77,7 +86,7 @@ impl<J> Dispatch<J> {
         self.changed.notify_one();
     }
 
-    /// The next job; nothing when all are done.
+    /// The next job; nothing when all are done, and no more will come.
     pub async fn next(&self) -> Option<J> {
         loop {
             let changed = self.changed.notified();
@@ -90,7 +99,7 @@ impl<J> Dispatch<J> {
                     }
                     return Some(job);
                 }
-                if state.open == 0 {
+                if state.open == 0 && state.closed {
                     self.changed.notify_one(); // tell the next worker, too
                     return None;
                 }
@@ -183,6 +192,7 @@ mod tests {
         assert_eq!(hand.block_on(dispatch.next()), Some(1));
         assert_eq!(hand.now() - start, Duration::from_secs(3));
         dispatch.done();
+        dispatch.close();
         assert_eq!(hand.block_on(dispatch.next()), None);
     }
 

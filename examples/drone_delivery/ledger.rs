@@ -4,8 +4,14 @@ use std::{collections::BTreeMap, path::PathBuf, str::FromStr, sync::Arc};
 use serde::{Deserialize, Serialize};
 use steadfast::{
     port::PortError,
+    queue::{InMemoryQueue, Queue},
     store::{InMemoryStore, Key, Precondition, Scan, Store, StoreError, StoreExt, Version, Write},
 };
+
+/// The queue of the requests that were accepted.
+const ACCEPTED: &str = "accepted";
+/// In memory it holds no more than that: whoever sends waits.
+const MOST: usize = 100_000;
 
 /// Where the ledger and the services' books are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,23 +32,27 @@ impl FromStr for StoreAt {
     }
 }
 
+/// The store of the ledger and the books, and the queue of the requests that were accepted.
+type Ports = (Arc<dyn Store>, Arc<dyn Queue>);
+
 impl StoreAt {
-    pub fn open(&self) -> Result<Arc<dyn Store>, PortError> {
+    pub fn open(&self) -> Result<Ports, PortError> {
         match self {
-            Self::Memory => Ok(Arc::new(InMemoryStore::new())),
+            Self::Memory => Ok((Arc::new(InMemoryStore::new()), Arc::new(InMemoryQueue::new(ACCEPTED).bounded(MOST)))),
             Self::Sqlite(file) => sqlite(file),
         }
     }
 }
 
 #[cfg(feature = "sqlite")]
-fn sqlite(file: &std::path::Path) -> Result<Arc<dyn Store>, PortError> {
+fn sqlite(file: &std::path::Path) -> Result<Ports, PortError> {
     use steadfast::backend::sqlite::{Sqlite, SqliteConfig};
-    Ok(Arc::new(Sqlite::open(SqliteConfig::at(file))?.store()))
+    let sqlite = Sqlite::open(SqliteConfig::at(file))?;
+    Ok((Arc::new(sqlite.store()), Arc::new(sqlite.queue(ACCEPTED)?)))
 }
 
 #[cfg(not(feature = "sqlite"))]
-fn sqlite(_: &std::path::Path) -> Result<Arc<dyn Store>, PortError> {
+fn sqlite(_: &std::path::Path) -> Result<Ports, PortError> {
     Err(PortError::invalid("--store", "sqlite needs the feature `sqlite`, which this build has not: --features sqlite"))
 }
 

@@ -9,6 +9,7 @@ mod client;
 mod dispatch;
 mod faults;
 mod figures;
+mod ingest;
 mod input;
 #[cfg(test)]
 #[cfg(feature = "sqlite")]
@@ -24,12 +25,13 @@ mod services;
 mod workflow;
 
 use std::{
+    collections::BTreeMap,
     error::Error,
     fs::{self, File},
     io::{self, BufReader, Read, Write},
     mem::take,
     process::ExitCode,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -47,13 +49,14 @@ use crate::{
     client::Client,
     dispatch::Dispatch,
     faults::FaultPlan,
+    ingest::{Accepted, Arrivals, Reception},
     input::{Intake, Line},
     ledger::{Fingerprint, Fingerprinted, Identity, Ledger, State},
     pipelines::Protection,
     record::{Done, End, Record},
     report::Report,
     services::{Books, Running, Service},
-    workflow::{Job, Workflow},
+    workflow::Workflow,
 };
 
 #[tokio::main]
@@ -73,12 +76,12 @@ async fn main() -> ExitCode {
 
 async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     let (lines, print) = lines(args)?;
-    let wanted = args.requests.unwrap_or(lines.len());
+    let wanted = args.requests.unwrap_or(lines.len() + args.spike);
     if lines.is_empty() && wanted > 0 {
         return Err("the input holds no line".into());
     }
     let mut intake = Intake::new(&lines, wanted);
-    let store = args.store.open().map_err(|e| format!("--store: {e}"))?;
+    let (store, queue) = args.store.open().map_err(|e| format!("--store: {e}"))?;
     let ledger = Ledger::new(store.clone());
     let job = Identity { input: print.to_string(), requests: wanted, seed: args.seed };
     let mut entries = ledger.take_up(&job, take(&mut intake.states)).await.map_err(|e| format!("--store: {e}"))?;
@@ -123,15 +126,14 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
         record: record.clone(),
         clock,
     });
-    let mut before = Vec::new();
+    let (mut before, mut waiting) = (Vec::new(), BTreeMap::new());
     for (place, request) in intake.requests.drain(..) {
         let entry = entries.remove(&place).ok_or_else(|| format!("--store: request {place} is not in it"))?;
         let end = match entry.state {
             State::Scheduled => End::Scheduled,
             State::Rejected => End::Rejected,
             State::Received { .. } | State::Lost { .. } => {
-                let owner = request.owner.clone();
-                workflow.dispatch.push(&owner, Job::new(place, request, entry));
+                waiting.insert(place, (request, entry));
                 continue;
             }
             state => return Err(format!("--store: request {place} is {state:?} there, and a request here").into()),
@@ -142,14 +144,31 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     if !before.is_empty() {
         let _ = writeln!(io::stderr().lock(), "resumed: {} finished before", before.len());
     }
+    // What an earlier run had in its queue is in the ledger, and sent anew.
+    queue.purge().await.map_err(|e| format!("--store: {e}"))?;
+    let arrivals = Arrivals::new(waiting.keys().copied().collect(), args);
+    let reception = Reception::new(queue.clone(), &workflow, waiting, args)?;
     let mut workers = JoinSet::new();
     for _ in 0..args.concurrency {
         workers.spawn(workflow.clone().work());
     }
-    while let Some(worker) = workers.join_next().await {
-        // The others end here, too. What they had done is in the store, and the next run goes on from there.
-        worker?.map_err(|e| format!("--store: {e}; nothing is lost: start again on it"))?;
-    }
+    let deepest = Mutex::new(0);
+    let work = async {
+        while let Some(worker) = workers.join_next().await {
+            // The others end here, too. What they had done is in the store, and the next run goes on from there.
+            worker.map_err(|e| e.to_string())??;
+        }
+        Ok::<(), String>(())
+    };
+    let arrive = arrivals.send(&*queue, &workflow.clock, &deepest);
+    let (took, (), ()) = tokio::try_join!(arrive, reception.run(), work)
+        .map_err(|e| format!("--store: {e}; nothing is lost: start again on it"))?;
+    let accepted = Accepted {
+        took,
+        deepest: deepest.into_inner().unwrap_or_else(PoisonError::into_inner),
+        requests: reception.listener.state().requests,
+    };
+    drop(reception);
     workflow.progress.finish_and_clear();
     let turned_away = Service::ALL.map(|service| workflow.protections[service as usize].turned_away());
     // With the last of the breakers their events end, and so do the followers, who have then read them all.
@@ -157,6 +176,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     followers.join_all().await;
 
     let mut record = record.lock().clone();
+    record.accepted = accepted;
     (record.before, record.looked_up) = (before, accounts.map(|accounts| accounts.stats()));
     let mut books: [Books; 5] = Default::default();
     for (books, service) in books.iter_mut().zip(&services) {

@@ -183,6 +183,13 @@ impl Report {
         writeln!(f, "  [3] since the start of the run: owners take turns, so one that asks for much waits for itself")?;
         let (n, took) = (grouped(self.record.done.len()), short(self.elapsed));
         writeln!(f, "\n  {n} requests in {took}: {} a second", per_second(Some(self.throughput())))?;
+        let accepted = &self.record.accepted;
+        let (p50, p99) = (short(accepted.took.p50), short(accepted.took.p99));
+        let (deepest, requests) = (grouped(accepted.deepest), grouped(accepted.requests));
+        writeln!(
+            f,
+            "  accepted into the queue within {p50} (p99 {p99}) of their arrival; {deepest} in it at most, {requests} requests to it"
+        )?;
         if let Some(accounts) = &self.record.looked_up {
             let (asked, loads) = (grouped(accounts.hits + accounts.misses), grouped(accounts.loads));
             writeln!(

@@ -12,7 +12,7 @@ use steadfast::{
 };
 use uuid::Uuid;
 
-use crate::{request::Request, services::Service};
+use crate::{ingest::Accepted, request::Request, services::Service};
 
 /// One HTTP call.
 #[derive(Debug, Clone, Copy)]
@@ -81,6 +81,8 @@ pub struct Inner {
     pub put_back: u64,
     /// Of the owner who is suspended while the job runs: when one of its requests was let pass last.
     pub approved: Option<Duration>,
+    /// How requests came in.
+    pub accepted: Accepted,
     /// What the cache of the accounts did, where there is one.
     pub looked_up: Option<CacheAsideStats>,
     /// Events of breakers that came too fast to be followed: the turns may lack some.

@@ -12,6 +12,8 @@ use steadfast::{
     time::{Clock, Instant},
 };
 
+use tokio::sync::oneshot;
+
 use crate::{
     client::{Client, HttpError},
     dispatch::Dispatch,
@@ -32,6 +34,8 @@ pub struct Job {
     step: usize,
     /// When work on it began.
     began: Option<Instant>,
+    /// Who waits for its end: its message in the queue.
+    ended: Option<oneshot::Sender<()>>,
 }
 
 impl Job {
@@ -41,7 +45,14 @@ impl Job {
             State::Received { step } | State::Lost { step, .. } => step,
             _ => 0,
         };
-        Self { request, place, entry, step, began: None }
+        Self { request, place, entry, step, began: None, ended: None }
+    }
+
+    /// The same, and the news of its end.
+    pub fn watched(mut self) -> (Self, oneshot::Receiver<()>) {
+        let (ended, news) = oneshot::channel();
+        self.ended = Some(ended);
+        (self, news)
     }
 }
 
@@ -96,6 +107,10 @@ impl Workflow {
                     self.record.lock().done.push(done);
                     self.progress.inc(1);
                     self.dispatch.done();
+                    if let Some(ended) = job.ended.take() {
+                        // Nobody who waits is no reason to stop.
+                        let _ = ended.send(());
+                    }
                 }
                 Went::Again(wait) => {
                     self.record.lock().put_back += 1;

@@ -1,0 +1,205 @@
+//! Requests arrive, and are accepted into a queue, whether or not the services keep up; a listener takes them from it.
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use steadfast::{
+    port::{Failure, PortErrorKind},
+    queue::{Message, Queue},
+    queue_listener::{Handled, IdleConfig, QueueListener, QueueListenerConfig, Work},
+    time::Clock,
+};
+use tokio::sync::Notify;
+
+use crate::{
+    args::Args,
+    figures::Quantiles,
+    ledger::Entry,
+    request::Request,
+    workflow::{Job, Workflow},
+};
+
+/// When each request arrives, from the start.
+pub struct Arrivals {
+    /// In order; each with its place in the input.
+    due: Vec<(Duration, usize)>,
+}
+
+/// How many are sent in one request.
+const BATCH: usize = 500;
+
+impl Arrivals {
+    /// Of these places. The last `spike` of them arrive together, when half of the others have.
+    pub fn new(places: Vec<usize>, args: &Args) -> Self {
+        let every = args.ingest_rate.map_or(Duration::ZERO, |rate| Duration::from_secs(1) / rate);
+        let at = |n: usize| every.saturating_mul(u32::try_from(n).unwrap_or(u32::MAX));
+        let even = places.len().saturating_sub(args.spike);
+        let moment = at(even / 2);
+        let due = |(n, place)| (if n < even { at(n) } else { moment }, place);
+        let mut due: Vec<_> = places.into_iter().enumerate().map(due).collect();
+        due.sort();
+        Self { due }
+    }
+
+    /// Sends each when it is due; gives how long each waited until it was accepted. Into a full queue it sends again.
+    pub async fn send(self, queue: &dyn Queue, clock: &Clock, most: &Mutex<u64>) -> Result<Quantiles, String> {
+        // With an id each: what is sent again after a lost answer is accepted once. An earlier run's ids are its own.
+        let run = format!("{} {}", std::process::id(), clock.now().as_nanos());
+        let message =
+            |(_, place): &(Duration, usize)| Message::new(place.to_string()).deduplicate(format!("{run} {place}"));
+        let (start, mut took) = (clock.now(), Vec::with_capacity(self.due.len()));
+        let mut left = self.due.as_slice();
+        while let Some((first, _)) = left.first() {
+            clock.sleep_until(start + *first).await;
+            let now = clock.now() - start;
+            let ready = left.iter().take(BATCH).take_while(|(due, _)| *due <= now).count();
+            let (some, rest) = left.split_at(ready);
+            loop {
+                match queue.send(some.iter().map(message).collect()).await {
+                    Ok(_) => break,
+                    Err(error) if error.backend().is_some_and(|error| error.kind() == PortErrorKind::Full) => {
+                        clock.sleep(Duration::from_millis(5)).await;
+                    }
+                    Err(error) => return Err(error.to_string()),
+                }
+            }
+            let accepted = clock.now() - start;
+            took.extend(some.iter().map(|(due, _)| accepted.saturating_sub(*due)));
+            if let Ok(depth) = queue.depth().await {
+                let mut most = most.lock().unwrap_or_else(PoisonError::into_inner);
+                *most = (*most).max(depth.visible + depth.in_flight);
+            }
+            left = rest;
+        }
+        Ok(Quantiles::of(took.into_iter()))
+    }
+}
+
+/// What is to be worked on, by its place in the input.
+type Waiting = Mutex<HashMap<usize, (Request, Entry)>>;
+
+/// Takes requests from the queue, hands them to the workers, and waits for their end: until then the message is leased, and were this
+/// process killed, it would come back.
+pub struct Reception {
+    pub listener: QueueListener,
+    waiting: Waiting,
+    workflow: Arc<Workflow>,
+    open: Mutex<usize>,
+    all_ended: Notify,
+}
+
+impl Reception {
+    pub fn new(
+        queue: Arc<dyn Queue>,
+        workflow: &Arc<Workflow>,
+        waiting: BTreeMap<usize, (Request, Entry)>,
+        args: &Args,
+    ) -> Result<Self, String> {
+        // Some more in hand than are worked on, so that owners can take turns among them; and no more, whatever waits.
+        let in_hand = args.concurrency.saturating_mul(8).clamp(512, 10_000);
+        let config = QueueListenerConfig::default().batch(256).tasks(1, in_hand).max_deliveries(1_000);
+        // The queue is this process's own, and costs nothing to ask.
+        let mut idle = IdleConfig::default();
+        (idle.min, idle.max, idle.delta) =
+            (Duration::from_millis(1), Duration::from_millis(20), Duration::from_millis(5));
+        let listener = QueueListener::builder(queue)
+            .config(config.idle(idle))
+            .clock(&workflow.clock)
+            .scale_by(move |depth| u32::try_from(depth).unwrap_or(u32::MAX).max(in_hand))
+            .build()
+            .map_err(|e| e.to_string())?;
+        let open = Mutex::new(waiting.len());
+        let waiting = Mutex::new(waiting.into_iter().collect());
+        Ok(Self { listener, waiting, workflow: workflow.clone(), open, all_ended: Notify::new() })
+    }
+
+    /// Ends when every request has.
+    pub async fn run(&self) -> Result<(), String> {
+        let all = async {
+            loop {
+                let ended = self.all_ended.notified();
+                if *self.open.lock().unwrap_or_else(PoisonError::into_inner) == 0 {
+                    return;
+                }
+                ended.await;
+            }
+        };
+        self.listener.run(all, |work: Work| self.handle(work)).await.map_err(|e| e.to_string())?;
+        self.workflow.dispatch.close();
+        Ok(())
+    }
+
+    async fn handle(&self, work: Work) -> Handled {
+        let place = std::str::from_utf8(&work.body).ok().and_then(|text| text.parse().ok());
+        let Some(place) = place else { return Handled::dead_letter("its body is no place in the input") };
+        let job = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&place);
+        // Taken before: the ledger has it, and the worker who does.
+        let Some((request, entry)) = job else { return Handled::Complete };
+        let owner = request.owner.clone();
+        let (job, ended) = Job::new(place, request, entry).watched();
+        self.workflow.dispatch.push(&owner, job);
+        if ended.await.is_ok() {
+            let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+            *open -= 1;
+            if *open == 0 {
+                self.all_ended.notify_one();
+            }
+        }
+        Handled::Complete
+    }
+}
+
+/// What the queue saw.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Accepted {
+    /// From a request's arrival until it was accepted.
+    pub took: Quantiles,
+    /// The most that were in the queue, waiting or in hand.
+    pub deepest: u64,
+    /// Requests to the queue that the listener made.
+    pub requests: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+    use steadfast::queue::InMemoryQueue;
+
+    use super::*;
+
+    fn args(more: &[&str]) -> Args {
+        Args::parse_from(["drone_delivery"].iter().chain(more))
+    }
+
+    #[test]
+    fn requests_arrive_evenly_and_those_of_the_spike_together() {
+        let all = Arrivals::new((0..14).collect(), &args(&["--ingest-rate", "10", "--spike", "4"]));
+        let millis: Vec<u128> = all.due.iter().map(|(due, _)| due.as_millis()).collect();
+        assert_eq!(millis, [0, 100, 200, 300, 400, 500, 500, 500, 500, 500, 600, 700, 800, 900]);
+        let at_once = Arrivals::new((0..3).collect(), &args(&[]));
+        assert!(at_once.due.iter().all(|(due, _)| due.is_zero()));
+    }
+
+    #[test]
+    fn into_a_full_queue_they_are_sent_again_and_each_is_accepted_once() {
+        let (clock, hand) = Clock::manual();
+        let queue = InMemoryQueue::new("accepted").bounded(500).with_clock(&clock);
+        let arrivals = Arrivals::new((0..1200).collect(), &args(&[]));
+        let deepest = Mutex::new(0);
+        let takes = async {
+            let mut taken = 0;
+            while taken < 1200 {
+                clock.sleep(Duration::from_millis(20)).await;
+                taken += queue.purge().await.unwrap();
+            }
+            taken
+        };
+        let (took, taken) = hand.block_on(async { tokio::join!(arrivals.send(&queue, &clock, &deepest), takes) });
+        assert_eq!((taken, *deepest.lock().unwrap()), (1200, 500));
+        // The last 200 wait for two purges, and for the look after the second; on the manual clock, within the histogram's step.
+        let longest = took.unwrap().max.as_micros();
+        assert!((45_000..45_100).contains(&longest), "{longest}");
+    }
+}
