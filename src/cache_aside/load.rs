@@ -121,11 +121,17 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
         }
         if let (Some(remote), Some(holding)) = (self.remote(), holding) {
             let filled = remote.fill(&inner.report, &holding.claim, value.as_ref(), known.ttl, known.tags).await;
-            holding.over();
             match filled {
-                Filled::Stored(version) => known.version = Some(version),
-                Filled::Not => {}
-                Filled::Superseded => return self.overtaken(value, known.tags),
+                Filled::Stored(version) => {
+                    holding.over();
+                    known.version = Some(version);
+                }
+                // Perhaps the claim is there yet: it is given back.
+                Filled::Not => drop(holding),
+                Filled::Superseded => {
+                    holding.over();
+                    return self.overtaken(value, known.tags);
+                }
             }
         }
         self.keep(value, known)

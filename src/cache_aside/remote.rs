@@ -278,7 +278,9 @@ impl<V> Remote<V> {
     ) -> Filled {
         let deadline = report.now() + self.config.timeout;
         let Some(bytes) = self.encode(report, value, ttl, tags, claim.born) else {
-            self.release(report, claim).await;
+            // A value that was to be refreshed goes, too: the source has another, or none.
+            self.release_version(report, &claim.row, claim.version).await;
+            self.unlock(report, claim).await;
             return Filled::Not;
         };
         let filled = match self.overtook(report, deadline, tags, claim.born).await {

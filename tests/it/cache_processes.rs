@@ -360,6 +360,20 @@ fn cache_6_a_refresh_ahead_replaces_the_value_for_all_processes() {
 }
 
 #[test]
+fn a_refresh_that_finds_nothing_takes_the_value_from_all_processes() {
+    let world = World::new();
+    let config = shared().remote(RemoteConfig::default().local_ttl(S(599))).refresh_ahead(0.5);
+    let (a, b) = (world.process(config, 1), world.process(config, 2));
+    assert_eq!((world.get(&a, 1).unwrap(), world.get(&b, 1).unwrap()), (1, 1));
+    world.pass(S(301));
+    let gone = || async { Ok::<Option<u64>, Error>(None) };
+    assert_eq!(world.run(a.get_or_load_optional(&1, gone)).unwrap(), Some(1));
+    world.turn();
+    assert_eq!(world.run(a.get(&1)), None);
+    assert_eq!(world.run(world.store.get(Key::new("cache numbers", "1"))).unwrap(), None);
+}
+
+#[test]
 fn cache_14_dropping_any_future_at_any_await_loses_nothing() {
     let world = World::new();
     let network = FaultNetwork::new(FaultConfig::default().latency(MS(1), MS(1)), 1, &world.clock).unwrap();
