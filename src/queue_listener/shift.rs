@@ -187,6 +187,10 @@ impl Shift {
     /// Has tasks begin until there are so many.
     pub(super) fn hire(&self, wanted: u32, depth: Option<crate::queue::Depth>) {
         let (more, tasks) = self.staff(|staff| (staff.grow_to(wanted), staff.tasks));
+        self.hired(more, tasks, depth);
+    }
+
+    fn hired(&self, more: u32, tasks: u32, depth: Option<crate::queue::Depth>) {
         if more > 0 {
             self.event(|| Event::ScaledUp { tasks, depth });
             self.hires.notify_one();
@@ -255,8 +259,12 @@ impl Shift {
             return self.hand_back_waiting();
         }
         self.to_keep.notify_one();
+        // As many as the rule asks for, and no more than there is work for: those that are there are held up.
         let wanted = (self.inner.rule)(n as u64);
-        self.hire(wanted.min(u32::try_from(n).unwrap_or(u32::MAX).saturating_add(1)), None);
+        let n_tasks = u32::try_from(n).unwrap_or(u32::MAX);
+        let (more, tasks) =
+            self.staff(|staff| (staff.grow_to(wanted.min(staff.tasks.saturating_add(n_tasks))), staff.tasks));
+        self.hired(more, tasks, None);
         for _ in 0..n {
             self.offered.notify_one();
         }
