@@ -336,3 +336,28 @@ fn what_waits_for_a_task_has_one_begin_also_where_the_depth_cannot_be_asked_for(
     assert_eq!(looked, (6, 6), "as many as the rule asks for");
     assert_eq!((listener.state().handled, listener.state().most_tasks), (12, 6));
 }
+
+#[test]
+fn a_notice_that_comes_while_a_poll_s_empty_answer_is_under_way_is_not_slept_over() {
+    use steadfast::notify::Notifier;
+    let world = World::new();
+    let network = FaultNetwork::new(FaultConfig::default().latency(MS(50), MS(50)), 1, &world.clock).unwrap();
+    let queue = network.client("node").queue(world.line.clone());
+    let notifier = Arc::new(InMemoryNotifier::new());
+    let builder = QueueListener::builder(queue).config(QueueListenerConfig::default().tasks(1, 1)).clock(&world.clock);
+    let listener = builder.woken_by(notifier.clone(), "jobs").entropy(&Entropy::from_seed(1)).build().unwrap();
+    let begun = Cell::new(None);
+    let run = listener.run(world.clock.sleep(S(3700)), async |_| begun.set(begun.get().or(Some(world.now()))));
+    let send = async {
+        world.clock.sleep(S(3600)).await;
+        // Each minute one poll arrives at the queue; its answer takes 50 ms.
+        let last = *world.line.calls("receive").last().unwrap();
+        world.clock.sleep_until(last + S(60) + MS(100) + MS(20)).await;
+        assert!(world.now() - *world.line.calls("receive").last().unwrap() == MS(20), "it has just looked");
+        world.queue.send_one(Message::new("job")).await.unwrap();
+        notifier.publish("jobs", "".into()).await.unwrap();
+        world.now()
+    };
+    let (_, sent) = world.hand.block_on(async { tokio::join!(run, send) });
+    assert!(begun.get().unwrap() - sent <= MS(200));
+}
