@@ -1,29 +1,23 @@
 //! What the tasks of one run share.
 use std::{
     collections::VecDeque,
-    future::Future,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use tokio::sync::{Notify, watch};
 
 use super::{
-    QueueCall, QueueListenerEvent as Event,
+    QueueListenerEvent as Event,
     counters::Count,
     listener::Inner,
     lot::{Held, How, Lot, Settling},
     priority::Turns,
     staff::Staff,
 };
-use crate::{
-    port::{Failure, PortError},
-    race::{First, race},
-    time::Instant,
-};
+use crate::{port::PortError, time::Instant};
 
 /// What a run is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -354,48 +348,5 @@ impl Shift {
 
     pub(super) fn unsettled(&self) -> u64 {
         self.unsettled.get()
-    }
-
-    // Requests.
-
-    /// Makes a request, which may take so long; tells of its failure. `None` where it took too long.
-    pub(super) async fn request<T, E: Failure>(
-        &self,
-        call: QueueCall,
-        within: Duration,
-        request: impl Future<Output = Result<T, E>>,
-    ) -> Option<Result<T, E>> {
-        if !matches!(call, QueueCall::Filter | QueueCall::Notify) {
-            self.inner.counters.requests.add(1);
-        }
-        let answer = self.rest(call, within, request).await;
-        if let Some(Err(error)) = &answer {
-            self.tell_failure(call, error);
-        }
-        answer
-    }
-
-    /// The rest of a request that was counted.
-    pub(super) async fn rest<T>(
-        &self,
-        call: QueueCall,
-        within: Duration,
-        request: impl Future<Output = T>,
-    ) -> Option<T> {
-        // A request that is ready at once needs no timer.
-        match race(request, async { self.inner.clock.sleep(within).await }).await {
-            First::One(answer) => Some(answer),
-            First::Other(()) => {
-                self.event(|| Event::CallFailed { call, kind: None });
-                None
-            }
-        }
-    }
-
-    #[cold]
-    pub(super) fn tell_failure(&self, call: QueueCall, error: &impl Failure) {
-        if let Some(backend) = error.backend() {
-            self.event(|| Event::CallFailed { call, kind: Some(backend.kind()) });
-        }
     }
 }
