@@ -15,6 +15,7 @@ use crate::{
     notify::Notifier,
     port::{BoxFuture, Capabilities},
     queue::{Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle},
+    race::{First, race},
     time::Clock,
 };
 
@@ -40,6 +41,9 @@ struct Inner {
 
 /// How far notices are apart, if nothing else is set: below the 100 ms after which a listener that was woken looks again.
 const APART: Duration = Duration::from_millis(20);
+
+/// How long a notice may take.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 impl AnnouncingQueue {
     /// This queue, announced to this topic.
@@ -77,9 +81,12 @@ impl AnnouncingQueue {
         }
         // Of several at once one publishes.
         let after = (now + *apart).as_nanos();
-        if next.compare_exchange(due, after, Ordering::Relaxed, Ordering::Relaxed).is_ok()
-            && notifier.publish(topic.as_str(), Bytes::new()).await.is_err()
-        {
+        if next.compare_exchange(due, after, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return;
+        }
+        // The messages are sent: a notifier that hangs must not hold their sender up.
+        let publish = notifier.publish(topic.as_str(), Bytes::new());
+        if !matches!(race(publish, async { clock.sleep(PATIENCE).await }).await, First::One(Ok(()))) {
             // The next `send` tries again.
             next.store(0, Ordering::Relaxed);
         }

@@ -157,6 +157,7 @@ mod poller;
 mod priority;
 mod redrive;
 mod reply;
+mod request;
 mod run;
 mod settle;
 mod shift;

@@ -121,7 +121,8 @@ impl QueueListener {
         let over = AtomicBool::new(false);
         let mut control = pin!(shift.control(shutdown, &over));
         // Not beside handlers that run on when the listener stops: they would call for tasks that nobody begins any more.
-        let mut aids = pin!(race(race(shift.hear(), shift.scale()), race(shift.keep_waiting(), shift.hired())));
+        let mut aids =
+            pin!(race(race(shift.hear(), shift.scale()), race(shift.keep_waiting(), shift.wait_for_hires())));
         let shift = &shift;
         // Somebody looks for what was sent before.
         shift.call();
@@ -158,9 +159,10 @@ impl Drop for Ends<'_> {
     fn drop(&mut self) {
         self.0.enter(Stage::Dropped);
         self.0.staff(|staff| staff.tasks = 0);
-        self.0.inner.rests.notify_waiters();
         let this: Weak<Shift> = Arc::downgrade(self.0);
         lock(&self.0.inner.shifts).retain(|shift| !shift.ptr_eq(&this));
+        // After it has left: who drains and looks again does not wait for it any more.
+        self.0.inner.rests.notify_waiters();
     }
 }
 
@@ -216,7 +218,7 @@ impl Shift {
     }
 
     /// Wakes the run when another thread has tasks begin.
-    async fn hired(&self) {
+    async fn wait_for_hires(&self) {
         loop {
             self.hires.notified().await;
         }

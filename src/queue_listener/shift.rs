@@ -1,29 +1,23 @@
 //! What the tasks of one run share.
 use std::{
     collections::VecDeque,
-    future::Future,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
 };
 
 use tokio::sync::{Notify, watch};
 
 use super::{
-    QueueCall, QueueListenerEvent as Event,
+    QueueListenerEvent as Event,
     counters::Count,
     listener::Inner,
     lot::{Held, How, Lot, Settling},
     priority::Turns,
     staff::Staff,
 };
-use crate::{
-    port::{Failure, PortError},
-    race::{First, race},
-    time::Instant,
-};
+use crate::{port::PortError, time::Instant};
 
 /// What a run is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,6 +181,10 @@ impl Shift {
     /// Has tasks begin until there are so many.
     pub(super) fn hire(&self, wanted: u32, depth: Option<crate::queue::Depth>) {
         let (more, tasks) = self.staff(|staff| (staff.grow_to(wanted), staff.tasks));
+        self.hired(more, tasks, depth);
+    }
+
+    fn hired(&self, more: u32, tasks: u32, depth: Option<crate::queue::Depth>) {
         if more > 0 {
             self.event(|| Event::ScaledUp { tasks, depth });
             self.hires.notify_one();
@@ -255,8 +253,12 @@ impl Shift {
             return self.hand_back_waiting();
         }
         self.to_keep.notify_one();
+        // As many as the rule asks for, and no more than there is work for: those that are there are held up.
         let wanted = (self.inner.rule)(n as u64);
-        self.hire(wanted.min(u32::try_from(n).unwrap_or(u32::MAX).saturating_add(1)), None);
+        let n_tasks = u32::try_from(n).unwrap_or(u32::MAX);
+        let (more, tasks) =
+            self.staff(|staff| (staff.grow_to(wanted.min(staff.tasks.saturating_add(n_tasks))), staff.tasks));
+        self.hired(more, tasks, None);
         for _ in 0..n {
             self.offered.notify_one();
         }
@@ -346,48 +348,5 @@ impl Shift {
 
     pub(super) fn unsettled(&self) -> u64 {
         self.unsettled.get()
-    }
-
-    // Requests.
-
-    /// Makes a request, which may take so long; tells of its failure. `None` where it took too long.
-    pub(super) async fn request<T, E: Failure>(
-        &self,
-        call: QueueCall,
-        within: Duration,
-        request: impl Future<Output = Result<T, E>>,
-    ) -> Option<Result<T, E>> {
-        if !matches!(call, QueueCall::Filter | QueueCall::Notify) {
-            self.inner.counters.requests.add(1);
-        }
-        let answer = self.rest(call, within, request).await;
-        if let Some(Err(error)) = &answer {
-            self.tell_failure(call, error);
-        }
-        answer
-    }
-
-    /// The rest of a request that was counted.
-    pub(super) async fn rest<T>(
-        &self,
-        call: QueueCall,
-        within: Duration,
-        request: impl Future<Output = T>,
-    ) -> Option<T> {
-        // A request that is ready at once needs no timer.
-        match race(request, async { self.inner.clock.sleep(within).await }).await {
-            First::One(answer) => Some(answer),
-            First::Other(()) => {
-                self.event(|| Event::CallFailed { call, kind: None });
-                None
-            }
-        }
-    }
-
-    #[cold]
-    pub(super) fn tell_failure(&self, call: QueueCall, error: &impl Failure) {
-        if let Some(backend) = error.backend() {
-            self.event(|| Event::CallFailed { call, kind: Some(backend.kind()) });
-        }
     }
 }

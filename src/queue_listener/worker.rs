@@ -156,7 +156,9 @@ impl Worker {
             }
             let (mut works, mut leases) = (Vec::new(), Vec::new());
             let cancelled = self.cancel.next();
-            while let Some((delivery, mut lease)) = self.next() {
+            while works.len() < self.shift.inner.config.batch
+                && let Some((delivery, mut lease)) = self.next()
+            {
                 if self.admit(&delivery, &mut lease).await {
                     works.push(Work::new(delivery, cancelled.clone()));
                     leases.push(lease);

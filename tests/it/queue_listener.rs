@@ -319,3 +319,19 @@ fn listener_02_a_poll_that_waits_in_the_queue_takes_a_message_at_once_and_keeps_
     world.hand.block_on(run).unwrap();
     assert_eq!((handled.borrow().len(), again.state().handled, again.state().leases_lost), (1, 1, 0));
 }
+
+#[test]
+fn listener_02_also_the_first_poll_may_wait_for_longer_than_a_lease() {
+    let world = World::new();
+    let listener = world.listener(QueueListenerConfig::default().tasks(1, 1).receive_wait(S(60)), 1);
+    let begun = RefCell::new(Vec::new());
+    let run = listener.run(world.clock.sleep(S(80)), async |_| begun.borrow_mut().push(world.now()));
+    let send = async {
+        world.clock.sleep(S(55)).await;
+        world.queue.send_one(Message::new("job")).await.unwrap();
+        world.now()
+    };
+    let (ran, sent) = world.hand.block_on(async { tokio::join!(run, send) });
+    ran.unwrap();
+    assert_eq!((begun.into_inner(), listener.state().handled), (vec![sent], 1));
+}

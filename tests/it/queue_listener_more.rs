@@ -292,3 +292,72 @@ fn a_run_can_be_spawned_where_its_handler_can() {
     is_send(&listener.run_on(|task| drop(tokio::spawn(task)), pending(), async |_: Work| {}));
     is_send(&listener.drain());
 }
+
+#[test]
+fn its_settings_are_checked_by_name_and_read_from_a_document() {
+    let world = World::new();
+    let config = QueueListenerConfig::default();
+    let low = steadfast::backoff::BackoffConfig::default().between(S(2), S(1));
+    for (config, field) in [
+        (config.batch(0), "batch"),
+        (config.tasks(0, 0), "max_tasks"),
+        (config.tasks(3, 2), "min_tasks"),
+        (config.tasks(0, 2), "min_tasks"),
+        (config.visibility(S(0)), "visibility"),
+        (config.margin(S(11)), "margin"),
+        (config.call_timeout(S(0)), "call_timeout"),
+        (config.max_deliveries(0), "max_deliveries"),
+        (config.stop_within(S(2), S(1)), "soft_limit"),
+        (config.handler_timeout(S(0)), "handler_timeout"),
+        (config.idle(steadfast::queue_listener::IdleConfig::between(S(2), S(1))), "idle.min"),
+        (config.busy(low), "busy.base"),
+        (config.retry(low), "retry.base"),
+    ] {
+        assert_eq!(world.builder(config, 1).build().unwrap_err().field(), field);
+    }
+    let read: QueueListenerConfig = toml::from_str("batch = 8\nvisibility = \"1m\"\n[idle]\nmax = \"5m\"").unwrap();
+    assert_eq!((read.batch, read.visibility, read.idle.max, read.max_tasks), (8, S(60), S(300), 16));
+    assert!(toml::from_str::<QueueListenerConfig>("batches = 8").is_err());
+}
+
+#[test]
+fn what_waits_for_a_task_has_one_begin_also_where_the_depth_cannot_be_asked_for() {
+    let world = World::new();
+    world.line.is("depth", Mode::Refuses);
+    (0..12).for_each(|i| drop(world.send(&format!("{i}"))));
+    let listener = world.builder(QueueListenerConfig::default().tasks(1, 8), 1).scale_by(|_| 6).build().unwrap();
+    let run = listener.run(world.clock.sleep(S(20)), async |_| world.clock.sleep(S(1)).await);
+    let looks = async {
+        world.clock.sleep(MS(10)).await;
+        (listener.state().in_flight, listener.state().buffered)
+    };
+    let (ran, looked) = world.hand.block_on(async { tokio::join!(run, looks) });
+    ran.unwrap();
+    assert_eq!(looked, (6, 6), "as many as the rule asks for");
+    assert_eq!((listener.state().handled, listener.state().most_tasks), (12, 6));
+}
+
+#[test]
+fn a_notice_that_comes_while_a_poll_s_empty_answer_is_under_way_is_not_slept_over() {
+    use steadfast::notify::Notifier;
+    let world = World::new();
+    let network = FaultNetwork::new(FaultConfig::default().latency(MS(50), MS(50)), 1, &world.clock).unwrap();
+    let queue = network.client("node").queue(world.line.clone());
+    let notifier = Arc::new(InMemoryNotifier::new());
+    let builder = QueueListener::builder(queue).config(QueueListenerConfig::default().tasks(1, 1)).clock(&world.clock);
+    let listener = builder.woken_by(notifier.clone(), "jobs").entropy(&Entropy::from_seed(1)).build().unwrap();
+    let begun = Cell::new(None);
+    let run = listener.run(world.clock.sleep(S(3700)), async |_| begun.set(begun.get().or(Some(world.now()))));
+    let send = async {
+        world.clock.sleep(S(3600)).await;
+        // Each minute one poll arrives at the queue; its answer takes 50 ms.
+        let last = *world.line.calls("receive").last().unwrap();
+        world.clock.sleep_until(last + S(60) + MS(100) + MS(20)).await;
+        assert!(world.now() - *world.line.calls("receive").last().unwrap() == MS(20), "it has just looked");
+        world.queue.send_one(Message::new("job")).await.unwrap();
+        notifier.publish("jobs", "".into()).await.unwrap();
+        world.now()
+    };
+    let (_, sent) = world.hand.block_on(async { tokio::join!(run, send) });
+    assert!(begun.get().unwrap() - sent <= MS(200));
+}
