@@ -99,6 +99,7 @@
 //! - `invalidate` before the write leaves a gap in which a reader caches the old value. [`update`](CacheAside::update) cannot be called that way.
 //! - With a backplane spawn [`run`](CacheAside::run), and prime after it has subscribed: a new subscription takes what is there for expired.
 //! - A waiter drives the load that it waits for. One that is neither polled nor dropped holds the others up: do not keep a get half done.
+//! - A loader that asks the cache for its own key waits for itself, until `hard_timeout`.
 //! - Errors are shared by those who waited, so they come as [`LoadError`] around an `Arc`. Callers with different error types on one key
 //!   load apart when a load fails.
 //! - Sliding expiry is this process's: the remote tier keeps a value for its time to live.
