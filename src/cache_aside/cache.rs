@@ -69,8 +69,12 @@ where
             let load = loader();
             async { Ok(Some(load.await.map_err(forget)?.into())) }
         };
+        let (loader, stale) = match self.serve(key, loader, seen, false) {
+            Ok(value) => return value.ok_or(LoadError::Panicked),
+            Err(load) => load,
+        };
         // Boxed, so that a hit moves a small future.
-        let value = Cold::new(Box::pin(self.get_slowly(key, loader, seen, false))).await?;
+        let value = Cold::new(Box::pin(self.get_slowly(key, loader, stale, false))).await?;
         // A loader of this kind always gives a value.
         value.ok_or(LoadError::Panicked)
     }
@@ -99,7 +103,10 @@ where
             let load = loader();
             async { Ok(load.await.map_err(forget)?.map(Into::into)) }
         };
-        Cold::new(Box::pin(self.get_slowly(key, loader, seen, true))).await
+        match self.serve(key, loader, seen, true) {
+            Ok(value) => Ok(value),
+            Err((loader, stale)) => Cold::new(Box::pin(self.get_slowly(key, loader, stale, true))).await,
+        }
     }
 
     /// The value under this key, if this process or the remote tier has a fresh one. Joins a load that is under way, and begins none.
@@ -154,12 +161,42 @@ where
         Load { inner: self.0.clone(), ticket: lead.ticket(), born: self.0.tags.now() }
     }
 
-    /// All but a plain hit. Gives nothing only where `may_be_absent`.
+    /// What there is no load to wait for; else the loader, and what may be served if it fails. Gives nothing only where
+    /// `may_be_absent`.
+    #[cold]
+    fn serve<Q, L, F>(&self, key: &Q, loader: L, seen: Seen<V>, may_be_absent: bool) -> Result<Option<V>, ToLoad<L, V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        L: FnOnce() -> F,
+        F: Future<Output = LoaderResult<V>> + Send + 'static,
+    {
+        let stats = &self.0.report.stats;
+        match seen {
+            Seen::Fresh(entry) if entry.hot.value.is_some() || may_be_absent => {
+                stats.hits.increase();
+                Ok(entry.hot.value)
+            }
+            Seen::Due(entry) => {
+                stats.hits.increase();
+                self.refresh(key, &entry, loader);
+                Ok(entry.hot.value)
+            }
+            Seen::Throttled(entry) => {
+                count(&stats.stale_hits);
+                Ok(entry.hot.value)
+            }
+            Seen::Expired(entry) => Err((loader, Some(Box::new(entry)))),
+            Seen::Fresh(_) | Seen::Nothing => Err((loader, None)),
+        }
+    }
+
+    /// Loads, or waits for a load. Gives nothing only where `may_be_absent`.
     async fn get_slowly<Q, L, F, E>(
         &self,
         key: &Q,
         loader: L,
-        seen: Seen<V>,
+        stale: Option<Box<Entry<V>>>,
         may_be_absent: bool,
     ) -> Result<Option<V>, LoadError<E>>
     where
@@ -171,25 +208,6 @@ where
     {
         let (inner, mut loader) = (&self.0, Some(loader));
         let stats = &inner.report.stats;
-        let stale = match seen {
-            Seen::Fresh(entry) if entry.hot.value.is_some() || may_be_absent => {
-                stats.hits.increase();
-                return Ok(entry.hot.value);
-            }
-            Seen::Due(entry) => {
-                stats.hits.increase();
-                if let Some(loader) = loader.take() {
-                    self.refresh(key, &entry, loader);
-                }
-                return Ok(entry.hot.value);
-            }
-            Seen::Throttled(entry) => {
-                count(&stats.stale_hits);
-                return Ok(entry.hot.value);
-            }
-            Seen::Expired(entry) => Some(entry),
-            Seen::Fresh(_) | Seen::Nothing => None,
-        };
         stats.misses.increase();
         loop {
             // Between the first look and this one a load may have ended.
@@ -209,7 +227,7 @@ where
                     (lead.depart(Box::pin(load.run(For::Load, loader()))), true)
                 }
             };
-            let Some(outcome) = self.wait(key, seat, stale.as_ref()).await else {
+            let Some(outcome) = self.wait(key, seat, stale.as_deref()).await else {
                 count(&stats.stale_hits);
                 return Ok(stale.and_then(|stale| stale.hot.value));
             };
@@ -301,6 +319,9 @@ where
         }
     }
 }
+
+/// A loader, and what may be served if it fails.
+type ToLoad<L, V> = (L, Option<Box<Entry<V>>>);
 
 fn forget<E: Send + Sync + 'static>(error: E) -> Arc<dyn Any + Send + Sync> {
     Arc::new(error)

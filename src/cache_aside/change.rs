@@ -158,9 +158,9 @@ where
             let born = inner.tags.now();
             let (key, entry) = self.born(&key, value, inner.config.ttl, &[], born, None);
             // Not while a load is under way, either: it knows better.
-            let left = inner
-                .flights
-                .if_idle(&key, || inner.local.peek(&key).is_none().then(|| inner.local.insert(key.clone(), entry)));
+            let left = inner.flights.if_idle(&key, || {
+                inner.local.peek(&key).is_none().then(|| inner.local.insert(key.clone(), &key, entry))
+            });
             if let Some(left) = left.flatten() {
                 inner.clear_away(left);
             }
@@ -206,7 +206,7 @@ where
             let same = inner.shared.as_ref().is_none_or(|shared| shared.epochs.now(key) == epoch);
             let lives =
                 entry.rest.fresh_until > entry.rest.loaded && !inner.tags.overtook(entry.hot.born, entry.tags());
-            if same && lives { inner.local.insert(own, entry) } else { inner.local.remove(key) }
+            if same && lives { inner.local.insert(own, key, entry) } else { inner.local.remove(key) }
         });
         inner.clear_away(left);
     }

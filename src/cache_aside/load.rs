@@ -156,7 +156,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
         let left = self.ticket.land(|current| {
             // This is the guard: nothing that began before an invalidation is stored after it.
             (current && !inner.tags.overtook(self.born, &slots)).then(|| match entry.take() {
-                Some((key, entry)) => inner.local.insert(key, entry),
+                Some((own, entry)) => inner.local.insert(own, key, entry),
                 None => inner.local.remove(key),
             })
         });

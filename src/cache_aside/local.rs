@@ -113,11 +113,16 @@ impl<K: Hash + Eq, V: Clone> Local<K, V> {
         seen
     }
 
-    pub(super) fn insert(&self, key: K, entry: Entry<V>) -> Left<K, V> {
+    /// Stores it under the key, which is given twice: to keep, and to tell what it replaces from what it evicts.
+    pub(super) fn insert<Q>(&self, key: K, same: &Q, entry: Entry<V>) -> Left<K, V>
+    where
+        K: Borrow<Q>,
+        Q: Eq + ?Sized,
+    {
         let mut left = Left::default();
-        let replaces = self.0.contains_key(&key);
         self.0.insert_with_lifecycle(key, entry.into(), &mut left);
-        left.evicted = left.evicted.saturating_sub(u64::from(replaces));
+        let replaced = left.first.iter().chain(&left.more).filter(|(key, _)| key.borrow() == same).count();
+        left.evicted = left.evicted.saturating_sub(replaced as u64);
         left
     }
 

@@ -16,7 +16,10 @@ use std::{
     borrow::Borrow,
     collections::BTreeMap,
     hash::{BuildHasher, Hash, RandomState},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::Waker,
 };
 
@@ -53,6 +56,8 @@ const SHARDS: usize = 64;
 pub(crate) struct Flight<K, T> {
     key: K,
     hash: u64,
+    /// It can be joined no more. Set under its shard's lock; who reads it without asks for nothing else.
+    off: AtomicBool,
     state: Mutex<State<T>>,
 }
 
@@ -133,7 +138,12 @@ impl<K: Hash + Eq, T: Clone> Flights<K, T> {
                 if let Some(answer) = answer() {
                     return Err(answer);
                 }
-                let flight = Arc::new(Flight { key: key.to_owned(), hash, state: Mutex::new(State::led()) });
+                let flight = Arc::new(Flight {
+                    key: key.to_owned(),
+                    hash,
+                    off: AtomicBool::new(false),
+                    state: Mutex::new(State::led()),
+                });
                 place.insert(flight.clone());
                 Ok(Boarding::Leads(Lead(Seat::first(self.clone(), flight))))
             }
@@ -200,6 +210,7 @@ impl<K: Hash + Eq, T: Clone> Flights<K, T> {
     fn take_off(&self, shard: &mut Shard<K, T>, flight: &Arc<Flight<K, T>>) -> bool {
         match shard.find_entry(flight.hash, |found| Arc::ptr_eq(found, flight)) {
             Ok(found) => {
+                flight.off.store(true, Relaxed);
                 // A seat or a ticket holds it yet: nothing foreign is dropped here.
                 drop(found.remove());
                 true

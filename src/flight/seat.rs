@@ -3,7 +3,7 @@ use std::{
     future::Future,
     hash::Hash,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering::Relaxed},
     task::{Context, Poll, Waker},
 };
 
@@ -104,7 +104,9 @@ impl<K: Hash + Eq, T: Clone> Future for Seat<K, T> {
         };
         drop(hands);
         // The work may have landed its flight itself.
-        me.flights.take_off(&mut me.flights.shard(me.flight.hash), &me.flight);
+        if !me.flight.off.load(Relaxed) {
+            me.flights.take_off(&mut me.flights.shard(me.flight.hash), &me.flight);
+        }
         end(me.flight.state.lock(), Phase::Done(result.clone()));
         me.end(Some(result))
     }
