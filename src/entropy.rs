@@ -34,10 +34,7 @@ impl Entropy {
     pub fn next_u64(&self) -> u64 {
         /// The golden ratio in 64 bits: an odd step that visits every state (the paper's `GOLDEN_GAMMA`).
         const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
-        let mut z = self.0.fetch_add(GAMMA, Ordering::Relaxed).wrapping_add(GAMMA);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        mix(self.0.fetch_add(GAMMA, Ordering::Relaxed).wrapping_add(GAMMA))
     }
 
     /// A number in `0.0..1.0`.
@@ -57,6 +54,14 @@ impl Entropy {
             }
         }
     }
+}
+
+/// SplitMix64's finaliser: every bit of the result depends on every bit of `z`.
+#[inline]
+pub(crate) const fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
 }
 
 impl Default for Entropy {

@@ -23,6 +23,12 @@ impl<T> Mutex<T> {
     }
 }
 
+impl<T: Default> Default for Mutex<T> {
+    fn default() -> Self {
+        Self::new(T::default())
+    }
+}
+
 /// A value on cache lines of its own, so that who writes it does not take its neighbours from who reads them. Two lines, as
 /// processors fetch pairs.
 #[derive(Default)]

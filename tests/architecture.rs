@@ -9,8 +9,8 @@ use std::{
 /// The floors, lowest first. A room may import rooms of lower floors, and of its own floor where it says so.
 const FLOORS: &[&[&str]] = &[
     // Values and time.
-    &["sync", "time", "entropy", "race", "hash"],
-    &["config", "striped"],
+    &["sync", "time", "entropy", "race"],
+    &["config", "striped", "hash"],
     &["outcome", "backoff", "window", "observe"],
     // The ports, and first what they share. A lease can be kept in any store.
     &["port"],

@@ -32,7 +32,7 @@ impl Backplane {
     pub(super) async fn tell(&self, report: &Report, told: &Told) -> bool {
         let notice = encode(self.me, told);
         let publish = self.notifier.publish(&self.topic, notice);
-        let kind = match race(publish, report.sleep(self.timeout)).await {
+        let kind = match race(publish, async { report.sleep(self.timeout).await }).await {
             First::One(Ok(())) => return true,
             First::One(Err(error)) => Some(error.kind()),
             First::Other(()) => None,

@@ -206,7 +206,7 @@ fn shared<K, V>(
     };
     let topic = format!("steadfast/cache/{name}");
     let backplane = notifier.map(|notifier| Backplane { notifier, topic, me, timeout });
-    let (debts, owed, rest) = (Debts::new(), Default::default(), config.remote.rest);
+    let (debts, owed, rest) = (Debts::default(), Default::default(), config.remote.rest);
     Ok(Shared { row, parse, remote, backplane, epochs: Epochs::new(), debts, owed, rest })
 }
 

@@ -39,10 +39,9 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + Sync + ?Sized,
     {
-        let inner = &*self.0;
-        count(&inner.report.stats.invalidations);
-        let debt = |row: fn(&K) -> String| Debt::Row(row(&key.to_owned()));
-        self.spread(debt, || _ = inner.invalidate_here(key)).await
+        count(&self.0.report.stats.invalidations);
+        self.0.invalidate_here(key);
+        self.owing_row(key).deliver().await
     }
 
     /// Invalidates everything with this tag.
@@ -79,10 +78,8 @@ where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + Sync + ?Sized,
     {
-        let inner = &*self.0;
-        count(&inner.report.stats.invalidations);
-        let debt = |row: fn(&K) -> String| Debt::Row(row(&key.to_owned()));
-        let sure = self.owing(debt, || _ = inner.invalidate_here(key));
+        count(&self.0.report.stats.invalidations);
+        let sure = self.owing_row(key);
         let written = write.await;
         sure.deliver().await;
         written
@@ -110,7 +107,7 @@ where
         };
         let epoch = inner.invalidate_here(key);
         let row = (shared.row)(&key.to_owned());
-        let sure = self.owing(|_| Debt::Row(row.clone()), || _ = inner.invalidate_here(key));
+        let sure = self.owing_row(key);
         let put = match &shared.remote {
             Some(remote) => remote.put(&inner.report, &row, &value, ttl, &tags).await,
             None => Put::NotStorable,
@@ -209,6 +206,15 @@ where
             if same && lives { inner.local.insert(own, key, entry) } else { inner.local.remove(key) }
         });
         inner.clear_away(left);
+    }
+
+    /// The invalidation of one key, on its way.
+    fn owing_row<'a, Q>(&'a self, key: &'a Q) -> Owing<'a, K, V, impl Fn() + use<'a, Q, K, V>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+    {
+        self.owing(|row| Debt::Row(row(&key.to_owned())), || _ = self.0.invalidate_here(key))
     }
 
     /// Invalidates here and everywhere.

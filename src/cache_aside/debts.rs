@@ -19,6 +19,7 @@ pub(super) enum Debt {
     Claim(String, Version),
 }
 
+#[derive(Default)]
 pub(super) struct Debts(Mutex<State>);
 
 #[derive(Default)]
@@ -29,10 +30,6 @@ struct State {
 }
 
 impl Debts {
-    pub(super) fn new() -> Self {
-        Self(Mutex::new(State::default()))
-    }
-
     /// Notes one more; gives how many there are.
     pub(super) fn owe(&self, debt: Debt) -> usize {
         let mut state = self.0.lock();

@@ -126,8 +126,9 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
                     holding.over();
                     known.version = Some(version);
                 }
-                // Perhaps the claim is there yet: it is given back.
-                Filled::Not => drop(holding),
+                Filled::Nothing => holding.over(),
+                // It is given back as soon as that can be.
+                Filled::Unknown => drop(holding),
                 Filled::Superseded => {
                     holding.over();
                     return self.overtaken(value, known.tags);

@@ -92,8 +92,10 @@ pub(super) struct Claim {
 
 pub(super) enum Filled {
     Stored(Version),
-    /// It is not there, or nobody knows.
-    Not,
+    /// It is not to be kept, or cannot be: nothing is there.
+    Nothing,
+    /// Nobody knows what is there: perhaps the claim.
+    Unknown,
     /// The claim was gone: an invalidation overtook it.
     Superseded,
 }
@@ -277,36 +279,32 @@ impl<V> Remote<V> {
         tags: &[String],
     ) -> Filled {
         let deadline = report.now() + self.config.timeout;
-        let Some(bytes) = self.encode(report, value, ttl, tags, claim.born) else {
-            // A value that was to be refreshed goes, too: the source has another, or none.
-            self.release_version(report, &claim.row, claim.version).await;
-            self.unlock(report, claim).await;
-            return Filled::Not;
+        let filled = match self.encode(report, value, ttl, tags, claim.born) {
+            None => Err(Fault::Refused),
+            Some(bytes) => match self.overtook(report, deadline, tags, claim.born).await {
+                Ok(true) => {
+                    self.release(report, claim).await;
+                    return Filled::Superseded;
+                }
+                Ok(false) => {
+                    let options = PutOptions::new().when(Precondition::Version(claim.version)).ttl(ttl.min(LONGEST));
+                    let put = self.store.put(self.key(&claim.row), bytes, options);
+                    self.ask(report, RemoteCall::Fill, deadline, put).await.inspect_err(|fault| {
+                        if let Fault::Refused = fault {
+                            report.not_storable();
+                        }
+                    })
+                }
+                Err(fault) => Err(fault),
+            },
         };
-        let filled = match self.overtook(report, deadline, tags, claim.born).await {
-            Ok(true) => {
-                self.release(report, claim).await;
-                return Filled::Superseded;
-            }
-            Ok(false) => {
-                let options = PutOptions::new().when(Precondition::Version(claim.version)).ttl(ttl.min(LONGEST));
-                let put = self.store.put(self.key(&claim.row), bytes, options);
-                self.ask(report, RemoteCall::Fill, deadline, put).await
-            }
-            Err(fault) => Err(fault),
-        };
-        if claim.lock.is_some() {
-            self.unlock(report, claim).await;
-        }
+        self.unlock(report, claim).await;
         match filled {
             Ok(version) => Filled::Stored(version),
             Err(Fault::Conflict) => Filled::Superseded,
-            Err(Fault::Refused) => {
-                report.not_storable();
-                self.release(report, claim).await;
-                Filled::Not
-            }
-            Err(Fault::Down) => Filled::Not,
+            // A value that was to be refreshed goes, too: the source has another, or none.
+            Err(Fault::Refused) if self.release_version(report, &claim.row, claim.version).await => Filled::Nothing,
+            Err(Fault::Refused | Fault::Down) => Filled::Unknown,
         }
     }
 
@@ -367,7 +365,8 @@ impl<V> Remote<V> {
         deadline: Instant,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, Fault> {
-        let kind = match race(request, report.clock.sleep_until(deadline)).await {
+        // A request that is ready at once needs no timer.
+        let kind = match race(request, async { report.clock.sleep_until(deadline).await }).await {
             First::One(Ok(answer)) => return Ok(answer),
             First::One(Err(StoreError::Conflict { .. })) => return Err(Fault::Conflict),
             First::One(Err(error)) => match error.backend().map(PortError::kind) {

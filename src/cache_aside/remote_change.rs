@@ -29,22 +29,16 @@ impl<V> Remote<V> {
             }
             Err(_) => return Put::Unknown,
         };
-        let refused = match self.encode(report, Some(value), ttl, tags, born) {
-            None => true,
-            Some(bytes) => {
-                let options = PutOptions::new().when(Precondition::Version(claim)).ttl(ttl.min(LONGEST));
-                match self.ask(report, RemoteCall::Put, deadline, self.store.put(self.key(row), bytes, options)).await {
-                    Ok(version) => return Put::Stored(version),
-                    Err(Fault::Conflict) => return Put::Overtaken,
-                    Err(Fault::Down) => return Put::Unknown,
-                    Err(Fault::Refused) => {
-                        report.not_storable();
-                        true
-                    }
-                }
+        if let Some(bytes) = self.encode(report, Some(value), ttl, tags, born) {
+            let options = PutOptions::new().when(Precondition::Version(claim)).ttl(ttl.min(LONGEST));
+            match self.ask(report, RemoteCall::Put, deadline, self.store.put(self.key(row), bytes, options)).await {
+                Ok(version) => return Put::Stored(version),
+                Err(Fault::Conflict) => return Put::Overtaken,
+                Err(Fault::Down) => return Put::Unknown,
+                Err(Fault::Refused) => report.not_storable(),
             }
-        };
-        if refused && self.release_version(report, row, claim).await { Put::NotStorable } else { Put::Unknown }
+        }
+        if self.release_version(report, row, claim).await { Put::NotStorable } else { Put::Unknown }
     }
 
     /// Invalidates the row; says whether it is known to be.

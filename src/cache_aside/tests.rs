@@ -116,7 +116,7 @@ proptest! {
         steps in prop::collection::vec((0_usize..4, 0_usize..5), 0..60),
     ) {
         let kinds = [Debt::All, Debt::Tag("t".into()), Debt::Row("a".into()), Debt::Row("b".into())];
-        let debts = Debts::new();
+        let debts = Debts::default();
         // The naive model: what is owed, and which deliveries are under way that began after it was last owed.
         let mut owed: BTreeMap<Debt, bool> = BTreeMap::new();
         let mut under_way: BTreeMap<Debt, (u64, bool)> = BTreeMap::new();
@@ -155,7 +155,7 @@ proptest! {
 
 #[test]
 fn too_many_debts_become_one() {
-    let debts = Debts::new();
+    let debts = Debts::default();
     for i in 0..10_001 {
         debts.owe(Debt::Row(i.to_string()));
     }

@@ -1,8 +1,5 @@
 //! Making a listener.
-use std::{
-    fmt,
-    sync::{Arc, Mutex},
-};
+use std::{fmt, sync::Arc};
 
 use tokio::sync::{Notify, watch};
 
@@ -161,9 +158,9 @@ impl QueueListenerBuilder {
             rule: self.rule,
             name: self.name,
             counters: Counters::default(),
-            depth: Mutex::default(),
+            depth: Default::default(),
             paused: watch::Sender::new(false),
-            shifts: Mutex::default(),
+            shifts: Default::default(),
             rests: Notify::new(),
             events: Events::new(),
         })))

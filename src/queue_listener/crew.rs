@@ -3,11 +3,13 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Wake, Waker},
 };
+
+use crate::sync::Mutex;
 
 /// Futures that end with nothing. They keep their place, and a place is used again.
 pub(super) struct Crew<F> {
@@ -32,12 +34,6 @@ struct Rung {
     parent: Option<Waker>,
 }
 
-impl Bell {
-    fn rung(&self) -> MutexGuard<'_, Rung> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 struct Flag {
     at: usize,
     /// Is in the list already.
@@ -54,7 +50,7 @@ impl Wake for Flag {
         if self.woken.swap(true, Ordering::AcqRel) {
             return;
         }
-        let mut rung = self.bell.rung();
+        let mut rung = self.bell.0.lock();
         rung.woken.push(self.at);
         let parent = rung.parent.take();
         drop(rung); // a waker may run code that comes back here
@@ -87,7 +83,7 @@ impl<F: Future<Output = ()>> Crew<F> {
 
     /// Polls each that was woken, once.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) {
-        let mut rung = self.bell.rung();
+        let mut rung = self.bell.0.lock();
         rung.parent = Some(cx.waker().clone());
         let mut woken = std::mem::take(&mut rung.woken);
         drop(rung);
@@ -101,7 +97,7 @@ impl<F: Future<Output = ()>> Crew<F> {
                 self.free.push(at);
             }
         }
-        let mut rung = self.bell.rung();
+        let mut rung = self.bell.0.lock();
         if rung.woken.is_empty() {
             // The list's room is used again.
             rung.woken = woken;

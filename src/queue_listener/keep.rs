@@ -4,7 +4,6 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use tokio::sync::watch;
@@ -15,10 +14,7 @@ use super::{
     shift::{Shift, Stage},
     work::Cancel,
 };
-use crate::{
-    race::{First, race},
-    time::Instant,
-};
+use crate::{race::race, time::Instant};
 
 /// Why a handler was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -230,12 +226,4 @@ impl<F: Future> Future for Caught<F> {
 fn words(panic: &(dyn std::any::Any + Send)) -> String {
     let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     format!("the handler panicked: {}", said.unwrap_or("no words"))
-}
-
-/// Whichever is first, or nothing after so long.
-pub(super) async fn within<F: Future>(shift: &Shift, time: Duration, future: F) -> Option<F::Output> {
-    match race(future, async { shift.inner.clock.sleep(time).await }).await {
-        First::One(output) => Some(output),
-        First::Other(()) => None,
-    }
 }

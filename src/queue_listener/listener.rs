@@ -1,23 +1,21 @@
 //! The listener: what it is made of, and what may be asked of it while it runs.
 use std::{
     fmt,
-    sync::{Arc, Mutex, Weak},
+    sync::{Arc, Weak},
 };
 
 use tokio::sync::{Notify, watch};
 
 use super::{
     IdempotencyFilter, Level, ListenerState, PriorityOrder, QueueListenerBuilder, QueueListenerConfig,
-    QueueListenerEvent as Event,
-    counters::Counters,
-    hints::Hints,
-    shift::{Shift, lock},
+    QueueListenerEvent as Event, counters::Counters, hints::Hints, shift::Shift,
 };
 use crate::{
     config::Name,
     entropy::Entropy,
     observe::{Events, Subscription},
     queue::{Depth, Queue},
+    sync::Mutex,
     time::Clock,
 };
 
@@ -85,7 +83,7 @@ impl QueueListener {
 
     /// How it stands.
     pub fn state(&self) -> ListenerState {
-        self.0.counters.state(*lock(&self.0.depth), *self.0.paused.borrow())
+        self.0.counters.state(*self.0.depth.lock(), *self.0.paused.borrow())
     }
 
     /// Takes no more messages until [`resume`](Self::resume), and hands back those that no handler has begun with. Handlers that run go on.
@@ -108,7 +106,7 @@ impl QueueListener {
         self.pause();
         loop {
             let rests = self.0.rests.notified();
-            let shifts: Vec<_> = lock(&self.0.shifts).iter().filter_map(Weak::upgrade).collect();
+            let shifts: Vec<_> = self.0.shifts.lock().iter().filter_map(Weak::upgrade).collect();
             if shifts.iter().all(|shift| shift.rests()) {
                 return;
             }

@@ -6,9 +6,8 @@ use tokio::sync::watch;
 use super::{
     QueueCall, QueueListenerEvent as Event,
     idle::Idle,
-    keep::within,
     lot::Lot,
-    shift::{Shift, Stage, lock},
+    shift::{Shift, Stage},
     staff::Staff,
 };
 use crate::{
@@ -185,12 +184,12 @@ impl Poller {
             order.clear();
             order.push(0);
         } else {
-            lock(&shift.turns).next(now, &mut order);
+            shift.turns.lock().next(now, &mut order);
         }
         let mut failed = false;
         for (i, &source) in order.iter().enumerate() {
             if !single {
-                lock(&shift.turns).asked(source, now);
+                shift.turns.lock().asked(source, now);
             }
             // Only the last is waited at: the others are asked in passing.
             let wait = if i + 1 == order.len() { inner.config.receive_wait } else { Duration::ZERO };
@@ -288,7 +287,7 @@ impl Poller {
                     break;
                 }
             }
-            within(shift, LAST_POLL, std::future::pending::<()>()).await;
+            shift.inner.clock.sleep(LAST_POLL).await;
         };
         match race(request, stopped).await {
             First::One(answer) => Some(answer),

@@ -2,18 +2,18 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
-    sync::{Arc, Mutex},
+    sync::Arc,
     time::Duration,
 };
 
 use tokio::sync::{Notify, Semaphore};
 
-use super::shift::lock;
 use crate::{
     entropy::Entropy,
     port::{ErrorClass, Failure},
     queue::{Delivery, Message, Queue, QueueError, QueueExt, Receive, Settle},
     race::{First, race},
+    sync::Mutex,
     time::{Clock, Instant},
 };
 
@@ -109,7 +109,7 @@ impl Requester {
         let inner = &*self.0;
         let by = inner.clock.now() + within;
         let id = format!("{:016x}{:016x}", inner.entropy.next_u64(), inner.entropy.next_u64());
-        lock(&inner.waiting).insert(id.clone(), None);
+        inner.waiting.lock().insert(id.clone(), None);
         let waits = Waits { inner, id: &id };
         let question = question.header(REPLY_TO, inner.name.clone()).header(CORRELATION_ID, id.clone());
         let answer = async {
@@ -149,7 +149,7 @@ impl Inner {
         // Told before it is settled: an answer that is dropped in between comes back, and finds nobody who waits.
         let mut settlements = Vec::with_capacity(taken.len());
         {
-            let mut waiting = lock(&self.waiting);
+            let mut waiting = self.waiting.lock();
             for answer in taken {
                 settlements.push((answer.receipt.clone(), Settle::Complete));
                 let asker = answer.headers.get(CORRELATION_ID).and_then(|id| waiting.get_mut(id));
@@ -175,13 +175,13 @@ struct Waits<'a> {
 
 impl Waits<'_> {
     fn answer(&self) -> Option<Delivery> {
-        lock(&self.inner.waiting).get_mut(self.id)?.take()
+        self.inner.waiting.lock().get_mut(self.id)?.take()
     }
 }
 
 impl Drop for Waits<'_> {
     fn drop(&mut self) {
-        lock(&self.inner.waiting).remove(self.id);
+        self.inner.waiting.lock().remove(self.id);
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 use super::{
     Handled, QueueCall, QueueListener, Work,
     crew::Crew,
-    shift::{Shift, Stage, lock},
+    shift::{Shift, Stage},
     staff::Staff,
     worker::Worker,
 };
@@ -112,7 +112,7 @@ impl QueueListener {
         let shift = Arc::new(Shift::new(self.0.clone()));
         let _ends = Ends(&shift);
         {
-            let mut shifts = lock(&self.0.shifts);
+            let mut shifts = self.0.shifts.lock();
             shifts.retain(|shift| shift.strong_count() > 0);
             shifts.push(Arc::downgrade(&shift));
         }
@@ -160,7 +160,7 @@ impl Drop for Ends<'_> {
         self.0.enter(Stage::Dropped);
         self.0.staff(|staff| staff.tasks = 0);
         let this: Weak<Shift> = Arc::downgrade(self.0);
-        lock(&self.0.inner.shifts).retain(|shift| !shift.ptr_eq(&this));
+        self.0.inner.shifts.lock().retain(|shift| !shift.ptr_eq(&this));
         // After it has left: who drains and looks again does not wait for it any more.
         self.0.inner.rests.notify_waiters();
     }
@@ -208,7 +208,7 @@ impl Shift {
                 }
             }
             if knows {
-                *lock(&self.inner.depth) = Some(depth);
+                *self.inner.depth.lock() = Some(depth);
                 let waiting = depth.visible + self.inner.counters.buffered.get();
                 if waiting > 0 {
                     self.hire((self.inner.rule)(waiting), Some(depth));

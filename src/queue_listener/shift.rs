@@ -2,7 +2,7 @@
 use std::{
     collections::VecDeque,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
@@ -17,7 +17,7 @@ use super::{
     priority::Turns,
     staff::Staff,
 };
-use crate::{port::PortError, time::Instant};
+use crate::{port::PortError, sync::Mutex, time::Instant};
 
 /// What a run is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,10 +73,6 @@ pub(super) struct Shift {
 struct Outbox {
     settlings: Mutex<VecDeque<Settling>>,
     came: Notify,
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shift {
@@ -151,7 +147,7 @@ impl Shift {
 
     /// What can never work ends the run.
     pub(super) fn fail(&self, error: PortError) {
-        lock(&self.failed).get_or_insert(error);
+        self.failed.lock().get_or_insert(error);
         self.stop();
     }
 
@@ -162,14 +158,14 @@ impl Shift {
     }
 
     pub(super) fn error(&self) -> Option<PortError> {
-        lock(&self.failed).take()
+        self.failed.lock().take()
     }
 
     // The staff.
 
     pub(super) fn staff<T>(&self, change: impl FnOnce(&mut Staff) -> T) -> T {
         let (result, staff) = {
-            let mut staff = lock(&self.staff);
+            let mut staff = self.staff.lock();
             (change(&mut staff), *staff)
         };
         let counters = &self.inner.counters;
@@ -246,7 +242,7 @@ impl Shift {
             let lease = super::lot::Lease::of(&delivery, source, since, visibility);
             Held { delivery, lease }
         });
-        lock(&self.waiting).extend(held);
+        self.waiting.lock().extend(held);
         self.inner.counters.buffered.add(n as u64);
         // After it was put there: whoever halts either finds it, or is seen here.
         if self.halts() {
@@ -269,20 +265,20 @@ impl Shift {
         if self.inner.counters.buffered.get() == 0 {
             return None;
         }
-        let held = lock(&self.waiting).pop_front()?;
+        let held = self.waiting.lock().pop_front()?;
         self.inner.counters.buffered.sub(1);
         Some(held)
     }
 
     pub(super) fn put_back(&self, held: Held) {
-        lock(&self.waiting).push_front(held);
+        self.waiting.lock().push_front(held);
         self.inner.counters.buffered.add(1);
         self.offered.notify_one();
     }
 
     /// Takes one that waits and is to be renewed by then; or else says when the first is.
     pub(super) fn due(&self, now: Instant) -> Result<Held, Instant> {
-        let mut waiting = lock(&self.waiting);
+        let mut waiting = self.waiting.lock();
         let first = waiting.iter().enumerate().min_by_key(|(_, held)| held.lease.renew_at);
         match first.map(|(at, held)| (at, held.lease.renew_at)) {
             Some((at, renew_at)) if renew_at <= now => {
@@ -299,7 +295,7 @@ impl Shift {
 
     /// Hands back whatever no handler has begun with.
     pub(super) fn hand_back_waiting(&self) {
-        let waiting = std::mem::take(&mut *lock(&self.waiting));
+        let waiting = std::mem::take(&mut *self.waiting.lock());
         self.inner.counters.buffered.sub(waiting.len() as u64);
         self.send_out(waiting.into_iter().map(|held| held.lease.settling(How::HandBack)));
     }
@@ -310,7 +306,7 @@ impl Shift {
         for settling in settlings {
             self.unsettled.add(1);
             let outbox = &self.outboxes[settling.source];
-            lock(&outbox.settlings).push_back(settling);
+            outbox.settlings.lock().push_back(settling);
             outbox.came.notify_one();
         }
     }
@@ -320,7 +316,7 @@ impl Shift {
         let (outbox, most) = (&self.outboxes[source], self.inner.sources[source].most);
         loop {
             {
-                let mut settlings = lock(&outbox.settlings);
+                let mut settlings = outbox.settlings.lock();
                 if !settlings.is_empty() {
                     let n = settlings.len().min(most);
                     return settlings.drain(..n).collect();

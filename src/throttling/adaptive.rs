@@ -1,10 +1,5 @@
 //! The adaptive concurrency limiter: a concurrency limiter whose capacity follows what it sees.
-use std::{
-    fmt,
-    future::Future,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use super::{
     AdaptiveLimitConfig, ConcurrencyLimiter, ThrottlingEvent,
@@ -16,6 +11,7 @@ use crate::{
     entropy::Entropy,
     observe::Subscription,
     outcome::{CallError, Class, FailureKind, Outcome, PolicyKind},
+    sync::Mutex,
     time::{Clock, Instant},
 };
 
@@ -124,7 +120,7 @@ impl AdaptiveLimiter {
     }
 
     fn machine<T>(&self, ask: impl FnOnce(&mut Gradient) -> T) -> T {
-        ask(&mut self.0.machine.lock().unwrap_or_else(PoisonError::into_inner))
+        ask(&mut self.0.machine.lock())
     }
 
     /// What a call tells of the load of the other side.
