@@ -45,6 +45,7 @@
 //! | [`cache_aside`] | copies of what a slower source holds, never served after they were invalidated |
 //! | [`leader_election`] | one of many leads, for a term, with a fencing token |
 //! | [`queue_listener`] | takes messages from a queue, goes quiet when there are none, wakes at once |
+//! | [`sharding`] | one data set in several stores: who owns a key, asking all at once, moves that survive a crash |
 //! | [`claim_check`] | large bodies in a store, claims to them in the queue |
 //! | [`standard`] | the ready-made stack from one document |
 //! | [`store`], [`queue`], [`lease`], [`notify`] | the ports behind which patterns keep their state, each with a real one in memory |
@@ -94,6 +95,7 @@ pub mod queue;
 pub mod queue_listener;
 mod race;
 pub mod retry;
+pub mod sharding;
 pub mod standard;
 pub mod store;
 mod striped;

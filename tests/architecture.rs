@@ -29,6 +29,7 @@ const FLOORS: &[&[&str]] = &[
         "claim_check",
         "leader_election",
         "queue_listener",
+        "sharding",
     ],
     // The roof, and the wing for tests.
     &["standard", "testing"],
@@ -47,6 +48,8 @@ const DOORS: &[(&str, &[&str])] = &[
     // A backend that blocks has a thread of its own.
     ("std::thread", &["backend", "circuit_breaker/permit.rs", "striped/tests.rs"]),
     ("rusqlite", &["backend"]),
+    ("twox_hash", &["hash.rs"]),
+    ("futures_util", &["sharding/fan_out.rs"]),
     ("quick_cache", &["cache_aside/local.rs"]),
     ("rustix", &["time"]),
     ("lazy_static", &[]),
@@ -130,10 +133,22 @@ fn imports(path: &str, code: &str) -> Vec<String> {
 /// What a file names of the crates whose doors are watched, as whole paths.
 fn watched(code: &str) -> Vec<String> {
     let of = |root: &'static str| paths(code, root).into_iter().map(move |path| format!("{root}::{path}"));
-    ["tokio", "std", "quanta", "rand", "loom", "lazy_static", "quick_cache", "rusqlite", "rustix"]
-        .into_iter()
-        .flat_map(of)
-        .collect()
+    [
+        "tokio",
+        "std",
+        "quanta",
+        "rand",
+        "loom",
+        "lazy_static",
+        "quick_cache",
+        "rusqlite",
+        "rustix",
+        "twox_hash",
+        "futures_util",
+    ]
+    .into_iter()
+    .flat_map(of)
+    .collect()
 }
 
 /// All that is wrong with these files.

@@ -38,6 +38,8 @@ mod rate_limit;
 mod rate_limit_change;
 mod retry;
 mod retry_edges;
+mod sharding;
+mod sharding_moves;
 mod standard;
 mod testing;
 mod timeout;

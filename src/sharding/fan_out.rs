@@ -1,0 +1,171 @@
+//! Asks many shards at once, so many at a time, until a deadline.
+use std::{fmt, future::Future, pin::pin};
+
+use futures_util::{StreamExt, stream::FuturesUnordered};
+
+use super::{FanOutConfig, map::ShardId};
+use crate::{
+    config::ConfigError,
+    race::{First, race},
+    time::Clock,
+};
+
+/// Asks many shards at once: so many at a time, for so long in all. What comes back says of every shard what it gave, or why it did not.
+///
+/// ```
+/// use steadfast::sharding::{FanOut, FanOutConfig, ShardId};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let fan_out = FanOut::new(FanOutConfig::default()).unwrap();
+/// let count = |shard: ShardId| async move { if shard.0 == 2 { Err("down") } else { Ok(10) } };
+/// let answers = fan_out.run(&[0, 1, 2].map(ShardId), count).await;
+///
+/// // Partial: what is there, and what is not.
+/// assert_eq!(answers.results.iter().map(|(_, n)| n).sum::<i32>(), 20);
+/// // Complete: an error that names who failed.
+/// assert_eq!(answers.complete().unwrap_err().to_string(), "1 of 3 shards failed: shard-2: down");
+/// # });
+/// ```
+#[derive(Debug, Clone)]
+pub struct FanOut {
+    config: FanOutConfig,
+    clock: Clock,
+}
+
+/// Why one shard gave no result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ShardFailure<E> {
+    /// Its operation failed.
+    #[error("{0}")]
+    Failed(E),
+    /// It had not ended by the deadline, and was dropped.
+    #[error("not done by the deadline")]
+    Late,
+    /// The deadline came before its turn.
+    #[error("not asked before the deadline")]
+    NotAsked,
+}
+
+/// What a fan-out gave, in the order of the shards asked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct FannedOut<T, E> {
+    /// What came.
+    pub results: Vec<(ShardId, T)>,
+    /// What did not, and why.
+    pub failures: Vec<(ShardId, ShardFailure<E>)>,
+}
+
+/// Some shards of a fan-out failed: these.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ShardsFailed<E> {
+    /// Which, and why.
+    pub failures: Vec<(ShardId, ShardFailure<E>)>,
+    /// How many were asked.
+    pub asked: usize,
+}
+
+impl<E: fmt::Display> fmt::Display for ShardsFailed<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} of {} shards failed:", self.failures.len(), self.asked)?;
+        for (i, (shard, failure)) in self.failures.iter().enumerate() {
+            write!(f, "{} {shard}: {failure}", if i == 0 { "" } else { ";" })?;
+        }
+        Ok(())
+    }
+}
+
+impl<E: fmt::Debug + fmt::Display> std::error::Error for ShardsFailed<E> {}
+
+impl<T, E> FannedOut<T, E> {
+    /// All results; or, where any shard failed, an error that names it.
+    ///
+    /// # Errors
+    /// [`ShardsFailed`].
+    pub fn complete(self) -> Result<Vec<(ShardId, T)>, ShardsFailed<E>> {
+        let asked = self.results.len() + self.failures.len();
+        if self.failures.is_empty() { Ok(self.results) } else { Err(ShardsFailed { failures: self.failures, asked }) }
+    }
+}
+
+impl FanOut {
+    /// A fan-out by these settings.
+    ///
+    /// # Errors
+    /// Where a setting breaks its rule.
+    pub fn new(config: FanOutConfig) -> Result<Self, ConfigError> {
+        config.check()?;
+        Ok(Self { config, clock: Clock::default() })
+    }
+
+    /// The same on another clock.
+    #[must_use]
+    pub fn with_clock(mut self, clock: &Clock) -> Self {
+        self.clock = clock.clone();
+        self
+    }
+
+    /// Runs an operation on each of these shards. Give each shard a pipeline of its own, with its own breaker: a bad shard then closes no other.
+    ///
+    /// # Cancel safety
+    /// As the operations': those under way are dropped, with this future or at the deadline.
+    pub async fn run<T, E, F: Future<Output = Result<T, E>>>(
+        &self,
+        shards: &[ShardId],
+        mut operation: impl FnMut(ShardId) -> F,
+    ) -> FannedOut<T, E> {
+        let mut answers: Vec<Option<Result<T, ShardFailure<E>>>> = shards.iter().map(|_| None).collect();
+        let mut waiting = shards.iter().copied().enumerate();
+        let mut running = FuturesUnordered::new();
+        let mut ask = |(at, shard)| {
+            let answer = operation(shard);
+            async move { (at, answer.await) }
+        };
+        {
+            let answers = &mut answers;
+            let running = &mut running;
+            let all = async {
+                running.extend(waiting.by_ref().take(self.config.at_once).map(&mut ask));
+                while let Some((at, answer)) = running.next().await {
+                    answers[at] = Some(answer.map_err(ShardFailure::Failed));
+                    running.extend(waiting.next().map(&mut ask));
+                }
+            };
+            match race(pin!(all), self.clock.sleep(self.config.timeout)).await {
+                First::One(()) | First::Other(()) => {}
+            }
+        }
+        let not_asked = waiting.next().map_or(shards.len(), |(at, _)| at);
+        let mut out = FannedOut { results: Vec::new(), failures: Vec::new() };
+        for (at, (shard, answer)) in shards.iter().zip(answers).enumerate() {
+            let late = if at < not_asked { ShardFailure::Late } else { ShardFailure::NotAsked };
+            match answer.unwrap_or(Err(late)) {
+                Ok(value) => out.results.push((*shard, value)),
+                Err(failure) => out.failures.push((*shard, failure)),
+            }
+        }
+        out
+    }
+}
+
+/// The first `limit` of several sorted sources, in order; of equal ones the earlier source's first. Reads no more than `limit` from any.
+///
+/// Ask each shard for its first `limit` rows, in order, and merge what it sends as it comes.
+pub fn merge_sorted<T: Ord, I: Iterator<Item = T>>(sources: impl IntoIterator<Item = I>, limit: usize) -> Vec<T> {
+    if limit == 0 {
+        return Vec::new();
+    }
+    let mut sources: Vec<I> = sources.into_iter().collect();
+    let mut heads: std::collections::BinaryHeap<_> = (0..)
+        .zip(&mut sources)
+        .filter_map(|(i, source): (usize, _)| source.next().map(|head| std::cmp::Reverse((head, i))))
+        .collect();
+    let mut merged = Vec::new();
+    while let Some(std::cmp::Reverse((head, i))) = heads.pop() {
+        merged.push(head);
+        if merged.len() == limit {
+            break;
+        }
+        heads.extend(sources[i].next().map(|head| std::cmp::Reverse((head, i))));
+    }
+    merged
+}

@@ -1,0 +1,152 @@
+//! Shard keys as bytes whose order is that of their values, and the hash of them, which never changes.
+use crate::hash::stable_hash;
+
+const INLINE: usize = 64;
+
+/// A key's bytes: up to 64 without an allocation.
+#[derive(Debug, Clone)]
+pub struct KeyBytes {
+    inline: [u8; INLINE],
+    len: usize,
+    heap: Vec<u8>,
+}
+
+impl Default for KeyBytes {
+    fn default() -> Self {
+        Self { inline: [0; INLINE], len: 0, heap: Vec::new() }
+    }
+}
+
+impl KeyBytes {
+    /// The bytes of this key.
+    pub fn of(key: &(impl ShardKey + ?Sized)) -> Self {
+        let mut bytes = Self::default();
+        key.encode(true, &mut bytes);
+        bytes
+    }
+
+    /// Adds bytes at the end.
+    pub fn push(&mut self, bytes: &[u8]) {
+        let end = self.len + bytes.len();
+        if self.heap.is_empty() && end <= INLINE {
+            self.inline[self.len..end].copy_from_slice(bytes);
+        } else {
+            if self.heap.is_empty() {
+                self.heap.extend_from_slice(&self.inline[..self.len]);
+            }
+            self.heap.extend_from_slice(bytes);
+        }
+        self.len = end;
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        if self.heap.is_empty() { &self.inline[..self.len] } else { &self.heap }
+    }
+}
+
+/// What can be a shard key. The order of the bytes is that of the values; keys of different types must not meet in one map.
+pub trait ShardKey {
+    /// Writes the key's bytes. `last` is false where another part of a tuple follows.
+    fn encode(&self, last: bool, out: &mut KeyBytes);
+}
+
+impl ShardKey for [u8] {
+    fn encode(&self, last: bool, out: &mut KeyBytes) {
+        if last {
+            return out.push(self);
+        }
+        // A zero becomes 00 FF, the end is 00 00: a part that is another's prefix comes before it.
+        for part in self.split_inclusive(|byte| *byte == 0) {
+            out.push(part);
+            if part.ends_with(&[0]) {
+                out.push(&[0xff]);
+            }
+        }
+        out.push(&[0, 0]);
+    }
+}
+
+impl ShardKey for str {
+    fn encode(&self, last: bool, out: &mut KeyBytes) {
+        self.as_bytes().encode(last, out);
+    }
+}
+
+impl ShardKey for String {
+    fn encode(&self, last: bool, out: &mut KeyBytes) {
+        self.as_bytes().encode(last, out);
+    }
+}
+
+impl ShardKey for Vec<u8> {
+    fn encode(&self, last: bool, out: &mut KeyBytes) {
+        self.as_slice().encode(last, out);
+    }
+}
+
+/// Of fixed length: a UUID is its 16 bytes.
+impl<const N: usize> ShardKey for [u8; N] {
+    fn encode(&self, _: bool, out: &mut KeyBytes) {
+        out.push(self);
+    }
+}
+
+impl<K: ShardKey + ?Sized> ShardKey for &K {
+    fn encode(&self, last: bool, out: &mut KeyBytes) {
+        (**self).encode(last, out);
+    }
+}
+
+macro_rules! integers {
+    ($($unsigned:ty, $signed:ty;)*) => {$(
+        impl ShardKey for $unsigned {
+            fn encode(&self, _: bool, out: &mut KeyBytes) {
+                out.push(&self.to_be_bytes());
+            }
+        }
+        /// The sign's bit is turned over, so that what is below zero comes first.
+        impl ShardKey for $signed {
+            fn encode(&self, _: bool, out: &mut KeyBytes) {
+                out.push(&(*self ^ <$signed>::MIN).to_be_bytes());
+            }
+        }
+    )*};
+}
+integers! { u8, i8; u16, i16; u32, i32; u64, i64; u128, i128; }
+
+/// Milliseconds since 1970, so that ranges of time are ranges of keys.
+impl ShardKey for crate::time::Timestamp {
+    fn encode(&self, last: bool, out: &mut KeyBytes) {
+        self.as_millis().encode(last, out);
+    }
+}
+
+impl<A: ShardKey, B: ShardKey> ShardKey for (A, B) {
+    fn encode(&self, last: bool, out: &mut KeyBytes) {
+        self.0.encode(false, out);
+        self.1.encode(last, out);
+    }
+}
+
+impl<A: ShardKey, B: ShardKey, C: ShardKey> ShardKey for (A, B, C) {
+    fn encode(&self, last: bool, out: &mut KeyBytes) {
+        self.0.encode(false, out);
+        self.1.encode(false, out);
+        self.2.encode(last, out);
+    }
+}
+
+/// XXH3 of 64 bits, seed 0: the same on every machine and in every release.
+///
+/// ```
+/// assert_eq!(steadfast::sharding::hash_bytes(b""), 0x2d06_8005_38d3_94c2);
+/// ```
+pub fn hash_bytes(bytes: &[u8]) -> u64 {
+    stable_hash(bytes)
+}
+
+/// The [hash](hash_bytes) of a key's bytes.
+pub fn hash_key(key: &(impl ShardKey + ?Sized)) -> u64 {
+    hash_bytes(KeyBytes::of(key).as_slice())
+}

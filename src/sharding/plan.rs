@@ -1,0 +1,112 @@
+//! What has to move, said before anything does.
+use super::{
+    map::{Layout, ShardId, ShardMap},
+    step::{Part, Planned},
+};
+use crate::config::{ConfigError, require};
+
+impl ShardMap {
+    /// The fewest moves of virtual shards after which these shards own all, each as many as another, give or take one. A shard that is not
+    /// listed is emptied, of pinned keys too, which go home; a new one gets its share.
+    ///
+    /// # Errors
+    /// Where the map is not hashed; where there are no shards, one is listed twice, or they are more than virtual shards.
+    pub fn plan(&self, shards: &[ShardId]) -> Result<Vec<Planned>, ConfigError> {
+        let Layout::Slots(count) = self.layout else {
+            return Err(ConfigError::new("map", "must be hashed: plan a map of ranges by `plan_to`"));
+        };
+        let mut wanted = shards.to_vec();
+        wanted.sort_unstable();
+        wanted.dedup();
+        require(!wanted.is_empty() && wanted.len() == shards.len(), "shards", "must be at least one, none twice")?;
+        require(wanted.len() <= count as usize, "shards", "must be at most as many as virtual shards")?;
+
+        let mut slots = self.slots().to_vec();
+        deal(&mut slots, &wanted);
+        let mut pinned = self.pinned.clone();
+        pinned.retain(|_, shard| wanted.binary_search(shard).is_ok());
+        self.plan_to(&Self::of_slots(slots, pinned))
+    }
+
+    /// What has to move so that this map becomes that one: first ranges, then keys.
+    ///
+    /// # Errors
+    /// Where one has ranges and the other virtual shards, or another number of them; where one has a gap that the other has not: a gap
+    /// has no rows, so it does not move.
+    pub fn plan_to(&self, wanted: &Self) -> Result<Vec<Planned>, ConfigError> {
+        require(self.layout == wanted.layout, "map", "must have the same strategy, and as many virtual shards")?;
+        let mut plan: Vec<Planned> = Vec::new();
+        for (low, high, owner) in self.cut_by(wanted) {
+            let (from, to) = match (owner, wanted.ranges.owner(low)) {
+                (None, None) => continue,
+                (Some(from), Some(to)) if from == to => continue,
+                (Some(from), Some(to)) => (from, to),
+                _ => return Err(ConfigError::new("map", "must have the same gaps")),
+            };
+            match plan.last_mut() {
+                // A run that goes on.
+                Some(Planned { part: Part::Range { high: end, .. }, from: f, to: t, .. })
+                    if end.as_deref() == Some(low) && *f == from && *t == to =>
+                {
+                    *end = high.map(<[u8]>::to_vec);
+                }
+                _ => plan.push(Planned::new(Part::range(low, high), from, to)),
+            }
+        }
+        let mut keys: Vec<&Vec<u8>> = self.pinned.keys().chain(wanted.pinned.keys()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        for key in keys {
+            // One that is listed only there has moved with its range by then.
+            let from = self.pinned.get(key).copied().or_else(|| wanted.shard_below(key));
+            let to = wanted.shard_of_bytes(key);
+            if let (Some(from), Some(to)) = (from, to)
+                && from != to
+            {
+                plan.push(Planned::new(Part::Key(key.clone()), from, to));
+            }
+        }
+        Ok(plan)
+    }
+
+    /// This map's ranges, cut wherever the other's begin.
+    fn cut_by<'a>(&'a self, other: &'a Self) -> Vec<Cut<'a>> {
+        let mut starts: Vec<&[u8]> = self.ranges.iter().chain(other.ranges.iter()).map(|range| range.0).collect();
+        starts.sort_unstable();
+        starts.dedup();
+        let highs = starts[1..].iter().copied().map(Some).chain([None]);
+        starts.iter().zip(highs).map(|(low, high)| (*low, high, self.ranges.owner(low))).collect()
+    }
+}
+
+/// A range: from here, to there, and whose it is.
+type Cut<'a> = (&'a [u8], Option<&'a [u8]>, Option<ShardId>);
+
+/// Gives these shards as many slots as each other, give or take one, and moves as few as can be.
+fn deal(slots: &mut [Option<ShardId>], shards: &[ShardId]) {
+    let mut held: Vec<(ShardId, usize)> = shards.iter().map(|shard| (*shard, 0)).collect();
+    for owner in slots.iter().flatten() {
+        if let Ok(at) = shards.binary_search(owner) {
+            held[at].1 += 1;
+        }
+    }
+    let all = slots.iter().flatten().count();
+    let (each, odd) = (all / held.len(), all % held.len());
+    // Who holds most keeps the odd ones: that moves least.
+    held.sort_by_key(|(shard, count)| (std::cmp::Reverse(*count), *shard));
+    let mut room: Vec<(ShardId, usize)> =
+        held.iter().enumerate().map(|(i, (shard, _))| (*shard, each + usize::from(i < odd))).collect();
+    room.sort_unstable();
+    let mut homeless = Vec::new();
+    for slot in slots {
+        let Some(owner) = *slot else { continue };
+        match room.binary_search_by_key(&owner, |(shard, _)| *shard) {
+            Ok(at) if room[at].1 > 0 => room[at].1 -= 1,
+            _ => homeless.push(slot),
+        }
+    }
+    let free = room.into_iter().flat_map(|(shard, left)| std::iter::repeat_n(shard, left));
+    for (slot, shard) in homeless.into_iter().zip(free) {
+        *slot = Some(shard);
+    }
+}

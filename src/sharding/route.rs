@@ -1,0 +1,261 @@
+//! From a hash to one of many nodes: jump, rendezvous, ring, maglev. None of them allocates in a look-up.
+use super::key::hash_bytes;
+use crate::{
+    config::{ConfigError, require},
+    entropy::mix,
+};
+
+/// A node of a router, by its place in the list that it was made of.
+pub type Node = u32;
+
+/// Jump hash (Lamping, Veach 2014): no memory, exact balance; nodes come and go at the end only.
+///
+/// # Panics
+/// Never: no bucket at all is counted as one.
+#[allow(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "the paper's arithmetic"
+)]
+pub fn jump(mut key: u64, buckets: u32) -> Node {
+    let (mut bucket, mut next) = (0_u64, 0_u64);
+    while next < u64::from(buckets.max(1)) {
+        bucket = next;
+        key = key.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(1);
+        next = ((bucket + 1) as f64 * ((1_u64 << 31) as f64 / ((key >> 33) + 1) as f64)) as u64;
+    }
+    bucket as Node
+}
+
+/// A hash's way to one of so many nodes.
+pub trait HashRouter {
+    /// How many nodes it has.
+    fn nodes(&self) -> usize;
+
+    /// The node of this hash, below [`nodes`](Self::nodes).
+    fn node(&self, hash: u64) -> Node;
+}
+
+/// [`jump`] to one of so many buckets.
+#[derive(Debug, Clone, Copy)]
+pub struct Jump(pub u32);
+
+impl HashRouter for Jump {
+    fn nodes(&self) -> usize {
+        self.0 as usize
+    }
+
+    fn node(&self, hash: u64) -> Node {
+        jump(hash, self.0)
+    }
+}
+
+fn named(names: &[impl AsRef<str>]) -> Result<Vec<u64>, ConfigError> {
+    require(!names.is_empty(), "nodes", "must be at least one")?;
+    require(Node::try_from(names.len()).is_ok(), "nodes", "must be fewer than 2^32")?;
+    let hashes: Vec<u64> = names.iter().map(|name| hash_bytes(name.as_ref().as_bytes())).collect();
+    let mut sorted = hashes.clone();
+    sorted.sort_unstable();
+    require(sorted.windows(2).all(|two| two[0] != two[1]), "nodes", "must have names that differ")?;
+    Ok(hashes)
+}
+
+/// Rendezvous, or highest random weight (Thaler, Ravishankar 1998): only a removed node's keys move. Linear in the nodes: for many, put
+/// virtual shards in a [`ShardMap`](super::ShardMap), which keeps its moves small at the cost of one table look-up.
+#[derive(Debug, Clone)]
+pub struct Rendezvous {
+    nodes: Vec<u64>,
+    weights: Option<Vec<f64>>,
+}
+
+impl Rendezvous {
+    /// Of these names, all of one weight.
+    ///
+    /// # Errors
+    /// Where there are none, or two are the same.
+    pub fn new(names: &[impl AsRef<str>]) -> Result<Self, ConfigError> {
+        Ok(Self { nodes: named(names)?, weights: None })
+    }
+
+    /// Of these names and weights (Schindelhauer, Schomaker 2005).
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); also where a weight is not finite and above zero.
+    pub fn weighted(nodes: &[(impl AsRef<str>, f64)]) -> Result<Self, ConfigError> {
+        let names: Vec<&str> = nodes.iter().map(|node| node.0.as_ref()).collect();
+        let weights: Vec<f64> = nodes.iter().map(|node| node.1).collect();
+        require(weights.iter().all(|w| w.is_finite() && *w > 0.0), "weight", "must be finite and above 0")?;
+        Ok(Self { nodes: named(&names)?, weights: Some(weights) })
+    }
+
+    /// The node of this hash.
+    #[allow(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        reason = "53 bits are kept; nodes are counted in 32"
+    )]
+    pub fn node(&self, hash: u64) -> Node {
+        let mut best = 0;
+        if let Some(weights) = &self.weights {
+            let mut highest = f64::NEG_INFINITY;
+            for (i, (node, weight)) in self.nodes.iter().zip(weights).enumerate() {
+                let unit = ((mix(hash ^ node) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+                let score = -weight / unit.ln();
+                if score > highest {
+                    (highest, best) = (score, i);
+                }
+            }
+        } else {
+            let mut highest = 0;
+            for (i, node) in self.nodes.iter().enumerate() {
+                let score = mix(hash ^ node);
+                if score > highest {
+                    (highest, best) = (score, i);
+                }
+            }
+        }
+        best as Node
+    }
+}
+
+/// A ring with virtual nodes (Karger and others 1997): a hash belongs to the next point.
+#[derive(Debug, Clone)]
+pub struct Ring {
+    points: Vec<(u64, Node)>,
+    /// For each of the first bits of a hash, the first point at or above them.
+    index: Vec<u32>,
+    shift: u32,
+    nodes: usize,
+}
+
+impl Ring {
+    /// Of these names, with so many points for each.
+    ///
+    /// # Errors
+    /// Where there are no names or points, too many, or two names are the same.
+    #[allow(clippy::cast_possible_truncation, reason = "both are below 2^32")]
+    pub fn new(names: &[impl AsRef<str>], points: u32) -> Result<Self, ConfigError> {
+        require(points > 0, "points", "must be at least 1")?;
+        let hashes = named(names)?;
+        let total = hashes.len().checked_mul(points as usize).filter(|all| *all < 1 << 30);
+        require(total.is_some(), "points", "must be fewer than 2^30 in all")?;
+        let mut ring: Vec<(u64, Node)> = hashes
+            .iter()
+            .enumerate()
+            .flat_map(|(i, node)| (0..points).map(move |p| (mix(node ^ mix(u64::from(p) + 1)), i as Node)))
+            .collect();
+        ring.sort_unstable_by_key(|(point, node)| (*point, hashes[*node as usize]));
+        let bits = (ring.len().next_power_of_two().trailing_zeros() + 1).min(30);
+        let shift = 64 - bits;
+        let index = (0..1_u64 << bits).map(|b| ring.partition_point(|(p, _)| *p < b << shift) as u32).collect();
+        Ok(Self { points: ring, index, shift, nodes: hashes.len() })
+    }
+
+    #[allow(clippy::cast_possible_truncation, reason = "as many bits as the index has")]
+    fn place(&self, hash: u64) -> usize {
+        let mut at = self.index[(hash >> self.shift) as usize] as usize;
+        while at < self.points.len() && self.points[at].0 < hash {
+            at += 1;
+        }
+        if at == self.points.len() { 0 } else { at }
+    }
+
+    /// The node of this hash.
+    pub fn node(&self, hash: u64) -> Node {
+        self.points[self.place(hash)].1
+    }
+
+    /// The first node from this hash on that holds fewer than `ceil((1 + e) * (m + 1) / n)` of the `m` keys held so far (Mirrokni,
+    /// Thorup, Zadimoghaddam 2018). `loads` has a number for each node. `None` where a number is missing, or `e` is below 0.
+    #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+    pub fn bounded(&self, hash: u64, loads: &[u64], e: f64) -> Option<Node> {
+        if loads.len() != self.nodes || e.is_nan() || e < 0.0 {
+            return None;
+        }
+        let held: u64 = loads.iter().sum();
+        let bound = ((1.0 + e) * (held + 1) as f64 / self.nodes as f64).ceil();
+        let from = self.place(hash);
+        let around = self.points[from..].iter().chain(&self.points[..from]);
+        around.map(|(_, node)| *node).find(|node| ((loads[*node as usize] + 1) as f64) <= bound)
+    }
+}
+
+/// Maglev's table (Eisenbud and others 2016): one look-up; a change moves little more than it must.
+#[derive(Debug, Clone)]
+pub struct Maglev {
+    table: Vec<Node>,
+    nodes: usize,
+}
+
+impl Maglev {
+    /// The table's usual size, a prime.
+    pub const SIZE: u32 = 65_537;
+
+    /// Of these names, with a table of [`SIZE`](Self::SIZE).
+    ///
+    /// # Errors
+    /// As [`of_size`](Self::of_size).
+    pub fn new(names: &[impl AsRef<str>]) -> Result<Self, ConfigError> {
+        Self::of_size(names, Self::SIZE)
+    }
+
+    /// Of these names, with a table of this size.
+    ///
+    /// # Errors
+    /// Where there are no names, or two are the same; where the size is not a prime, or fewer than the names.
+    #[allow(clippy::cast_possible_truncation, reason = "below the size, which has 32 bits")]
+    pub fn of_size(names: &[impl AsRef<str>], size: u32) -> Result<Self, ConfigError> {
+        let prime = size >= 2
+            && (2..).take_while(|d| u64::from(*d) * u64::from(*d) <= u64::from(size)).all(|d| !size.is_multiple_of(d));
+        require(prime, "size", "must be a prime")?;
+        let hashes = named(names)?;
+        require(hashes.len() <= size as usize, "size", "must be at least the number of nodes")?;
+        let m = u64::from(size);
+        let mut turns: Vec<(u64, u64)> = hashes.iter().map(|h| (h % m, mix(*h ^ 0x9e37_79b9) % (m - 1) + 1)).collect();
+        let mut table = vec![Node::MAX; size as usize];
+        let mut filled = 0;
+        loop {
+            for (i, (next, skip)) in turns.iter_mut().enumerate() {
+                while table[*next as usize] != Node::MAX {
+                    *next = (*next + *skip) % m;
+                }
+                table[*next as usize] = i as Node;
+                filled += 1;
+                if filled == size {
+                    return Ok(Self { table, nodes: hashes.len() });
+                }
+            }
+        }
+    }
+
+    /// The node of this hash.
+    #[allow(clippy::cast_possible_truncation, reason = "the high half of a product is below the length")]
+    pub fn node(&self, hash: u64) -> Node {
+        self.table[((u128::from(hash) * self.table.len() as u128) >> 64) as usize]
+    }
+
+    /// The whole table.
+    pub fn slots(&self) -> &[Node] {
+        &self.table
+    }
+}
+
+macro_rules! hash_routers {
+    ($($router:ty: $nodes:expr;)*) => {$(
+        impl HashRouter for $router {
+            fn nodes(&self) -> usize {
+                $nodes(self)
+            }
+
+            fn node(&self, hash: u64) -> Node {
+                <$router>::node(self, hash)
+            }
+        }
+    )*};
+}
+hash_routers! {
+    Rendezvous: |all: &Rendezvous| all.nodes.len();
+    Ring: |all: &Ring| all.nodes;
+    Maglev: |all: &Maglev| all.nodes;
+}

@@ -1,0 +1,104 @@
+//! Calls by key: to the shard that owns it, and again where that has changed.
+use std::future::Future;
+
+use super::{
+    Refused, ShardDirectory, ShardingError,
+    key::{KeyBytes, ShardKey},
+    map::ShardId,
+};
+use crate::backoff::Backoff;
+
+/// Where a call goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Routed {
+    /// The shard that owns the key.
+    pub shard: ShardId,
+    /// The version of the map that says so: send it along, for the shard's own [check](super::ShardGuard::enter).
+    pub version: u64,
+}
+
+/// What a call at one shard failed with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ShardError<E> {
+    /// The shard refused it; nothing was done.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// The operation's own error.
+    #[error("{0}")]
+    Failed(E),
+}
+
+/// Why a routed call failed.
+#[derive(Debug, Clone, thiserror::Error)]
+#[non_exhaustive]
+pub enum RouteError<E> {
+    /// No shard owns the key.
+    #[error("no shard owns the key")]
+    NoShard,
+    /// The shard refused it for longer than the patience, the last time so; nothing was done.
+    #[error(transparent)]
+    Refused(Refused),
+    /// The map could not be refreshed; nothing was done.
+    #[error(transparent)]
+    Directory(ShardingError),
+    /// The operation's own error.
+    #[error("{0}")]
+    Failed(E),
+}
+
+impl ShardDirectory {
+    /// Runs an operation on the shard that owns the key. Where the shard answers that this map is stale, the map is refreshed, once by all
+    /// who ask at the time, and the operation run again; where the key is being moved, after a pause, until the
+    /// [patience](super::ShardDirectoryConfig::patience) ends. A shard that refuses has done nothing, so running it again is safe.
+    ///
+    /// The operation is where each shard's own breaker belongs.
+    ///
+    /// # Errors
+    /// [`RouteError`].
+    ///
+    /// # Cancel safety
+    /// As the operation's.
+    pub async fn route<T, E, F>(
+        &self,
+        key: &(impl ShardKey + ?Sized),
+        mut operation: impl FnMut(Routed) -> F,
+    ) -> Result<T, RouteError<E>>
+    where
+        F: Future<Output = Result<T, ShardError<E>>>,
+    {
+        let key = KeyBytes::of(key);
+        let mut map = self.map();
+        let mut patience = None;
+        loop {
+            let refused = match map.shard_of_bytes(key.as_slice()) {
+                Some(shard) => {
+                    if let Some(meter) = &self.0.meter {
+                        meter.record(shard, key.as_slice());
+                    }
+                    match operation(Routed { shard, version: map.version() }).await {
+                        Ok(value) => return Ok(value),
+                        Err(ShardError::Failed(error)) => return Err(RouteError::Failed(error)),
+                        Err(ShardError::Refused(refused)) => Some(refused),
+                    }
+                }
+                None => None,
+            };
+            let first = patience.is_none();
+            let (until, pauses) = patience.get_or_insert_with(|| {
+                let config = &self.0.config;
+                (self.0.clock.now() + config.patience, Backoff::checked(config.backoff, &self.0.entropy))
+            });
+            // A stale map is mended by a look; what is under way needs time.
+            let by_a_look = first && matches!(refused, None | Some(Refused::Stale(_)));
+            if !by_a_look {
+                let pause = pauses.next().unwrap_or_default();
+                let Some(refused) = refused else { return Err(RouteError::NoShard) };
+                if self.0.clock.now() + pause > *until {
+                    return Err(RouteError::Refused(refused));
+                }
+                self.0.clock.sleep(pause).await;
+            }
+            map = self.refresh_past(map.version()).await.map_err(RouteError::Directory)?;
+        }
+    }
+}

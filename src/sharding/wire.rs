@@ -1,0 +1,104 @@
+//! A map as text, for the store.
+use std::fmt::Write as _;
+
+use super::{
+    map::{Layout, ShardId, ShardMap},
+    pins::Pins,
+    step::{Move, Part, Step},
+};
+
+const FIRST: &str = "steadfast-shards 1";
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold("x".to_owned(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn bytes(text: &str) -> Option<Vec<u8>> {
+    let digits = text.strip_prefix('x')?.as_bytes();
+    let pair = |two: &[u8]| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok();
+    if digits.len() % 2 == 0 { digits.chunks(2).map(pair).collect() } else { None }
+}
+
+fn shard(text: &str) -> Option<ShardId> {
+    text.parse().ok().map(ShardId)
+}
+
+const STEPS: [(Step, &str); 5] = [
+    (Step::Copying, "copying"),
+    (Step::Frozen, "frozen"),
+    (Step::Closed, "closed"),
+    (Step::Switched, "switched"),
+    (Step::Undoing, "undoing"),
+];
+
+impl ShardMap {
+    /// As text, which [`from_text`](Self::from_text) reads.
+    pub fn to_text(&self) -> String {
+        let mut out = format!("{FIRST}\nversion {}\n", self.version);
+        let slots = match self.layout {
+            Layout::Keys => 0,
+            Layout::Slots(slots) => slots,
+        };
+        let _ = writeln!(out, "slots {slots}");
+        for (low, _, owner) in self.ranges.iter() {
+            let _ = writeln!(out, "range {} {}", hex(low), owner.map_or("-".to_owned(), |s| s.0.to_string()));
+        }
+        let mut pinned: Vec<_> = self.pinned.iter().collect();
+        pinned.sort();
+        for (key, owner) in pinned {
+            let _ = writeln!(out, "pin {} {}", hex(key), owner.0);
+        }
+        if let Some(work) = &self.moving {
+            let step = STEPS.iter().find(|s| s.0 == work.step).map_or("", |s| s.1);
+            let _ = write!(out, "move {} {step} {} {} ", work.id, work.from.0, work.to.0);
+            let _ = match &work.part {
+                Part::Key(key) => writeln!(out, "key {}", hex(key)),
+                Part::Range { low, high } => {
+                    writeln!(out, "range {} {}", hex(low), high.as_ref().map_or("-".to_owned(), |h| hex(h)))
+                }
+            };
+        }
+        out
+    }
+
+    /// Reads what [`to_text`](Self::to_text) wrote; `None` where it is damaged.
+    pub fn from_text(text: &str) -> Option<Self> {
+        let mut lines = text.lines();
+        if lines.next()? != FIRST {
+            return None;
+        }
+        let version = lines.next()?.strip_prefix("version ")?.parse().ok()?;
+        let slots = lines.next()?.strip_prefix("slots ")?.parse().ok()?;
+        if slots > Self::MAX_SLOTS {
+            return None;
+        }
+        let layout = if slots == 0 { Layout::Keys } else { Layout::Slots(slots) };
+        let (mut ranges, mut pinned, mut moving) = (Vec::new(), Pins::default(), None);
+        for line in lines {
+            match *line.split(' ').collect::<Vec<_>>() {
+                ["range", low, "-"] => ranges.push((bytes(low)?, None)),
+                ["range", low, owner] => ranges.push((bytes(low)?, Some(shard(owner)?))),
+                ["pin", key, owner] => {
+                    pinned.insert(bytes(key)?, shard(owner)?);
+                }
+                ["move", id, step, from, to, ref part @ ..] if moving.is_none() => {
+                    let part = match *part {
+                        ["key", key] => Part::Key(bytes(key)?),
+                        ["range", low, "-"] => Part::Range { low: bytes(low)?, high: None },
+                        ["range", low, high] => Part::Range { low: bytes(low)?, high: Some(bytes(high)?) },
+                        _ => return None,
+                    };
+                    let step = STEPS.iter().find(|s| s.1 == step)?.0;
+                    moving = Some(Move { id: id.parse().ok()?, part, from: shard(from)?, to: shard(to)?, step });
+                }
+                _ => return None,
+            }
+        }
+        let starts = ranges.first().is_some_and(|first: &(Vec<u8>, _)| first.0.is_empty());
+        let sorted = ranges.windows(2).all(|two| two[0].0 < two[1].0);
+        (starts && sorted).then(|| Self::build(version, layout, ranges, pinned, moving))
+    }
+}

@@ -1,0 +1,592 @@
+//! The behaviours of sharding's specification that concern maps that change: stale routers, and moves that crash.
+use std::{
+    collections::{BTreeMap, HashSet},
+    future::Future,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use steadfast::{
+    notify::InMemoryNotifier,
+    port::{BoxFuture, PortError, PortErrorKind},
+    sharding::{
+        Access, KeyBytes, Move, Mover, Part, Planned, Refused, RouteError, Routed, ShardDirectory,
+        ShardDirectoryConfig, ShardError, ShardGuard, ShardId, ShardMap, ShardMeter, ShardingError, ShardingEvent,
+        StaleMap, Step,
+    },
+    store::{InMemoryStore, Key, Store},
+    testing::{
+        drop_at_every_await,
+        faults::{FaultConfig, FaultNetwork},
+    },
+    time::{Clock, ManualClock},
+};
+
+const KEYS: u64 = 60;
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn ids(n: u32) -> Vec<ShardId> {
+    (0..n).map(ShardId).collect()
+}
+
+/// Four shards in memory behind a slow network. A mover dies at a call of choice, before it or after.
+#[derive(Debug)]
+struct World {
+    clock: Clock,
+    shards: Vec<(ShardGuard, Mutex<BTreeMap<u64, u64>>)>,
+    die: Mutex<Option<(usize, bool)>>,
+    calls: AtomicU64,
+    /// Writes that were told to be done.
+    written: Mutex<BTreeMap<u64, u64>>,
+}
+
+impl World {
+    fn new(map: &Arc<ShardMap>, clock: &Clock) -> Self {
+        let shard = |id| (ShardGuard::new(id, map.clone()), Mutex::default());
+        Self {
+            clock: clock.clone(),
+            shards: ids(4).into_iter().map(shard).collect(),
+            die: Mutex::default(),
+            calls: AtomicU64::new(0),
+            written: Mutex::default(),
+        }
+    }
+
+    async fn add(&self, to: Routed, key: u64) -> Result<(), ShardError<()>> {
+        let (guard, rows) = &self.shards[to.shard.0 as usize];
+        let _entered = guard.enter(&key, Access::Write, to.version)?;
+        *rows.lock().unwrap().entry(key).or_default() += 1;
+        *self.written.lock().unwrap().entry(key).or_default() += 1;
+        Ok(())
+    }
+
+    /// Adds one to each key; how many were refused.
+    async fn add_to_all(&self, router: &ShardDirectory) -> usize {
+        let mut refused = 0;
+        for key in 0..KEYS {
+            refused += usize::from(router.route(&key, |to| self.add(to, key)).await.is_err());
+        }
+        refused
+    }
+
+    async fn call(&self, work: impl FnOnce()) -> Result<(), PortError> {
+        self.calls.fetch_add(1, Ordering::Relaxed);
+        self.clock.sleep(MS(1)).await;
+        let (now, after) = {
+            let mut die = self.die.lock().unwrap();
+            let now = matches!(*die, Some((0, _)));
+            let after = matches!(*die, Some((_, true)));
+            *die = die.filter(|_| !now).map(|(n, after)| (n - 1, after));
+            (now, after)
+        };
+        let dead = || Err(PortError::new(PortErrorKind::Unavailable, "killed"));
+        if now && !after {
+            return dead();
+        }
+        work();
+        if now { dead() } else { Ok(()) }
+    }
+
+    async fn copy_rows(&self, work: &Move, map: &ShardMap) -> Result<(), PortError> {
+        let [from, to] = [work.from, work.to].map(|shard| &self.shards[shard.0 as usize]);
+        let has = |key: &u64| map.part_has(&work.part, KeyBytes::of(key).as_slice());
+        let read = {
+            let _entered = from.0.enter_move(work).map_err(overtaken)?;
+            let rows = from.1.lock().unwrap();
+            rows.iter().filter(|row| has(row.0)).map(|(k, v)| (*k, *v)).collect::<BTreeMap<_, _>>()
+        };
+        self.clock.sleep(MS(1)).await;
+        let _entered = to.0.enter_move(work).map_err(overtaken)?;
+        let mut rows = to.1.lock().unwrap();
+        rows.retain(|key, _| !has(key));
+        rows.extend(read);
+        Ok(())
+    }
+
+    /// No key is at two shards or none, each is where the map says, and no write was lost or doubled.
+    fn assert_whole(&self, map: &ShardMap, why: &dyn std::fmt::Debug) {
+        let mut seen = HashSet::new();
+        for (guard, rows) in &self.shards {
+            for (key, count) in rows.lock().unwrap().iter() {
+                assert!(seen.insert(*key), "{key} is doubled: {why:?}");
+                assert_eq!(map.shard_of(key), Some(guard.shard()), "{key}: {why:?}");
+                assert_eq!(self.written.lock().unwrap().get(key), Some(count), "{key}: {why:?}");
+            }
+        }
+        assert_eq!(seen.len(), self.written.lock().unwrap().len(), "{why:?}");
+    }
+}
+
+fn overtaken(refused: Refused) -> PortError {
+    PortError::new(PortErrorKind::Unavailable, refused.to_string())
+}
+
+impl Mover for World {
+    fn install<'a>(&'a self, shard: ShardId, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>> {
+        Box::pin(async move {
+            self.call(|| {}).await?;
+            self.shards[shard.0 as usize].0.install(map.clone()).await;
+            Ok(())
+        })
+    }
+    fn copy<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>> {
+        Box::pin(async move {
+            self.call(|| {}).await?;
+            self.copy_rows(work, map).await
+        })
+    }
+    fn catch_up<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>> {
+        Box::pin(async move {
+            self.copy_rows(work, map).await?;
+            self.call(|| {}).await
+        })
+    }
+    fn drop_rows<'a>(
+        &'a self,
+        shard: ShardId,
+        work: &'a Move,
+        map: &'a Arc<ShardMap>,
+    ) -> BoxFuture<'a, Result<(), PortError>> {
+        Box::pin(async move {
+            let (guard, rows) = &self.shards[shard.0 as usize];
+            let _entered = guard.enter_move(work).map_err(overtaken)?;
+            let has = |key: &u64| map.part_has(&work.part, KeyBytes::of(key).as_slice());
+            self.call(|| rows.lock().unwrap().retain(|key, _| !has(key))).await
+        })
+    }
+}
+
+/// A map of these shards, a router and a mover with directories of their own, and a world with a row for each key.
+struct Scene {
+    hand: ManualClock,
+    clock: Clock,
+    store: Arc<InMemoryStore>,
+    router: ShardDirectory,
+    mover: ShardDirectory,
+    world: World,
+}
+
+impl Scene {
+    fn new(first: &ShardMap) -> Self {
+        let (clock, hand) = Clock::manual();
+        Self::on(first, &clock, &hand)
+    }
+
+    fn on(first: &ShardMap, clock: &Clock, hand: &ManualClock) -> Self {
+        let (clock, hand) = (clock.clone(), hand.clone());
+        let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+        let slow = FaultConfig::default().latency(MS(1), MS(1));
+        let network = FaultNetwork::new(slow, 1, &clock).unwrap();
+        let directory = |name| {
+            let config = ShardDirectoryConfig::default().patience(Duration::ZERO);
+            ShardDirectory::builder(Arc::new(network.client(name).store(store.clone())), "orders")
+                .clock(&clock)
+                .config(config)
+        };
+        let (router, mover, world) = hand.block_on(async {
+            let router = directory("router").create(first).await.unwrap();
+            let mover = directory("mover").open().await.unwrap();
+            let world = World::new(&router.map(), &clock);
+            assert_eq!(world.add_to_all(&router).await, 0);
+            (router, mover, world)
+        });
+        Self { hand, clock, store, router, mover, world }
+    }
+
+    fn run<T>(&self, future: impl Future<Output = T>) -> T {
+        self.hand.block_on(future)
+    }
+
+    /// Goes on to the end after whatever happened, with writes before and after, and looks at everything.
+    fn finish(&self, plan: &[Planned], why: &dyn std::fmt::Debug) {
+        self.run(async {
+            self.world.add_to_all(&self.router).await;
+            self.mover.rebalance(plan, &self.world).await.unwrap();
+            assert_eq!(self.world.add_to_all(&self.router).await, 0, "{why:?}");
+            let map = self.router.refresh().await.unwrap();
+            assert!(map.moving().is_none());
+            self.world.assert_whole(&map, why);
+        });
+    }
+}
+
+fn plans() -> Vec<(ShardMap, Vec<Planned>)> {
+    let hashed = ShardMap::hashed(64, &ids(2)).unwrap();
+    let (first, all) = (ShardId(0), Part::keys(&10_u64, Some(&30)));
+    let ranges = ShardMap::ranges(&[(0_u64, Some(first))]).unwrap();
+    let apart = Planned::new(Part::key(&7_u64), first, ShardId(3));
+    vec![
+        (hashed.clone(), hashed.plan(&ids(3)).unwrap()),
+        (ranges.clone(), vec![Planned::new(all.clone(), first, ShardId(1)), apart]),
+        (ranges, vec![Planned::new(all, first, ShardId(2)).offline()]),
+    ]
+}
+
+#[test]
+fn sharding_8_a_stale_router_refreshes_once_and_nothing_is_written_to_the_wrong_shard() {
+    let map = ShardMap::hashed(64, &ids(1)).unwrap();
+    let scene = Scene::new(&map);
+    scene.run(async {
+        scene.mover.rebalance(&map.plan(&[ShardId(1)]).unwrap(), &scene.world).await.unwrap();
+        let asked = Mutex::new(Vec::new());
+        let answer = scene.router.route(&7_u64, |to| {
+            asked.lock().unwrap().push((to.shard.0, to.version));
+            scene.world.add(to, 7)
+        });
+        answer.await.unwrap();
+        // Begun, frozen, closed, switched, ended: five changes.
+        assert_eq!(*asked.lock().unwrap(), [(0, 1), (1, 6)]);
+        let stale = scene.world.add(Routed { shard: ShardId(0), version: 1 }, 7).await;
+        assert_eq!(stale, Err(Refused::from(StaleMap { router: 1, shard: 5 }).into()));
+        assert!(scene.world.shards[0].1.lock().unwrap().is_empty());
+        scene.world.assert_whole(&scene.router.map(), &"routed");
+    });
+}
+
+#[test]
+fn sharding_8_of_a_thousand_stale_calls_one_reads_the_map() {
+    let map = ShardMap::hashed(64, &ids(1)).unwrap();
+    let scene = Scene::new(&map);
+    scene.run(async {
+        scene.mover.rebalance(&map.plan(&[ShardId(1)]).unwrap(), &scene.world).await.unwrap();
+        let slow = FaultConfig::default().latency(MS(10), MS(10));
+        let network = FaultNetwork::new(slow, 1, &scene.clock).unwrap();
+        let store = network.client("router").store(scene.store.clone());
+        // Opened when it was still the first map: put it back for a moment.
+        let newest = scene.store.get(Key::new("shard-maps", "orders")).await.unwrap().unwrap();
+        scene.store.put(Key::new("shard-maps", "orders"), map.to_text().into(), Default::default()).await.unwrap();
+        let router = ShardDirectory::builder(Arc::new(store), "orders").clock(&scene.clock).open().await.unwrap();
+        scene.store.put(Key::new("shard-maps", "orders"), newest.value, Default::default()).await.unwrap();
+        let before = network.counts().requests;
+        let calls = (0..1_000).map(|i| {
+            let (router, world) = (&router, &scene.world);
+            async move { router.route(&(i % KEYS), |to| world.add(to, i % KEYS)).await }
+        });
+        assert!(futures::future::join_all(calls).await.iter().all(Result::is_ok));
+        assert_eq!(network.counts().requests - before, 1);
+    });
+}
+
+#[test]
+fn sharding_8_a_call_waits_while_its_key_is_moved_and_no_longer_than_its_patience() {
+    let map = ShardMap::hashed(64, &ids(1)).unwrap();
+    for (thaws, patience) in [(true, 5_000), (false, 700)] {
+        let scene = Scene::new(&map);
+        let config = ShardDirectoryConfig::default().patience(MS(patience));
+        let frozen = scene.run(async {
+            scene
+                .mover
+                .change(|map| map.begin(&map.plan(&[ShardId(1)]).unwrap()[0]).map(|next| *map = next))
+                .await
+                .unwrap();
+            scene
+                .mover
+                .change(|map| map.advanced().map(|next| *map = next).ok_or_else(|| unreachable!()))
+                .await
+                .unwrap()
+        });
+        assert_eq!(frozen.moving().unwrap().step, Step::Frozen);
+        let router = ShardDirectory::builder(scene.store.clone(), "orders").clock(&scene.clock).config(config);
+        scene.run(async {
+            scene.world.shards[0].0.install(frozen).await;
+            let router = router.open().await.unwrap();
+            let began = scene.clock.now();
+            let call = router.route(&7_u64, |to| scene.world.add(to, 7));
+            let thaw = async {
+                if thaws {
+                    scene.clock.sleep(MS(300)).await;
+                    scene.mover.rebalance(&[], &scene.world).await.unwrap();
+                    scene.mover.resume(&scene.world).await.unwrap();
+                }
+            };
+            let (answer, ()) = futures::join!(call, thaw);
+            let waited = scene.clock.now() - began;
+            if thaws {
+                answer.unwrap();
+                scene.world.assert_whole(&scene.router.refresh().await.unwrap(), &"thawed");
+            } else {
+                assert!(matches!(answer, Err(RouteError::Refused(Refused::Moving))), "{answer:?}");
+                assert!(waited <= MS(patience) && waited >= MS(patience - 250), "{waited:?}");
+            }
+        });
+    }
+}
+
+#[test]
+fn sharding_9_a_mover_killed_at_every_step_loses_and_doubles_nothing() {
+    for (map, plan) in plans() {
+        let scene = Scene::new(&map);
+        scene.finish(&plan, &"undisturbed");
+        let calls = scene.world.calls.load(Ordering::Relaxed) as usize;
+        assert!(calls >= 8, "{calls}");
+        for (at, after) in (0..calls).flat_map(|at| [(at, false), (at, true)]) {
+            let scene = Scene::new(&map);
+            *scene.world.die.lock().unwrap() = Some((at, after));
+            assert!(scene.run(scene.mover.rebalance(&plan, &scene.world)).is_err());
+            scene.finish(&plan, &(at, after));
+        }
+    }
+}
+
+#[test]
+fn sharding_9_a_mover_dropped_at_every_await_loses_and_doubles_nothing() {
+    for (map, plan) in plans() {
+        for undo in [false, true] {
+            let (clock, hand) = Clock::manual();
+            let scene = std::cell::RefCell::new(None);
+            let mut undone = 0;
+            let polls = drop_at_every_await(
+                &hand,
+                || {
+                    let this = Arc::new(Scene::on(&map, &clock, &hand));
+                    scene.replace(Some(this.clone()));
+                    let plan = &plan;
+                    async move { this.mover.rebalance(plan, &this.world).await.unwrap() }
+                },
+                |polls| {
+                    let this = scene.take().unwrap();
+                    if undo && this.run(this.mover.give_up(&this.world)).unwrap() {
+                        undone += 1;
+                        assert_eq!(this.run(this.world.add_to_all(&this.router)), 0);
+                        this.world.assert_whole(&this.run(this.router.refresh()).unwrap(), &("undone", polls));
+                    }
+                    this.finish(&plan, &("dropped", polls));
+                },
+            );
+            assert!(polls > 10 && (undone > 3) == undo, "{polls} polls, {undone} undone");
+        }
+    }
+}
+
+#[test]
+fn sharding_9_two_movers_at_once_do_each_other_no_harm() {
+    for (map, plan) in plans() {
+        for lead in 0..12 {
+            let scene = Scene::new(&map);
+            scene.run(async {
+                let other =
+                    ShardDirectory::builder(scene.store.clone(), "orders").clock(&scene.clock).open().await.unwrap();
+                let late = async {
+                    scene.clock.sleep(MS(lead)).await;
+                    other.rebalance(&plan, &scene.world).await
+                };
+                let (one, two) = futures::join!(scene.mover.rebalance(&plan, &scene.world), late);
+                // The slower one may be told that it was overtaken; never are both.
+                assert!(one.is_ok() || two.is_ok(), "{one:?} {two:?}");
+            });
+            scene.finish(&plan, &lead);
+        }
+    }
+}
+
+#[test]
+fn sharding_9_a_mover_that_was_paused_writes_nothing_old() {
+    let map = ShardMap::hashed(64, &ids(1)).unwrap();
+    let plan = map.plan(&[ShardId(1)]).unwrap();
+    let scene = Scene::new(&map);
+    scene.run(async {
+        // It has read the source's rows, and stops before it writes them at the target.
+        let paused = scene.world.paused_copy(&scene.mover, &plan).await;
+        scene.mover.rebalance(&plan, &scene.world).await.unwrap();
+        assert_eq!(scene.world.add_to_all(&scene.router).await, 0);
+        assert!(matches!(scene.world.shards[1].0.enter_move(&paused), Err(Refused::Overtaken)));
+        // Nor would it where the part has come back meanwhile, by a move of its own.
+        scene
+            .mover
+            .rebalance(&[Planned::new(plan[0].part.clone(), ShardId(1), ShardId(0))], &scene.world)
+            .await
+            .unwrap();
+        for shard in 0..2 {
+            assert!(matches!(scene.world.shards[shard].0.enter_move(&paused), Err(Refused::Overtaken)));
+        }
+    });
+    scene.finish(&plan, &"paused");
+}
+
+impl World {
+    async fn paused_copy(&self, mover: &ShardDirectory, plan: &[Planned]) -> Move {
+        let begun = mover.change(|map| map.begin(&plan[0]).map(|next| *map = next)).await.unwrap();
+        for (guard, _) in &self.shards {
+            guard.install(begun.clone()).await;
+        }
+        let work = begun.moving().unwrap().clone();
+        assert!(self.shards[1].0.enter_move(&work).is_ok() && self.shards[2].0.enter_move(&work).is_err());
+        work
+    }
+}
+
+#[test]
+fn sharding_guard_a_newer_map_waits_for_who_is_inside() {
+    let (clock, hand) = Clock::manual();
+    let first = ShardMap::hashed(64, &ids(1)).unwrap();
+    let begun = Arc::new(first.begin(&first.plan(&[ShardId(1)]).unwrap()[0]).unwrap());
+    let frozen = Arc::new(begun.advanced().unwrap());
+    let guard = ShardGuard::new(ShardId(0), Arc::new(first));
+    let write = || guard.enter(&1_u64, Access::Write, 1);
+    hand.block_on(async {
+        let inside = write().unwrap();
+        let mut installed = Box::pin(guard.install(frozen.clone()));
+        let mut polled = || futures::FutureExt::now_or_never(&mut installed).is_some();
+        assert!(!polled(), "one is inside by the map before");
+        // From the first poll on nobody else is let in to write; one may read.
+        assert_eq!(write().unwrap_err(), Refused::Moving);
+        let reader = guard.enter(&1_u64, Access::Read, 1).unwrap();
+        drop(inside);
+        assert!(polled(), "who was let in by the new map is not waited for");
+        // An older map is passed over, and waits for nobody.
+        guard.install(begun.clone()).await;
+        assert_eq!(guard.map().version(), frozen.version());
+        // Closed, it gives no answers either, once its readers have left.
+        let closed = Arc::new(frozen.advanced().unwrap());
+        let mut installed = Box::pin(guard.install(closed.clone()));
+        assert!(futures::FutureExt::now_or_never(&mut installed).is_none());
+        assert_eq!(guard.enter(&1_u64, Access::Read, 1).unwrap_err(), Refused::Moving);
+        drop(reader);
+        installed.await;
+        let switched = Arc::new(closed.advanced().unwrap());
+        guard.install(switched.clone()).await;
+        let router = switched.version();
+        assert_eq!(write().unwrap_err(), Refused::from(StaleMap { router: 1, shard: router }));
+        // The target, which has not heard yet, knows that it is the one behind.
+        let target = ShardGuard::new(ShardId(1), closed.clone());
+        let behind = target.enter(&1_u64, Access::Write, router).unwrap_err();
+        assert_eq!(behind, Refused::Behind { router, shard: closed.version() });
+    });
+    // Dropped at every await, whoever waits for leaving holds nothing up.
+    drop_at_every_await(
+        &hand,
+        || async {
+            let guard = ShardGuard::new(ShardId(0), begun.clone());
+            let inside = guard.enter(&1_u64, Access::Write, 1).unwrap();
+            let leaves = async {
+                clock.sleep(MS(5)).await;
+                drop(inside);
+            };
+            futures::join!(guard.install(frozen.clone()), leaves);
+        },
+        |_| {},
+    );
+}
+
+#[test]
+fn sharding_guard_a_shard_that_is_behind_looks_for_itself() {
+    let map = ShardMap::hashed(64, &ids(1)).unwrap();
+    let scene = Scene::new(&map);
+    scene.run(async {
+        let shard = ShardGuard::open(ShardId(1), &scene.mover).await.unwrap();
+        scene.mover.rebalance(&map.plan(&[ShardId(1)]).unwrap(), &scene.world).await.unwrap();
+        let router = scene.router.refresh().await.unwrap().version();
+        assert!(matches!(shard.enter(&1_u64, Access::Read, router), Err(Refused::Behind { .. })));
+        let entered = shard.enter_fresh(&scene.router, &1_u64, Access::Read, router).await.unwrap();
+        assert_eq!(entered.version(), router);
+        // A stale router is told so without a look.
+        assert!(shard.enter_fresh(&scene.router, &1_u64, Access::Read, 1).await.is_ok());
+        let other = ShardGuard::new(ShardId(2), scene.router.map());
+        assert!(matches!(other.enter_fresh(&scene.router, &1_u64, Access::Read, 1).await, Err(Refused::Stale(_))));
+    });
+}
+
+#[test]
+fn sharding_directory_hears_of_a_change_and_looks_now_and_then() {
+    for hears in [true, false] {
+        let (clock, hand) = Clock::manual();
+        let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+        let notifier = Arc::new(InMemoryNotifier::new());
+        let config = ShardDirectoryConfig::default().refresh_every(Duration::from_secs(60));
+        let builder = || {
+            let builder = ShardDirectory::builder(store.clone(), "orders").clock(&clock).config(config);
+            if hears { builder.notifier(notifier.clone()) } else { builder }
+        };
+        hand.block_on(async {
+            let here = builder().create(&ShardMap::lookup()).await.unwrap();
+            let there = builder().open().await.unwrap();
+            let mut events = here.events();
+            let look = async {
+                clock.sleep(MS(10)).await;
+                there.change(|map| map.pin("a", ShardId(3))).await.unwrap();
+                let changed = clock.now();
+                assert!(matches!(events.recv().await.unwrap().what, ShardingEvent::MapChanged { from: 1, to: 2 }));
+                assert_eq!(here.map().shard_of("a"), Some(ShardId(3)));
+                clock.now() - changed
+            };
+            let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+            let ((), waited) = futures::join!(here.run(async { drop(stopped.await) }), async {
+                let waited = look.await;
+                drop(stop);
+                waited
+            });
+            let expected = if hears { MS(0)..=MS(0) } else { MS(47_000)..=MS(72_000) };
+            assert!(expected.contains(&waited), "{waited:?}");
+        });
+    }
+}
+
+#[test]
+fn sharding_directory_tells_what_is_wrong() {
+    let (clock, hand) = Clock::manual();
+    let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+    hand.block_on(async {
+        let open = |name: &'static str| ShardDirectory::builder(store.clone(), name).clock(&clock);
+        let refused = |error: ShardingError| error.to_string();
+        assert_eq!(
+            refused(open("orders").open().await.unwrap_err()),
+            "there is no shard map `orders` that can be read"
+        );
+        assert_eq!(refused(open("").open().await.unwrap_err()), "invalid `name`: must not be empty");
+        let config = ShardDirectoryConfig::default().refresh_every(Duration::ZERO);
+        let error = open("orders").config(config).create(&ShardMap::lookup()).await.unwrap_err();
+        assert_eq!(refused(error), "invalid `refresh_every`: must be longer than zero");
+        let directory = open("orders").create(&ShardMap::lookup()).await.unwrap();
+        // A second one leaves the map of the first as it is.
+        directory.change(|map| map.pin("a", ShardId(1))).await.unwrap();
+        assert_eq!(open("orders").create(&ShardMap::lookup()).await.unwrap().map().version(), 2);
+        let again = directory.change(|map| map.pin("a", ShardId(2))).await.unwrap_err();
+        assert_eq!(
+            (refused(again), directory.map().version()),
+            ("invalid `key`: must not be listed already".into(), 2)
+        );
+        let nowhere = directory.route("b", |_| async { Ok::<_, ShardError<String>>(()) }).await.unwrap_err();
+        assert_eq!(nowhere.to_string(), "no shard owns the key");
+        // A damaged map is an error, an event, and no loss: the copy goes on.
+        let mut events = directory.events();
+        store.put(Key::new("shard-maps", "orders"), "no map".into(), Default::default()).await.unwrap();
+        assert!(matches!(directory.refresh().await, Err(ShardingError::NoMap(_))));
+        assert_eq!(events.recv().await.unwrap().what, ShardingEvent::RefreshFailed { kind: None });
+        assert_eq!(directory.map().shard_of("a"), Some(ShardId(1)));
+    });
+}
+
+#[test]
+fn sharding_directory_changes_of_many_at_once_are_all_made() {
+    let (clock, hand) = Clock::manual();
+    let backend = Arc::new(InMemoryStore::new().with_clock(&clock));
+    let network = FaultNetwork::new(FaultConfig::default().latency(MS(0), MS(9)), 3, &clock).unwrap();
+    hand.block_on(async {
+        let store = Arc::new(network.client("a").store(backend.clone()));
+        let directory =
+            ShardDirectory::builder(store, "orders").clock(&clock).create(&ShardMap::lookup()).await.unwrap();
+        let changes = (0..20_u64).map(|key| directory.change(move |map| map.pin(&key, ShardId(0))));
+        assert!(futures::future::join_all(changes).await.iter().all(Result::is_ok));
+        assert_eq!((directory.map().version(), directory.map().parts().len()), (21, 21));
+    });
+}
+
+#[test]
+fn sharding_12_a_directory_counts_what_it_routes() {
+    let (clock, hand) = Clock::manual();
+    let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+    let meter = ShardMeter::new(10);
+    hand.block_on(async {
+        let builder = ShardDirectory::builder(store, "orders").clock(&clock).meter(&meter);
+        let directory = builder.create(&ShardMap::hashed(64, &ids(2)).unwrap()).await.unwrap();
+        for key in 0..100_u64 {
+            directory.route(&(key / 50), |_| async { Ok::<_, ShardError<()>>(()) }).await.unwrap();
+        }
+        let load = meter.load(2);
+        assert_eq!(load.shards.iter().map(|(_, n)| n).sum::<u64>(), 100);
+        assert_eq!(load.hottest.iter().map(|key| key.count).collect::<Vec<_>>(), [50, 50]);
+    });
+}
