@@ -4,6 +4,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 mod cache;
 mod leader;
+mod sharding;
 
 /// How many schedules: as many as asked for, or so many in a debug build, and so many in a release build.
 fn schedules(debug: u64, release: u64) -> u64 {

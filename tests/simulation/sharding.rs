@@ -1,0 +1,585 @@
+//! Shards, routers and movers, any of which may crash, stall or hear late: no shard answers for a key that is another's, no row is lost or
+//! doubled, and a read gives no less than what was written before it began.
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use steadfast::{
+    entropy::Entropy,
+    notify::InMemoryNotifier,
+    port::{BoxFuture, PortError, PortErrorKind},
+    sharding::{
+        Access, KeyBytes, Move, Mover, Part, Planned, Refused, Routed, ShardDirectory, ShardDirectoryConfig,
+        ShardError, ShardGuard, ShardId, ShardMap,
+    },
+    store::{InMemoryStore, Key, Store},
+    testing::faults::{FaultClient, FaultConfig, FaultNetwork, for_each_seed},
+    time::{Clock, ManualClock},
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+const SHARDS: u32 = 3;
+const KEYS: u64 = 12;
+
+type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Which check is taken out, to see that it is missed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Without {
+    Nothing,
+    /// A shard takes every request for its own.
+    ShardCheck,
+    /// A shard takes every mover's work for the newest.
+    MoverCheck,
+    /// A request leaves the guard before its work is done.
+    Staying,
+}
+
+struct Shard {
+    guard: Option<ShardGuard>,
+    /// How often it was started: what was inside when it crashed is gone.
+    life: u64,
+    /// What outlives a crash.
+    rows: BTreeMap<u64, u64>,
+}
+
+#[derive(Default)]
+struct Truth {
+    /// Of each key: the highest number whose write was told to be done, and the highest that was begun.
+    done: [u64; KEYS as usize],
+    begun: [u64; KEYS as usize],
+    writes: u64,
+    reads: u64,
+    refused: u64,
+    /// Changes of the map.
+    steps: u64,
+    violations: Vec<String>,
+}
+
+/// What everybody can reach.
+struct Net {
+    clock: Clock,
+    entropy: Entropy,
+    store: Arc<InMemoryStore>,
+    shards: Mutex<Vec<Shard>>,
+    truth: Mutex<Truth>,
+    /// Messages on their way: they arrive though their sender has died.
+    messages: Mutex<Vec<Task>>,
+    without: Without,
+}
+
+impl Net {
+    async fn delay(&self) {
+        let long = self.entropy.up_to(40) == 0;
+        self.clock.sleep(MS(self.entropy.up_to(if long { 900 } else { 6 }))).await;
+    }
+
+    /// A shard takes its time, now and then a lot of it.
+    async fn works(&self) {
+        let long = self.entropy.up_to(12) == 0;
+        self.clock.sleep(MS(self.entropy.up_to(if long { 300 } else { 4 }))).await;
+    }
+
+    /// Sends a request to a shard, and waits for the answer; `None` where the shard is down, or the answer is lost.
+    async fn ask<T: Send + 'static>(self: &Arc<Self>, shard: ShardId, serve: impl AsyncServe<T>) -> Option<T> {
+        let (reply, answer) = tokio::sync::oneshot::channel();
+        let net = self.clone();
+        self.messages.lock().unwrap().push(Box::pin(async move {
+            net.delay().await;
+            let up = {
+                let shards = net.shards.lock().unwrap();
+                let shard = &shards[shard.0 as usize];
+                shard.guard.clone().map(|guard| (guard, shard.life))
+            };
+            let Some((guard, life)) = up else { return };
+            let served = serve.serve(net.clone(), shard, guard, life).await;
+            net.delay().await;
+            if net.entropy.up_to(30) > 0
+                && let Some(served) = served
+            {
+                let _ = reply.send(served);
+            }
+        }));
+        answer.await.ok()
+    }
+
+    /// Works on a shard's rows, unless it has crashed since.
+    fn at<T>(&self, shard: ShardId, life: u64, work: impl FnOnce(&mut BTreeMap<u64, u64>) -> T) -> Option<T> {
+        let mut shards = self.shards.lock().unwrap();
+        let shard = &mut shards[shard.0 as usize];
+        (shard.life == life).then(|| work(&mut shard.rows))
+    }
+
+    /// The map that is recorded.
+    fn recorded(&self) -> ShardMap {
+        let mut get = self.store.get(Key::new("shard-maps", "rows"));
+        let Poll::Ready(record) = get.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
+            panic!("in memory")
+        };
+        ShardMap::from_text(std::str::from_utf8(&record.unwrap().unwrap().value).unwrap()).unwrap()
+    }
+
+    fn violation(&self, what: String) {
+        self.truth.lock().unwrap().violations.push(what);
+    }
+}
+
+/// What a shard does with a request: `None` where it crashed meanwhile.
+trait AsyncServe<T>: Send + 'static {
+    fn serve(
+        self,
+        net: Arc<Net>,
+        shard: ShardId,
+        guard: ShardGuard,
+        life: u64,
+    ) -> impl Future<Output = Option<T>> + Send;
+}
+
+impl<T, F, Fut> AsyncServe<T> for F
+where
+    F: FnOnce(Arc<Net>, ShardId, ShardGuard, u64) -> Fut + Send + 'static,
+    Fut: Future<Output = Option<T>> + Send,
+{
+    fn serve(
+        self,
+        net: Arc<Net>,
+        shard: ShardId,
+        guard: ShardGuard,
+        life: u64,
+    ) -> impl Future<Output = Option<T>> + Send {
+        self(net, shard, guard, life)
+    }
+}
+
+/// A read, or a write of this number.
+fn request(key: u64, write: Option<u64>, version: u64) -> impl AsyncServe<Result<u64, Refused>> {
+    move |net: Arc<Net>, shard: ShardId, guard: ShardGuard, life: u64| async move {
+        let access = if write.is_some() { Access::Write } else { Access::Read };
+        let entered = match guard.enter(&key, access, version) {
+            Ok(entered) => Some(entered),
+            Err(_) if net.without == Without::ShardCheck => None,
+            Err(refused) => return Some(Err(refused)),
+        };
+        let entered = entered.filter(|_| net.without != Without::Staying);
+        net.works().await;
+        let answer = net.at(shard, life, |rows| {
+            let row = rows.get(&key).copied().unwrap_or(0);
+            if let Some(number) = write {
+                rows.insert(key, number.max(row));
+            }
+            row
+        })?;
+        let owner = net.recorded().shard_of(&key);
+        if owner != Some(shard) {
+            net.violation(format!("{shard} answered for {key}, which is of {owner:?}"));
+        }
+        drop(entered);
+        Some(Ok(answer))
+    }
+}
+
+#[derive(Clone)]
+struct Moves(Arc<Net>);
+
+impl std::fmt::Debug for Moves {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Moves")
+    }
+}
+
+fn down<T>(answer: Option<Result<T, Refused>>) -> Result<T, PortError> {
+    let failed = |why: String| PortError::new(PortErrorKind::Unavailable, why);
+    answer.ok_or_else(|| failed("no answer".into()))?.map_err(|refused| failed(refused.to_string()))
+}
+
+fn has(map: &ShardMap, part: &Part, key: u64) -> bool {
+    map.part_has(part, KeyBytes::of(&key).as_slice())
+}
+
+impl Moves {
+    /// Work of a mover at one end.
+    async fn at<T: Send + 'static>(
+        &self,
+        shard: ShardId,
+        work: &Move,
+        rows: impl FnOnce(&mut BTreeMap<u64, u64>) -> T + Send + 'static,
+    ) -> Result<T, PortError> {
+        let work = work.clone();
+        down(
+            self.0
+                .ask(shard, move |net: Arc<Net>, shard: ShardId, guard: ShardGuard, life: u64| async move {
+                    let entered = match guard.enter_move(&work) {
+                        Ok(entered) => Some(entered),
+                        Err(_) if net.without == Without::MoverCheck => None,
+                        Err(refused) => return Some(Err(refused)),
+                    };
+                    net.works().await;
+                    let done = net.at(shard, life, rows)?;
+                    drop(entered);
+                    Some(Ok(done))
+                })
+                .await,
+        )
+    }
+
+    async fn copy_all(&self, work: &Move, map: &Arc<ShardMap>) -> Result<(), PortError> {
+        let (of, part) = (map.clone(), work.part.clone());
+        let read = self
+            .at(work.from, work, move |rows| {
+                let part = |row: &(&u64, &u64)| has(&of, &part, *row.0);
+                rows.iter().filter(part).map(|(key, row)| (*key, *row)).collect::<Vec<_>>()
+            })
+            .await?;
+        let (of, part) = (map.clone(), work.part.clone());
+        self.at(work.to, work, move |rows| {
+            rows.retain(|key, _| !has(&of, &part, *key));
+            rows.extend(read);
+        })
+        .await
+    }
+}
+
+impl Mover for Moves {
+    fn install<'a>(&'a self, shard: ShardId, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>> {
+        let map = map.clone();
+        Box::pin(async move {
+            let install = |net: Arc<Net>, shard: ShardId, guard: ShardGuard, life: u64| async move {
+                guard.install(map).await;
+                net.at(shard, life, |_| ()).map(Ok)
+            };
+            down(self.0.ask(shard, install).await)
+        })
+    }
+    fn copy<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>> {
+        Box::pin(self.copy_all(work, map))
+    }
+    fn catch_up<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>> {
+        Box::pin(self.copy_all(work, map))
+    }
+    fn drop_rows<'a>(
+        &'a self,
+        shard: ShardId,
+        work: &'a Move,
+        map: &'a Arc<ShardMap>,
+    ) -> BoxFuture<'a, Result<(), PortError>> {
+        let (of, part) = (map.clone(), work.part.clone());
+        Box::pin(self.at(shard, work, move |rows| rows.retain(|key, _| !has(&of, &part, *key))))
+    }
+}
+
+struct World {
+    hand: ManualClock,
+    net: Arc<Net>,
+    notifier: Arc<InMemoryNotifier>,
+    clients: Vec<FaultClient>,
+    /// Of two processes that route, and two that move.
+    directories: Vec<ShardDirectory>,
+    calls: Vec<Task>,
+    movers: [Option<Task>; 2],
+    stalled: [u64; 2],
+}
+
+impl World {
+    fn new(seed: u64, without: Without) -> Self {
+        let (clock, hand) = Clock::manual();
+        let entropy = Entropy::from_seed(seed);
+        let share = entropy.unit() * 0.2;
+        let faults = FaultConfig::default()
+            .errors(share)
+            .lost_replies(share)
+            .doubled(share)
+            .late(share)
+            .latency(Duration::ZERO, MS(entropy.up_to(20)));
+        let network = FaultNetwork::new(faults, entropy.next_u64(), &clock).unwrap();
+        let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+        let shards: Vec<ShardId> = (0..SHARDS).map(ShardId).collect();
+        let first = if seed.is_multiple_of(2) {
+            ShardMap::hashed(16, &shards[..2]).unwrap()
+        } else {
+            ShardMap::ranges(&[(0_u64, Some(shards[0])), (KEYS / 2, Some(shards[1]))]).unwrap()
+        };
+        let notifier = Arc::new(InMemoryNotifier::new());
+        let clients: Vec<FaultClient> = (0..4).map(|i| network.client(&format!("process-{i}"))).collect();
+        let config = ShardDirectoryConfig::default().patience(MS(400)).refresh_every(MS(2_000));
+        let open = |store: Arc<dyn Store>| {
+            let builder = ShardDirectory::builder(store, "rows").config(config).clock(&clock);
+            builder.entropy(&Entropy::from_seed(entropy.next_u64())).notifier(notifier.clone())
+        };
+        let directories = hand.block_on(async {
+            open(store.clone()).create(&first).await.unwrap();
+            let mut all = Vec::new();
+            for client in &clients {
+                let store = Arc::new(client.store(store.clone()));
+                let opened = loop {
+                    if let Ok(directory) = open(store.clone()).open().await {
+                        break directory;
+                    }
+                };
+                all.push(opened);
+            }
+            all
+        });
+        let shard =
+            |id| Shard { guard: Some(ShardGuard::new(id, directories[0].map())), life: 0, rows: BTreeMap::new() };
+        let net = Arc::new(Net {
+            shards: Mutex::new(shards.into_iter().map(shard).collect()),
+            truth: Mutex::default(),
+            messages: Mutex::default(),
+            clock,
+            entropy,
+            store,
+            without,
+        });
+        Self { hand, net, notifier, clients, directories, calls: Vec::new(), movers: [None, None], stalled: [0, 0] }
+    }
+
+    fn settle(&mut self) {
+        let mut cx = Context::from_waker(Waker::noop());
+        let mut poll = |task: &mut Task| task.as_mut().poll(&mut cx) == Poll::Pending;
+        for _ in 0..4 {
+            self.calls.retain_mut(&mut poll);
+            let mut messages = std::mem::take(&mut *self.net.messages.lock().unwrap());
+            messages.retain_mut(&mut poll);
+            self.net.messages.lock().unwrap().extend(messages);
+            for (mover, stalled) in self.movers.iter_mut().zip(&self.stalled) {
+                if *stalled == 0 && mover.as_mut().is_some_and(|mover| !poll(mover)) {
+                    *mover = None;
+                }
+            }
+        }
+    }
+
+    fn call(&mut self) {
+        let net = self.net.clone();
+        let router = self.directories[net.entropy.up_to(1) as usize].clone();
+        let key = net.entropy.up_to(KEYS - 1);
+        let writes = net.entropy.up_to(1) == 0;
+        self.calls.push(Box::pin(async move {
+            let at = key as usize;
+            let (floor, write) = {
+                let mut truth = net.truth.lock().unwrap();
+                if writes {
+                    truth.begun[at] += 1;
+                }
+                (truth.done[at], writes.then_some(truth.begun[at]))
+            };
+            let ask = |to: Routed| {
+                let net = net.clone();
+                async move {
+                    match net.ask(to.shard, request(key, write, to.version)).await {
+                        Some(Ok(row)) => Ok(row),
+                        Some(Err(refused)) => Err(ShardError::Refused(refused)),
+                        None => Err(ShardError::Failed("no answer")),
+                    }
+                }
+            };
+            let answer = router.route(&key, ask).await;
+            let mut truth = net.truth.lock().unwrap();
+            match (answer, write) {
+                (Ok(_), Some(number)) => {
+                    truth.done[at] = truth.done[at].max(number);
+                    truth.writes += 1;
+                }
+                (Ok(row), None) => {
+                    truth.reads += 1;
+                    if row < floor {
+                        let what = format!("a read of {key} gave {row}, and {floor} was written before it began");
+                        truth.violations.push(what);
+                    }
+                }
+                (Err(_), _) => truth.refused += 1,
+            }
+        }));
+    }
+
+    /// Starts a mover of this process, with something to do.
+    fn start_mover(&mut self, i: usize) {
+        let (net, directory) = (self.net.clone(), self.directories[2 + i].clone());
+        self.movers[i] = Some(Box::pin(async move {
+            let mover = Moves(net.clone());
+            let Ok(map) = directory.refresh().await else { return };
+            let plan = some_plan(&map, &net.entropy);
+            let gives_up = net.entropy.up_to(5) == 0;
+            // One that lives takes up where it failed.
+            for _ in 0..6 {
+                let made = if gives_up {
+                    directory.give_up(&mover).await.map(usize::from)
+                } else {
+                    directory.rebalance(&plan, &mover).await
+                };
+                if made.is_ok() {
+                    break;
+                }
+                net.delay().await;
+            }
+        }));
+    }
+
+    fn crash(&mut self, shard: usize) {
+        let (net, directory) = (self.net.clone(), self.directories[2].clone());
+        let life = {
+            let mut shards = net.shards.lock().unwrap();
+            shards[shard].guard = None;
+            shards[shard].life += 1;
+            shards[shard].life
+        };
+        self.calls.push(Box::pin(async move {
+            net.delay().await;
+            let guard = loop {
+                match ShardGuard::open(ShardId(shard as u32), &directory).await {
+                    Ok(guard) => break guard,
+                    Err(_) => net.clock.sleep(MS(20)).await,
+                }
+            };
+            let mut shards = net.shards.lock().unwrap();
+            if shards[shard].life == life {
+                shards[shard].guard = Some(guard);
+            }
+        }));
+    }
+
+    fn disturb(&mut self) {
+        let entropy = self.net.entropy.clone();
+        let i = entropy.up_to(1) as usize;
+        match entropy.up_to(29) {
+            0..=14 => self.call(),
+            15..=18 => {
+                if self.movers[i].is_none() {
+                    self.start_mover(i);
+                }
+            }
+            19 => self.movers[i] = None,
+            20 | 21 => self.stalled[i] = entropy.up_to(12),
+            22 => self.crash(entropy.up_to(u64::from(SHARDS) - 1) as usize),
+            23 if entropy.up_to(3) == 0 => self.clients[entropy.up_to(3) as usize].cut(),
+            24 | 25 => self.clients[entropy.up_to(3) as usize].heal(),
+            _ => {}
+        }
+        self.stalled = self.stalled.map(|left| left.saturating_sub(1));
+    }
+
+    fn advance(&mut self, by: Duration) {
+        let end = self.hand.now() + by;
+        self.settle();
+        while let Some(at) = self.hand.next_timer().filter(|at| *at <= end) {
+            self.hand.advance_to(at);
+            self.settle();
+        }
+        self.hand.advance_to(end);
+    }
+
+    fn run(mut self) -> Truth {
+        for _ in 0..200 {
+            self.disturb();
+            let by = MS(self.net.entropy.up_to(25));
+            self.advance(by);
+        }
+        self.come_to_rest();
+        let mut truth = std::mem::take(&mut *self.net.truth.lock().unwrap());
+        truth.steps = self.net.recorded().version() - 1;
+        drop(self.notifier);
+        truth
+    }
+
+    /// With nothing in the way the move under way ends, and every row is where the map says, whole.
+    fn come_to_rest(&mut self) {
+        self.clients.iter().for_each(FaultClient::heal);
+        (self.movers, self.stalled) = ([None, None], [0, 0]);
+        self.advance(MS(8_000));
+        assert!(self.calls.is_empty(), "a call hangs");
+        let net = self.net.clone();
+        let directory = self.directories[3].clone();
+        for _ in 0..100 {
+            let (mover, directory) = (Moves(net.clone()), directory.clone());
+            self.movers[0] = Some(Box::pin(async move {
+                let _ = directory.resume(&mover).await;
+            }));
+            self.advance(MS(8_000));
+            if net.recorded().moving().is_none() {
+                break;
+            }
+        }
+        let map = net.recorded();
+        assert!(map.moving().is_none(), "the move does not end");
+        let shards = net.shards.lock().unwrap();
+        let mut truth = net.truth.lock().unwrap();
+        for key in 0..KEYS {
+            let at = key as usize;
+            let held: Vec<_> =
+                (0..).map(ShardId).zip(shards.iter()).filter_map(|(id, s)| Some((id, *s.rows.get(&key)?))).collect();
+            let whole = match held[..] {
+                [] => truth.done[at] == 0,
+                [(shard, row)] => {
+                    map.shard_of(&key) == Some(shard) && (truth.done[at]..=truth.begun[at]).contains(&row)
+                }
+                _ => false,
+            };
+            if !whole {
+                let what = format!(
+                    "at rest {key} is held by {held:?}; {} was written, the owner is {:?}",
+                    truth.done[at],
+                    map.shard_of(&key)
+                );
+                truth.violations.push(what);
+            }
+        }
+    }
+}
+
+/// Something that can be moved by this map.
+fn some_plan(map: &ShardMap, entropy: &Entropy) -> Vec<Planned> {
+    let to = |from: ShardId| ShardId((from.0 + 1 + entropy.up_to(u64::from(SHARDS) - 2) as u32) % SHARDS);
+    let offline = |planned: Planned| if entropy.up_to(3) == 0 { planned.offline() } else { planned };
+    let key = entropy.up_to(KEYS - 1);
+    if entropy.up_to(2) == 0 {
+        let from = map.shard_of(&key).unwrap();
+        return vec![offline(Planned::new(Part::key(&key), from, to(from)))];
+    }
+    if map.slots().is_empty() {
+        let high = key + 1 + entropy.up_to(3);
+        let part = Part::keys(&key, Some(&high));
+        return map.owner_of(&part).map(|from| offline(Planned::new(part, from, to(from)))).into_iter().collect();
+    }
+    let shards: Vec<ShardId> = (0..SHARDS).map(ShardId).filter(|shard| shard.0 != (key % 4) as u32).collect();
+    map.plan(&shards).unwrap().into_iter().map(offline).collect()
+}
+
+fn run(seeds: u64, without: Without) -> (u64, Truth) {
+    let (mut found, mut all) = (0, Truth::default());
+    for_each_seed(0..seeds, |seed| {
+        let truth = World::new(seed, without).run();
+        assert!(without != Without::Nothing || truth.violations.is_empty(), "{:#?}", truth.violations);
+        found += u64::from(!truth.violations.is_empty());
+        all.writes += truth.writes;
+        all.reads += truth.reads;
+        all.refused += truth.refused;
+        all.steps += truth.steps;
+    });
+    (found, all)
+}
+
+#[test]
+fn sharding_9_no_row_is_lost_or_doubled_whatever_crashes() {
+    let seeds = super::schedules(150, 10_000);
+    let (_, all) = run(seeds, Without::Nothing);
+    let Truth { writes, reads, refused, steps, .. } = all;
+    println!(
+        "{seeds} schedules: {writes} writes, {reads} reads, {refused} without an answer, {steps} steps of moves; no violation"
+    );
+    assert!(writes > seeds * 10 && reads > seeds * 10 && steps > seeds * 5, "{writes} {reads} {steps}");
+}
+
+#[test]
+fn sharding_9_without_a_check_rows_are_lost() {
+    for without in [Without::ShardCheck, Without::MoverCheck, Without::Staying] {
+        let seeds = super::schedules(150, 1_000).min(1_000);
+        let (found, _) = run(seeds, without);
+        println!("without {without:?}: {found} of {seeds} schedules");
+        assert!(found > 0, "{without:?}");
+    }
+}
