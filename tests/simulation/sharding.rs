@@ -448,11 +448,7 @@ impl World {
         let i = entropy.up_to(1) as usize;
         match entropy.up_to(29) {
             0..=14 => self.call(),
-            15..=18 => {
-                if self.movers[i].is_none() {
-                    self.start_mover(i);
-                }
-            }
+            15..=18 if self.movers[i].is_none() => self.start_mover(i),
             19 => self.movers[i] = None,
             20 | 21 => self.stalled[i] = entropy.up_to(12),
             22 => self.crash(entropy.up_to(u64::from(SHARDS) - 1) as usize),
