@@ -38,6 +38,7 @@ mod rate_limit;
 mod rate_limit_change;
 mod retry;
 mod retry_edges;
+mod shared_limit;
 mod standard;
 mod testing;
 mod timeout;
