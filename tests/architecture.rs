@@ -42,7 +42,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("std::time::SystemTime", &["time"]),
     ("quanta", &["time"]),
     ("rand", &["entropy"]),
-    ("loom", &["sync", "circuit_breaker/loom_tests.rs", "throttling/loom_tests.rs"]),
+    ("loom", &["sync", "circuit_breaker/loom_tests.rs", "throttling/loom_tests.rs", "throttling/shared/leases.rs"]),
     ("tokio::spawn", &["testing"]),
     ("std::thread::spawn", &[]),
     // A backend that blocks has a thread of its own.

@@ -128,6 +128,8 @@ pub enum Reason {
         /// How long that is.
         limit: Duration,
     },
+    /// The limit is shared through a store, which does not answer.
+    StoreDown,
     /// A reason of the user's own policy.
     Custom(&'static str),
 }
@@ -217,6 +219,7 @@ impl fmt::Display for Rejected {
             Reason::TooLarge => f.write_str(": more permits than it can ever give")?,
             Reason::QueueFull => f.write_str(": queue full")?,
             Reason::WaitedTooLong { limit } => write!(f, ": waited too long ({limit:?})")?,
+            Reason::StoreDown => f.write_str(": the store that it is shared through is down")?,
             Reason::Custom(why) => write!(f, ": {why}")?,
         }
         match self.retry_after() {

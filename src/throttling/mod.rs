@@ -72,7 +72,7 @@
 //!
 //! A smooth limit lets a burst pass and then the even flow: up to `permits + burst` in one window. Where a contract says "never more than
 //! n in any window", take [`RateLimitConfig::strict`]. A limit in one process bounds that process: three instances admit three times
-//! as much.
+//! as much; a [`SharedRateLimiter`] bounds them together, through a store ([`shared`]).
 //!
 //! # Source
 //!
@@ -92,6 +92,7 @@ mod loom_tests;
 mod rate;
 mod rate_config;
 mod semaphore;
+pub mod shared;
 mod strict;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
@@ -105,3 +106,4 @@ pub use event::ThrottlingEvent;
 pub use keyed::KeyedRateLimiter;
 pub use rate::{RateLimiter, check_all};
 pub use rate_config::{Quota, RateLimitConfig, RateMode};
+pub use shared::{SharedRateLimitConfig, SharedRateLimitEvent, SharedRateLimiter, Sharing, WhenDown};

@@ -40,6 +40,7 @@ mod retry;
 mod retry_edges;
 mod sharding;
 mod sharding_moves;
+mod shared_limit;
 mod standard;
 mod testing;
 mod timeout;

@@ -1,0 +1,151 @@
+//! Permits that were leased, to be spent in place until they end: two words, lock-free.
+//!
+//! Two, so that the next lease can come before the one that is being spent has ended.
+use crate::sync::{AtomicU64, Line, Ordering};
+
+/// The permits of up to two leases.
+pub(super) struct Leases(Line<[AtomicU64; 2]>);
+
+/// From the top: the millisecond at which they end (40 bits), how many are left (24 bits). Zero is none.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Word(u64);
+
+const PERMITS: u64 = (1 << 24) - 1;
+const MILLIS: u64 = (1 << 40) - 1;
+
+impl Word {
+    fn new(ends: u64, permits: u64) -> Self {
+        Self(ends.min(MILLIS) << 24 | permits.min(PERMITS))
+    }
+
+    fn permits(self) -> u64 {
+        self.0 & PERMITS
+    }
+
+    fn ends(self) -> u64 {
+        self.0 >> 24
+    }
+
+    fn left(self, now: u64) -> u64 {
+        if now.min(MILLIS) < self.ends() { self.permits() } else { 0 }
+    }
+}
+
+impl Leases {
+    pub(super) fn new() -> Self {
+        Self(Line([AtomicU64::new(0), AtomicU64::new(0)]))
+    }
+
+    fn word(&self, i: usize) -> Word {
+        Word(self.0.0[i].load(Ordering::Relaxed))
+    }
+
+    /// Spends `n` permits of one lease, of the one that ends first if it has so many: how many are left of both.
+    #[inline]
+    pub(super) fn spend(&self, n: u32, now: u64) -> Option<u64> {
+        let n = u64::from(n);
+        loop {
+            let words = [self.word(0), self.word(1)];
+            let first = usize::from(words[1] < words[0]);
+            let fits = [first, 1 - first].into_iter().find(|i| words[*i].left(now) >= n)?;
+            let spent = Word(words[fits].0 - n);
+            // Relaxed: the word guards nothing but itself.
+            if self.replace(fits, words[fits], spent) {
+                return Some(spent.left(now) + words[1 - fits].left(now));
+            }
+        }
+    }
+
+    /// Adds permits that end at the millisecond `ends`.
+    pub(super) fn add(&self, n: u32, ends: u64, now: u64) {
+        loop {
+            let words = [self.word(0), self.word(1)];
+            let free = (0..2).find(|i| words[*i].left(now) == 0);
+            let (i, word) = match free {
+                Some(i) => (i, Word::new(ends, n.into())),
+                // Both are in use: they end no later than those that are there.
+                None => {
+                    let later = usize::from(words[1] > words[0]);
+                    let ends = ends.min(words[later].ends());
+                    (later, Word::new(ends, words[later].permits() + u64::from(n)))
+                }
+            };
+            if self.replace(i, words[i], word) {
+                return;
+            }
+        }
+    }
+
+    /// How many are left.
+    pub(super) fn left(&self, now: u64) -> u64 {
+        self.word(0).left(now) + self.word(1).left(now)
+    }
+
+    fn replace(&self, i: usize, old: Word, new: Word) -> bool {
+        self.0.0[i].compare_exchange(old.0, new.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
+}
+
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn what_ends_first_is_spent_first_and_what_has_ended_is_gone() {
+        let leases = Leases::new();
+        leases.add(2, 100, 0);
+        leases.add(3, 200, 0);
+        assert_eq!((leases.spend(1, 50), leases.spend(1, 50), leases.left(50)), (Some(4), Some(3), 3));
+        assert_eq!(leases.spend(3, 99), Some(0));
+        leases.add(5, 300, 99);
+        assert_eq!((leases.left(299), leases.left(300), leases.spend(1, 300)), (5, 0, None));
+    }
+
+    proptest! {
+        /// Never more than a plain list of permits would give, each with its own end.
+        #[test]
+        fn no_permit_is_spent_after_its_end_or_twice(
+            steps in prop::collection::vec((0u64..40, prop::option::of(1u32..6), 1u32..4), 1..80),
+        ) {
+            let leases = Leases::new();
+            let (mut now, mut model): (u64, Vec<u64>) = (0, Vec::new());
+            for (passes, add, n) in steps {
+                now += passes;
+                model.retain(|ends| *ends > now);
+                if let Some(add) = add {
+                    leases.add(add, now + 50, now);
+                    model.extend(std::iter::repeat_n(now + 50, add as usize));
+                }
+                prop_assert!(leases.left(now) <= model.len() as u64);
+                if leases.spend(n, now).is_some() {
+                    prop_assert!(model.len() >= n as usize);
+                    model.drain(..n as usize);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(all(test, steadfast_loom))]
+mod tests {
+    use super::*;
+    use loom::{sync::Arc, thread};
+
+    #[test]
+    fn loom_leased_permits_are_spent_once_while_more_come() {
+        loom::model(|| {
+            let leases = Arc::new(Leases::new());
+            leases.add(1, 100, 0);
+            let theirs = leases.clone();
+            let thread = thread::spawn(move || {
+                let spent = theirs.spend(1, 10).is_some();
+                theirs.add(1, 200, 10);
+                u64::from(spent)
+            });
+            let ours = u64::from(leases.spend(1, 10).is_some()) + u64::from(leases.spend(1, 10).is_some());
+            let spent = ours + thread.join().unwrap();
+            assert_eq!(spent + leases.left(10), 2);
+        });
+    }
+}

@@ -1,0 +1,166 @@
+//! The limit's row, and the time in which it counts: the pure part.
+//!
+//! The row has the theoretical arrival time of the [algorithm](super::super::gcra), and the time at which it was written. Both are in
+//! *shared time*: each process takes the wall clock once, when it begins, goes on with its monotonic clock, and never falls behind what it
+//! reads in the row (a hybrid logical clock: Kulkarni et al., "Logical Physical Clocks", 2014). So no later jump of a wall clock
+//! matters, and processes that began with different times come together at the one that is furthest ahead. A clock that is ahead by
+//! `d` counts as if it had waited `d`: what that can give away is at most a burst, once.
+use bytes::Bytes;
+
+use super::super::gcra::Pace;
+use crate::{
+    port::{PortError, PortErrorKind},
+    sync::{AtomicU64, Ordering},
+    time::{Clock, Timestamp},
+};
+
+/// The time that processes share, in nanoseconds since 1970.
+pub(super) struct SharedTime {
+    clock: Clock,
+    /// What must be added to the clock. It only grows.
+    ahead: AtomicU64,
+}
+
+impl SharedTime {
+    /// Where the wall clock says that it is `wall` now.
+    pub(super) fn new(clock: Clock, wall: Timestamp) -> Self {
+        let wall = wall.as_millis().saturating_mul(1_000_000).min(BEYOND / 2);
+        let ahead = wall.saturating_sub(clock.now().as_nanos());
+        Self { clock, ahead: AtomicU64::new(ahead) }
+    }
+
+    pub(super) fn now(&self) -> u64 {
+        self.clock.now().as_nanos().saturating_add(self.ahead.load(Ordering::Relaxed))
+    }
+
+    /// Another process has seen this time already.
+    pub(super) fn seen(&self, time: u64) {
+        self.ahead.fetch_max(time.saturating_sub(self.clock.now().as_nanos()), Ordering::Relaxed);
+    }
+}
+
+/// No time of a row lies beyond: 2262. What does was written by nobody who shares this limit.
+const BEYOND: u64 = 1 << 63;
+
+/// What the row says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Row {
+    /// The theoretical arrival time.
+    pub(super) tat: u64,
+    /// When it was written.
+    pub(super) written: u64,
+}
+
+impl Row {
+    pub(super) fn encode(self) -> Bytes {
+        format!("rate 1 {} {}", self.tat, self.written).into()
+    }
+
+    pub(super) fn decode(value: &[u8]) -> Result<Self, PortError> {
+        let corrupt = || PortError::new(PortErrorKind::Corrupt, "the row of a shared rate limit cannot be read");
+        let text = std::str::from_utf8(value).map_err(|_| corrupt())?;
+        let rest = text.strip_prefix("rate ").ok_or_else(corrupt)?;
+        let Some(rest) = rest.strip_prefix("1 ") else {
+            return Err(PortError::new(PortErrorKind::TooNew, "the row of a shared rate limit is of a newer release"));
+        };
+        let (tat, written) = rest.split_once(' ').ok_or_else(corrupt)?;
+        match (tat.parse(), written.parse()) {
+            (Ok(tat), Ok(written)) if tat < BEYOND && written < BEYOND => Ok(Self { tat, written }),
+            _ => Err(corrupt()),
+        }
+    }
+}
+
+/// What may be taken from a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Grant {
+    pub(super) permits: u32,
+    /// The arrival time after it.
+    pub(super) tat: u64,
+    /// How long they must wait.
+    pub(super) wait: u64,
+}
+
+/// Takes as many permits as there are at `now`, up to `want`. Where there are not even `least` it takes those for later, if that is
+/// within `patience`; else says how long they must wait. `least` must be at most what the pace ever gives at once.
+pub(super) fn grant(pace: Pace, tat: u64, now: u64, least: u32, want: u32, patience: u64) -> Result<Grant, u64> {
+    let from = tat.max(now);
+    let there = now.saturating_add(pace.span).saturating_sub(from) / pace.interval.max(1);
+    let permits = u32::try_from(there).unwrap_or(u32::MAX).min(want).max(least);
+    let tat = from.saturating_add(pace.interval.saturating_mul(u64::from(permits)));
+    let wait = tat.saturating_sub(pace.span).saturating_sub(now);
+    if wait <= patience { Ok(Grant { permits, tat, wait }) } else { Err(wait) }
+}
+
+/// The pace of a share of a limit: as much slower, and with as much less at once, one at least.
+pub(super) fn share_of(pace: Pace, share: f64) -> Pace {
+    let interval = (pace.interval as f64 / share).ceil() as u64;
+    // Not below one permit at once.
+    Pace { interval, span: pace.span.max(interval) }
+}
+
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests {
+    use super::*;
+    use crate::throttling::Quota;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_row_is_read_as_it_was_written_and_nothing_else_is() {
+        let row = Row { tat: 1_700_000_000_123_456_789, written: 1_700_000_000_000_000_000 };
+        assert_eq!(Row::decode(&row.encode()).unwrap(), row);
+        assert_eq!(Row::decode(b"rate 2 1 1").unwrap_err().kind(), PortErrorKind::TooNew);
+        for bad in
+            ["", "rate 1", "rate 1 1", "rate 1 x 1", "rate 1 18446744073709551615 1", "leader 1 1", "rate 1 1 1 1"]
+        {
+            assert_eq!(Row::decode(bad.as_bytes()).unwrap_err().kind(), PortErrorKind::Corrupt, "{bad}");
+        }
+    }
+
+    #[test]
+    fn shared_time_never_falls_behind_what_it_saw() {
+        let (clock, hand) = Clock::manual();
+        let time = SharedTime::new(clock, Timestamp::from_millis(5_000));
+        assert_eq!(time.now(), 5_000_000_000);
+        time.seen(4_000_000_000);
+        assert_eq!(time.now(), 5_000_000_000);
+        time.seen(9_000_000_000);
+        hand.advance(std::time::Duration::from_secs(1));
+        assert_eq!(time.now(), 10_000_000_000);
+    }
+
+    proptest! {
+        /// Against counting by hand: what is granted fits every window, and what is refused would not have.
+        #[test]
+        fn grants_keep_the_limit_and_refuse_nothing_that_fits(
+            permits in 1u32..20, burst in 1u32..20,
+            asks in prop::collection::vec((0u64..400, 1u32..5, 0u32..12, 0u64..300), 1..60),
+        ) {
+            let quota = Quota::new(permits, std::time::Duration::from_nanos(1000)).burst(burst);
+            let pace = Pace::new(&quota);
+            let (mut now, mut tat, mut given): (u64, u64, Vec<(u64, u64)>) = (10_000, 0, Vec::new());
+            for (passes, least, more, patience) in asks {
+                now += passes;
+                let least = least.min(burst);
+                match grant(pace, tat, now, least, least + more, patience) {
+                    Ok(taken) => {
+                        prop_assert!(taken.permits >= least && taken.permits <= least + more && taken.wait <= patience);
+                        tat = taken.tat;
+                        given.push((now + taken.wait, u64::from(taken.permits)));
+                    }
+                    Err(wait) => {
+                        prop_assert!(wait > patience);
+                        // Exact: one moment earlier it would not pass, then it does.
+                        prop_assert!(grant(pace, tat, now + wait, least, least, 0).is_ok());
+                        prop_assert!(grant(pace, tat, now + wait - 1, least, least, 0).is_err());
+                    }
+                }
+                for (i, (from, _)) in given.iter().enumerate() {
+                    let in_window: u64 = given[i..].iter().map(|(_, n)| n).sum();
+                    let to = given[given.len() - 1].0;
+                    prop_assert!(in_window * pace.interval <= (to - from) + pace.span);
+                }
+            }
+        }
+    }
+}

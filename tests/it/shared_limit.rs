@@ -1,0 +1,545 @@
+//! Limits that processes share through a store, on the manual clock: "Throttling" 2.
+use std::{
+    sync::Arc,
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use futures::future::join_all;
+use steadfast::{
+    Pipeline, Reason, Rejected,
+    call::AttemptInfo,
+    port::PortErrorKind,
+    store::{InMemoryStore, Key, Store, StoreExt},
+    testing::{
+        ManualClock, drop_at_every_await,
+        faults::{FaultClient, FaultConfig, FaultNetwork},
+    },
+    throttling::{Quota, SharedRateLimitConfig, SharedRateLimitEvent as Event, SharedRateLimiter, Sharing, WhenDown},
+    time::{Clock, Timestamp},
+};
+
+use crate::cache_world::World;
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+const S: fn(u64) -> Duration = Duration::from_secs;
+const WALL: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+
+/// Ten a second, two at once.
+fn ten() -> SharedRateLimitConfig {
+    Quota::per_second(10).burst(2).into()
+}
+
+fn leased() -> SharedRateLimitConfig {
+    SharedRateLimitConfig::from(Quota::per_second(100).burst(100)).leased(MS(100))
+}
+
+/// One store behind a network, and processes that share it.
+struct Shared {
+    clock: Clock,
+    hand: ManualClock,
+    store: Arc<InMemoryStore>,
+    network: FaultNetwork,
+}
+
+impl Shared {
+    fn new() -> Self {
+        let (clock, hand) = Clock::manual();
+        let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+        let network = FaultNetwork::new(FaultConfig::default(), 1, &clock).unwrap();
+        Self { clock, hand, store, network }
+    }
+
+    fn client(&self, process: &str) -> FaultClient {
+        self.network.client(process)
+    }
+
+    fn limiter(&self, process: &str, config: SharedRateLimitConfig) -> SharedRateLimiter {
+        self.limiter_at(process, config, WALL)
+    }
+
+    fn limiter_at(&self, process: &str, config: SharedRateLimitConfig, wall: Timestamp) -> SharedRateLimiter {
+        let store = self.client(process).store(self.store.clone());
+        SharedRateLimiter::new(store, "payments", config).unwrap().with_clock(&self.clock).with_wall_time(wall)
+    }
+
+    fn acquire(&self, limiter: &SharedRateLimiter) -> Result<(), Rejected> {
+        self.hand.block_on(limiter.acquire())
+    }
+
+    fn requests(&self) -> u64 {
+        self.network.counts().requests
+    }
+}
+
+fn is_ready(future: impl Future<Output = Result<(), Rejected>>) -> bool {
+    let mut future = Box::pin(future);
+    matches!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())), std::task::Poll::Ready(Ok(())))
+}
+
+#[test]
+fn throttling_2_processes_share_one_limit_exactly() {
+    let shared = Shared::new();
+    let (a, b) = (shared.limiter("a", ten()), shared.limiter("b", ten()));
+    assert!(shared.acquire(&a).is_ok() && shared.acquire(&b).is_ok());
+    let rejected = shared.acquire(&a).unwrap_err();
+    assert_eq!((rejected.reason(), rejected.retry_after()), (Reason::RateLimited, Some(MS(100))));
+    assert_eq!(rejected.name(), Some("payments"));
+    assert!(shared.acquire(&b).is_err());
+    shared.hand.advance(MS(100));
+    assert!(shared.acquire(&b).is_ok());
+    assert_eq!(shared.acquire(&a).unwrap_err().retry_after(), Some(MS(100)), "b has taken it");
+    // Over ten seconds, both at every millisecond: the limit, and neither is shut out.
+    let mut admitted = [0; 2];
+    for _ in 0..10_000 {
+        shared.hand.advance(MS(1));
+        for (i, limiter) in [&a, &b].into_iter().enumerate() {
+            admitted[i] += u32::from(shared.acquire(limiter).is_ok());
+        }
+    }
+    assert_eq!(admitted[0] + admitted[1], 100);
+}
+
+#[test]
+fn throttling_2_a_limit_that_is_known_to_be_used_up_is_not_asked() {
+    let shared = Shared::new();
+    let limiter = shared.limiter("a", ten());
+    assert!(shared.acquire(&limiter).is_ok() && shared.acquire(&limiter).is_ok());
+    let before = shared.requests();
+    for _ in 0..1000 {
+        assert!(shared.acquire(&limiter).is_err());
+    }
+    assert_eq!(shared.requests(), before);
+}
+
+#[test]
+fn throttling_2_calls_that_may_wait_reserve_their_turns_across_processes() {
+    let shared = Shared::new();
+    let (a, b) = (shared.limiter("a", ten().max_wait(MS(250))), shared.limiter("b", ten().max_wait(MS(250))));
+    let start = shared.hand.now();
+    let took = |limiter: SharedRateLimiter| {
+        let clock = shared.clock.clone();
+        async move { limiter.acquire().await.map(|()| clock.now() - start) }
+    };
+    let calls = join_all([&a, &b, &a, &b, &a].map(|limiter| took(limiter.clone())));
+    let mut waits: Vec<_> = shared.hand.block_on(calls);
+    let refused = waits.iter().filter(|wait| wait.is_err()).count();
+    waits.retain(Result::is_ok);
+    let mut waits: Vec<_> = waits.into_iter().flatten().collect();
+    waits.sort_unstable();
+    assert_eq!(waits, [MS(0), MS(0), MS(100), MS(200)]);
+    assert_eq!(refused, 1, "it would have had to wait for 300 ms, and was told so at once");
+}
+
+#[test]
+fn throttling_2_never_more_permits_at_once_than_there_ever_are() {
+    let shared = Shared::new();
+    let limiter = shared.limiter("a", ten());
+    assert_eq!(shared.hand.block_on(limiter.acquire_n(3)).unwrap_err().reason(), Reason::TooLarge);
+    assert!(shared.hand.block_on(limiter.acquire_n(2)).is_ok());
+    assert_eq!(shared.hand.block_on(limiter.acquire_n(2)).unwrap_err().retry_after(), Some(MS(200)));
+    assert!(shared.hand.block_on(limiter.acquire_n(0)).is_ok());
+}
+
+#[test]
+fn throttling_2_the_row_is_gone_once_it_says_nothing_any_more() {
+    let shared = Shared::new();
+    let limiter = shared.limiter("a", ten());
+    assert!(shared.acquire(&limiter).is_ok());
+    assert_eq!(shared.store.records().len(), 1);
+    shared.hand.advance(MS(102));
+    assert!(shared.store.records().is_empty());
+    assert!(shared.hand.block_on(limiter.acquire_n(2)).is_ok());
+}
+
+#[test]
+fn throttling_2_a_lease_is_spent_in_place() {
+    let shared = Shared::new();
+    let limiter = shared.limiter("a", leased());
+    // Ten calls in each tenth of a second: that is what is leased after the first.
+    for _ in 0..10 {
+        assert!(shared.acquire(&limiter).is_ok());
+        shared.hand.advance(MS(10));
+    }
+    let before = shared.requests();
+    let mut ok = 0;
+    for _ in 0..1000 {
+        ok += u32::from(shared.acquire(&limiter).is_ok());
+        shared.hand.advance(MS(10));
+    }
+    let asked = shared.requests() - before;
+    assert!(ok >= 990, "{ok}");
+    assert!(asked <= 2 * 130, "a lease for each tenth of a second, each a read and a write: {asked}");
+}
+
+#[test]
+fn throttling_2_what_is_leased_and_not_spent_is_lost_to_nobody_for_longer_than_it_lasts() {
+    let shared = Shared::new();
+    let (a, b) = (shared.limiter("a", leased()), shared.limiter("b", leased()));
+    for _ in 0..20 {
+        assert!(shared.acquire(&a).is_ok());
+        shared.hand.advance(MS(10));
+    }
+    assert!(a.leased() > 0);
+    shared.hand.advance(MS(100));
+    assert_eq!(a.leased(), 0, "it has ended");
+    shared.hand.advance(S(1));
+    // The whole limit is there for the other.
+    let taken = (0..200).filter(|_| shared.acquire(&b).is_ok()).count();
+    assert!((100..=110).contains(&taken), "{taken}");
+}
+
+#[test]
+fn throttling_2_leases_keep_the_limit_and_the_stated_slack() {
+    let shared = Shared::new();
+    let config = SharedRateLimitConfig::from(Quota::per_second(100).burst(10)).leased(MS(100)).call_timeout(MS(50));
+    let limiters: Vec<_> = ["a", "b", "c"].iter().map(|name| shared.limiter(name, config)).collect();
+    let mut admitted = Vec::new();
+    for ms in 0..5_000_u64 {
+        for limiter in &limiters {
+            if shared.acquire(limiter).is_ok() {
+                admitted.push(ms);
+            }
+        }
+        shared.hand.advance(MS(1));
+    }
+    let most = admitted.iter().map(|from| admitted.iter().filter(|at| (*from..from + 1000).contains(at)).count()).max();
+    let slack = config.slack(Duration::ZERO) as usize;
+    assert_eq!(slack, 10);
+    assert!(most.unwrap() <= 110 + slack, "{most:?}");
+    assert!(admitted.len() > 430, "and they use what there is: {}", admitted.len());
+}
+
+#[test]
+fn throttling_2_the_loop_leases_ahead_so_that_calls_do_not_wait_for_the_store() {
+    let world = World::new();
+    let network = FaultNetwork::new(FaultConfig::default().latency(MS(5), MS(5)), 1, &world.clock).unwrap();
+    let store = network.client("a").store(world.store.clone());
+    let limiter = SharedRateLimiter::new(store, "payments", leased()).unwrap().with_clock(&world.clock);
+    let ahead = limiter.clone();
+    world.background.spawn(async move { ahead.run(std::future::pending()).await });
+    world.turn();
+    let mut waited = 0;
+    for _ in 0..500 {
+        if !is_ready(limiter.acquire()) {
+            waited += 1;
+            let _ = world.run(limiter.acquire());
+        }
+        world.pass(MS(20));
+    }
+    assert!(waited < 10, "only until it knows what is needed: {waited}");
+    // Quiet: nothing is leased for nobody.
+    world.pass(S(1));
+    let before = network.counts().requests;
+    world.pass(S(10));
+    assert_eq!(network.counts().requests, before);
+}
+
+#[test]
+fn throttling_2_a_loop_ends_on_shutdown() {
+    let world = World::new();
+    let limiter = SharedRateLimiter::new(world.store.clone(), "payments", leased()).unwrap().with_clock(&world.clock);
+    world.run(limiter.run(world.clock.sleep(MS(1))));
+}
+
+#[test]
+fn throttling_2_with_the_store_down_it_fails_open_if_so_configured() {
+    let shared = Shared::new();
+    let limiter = shared.limiter("a", ten().when_down(WhenDown::FailOpen));
+    shared.client("a").cut();
+    for _ in 0..100 {
+        assert!(shared.acquire(&limiter).is_ok());
+    }
+    assert!(limiter.is_store_down());
+    assert_eq!(shared.requests(), 1, "it is not asked for each call");
+    shared.client("a").heal();
+    shared.hand.advance(S(1));
+    assert!(shared.acquire(&limiter).is_ok() && shared.acquire(&limiter).is_ok());
+    assert!(!limiter.is_store_down());
+    assert!(shared.acquire(&limiter).is_err(), "and the limit holds again");
+}
+
+#[test]
+fn throttling_2_with_the_store_down_it_fails_closed_if_so_configured() {
+    let shared = Shared::new();
+    let limiter = shared.limiter("a", ten().when_down(WhenDown::FailClosed));
+    shared.client("a").cut();
+    let rejected = shared.acquire(&limiter).unwrap_err();
+    assert_eq!((rejected.reason(), rejected.retry_after()), (Reason::StoreDown, Some(S(1))));
+    assert_eq!(
+        rejected.to_string(),
+        "rejected by the rate limit `payments`: the store that it is shared through is down; try again in 1s"
+    );
+    shared.client("a").heal();
+    shared.hand.advance(S(1));
+    assert!(shared.acquire(&limiter).is_ok());
+}
+
+#[test]
+fn throttling_2_with_the_store_down_each_has_its_share_if_so_configured() {
+    let shared = Shared::new();
+    let config = SharedRateLimitConfig::from(Quota::per_second(10).burst(4)).when_down(WhenDown::LocalShare(0.5));
+    let (a, b) = (shared.limiter("a", config), shared.limiter("b", config));
+    // One has used the limit, the other has not: that counts against its share.
+    for _ in 0..4 {
+        assert!(shared.acquire(&a).is_ok());
+    }
+    shared.client("a").cut();
+    shared.client("b").cut();
+    let rejected = shared.acquire(&a);
+    assert!(rejected.is_err(), "it has used its share of the burst, and more");
+    assert!(shared.acquire(&b).is_ok() && shared.acquire(&b).is_ok() && shared.acquire(&b).is_err());
+    let mut admitted = [0; 2];
+    for _ in 0..10_000 {
+        shared.hand.advance(MS(1));
+        for (i, limiter) in [&a, &b].into_iter().enumerate() {
+            admitted[i] += u32::from(shared.acquire(limiter).is_ok());
+        }
+    }
+    assert_eq!(admitted, [50, 50], "five a second each");
+}
+
+#[test]
+fn throttling_2_what_is_leased_is_spent_first_when_the_store_goes_down() {
+    let shared = Shared::new();
+    let limiter = shared.limiter("a", leased().when_down(WhenDown::FailClosed));
+    for _ in 0..20 {
+        assert!(shared.acquire(&limiter).is_ok());
+        shared.hand.advance(MS(10));
+    }
+    shared.client("a").cut();
+    let left = limiter.leased();
+    assert!(left > 0);
+    for _ in 0..left {
+        assert!(shared.acquire(&limiter).is_ok());
+    }
+    assert_eq!(shared.acquire(&limiter).unwrap_err().reason(), Reason::StoreDown);
+    // Told by event.
+    let mut events = limiter.events();
+    shared.hand.advance(S(1));
+    let _ = shared.acquire(&limiter);
+    shared.client("a").heal();
+    shared.hand.advance(S(1));
+    assert!(shared.acquire(&limiter).is_ok());
+    let mut told = Vec::new();
+    while let Ok(Some(event)) = events.try_recv() {
+        told.push(event.what);
+    }
+    told.truncate(3);
+    let failed = Event::StoreFailed { kind: Some(PortErrorKind::Unavailable) };
+    let rejected = Event::Rejected { reason: Reason::StoreDown, retry_after: Some(S(1)) };
+    assert_eq!(told, [failed, rejected, Event::StoreBack]);
+}
+
+#[test]
+fn throttling_2_a_store_that_hangs_holds_one_call_for_the_time_out_and_no_other() {
+    let shared = Shared::new();
+    let limiter = shared.limiter("a", ten().when_down(WhenDown::FailOpen).call_timeout(MS(200)));
+    shared.client("a").pause();
+    let start = shared.hand.now();
+    // All at once: the first finds out for all.
+    let all = shared.hand.block_on(join_all((0..50).map(|_| limiter.acquire())));
+    assert!(all.iter().all(Result::is_ok));
+    assert_eq!(shared.hand.now() - start, MS(200));
+    // After the rest one call asks again; the others do not wait for its answer.
+    shared.hand.advance(S(1));
+    let mut asks = Box::pin(limiter.acquire());
+    assert!(asks.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert!(is_ready(limiter.acquire()));
+    shared.client("a").resume();
+    shared.hand.block_on(asks).unwrap();
+    assert!(!limiter.is_store_down());
+}
+
+#[test]
+fn throttling_2_an_answer_that_is_seen_too_late_is_none() {
+    let shared = Shared::new();
+    let limiter = shared.limiter("a", ten().when_down(WhenDown::FailClosed).call_timeout(MS(200)));
+    shared.network.configure(FaultConfig::default().latency(MS(10), MS(10))).unwrap();
+    let mut call = Box::pin(limiter.acquire());
+    let mut cx = Context::from_waker(Waker::noop());
+    // The process stands still (stopped, or starved) while its answer comes.
+    while call.as_mut().poll(&mut cx).is_pending() && shared.store.records().is_empty() {
+        let next = shared.hand.next_timer().unwrap();
+        shared.hand.advance_to(next);
+    }
+    shared.hand.advance(S(5));
+    assert!(matches!(call.as_mut().poll(&mut cx), std::task::Poll::Ready(Err(r)) if r.reason() == Reason::StoreDown));
+}
+
+#[test]
+fn throttling_2_each_tenant_has_a_row_and_a_quota_of_its_own() {
+    let shared = Shared::new();
+    let tiers = |limiter: SharedRateLimiter| {
+        let gold = |tenant: &str| tenant.starts_with("gold").then_some(0);
+        limiter.with_tiers(&[Quota::per_second(100).burst(20)], gold).unwrap()
+    };
+    let (a, b) = (tiers(shared.limiter("a", ten())), tiers(shared.limiter("b", ten())));
+    for (tenant, burst) in [("plain", 2), ("gold-1", 20), ("all", 2)] {
+        let (a, b) = (a.tenant(tenant).unwrap(), b.tenant(tenant).unwrap());
+        let taken = (0..30).filter(|i| shared.acquire(if i % 2 == 0 { &a } else { &b }).is_ok()).count();
+        assert_eq!(taken, burst, "{tenant}");
+    }
+    assert!(shared.acquire(&a).is_ok(), "the limit of all is another than that of the tenant `all`");
+    let rows: Vec<_> = shared.store.records().into_keys().collect();
+    let row = |row: &str| ("rate limit payments".to_owned(), row.to_owned());
+    assert_eq!(rows, [row("all"), row("of all"), row("of gold-1"), row("of plain")]);
+    assert_eq!(a.tenant(&"x".repeat(2000)).unwrap_err().kind(), PortErrorKind::Invalid);
+}
+
+#[test]
+fn throttling_2_tenants_that_are_idle_are_forgotten() {
+    let shared = Shared::new();
+    let limiter = shared.limiter("a", ten());
+    for i in 0..10_000 {
+        let tenant = limiter.tenant(&format!("tenant-{i}")).unwrap();
+        assert!(shared.acquire(&tenant).is_ok());
+        shared.hand.advance(MS(10));
+    }
+    assert!(shared.store.records().len() < 20, "rows end by themselves");
+    assert!(limiter.tenants() < 100, "{limiter:?} remembers {}", limiter.tenants());
+}
+
+#[test]
+fn throttling_2_a_wrong_wall_clock_costs_a_burst_at_most_and_once() {
+    let shared = Shared::new();
+    let hour = 3_600_000;
+    let ahead = shared.limiter_at("a", ten(), Timestamp::from_millis(WALL.as_millis() + hour));
+    let right = shared.limiter_at("b", ten(), WALL);
+    let behind = shared.limiter_at("c", ten(), Timestamp::from_millis(WALL.as_millis() - hour));
+    let mut admitted = 0;
+    for _ in 0..10 {
+        for limiter in [&behind, &right, &ahead] {
+            admitted += u32::from(shared.acquire(limiter).is_ok());
+        }
+    }
+    assert!(admitted <= 3 * 2, "{admitted}");
+    // From then on they count together.
+    let mut later = 0;
+    for _ in 0..10_000 {
+        shared.hand.advance(MS(1));
+        for limiter in [&behind, &right, &ahead] {
+            later += u32::from(shared.acquire(limiter).is_ok());
+        }
+    }
+    assert!((99..=101).contains(&later), "{later}");
+}
+
+#[test]
+fn throttling_2_a_row_that_cannot_be_read_is_a_store_that_is_down() {
+    let shared = Shared::new();
+    let limiter = shared.limiter("a", ten().when_down(WhenDown::FailClosed));
+    let key = Key::new("rate limit payments", "all");
+    shared.hand.block_on(shared.store.insert(key, "something else")).unwrap();
+    let mut events = limiter.events();
+    assert_eq!(shared.acquire(&limiter).unwrap_err().reason(), Reason::StoreDown);
+    let told = events.try_recv().unwrap().unwrap().what;
+    assert_eq!(told, Event::StoreFailed { kind: Some(PortErrorKind::Corrupt) });
+}
+
+#[test]
+fn throttling_2_the_limit_can_change_while_in_use() {
+    let shared = Shared::new();
+    let limiter = shared.limiter("a", ten());
+    let tenant = limiter.tenant("acme").unwrap();
+    assert!(shared.acquire(&limiter).is_ok() && shared.acquire(&limiter).is_ok());
+    let bad = limiter.reconfigure(ten().when_down(WhenDown::LocalShare(0.0))).unwrap_err();
+    assert_eq!(bad.field(), "when_down.local_share");
+    assert_eq!(limiter.config(), ten(), "nothing has changed");
+    let mut events = limiter.events();
+    limiter.reconfigure(SharedRateLimitConfig::from(Quota::per_second(10).burst(5))).unwrap();
+    assert_eq!(events.try_recv().unwrap().unwrap().what, Event::LimitChanged);
+    let more = (0..10).filter(|_| shared.acquire(&limiter).is_ok()).count();
+    assert_eq!(more, 3, "what was taken stays taken");
+    let tenants = (0..10).filter(|_| shared.acquire(&tenant).is_ok()).count();
+    assert_eq!(tenants, 5, "clones and tenants share it");
+    limiter.reconfigure(leased()).unwrap();
+    shared.hand.advance(S(10));
+    for _ in 0..10 {
+        assert!(shared.acquire(&limiter).is_ok());
+        shared.hand.advance(MS(10));
+    }
+    assert!(limiter.leased() > 0, "how it is shared can change, too");
+}
+
+#[test]
+fn throttling_2_settings_are_checked_by_name() {
+    let store = || Arc::new(InMemoryStore::new());
+    let refused = |config: SharedRateLimitConfig| SharedRateLimiter::new(store(), "x", config).unwrap_err();
+    assert_eq!(refused(Quota::per_second(0).into()).field(), "permits");
+    assert_eq!(refused(ten().leased(MS(1))).field(), "sharing.leased.every");
+    assert_eq!(refused(ten().call_timeout(Duration::ZERO)).field(), "call_timeout");
+    assert_eq!(refused(ten().when_down(WhenDown::LocalShare(1.5))).field(), "when_down.local_share");
+    assert_eq!(SharedRateLimiter::new(store(), "", ten()).unwrap_err().field(), "name");
+    let tiers = SharedRateLimiter::new(store(), "x", ten()).unwrap().with_tiers(&[Quota::per_second(0)], |_| None);
+    assert_eq!(tiers.unwrap_err().field(), "tiers[0].permits");
+    let read = |text: &str| toml::from_str::<SharedRateLimitConfig>(text);
+    assert_eq!(read("").unwrap(), SharedRateLimitConfig::default());
+    assert_eq!(read("sharing = \"exact\"\nwhen_down = \"fail_open\"").unwrap().when_down, WhenDown::FailOpen);
+    assert!(read("sharing = { leased = { every = \"1s\", share = 3 } }").is_err());
+    assert!(read("colour = 3").is_err());
+    let written = toml::to_string(&leased()).unwrap();
+    assert_eq!(read(&written).unwrap(), leased(), "{written}");
+    assert_eq!(leased().sharing, Sharing::Leased { every: MS(100) });
+}
+
+#[test]
+fn throttling_2_it_is_a_policy_and_sees_the_deadline() {
+    let shared = Shared::new();
+    let limiter = shared.limiter("a", ten().max_wait(S(10)));
+    let pipeline = Pipeline::new().then(limiter.clone());
+    let run = || pipeline.call(async || Ok::<_, ()>(7));
+    assert_eq!(shared.hand.block_on(run()).unwrap(), 7);
+    assert_eq!(shared.hand.block_on(limiter.call(async || Ok::<_, ()>(8))).unwrap(), 8);
+    let info = AttemptInfo::with_deadline(shared.hand.now() + MS(50));
+    let start = shared.hand.now();
+    let error = shared.hand.block_on(pipeline.call_within(info, async || Ok::<_, ()>(7))).unwrap_err();
+    assert!(error.is_rejected());
+    assert_eq!(shared.hand.now(), start, "what cannot begin in time is refused at once");
+    let text = pipeline.explain().to_string();
+    assert!(text.contains("10 calls every 1s, at most 2 at once, shared exactly"), "{text}");
+}
+
+#[test]
+fn throttling_2_a_dropped_call_gives_its_turn_back_and_never_more_is_admitted() {
+    for config in [ten().max_wait(S(10)), ten().leased(MS(100)).max_wait(S(10))] {
+        let shared = Shared::new();
+        shared.network.configure(FaultConfig::default().latency(MS(1), MS(1))).unwrap();
+        let limiter = shared.limiter("a", config);
+        for _ in 0..2 {
+            shared.acquire(&limiter).unwrap();
+        }
+        let polls = drop_at_every_await(
+            &shared.hand,
+            || limiter.acquire(),
+            |_| {
+                // Whoever comes next gets its turn.
+                shared.hand.advance(S(1));
+                assert!(shared.hand.block_on(limiter.acquire()).is_ok());
+            },
+        );
+        assert!(polls > 3, "{polls}");
+    }
+}
+
+#[test]
+fn throttling_2_a_dropped_loop_leaves_calls_as_they_are() {
+    let shared = Shared::new();
+    shared.network.configure(FaultConfig::default().latency(MS(1), MS(1))).unwrap();
+    let limiter = shared.limiter("a", leased());
+    let work = || async {
+        let calls = async {
+            for _ in 0..20 {
+                limiter.acquire().await.unwrap();
+                shared.clock.sleep(MS(10)).await;
+            }
+        };
+        let (_, ()) = futures::join!(limiter.run(shared.clock.sleep(MS(250))), calls);
+    };
+    let polls = drop_at_every_await(&shared.hand, work, |_| {
+        shared.hand.advance(S(1));
+        assert!(shared.hand.block_on(limiter.acquire()).is_ok());
+    });
+    assert!(polls > 20, "{polls}");
+    assert_eq!(shared.store.capabilities().backend(), "memory");
+}
