@@ -110,5 +110,6 @@ mod window;
 pub use call::{BoxedPipeline, Pipeline};
 pub use config::{ConfigError, Name};
 pub use outcome::{
-    CallError, Cause, Class, Classify, FailureKind, Hint, KindSet, Outcome, PolicyKind, Reason, Rejected, Verdict,
+    CallError, Cause, Class, Classify, FailureKind, Hint, KindSet, Outcome, PolicyKind, Priority, Reason, Rejected,
+    Verdict,
 };

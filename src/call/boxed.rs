@@ -50,7 +50,7 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
     /// # Cancel safety
     /// As [`Pipeline::call`].
     pub async fn call<O: Operation<Output = T, Error = E>>(&self, operation: O) -> Result<T, CallError<E>> {
-        let cx = CallContext::top(operation.is_idempotent());
+        let cx = CallContext::of(&operation);
         run(self.policies.name_dyn(), &Boxed(&*self.policies), &*self.classify, operation, cx).await
     }
 

@@ -4,7 +4,11 @@ use std::{
     time::Duration,
 };
 
-use crate::time::{Clock, Instant};
+use super::Operation;
+use crate::{
+    outcome::Priority,
+    time::{Clock, Instant},
+};
 
 /// The surroundings of one attempt: its number, its deadline, whether a retry stands around it.
 ///
@@ -26,10 +30,10 @@ pub struct Frame<'a> {
 
 #[derive(Debug)]
 enum Adds<'a> {
-    Top { idempotent: bool },
+    Top { idempotent: bool, priority: Option<Priority> },
     Attempt(u32),
     Deadline(&'a Deadline<'a>),
-    Outside { attempt: AttemptInfo, idempotent: bool },
+    Outside { attempt: AttemptInfo, idempotent: bool, priority: Option<Priority> },
 }
 
 impl<'a> Frame<'a> {
@@ -47,9 +51,20 @@ impl<'a> CallContext<'a> {
     /// The surroundings of a call that nothing surrounds.
     #[inline]
     pub fn top(idempotent: bool) -> CallContext<'static> {
-        static MANY: Frame<'static> = Frame { outer: None, adds: Adds::Top { idempotent: true } };
-        static ONCE: Frame<'static> = Frame { outer: None, adds: Adds::Top { idempotent: false } };
-        CallContext(if idempotent { &MANY } else { &ONCE })
+        Self::outermost(idempotent, None)
+    }
+
+    /// The surroundings of this operation, where nothing surrounds its call.
+    #[inline]
+    pub fn of(operation: &impl Operation) -> CallContext<'static> {
+        Self::outermost(operation.is_idempotent(), operation.priority())
+    }
+
+    #[inline]
+    fn outermost(idempotent: bool, priority: Option<Priority>) -> CallContext<'static> {
+        // One for each, made when compiled: a call copies a pointer.
+        static TOPS: [[Frame<'static>; 5]; 2] = [tops(false), tops(true)];
+        CallContext(&TOPS[usize::from(idempotent)][priority.map_or(0, |priority| priority.index() + 1)])
     }
 
     /// The number of the attempt, from 1.
@@ -74,8 +89,22 @@ impl<'a> CallContext<'a> {
     /// Whether running the operation twice is as good as once.
     pub fn is_idempotent(self) -> bool {
         self.0.outwards().all(|adds| match adds {
-            Adds::Top { idempotent } | Adds::Outside { idempotent, .. } => *idempotent,
+            Adds::Top { idempotent, .. } | Adds::Outside { idempotent, .. } => *idempotent,
             Adds::Attempt(_) | Adds::Deadline(_) => true,
+        })
+    }
+
+    /// How much the call matters: as its operation is marked, or else as the call around it is; [`Priority::Normal`] where nobody says.
+    #[inline]
+    pub fn priority(self) -> Priority {
+        self.marked_priority().unwrap_or_default()
+    }
+
+    fn marked_priority(self) -> Option<Priority> {
+        self.0.outwards().find_map(|adds| match adds {
+            Adds::Top { priority, .. } => *priority,
+            Adds::Outside { attempt, priority, .. } => priority.or(attempt.priority),
+            Adds::Attempt(_) | Adds::Deadline(_) => None,
         })
     }
 
@@ -105,8 +134,27 @@ impl<'a> CallContext<'a> {
 
     /// What of this an operation may keep: nothing borrowed, the deadline read.
     pub fn info(self) -> AttemptInfo {
-        AttemptInfo { number: self.attempt(), retried: self.is_retried(), deadline: self.deadline() }
+        AttemptInfo {
+            number: self.attempt(),
+            retried: self.is_retried(),
+            deadline: self.deadline(),
+            priority: self.marked_priority(),
+        }
     }
+}
+
+const fn tops(idempotent: bool) -> [Frame<'static>; 5] {
+    const fn top(idempotent: bool, priority: Option<Priority>) -> Frame<'static> {
+        Frame { outer: None, adds: Adds::Top { idempotent, priority } }
+    }
+    let [low, normal, high, critical] = Priority::ALL;
+    [
+        top(idempotent, None),
+        top(idempotent, Some(low)),
+        top(idempotent, Some(normal)),
+        top(idempotent, Some(high)),
+        top(idempotent, Some(critical)),
+    ]
 }
 
 /// What an operation may know about its attempt, free of borrows: hand it to tasks, to inner calls, into a header.
@@ -115,17 +163,31 @@ pub struct AttemptInfo {
     number: u32,
     retried: bool,
     deadline: Option<Instant>,
+    priority: Option<Priority>,
 }
 
 impl AttemptInfo {
     /// The first attempt of a call with this deadline: for a caller who got one from outside, say in a header.
     pub const fn with_deadline(deadline: Instant) -> Self {
-        Self { number: 1, retried: false, deadline: Some(deadline) }
+        Self { number: 1, retried: false, deadline: Some(deadline), priority: None }
+    }
+
+    /// The same, and the call matters so much: for a caller who got both from outside. An operation inside that is marked itself keeps
+    /// its own mark.
+    #[must_use]
+    pub const fn with_priority(mut self, priority: Priority) -> Self {
+        self.priority = Some(priority);
+        self
     }
 
     /// The number of the attempt, from 1.
     pub const fn number(&self) -> u32 {
         self.number
+    }
+
+    /// How much the call matters; [`Priority::Normal`] where nobody said.
+    pub fn priority(&self) -> Priority {
+        self.priority.unwrap_or_default()
     }
 
     /// When the call's time is over, by the clock of the policies around it.
@@ -139,8 +201,8 @@ impl AttemptInfo {
     }
 
     /// The outermost frame of a call inside this attempt.
-    pub(super) const fn frame(self, idempotent: bool) -> Frame<'static> {
-        Frame { outer: None, adds: Adds::Outside { attempt: self, idempotent } }
+    pub(super) const fn frame(self, idempotent: bool, priority: Option<Priority>) -> Frame<'static> {
+        Frame { outer: None, adds: Adds::Outside { attempt: self, idempotent, priority } }
     }
 }
 
@@ -151,16 +213,17 @@ impl AttemptInfo {
 pub(crate) struct Deadline<'a> {
     /// Nanoseconds; 0 while nobody has asked.
     at: AtomicU64,
-    /// Nanoseconds from the first question to an outer deadline that is nearer than this one's own.
+    /// How long the work was given, in nanoseconds: from the first question to this deadline, or to an outer one that is nearer.
     given: AtomicU64,
     clock: &'a Clock,
-    timeout: &'a Duration,
+    /// The time-out in nanoseconds, which may change; read once.
+    timeout: &'a AtomicU64,
     outer: CallContext<'a>,
 }
 
 impl<'a> Deadline<'a> {
     #[inline]
-    pub(crate) const fn new(clock: &'a Clock, timeout: &'a Duration, outer: CallContext<'a>) -> Self {
+    pub(crate) const fn new(clock: &'a Clock, timeout: &'a AtomicU64, outer: CallContext<'a>) -> Self {
         Self { at: AtomicU64::new(0), given: AtomicU64::new(u64::MAX), clock, timeout, outer }
     }
 
@@ -170,13 +233,15 @@ impl<'a> Deadline<'a> {
         match self.at.load(Ordering::Relaxed) {
             0 => {
                 let now = self.clock.now();
-                let mut at = now + *self.timeout;
+                let mut given = self.timeout.load(Ordering::Relaxed);
+                let mut at = now + Duration::from_nanos(given);
                 if let Some(outer) = self.outer.deadline()
                     && outer < at
                 {
                     at = outer;
-                    self.given.store(at.as_nanos().saturating_sub(now.as_nanos()), Ordering::Relaxed);
+                    given = at.as_nanos().saturating_sub(now.as_nanos());
                 }
+                self.given.store(given, Ordering::Relaxed);
                 self.at.store(at.as_nanos().max(1), Ordering::Relaxed);
                 at
             }
@@ -186,6 +251,6 @@ impl<'a> Deadline<'a> {
 
     /// How long the work was given: the time-out, or what was left of an outer one.
     pub(crate) fn given(&self) -> Duration {
-        Duration::from_nanos(self.given.load(Ordering::Relaxed)).min(*self.timeout)
+        Duration::from_nanos(self.given.load(Ordering::Relaxed))
     }
 }

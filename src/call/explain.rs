@@ -21,6 +21,8 @@ use crate::{config::Name, outcome::PolicyKind};
 pub struct Explanation {
     name: Option<Name>,
     layers: Vec<Layer>,
+    /// Of an operation that must not run twice.
+    not_idempotent: bool,
 }
 
 /// One policy, as it describes itself.
@@ -69,7 +71,13 @@ impl Layer {
 
 impl Explanation {
     pub(crate) fn new(name: Option<Name>) -> Self {
-        Self { name, layers: Vec::new() }
+        Self { name, layers: Vec::new(), not_idempotent: false }
+    }
+
+    /// Of calls of an operation that may run twice, or may not.
+    pub(super) fn idempotent(mut self, may_run_twice: bool) -> Self {
+        self.not_idempotent = !may_run_twice;
+        self
     }
 
     /// Adds the next inner policy.
@@ -118,6 +126,13 @@ impl Explanation {
                     if !has(inside, PolicyKind::Timeout) && !has(outside, PolicyKind::Timeout) {
                         warnings.push(format!(
                             "{} has no time-out around its attempts: one that hangs is never retried",
+                            layer.title()
+                        ));
+                    }
+                    if self.not_idempotent {
+                        warnings.push(format!(
+                            "{} repeats an operation that is not idempotent only after a failure that proves that it was not \
+                             sent: after a time-out it gives up",
                             layer.title()
                         ));
                     }

@@ -34,7 +34,7 @@ pub(crate) use context::Deadline;
 pub use context::{AttemptInfo, CallContext, Frame};
 pub use explain::{Explanation, Layer};
 pub use ledger::Ledger;
-pub use operation::{NotIdempotent, Operation, WithAttempt, not_idempotent};
+pub use operation::{NotIdempotent, Operation, Prioritized, WithAttempt, not_idempotent, with_priority};
 pub use pipeline::Pipeline;
 pub(crate) use pipeline::call_alone;
 pub(crate) use policy::ByMut;

@@ -2,6 +2,7 @@
 use std::future::Future;
 
 use super::{AttemptInfo, CallContext};
+use crate::outcome::Priority;
 
 /// An async call that can be made more than once.
 ///
@@ -20,6 +21,11 @@ pub trait Operation: Send {
     /// that it was not sent.
     fn is_idempotent(&self) -> bool {
         true
+    }
+
+    /// How much it matters under overload. `None`, the default: as much as the call around it, [`Priority::Normal`] where there is none.
+    fn priority(&self) -> Option<Priority> {
+        None
     }
 }
 
@@ -86,5 +92,52 @@ impl<O: Operation> Operation for NotIdempotent<O> {
 
     fn is_idempotent(&self) -> bool {
         false
+    }
+
+    fn priority(&self) -> Option<Priority> {
+        self.0.priority()
+    }
+}
+
+/// An operation that matters more than others, or less: see [`with_priority`].
+#[derive(Debug, Clone)]
+pub struct Prioritized<O> {
+    priority: Priority,
+    operation: O,
+}
+
+/// Marks `operation` as mattering so much: under overload the lowest are shed first (by a
+/// [`Shedder`](crate::throttling::Shedder), or an [`AdaptiveLimiter`](crate::throttling::AdaptiveLimiter) with shares). The mark travels
+/// inwards with the call, into pipelines that are entered by [`Pipeline::call_within`](super::Pipeline::call_within) too.
+///
+/// ```
+/// use steadfast::{Pipeline, Priority, call::with_priority, throttling::{AdaptiveLimitConfig, AdaptiveLimiter, PriorityShares}};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let config = AdaptiveLimitConfig::default().shares(PriorityShares::default());
+/// let pipeline = Pipeline::new().then(AdaptiveLimiter::new(config).unwrap());
+/// let answer = pipeline.call(with_priority(Priority::High, || async { Ok::<_, ()>("paid") })).await;
+/// assert_eq!(answer.unwrap(), "paid");
+/// # });
+/// ```
+pub fn with_priority<O: Operation>(priority: Priority, operation: O) -> Prioritized<O> {
+    Prioritized { priority, operation }
+}
+
+impl<O: Operation> Operation for Prioritized<O> {
+    type Output = O::Output;
+    type Error = O::Error;
+
+    #[inline]
+    fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<O::Output, O::Error>> + Send {
+        self.operation.run(cx)
+    }
+
+    fn is_idempotent(&self) -> bool {
+        self.operation.is_idempotent()
+    }
+
+    fn priority(&self) -> Option<Priority> {
+        Some(self.priority)
     }
 }

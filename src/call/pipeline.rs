@@ -85,7 +85,7 @@ impl<P: Policy, C> Pipeline<P, C> {
         C: Classify<O::Output, O::Error>,
     {
         // Not an `async fn`, here and below: each one around another moves the result once more.
-        let cx = CallContext::top(operation.is_idempotent());
+        let cx = CallContext::of(&operation);
         run(self.name.as_ref(), &self.policy, &self.classify, operation, cx)
     }
 
@@ -126,7 +126,7 @@ impl<P: Policy, C> Pipeline<P, C> {
     where
         C: Classify<O::Output, O::Error>,
     {
-        let frame = outer.frame(operation.is_idempotent());
+        let frame = outer.frame(operation.is_idempotent(), operation.priority());
         run(self.name.as_ref(), &self.policy, &self.classify, operation, frame.context()).await
     }
 
@@ -135,6 +135,11 @@ impl<P: Policy, C> Pipeline<P, C> {
         let mut explanation = Explanation::new(self.name.clone());
         self.policy.describe(&mut explanation);
         explanation
+    }
+
+    /// As [`explain`](Self::explain), of calls of this operation: with warnings where the order or the settings will hurt one that is not idempotent.
+    pub fn explain_for(&self, operation: &impl Operation) -> Explanation {
+        self.explain().idempotent(operation.is_idempotent())
     }
 }
 
@@ -176,6 +181,6 @@ pub(crate) fn call_alone<P: Policy, O: Operation>(
     policy: &P,
     operation: O,
 ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
-    let cx = CallContext::top(operation.is_idempotent());
+    let cx = CallContext::of(&operation);
     run(None, policy, &ErrIsFailure, operation, cx)
 }

@@ -4,7 +4,7 @@ use std::future::Future;
 use tracing::{Instrument, Level, Span, field};
 
 use super::{CallContext, Operation};
-use crate::config::Name;
+use crate::{config::Name, outcome::Priority};
 
 /// Whether anybody wants spans of calls now. Without a subscriber it is one load of a static.
 #[inline]
@@ -39,5 +39,9 @@ impl<O: Operation> Operation for Traced<O> {
 
     fn is_idempotent(&self) -> bool {
         self.0.is_idempotent()
+    }
+
+    fn priority(&self) -> Option<Priority> {
+        self.0.priority()
     }
 }

@@ -172,7 +172,7 @@ impl CircuitBreaker {
         if call::alone::is_traced() {
             return Cold::new(Box::pin(call::call_alone(self, operation))).await;
         }
-        let cx = CallContext::top(operation.is_idempotent());
+        let cx = CallContext::of(&operation);
         let ticket = match self.0.admit() {
             Ok(ticket) => ticket,
             Err(refusal) => return Err(call::alone::refused(self.0.rejected(refusal))),

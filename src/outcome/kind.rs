@@ -117,6 +117,14 @@ impl KindSet {
         self.0 & (1 << kind as u8) != 0
     }
 
+    pub(crate) const fn to_bits(self) -> u16 {
+        self.0
+    }
+
+    pub(crate) const fn from_bits(bits: u16) -> Self {
+        Self(bits & Self::ALL.0)
+    }
+
     /// Whether it has no kind at all.
     pub const fn is_empty(self) -> bool {
         self.0 == 0

@@ -18,12 +18,14 @@
 mod classify;
 mod error;
 mod kind;
+mod priority;
 mod rejected;
 mod verdict;
 
 pub use classify::{Classify, ErrIsFailure};
 pub use error::{CallError, Cause, History, Stop, TimedOut};
 pub use kind::{FailureKind, KindSet};
+pub use priority::Priority;
 pub use rejected::{PolicyKind, Reason, Rejected, TripRule};
 pub use verdict::{Class, Hint, Verdict};
 

@@ -1,7 +1,7 @@
 //! A policy's refusal to run the operation.
 use std::{fmt, time::Duration};
 
-use super::FailureKind;
+use super::{FailureKind, Priority};
 use crate::{
     config::Name,
     time::{Instant, nanos},
@@ -21,6 +21,12 @@ pub enum PolicyKind {
     RateLimit,
     /// A [`ConcurrencyLimiter`](crate::throttling::ConcurrencyLimiter).
     ConcurrencyLimit,
+    /// A [`ClientThrottle`](crate::throttling::ClientThrottle).
+    ClientThrottle,
+    /// A [`Shedder`](crate::throttling::Shedder), or a limiter that keeps places for higher priorities.
+    Shed,
+    /// A [`Feature`](crate::throttling::Feature) of a [`Degradation`](crate::throttling::Degradation).
+    Degradation,
     /// A policy of the user's own.
     Custom(&'static str),
 }
@@ -33,6 +39,9 @@ impl fmt::Display for PolicyKind {
             Self::CircuitBreaker => "circuit breaker",
             Self::RateLimit => "rate limit",
             Self::ConcurrencyLimit => "concurrency limit",
+            Self::ClientThrottle => "client throttle",
+            Self::Shed => "shedder",
+            Self::Degradation => "degradation",
             Self::Custom(name) => name,
         })
     }
@@ -130,6 +139,15 @@ pub enum Reason {
     },
     /// The limit is shared through a store, which does not answer.
     StoreDown,
+    /// The other side refuses so many calls that this one was not sent: it would likely be refused there.
+    LikelyRefused,
+    /// Calls of this priority are shed now, so that those that matter more are served.
+    Shed {
+        /// The call's priority.
+        priority: Priority,
+    },
+    /// The feature that the call belongs to is switched off while there is too much to do.
+    SwitchedOff,
     /// A reason of the user's own policy.
     Custom(&'static str),
 }
@@ -193,6 +211,12 @@ impl Rejected {
         self.reason
     }
 
+    /// Whether the call was given up for those that matter more: shed by its priority, or of a feature that is switched off. It may be
+    /// deferred, say to a queue, where a call that was over its limit should come back later.
+    pub const fn is_shed(&self) -> bool {
+        matches!(self.reason, Reason::Shed { .. } | Reason::SwitchedOff)
+    }
+
     /// How long to wait before the call could pass, where that is known.
     pub const fn retry_after(&self) -> Option<Duration> {
         if self.wait == UNKNOWN { None } else { Some(Duration::from_nanos(self.wait)) }
@@ -220,6 +244,9 @@ impl fmt::Display for Rejected {
             Reason::QueueFull => f.write_str(": queue full")?,
             Reason::WaitedTooLong { limit } => write!(f, ": waited too long ({limit:?})")?,
             Reason::StoreDown => f.write_str(": the store that it is shared through is down")?,
+            Reason::LikelyRefused => f.write_str(": the other side refuses too many calls")?,
+            Reason::Shed { priority } => write!(f, ": calls of {priority} priority are shed")?,
+            Reason::SwitchedOff => f.write_str(": switched off while there is too much to do")?,
             Reason::Custom(why) => write!(f, ": {why}")?,
         }
         match self.retry_after() {

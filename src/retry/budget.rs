@@ -8,7 +8,7 @@ use crate::{
     outcome::FailureKind,
     sync::Mutex,
     time::Instant,
-    window::TimeWindow,
+    window::ChangingWindow,
 };
 
 /// Settings of a [`RetryBudget`].
@@ -89,16 +89,17 @@ impl Default for RetryBudgetConfig {
 pub struct RetryBudget(Arc<Inner>);
 
 struct Inner {
+    requests: ChangingWindow,
+    /// Behind a lock, so that look and take are one; only failed attempts come here.
+    account: Mutex<Account>,
+}
+
+struct Account {
     config: RetryBudgetConfig,
-    requests: TimeWindow,
-    /// What was taken. Behind a lock, so that look and take are one; only failed attempts come here.
-    taken: Mutex<TimeWindow>,
+    taken: ChangingWindow,
 }
 
 const BUCKETS: u32 = 10;
-
-/// A budget is never reset: all its events are of one epoch.
-const EPOCH: u32 = 0;
 
 impl RetryBudget {
     /// A budget by these settings, full.
@@ -112,50 +113,62 @@ impl RetryBudget {
 
     /// For settings that were checked before.
     pub(crate) fn make(config: RetryBudgetConfig) -> Self {
-        Self(Arc::new(Inner {
-            config,
-            requests: TimeWindow::new(config.window, BUCKETS),
-            taken: Mutex::new(TimeWindow::new(config.window, BUCKETS)),
-        }))
+        let window = || ChangingWindow::new(config.window, BUCKETS);
+        Self(Arc::new(Inner { requests: window(), account: Mutex::new(Account { config, taken: window() }) }))
     }
 
-    /// Its settings.
-    pub fn config(&self) -> &RetryBudgetConfig {
-        &self.0.config
+    /// Its settings, as they are now.
+    pub fn config(&self) -> RetryBudgetConfig {
+        self.0.account.lock().config
+    }
+
+    /// Changes the settings at `now` while it is in use, for all that share it. What was earned and taken goes on counting, in proportion where the window
+    /// becomes shorter.
+    ///
+    /// # Errors
+    /// Where a setting breaks its rule; then nothing has changed.
+    pub fn reconfigure(&self, config: RetryBudgetConfig, now: Instant) -> Result<(), ConfigError> {
+        config.check()?;
+        let mut account = self.0.account.lock();
+        self.0.requests.set_span(config.window, now);
+        account.taken.set_span(config.window, now);
+        account.config = config;
+        Ok(())
     }
 
     /// How many retries at cost 1 it would allow at `now`.
     pub fn balance(&self, now: Instant) -> u64 {
-        self.0.balance(&self.0.taken.lock(), now).max(0.0) as u64
+        self.0.balance(&self.0.account.lock(), now).max(0.0) as u64
     }
 
     pub(crate) fn deposit(&self, now: Instant) {
-        self.0.requests.add(EPOCH, now, 1);
+        self.0.requests.add(now, 1);
     }
 
     /// Takes what a retry after `kind` costs, if it is there.
     pub(crate) fn withdraw(&self, now: Instant, kind: Option<FailureKind>) -> bool {
-        let config = &self.0.config;
+        let account = self.0.account.lock();
+        let Account { config, taken } = &*account;
         let cost = if kind == Some(FailureKind::Timeout) { config.timeout_cost } else { config.cost };
-        let taken = self.0.taken.lock();
-        let allowed = self.0.balance(&taken, now) >= f64::from(cost);
+        let allowed = self.0.balance(&account, now) >= f64::from(cost);
         if allowed {
-            taken.add(EPOCH, now, cost);
+            taken.add(now, cost);
         }
         allowed
     }
 }
 
 impl Inner {
-    fn balance(&self, taken: &TimeWindow, now: Instant) -> f64 {
-        let earned = self.requests.sum(EPOCH, now) as f64 * self.config.ratio;
-        let floor = f64::from(self.config.min_per_second) * self.config.window.as_secs_f64();
-        earned + floor - taken.sum(EPOCH, now) as f64
+    fn balance(&self, account: &Account, now: Instant) -> f64 {
+        let Account { config, taken } = account;
+        let earned = self.requests.sum(now) as f64 * config.ratio;
+        let floor = f64::from(config.min_per_second) * config.window.as_secs_f64();
+        earned + floor - taken.sum(now) as f64
     }
 }
 
 impl fmt::Debug for RetryBudget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RetryBudget").field("config", &self.0.config).finish_non_exhaustive()
+        f.debug_struct("RetryBudget").field("config", &self.config()).finish_non_exhaustive()
     }
 }

@@ -3,18 +3,22 @@ use std::{
     fmt,
     future::{Future, poll_fn},
     pin::{Pin, pin},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use super::{RetryBudget, RetryConfig, RetryEvent, state::Failed};
 use crate::{
-    backoff::{Backoff, Jitter},
+    backoff::{Backoff, Curve, Jitter},
     call::{self, Attempt, ByMut, CallContext, Cold, Explanation, Layer, Ledger, Operation, Policy},
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::{Events, Subscription},
     outcome::{CallError, FailureKind, Outcome, PolicyKind, Stop, Verdict},
+    sync::Mutex,
     time::{Clock, Instant},
 };
 
@@ -22,19 +26,32 @@ type Delays = Box<dyn Iterator<Item = Duration> + Send>;
 
 /// Repeats what is inside it while it fails in ways that pass.
 ///
-/// A clone is cheap and shares budget, randomness and events.
+/// A clone is cheap and shares settings, budget, randomness and events.
 #[derive(Clone, Debug)]
 pub struct Retry(Arc<Inner>);
 
 #[derive(Clone)]
 struct Inner {
-    config: RetryConfig,
+    settings: Arc<Settings>,
     name: Option<Name>,
     clock: Clock,
     entropy: Entropy,
     budget: Option<RetryBudget>,
     delays: Option<Arc<dyn Fn() -> Delays + Send + Sync>>,
     events: Events<RetryEvent>,
+}
+
+/// The settings, which may change. Only failures take the lock.
+struct Settings {
+    config: Mutex<RetryConfig>,
+    /// `retry_nested`, which calls that succeed may have to know.
+    nested: AtomicBool,
+}
+
+impl Settings {
+    fn get(&self) -> RetryConfig {
+        *self.config.lock()
+    }
 }
 
 impl Retry {
@@ -50,7 +67,8 @@ impl Retry {
     /// For settings that were checked before.
     pub(crate) fn make(config: RetryConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
         let events = Events::new();
-        Self(Arc::new(Inner { config, name, clock, entropy, budget: None, delays: None, events }))
+        let settings = Arc::new(Settings { config: Mutex::new(config), nested: AtomicBool::new(config.retry_nested) });
+        Self(Arc::new(Inner { settings, name, clock, entropy, budget: None, delays: None, events }))
     }
 
     /// The same with a name, for events.
@@ -92,9 +110,22 @@ impl Retry {
         self
     }
 
-    /// Its settings.
-    pub fn config(&self) -> &RetryConfig {
-        &self.0.config
+    /// Its settings, as they are now.
+    pub fn config(&self) -> RetryConfig {
+        self.0.settings.get()
+    }
+
+    /// Changes the settings while it is in use, for all clones. A call under way follows them from its next failure on; the delays between its attempts stay
+    /// those with which it began.
+    ///
+    /// # Errors
+    /// Where a setting breaks its rule; then nothing has changed.
+    pub fn reconfigure(&self, config: RetryConfig) -> Result<(), ConfigError> {
+        config.check()?;
+        let mut current = self.0.settings.config.lock();
+        *current = config;
+        self.0.settings.nested.store(config.retry_nested, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Its budget.
@@ -129,7 +160,7 @@ impl Retry {
             return Cold::new(Box::pin(call::call_alone(self, operation))).await;
         }
         let this = &*self.0;
-        let cx = CallContext::top(operation.is_idempotent());
+        let cx = CallContext::of(&operation);
         this.deposit();
         let mut started = None;
         let first = {
@@ -194,7 +225,7 @@ impl Policy for Retry {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         let this = &*self.0;
-        let nested = cx.is_retried() && !this.config.retry_nested;
+        let nested = cx.is_retried() && !this.settings.nested.load(Ordering::Relaxed);
         if !nested {
             this.deposit();
         }
@@ -215,7 +246,8 @@ impl Policy for Retry {
     }
 
     fn describe(&self, explanation: &mut Explanation) {
-        let Inner { config, name, budget, delays, .. } = &*self.0;
+        let Inner { name, budget, delays, .. } = &*self.0;
+        let config = self.config();
         let backoff = match delays {
             Some(_) => "delays of its own".to_owned(),
             None => format!(
@@ -228,6 +260,17 @@ impl Policy for Retry {
         let mut layer = Layer::new(PolicyKind::Retry, name.clone(), settings).with_budget(budget.is_some());
         if config.max_attempts > 1 && delays.is_none() && config.backoff.jitter == Jitter::None {
             layer = layer.with_warning("without jitter, clients that failed together come back together");
+        }
+        let is_flat = config.backoff.base >= config.backoff.cap
+            || (config.backoff.curve == Curve::Constant && config.backoff.jitter != Jitter::Decorrelated);
+        if config.max_attempts > 2 && delays.is_none() && is_flat {
+            layer = layer.with_warning("without back-off, a service that struggles is asked as often as ever");
+        }
+        if config.max_attempts > 1 && !config.idempotent && !config.retry_on.contains(FailureKind::Connect) {
+            layer = layer.with_warning(
+                "it never repeats anything: operations may not run twice, and it does not retry the one kind of failure that \
+                 proves that nothing was sent, `connect`",
+            );
         }
         explanation.push(layer);
     }
@@ -276,7 +319,7 @@ impl Call<'_> {
     #[cold]
     #[inline(never)]
     fn failed(&mut self, outcome: Outcome, ledger: &mut dyn Ledger, cx: CallContext<'_>) -> Option<Next> {
-        let Inner { clock, events, name, config, .. } = self.retry;
+        let Inner { clock, events, name, settings, .. } = self.retry;
         let (attempt, kind) = (self.attempt, outcome.kind());
         match self.next(outcome, ledger, cx) {
             Ok((now, delay)) => {
@@ -289,7 +332,7 @@ impl Call<'_> {
                 let now = clock.now();
                 events.send(name.as_ref(), now, || RetryEvent::GaveUp { attempts: attempt, kind, stop });
                 // A first attempt that was never going to be repeated has no history worth a box.
-                if attempt > 1 || (stop != Stop::NotRetryable && config.max_attempts > 1) {
+                if attempt > 1 || (stop != Stop::NotRetryable && settings.get().max_attempts > 1) {
                     ledger.gave_up(stop, self.started.map_or(Duration::ZERO, |started| now - started));
                 }
                 None
@@ -304,7 +347,8 @@ impl Call<'_> {
         ledger: &dyn Ledger,
         cx: CallContext<'_>,
     ) -> Result<(Instant, Duration), Stop> {
-        let Inner { config, clock, entropy, budget, .. } = self.retry;
+        let Inner { settings, clock, entropy, budget, .. } = self.retry;
+        let config = settings.get();
         let asked = config.may_follow(&Failed {
             attempt: self.attempt,
             kind: outcome.kind(),
@@ -336,7 +380,7 @@ impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Retry")
             .field("name", &self.name)
-            .field("config", &self.config)
+            .field("config", &self.settings.get())
             .field("budget", &self.budget)
             .finish_non_exhaustive()
     }

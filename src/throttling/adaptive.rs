@@ -2,7 +2,7 @@
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use super::{
-    AdaptiveLimitConfig, ConcurrencyLimiter, ThrottlingEvent,
+    AdaptiveLimitConfig, ConcurrencyLimiter, ConcurrencyPermit, PriorityShares, ThrottlingEvent,
     gradient::{Gradient, Sample},
 };
 use crate::{
@@ -10,8 +10,8 @@ use crate::{
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::Subscription,
-    outcome::{CallError, Class, FailureKind, Outcome, PolicyKind},
-    sync::Mutex,
+    outcome::{CallError, Class, FailureKind, Outcome, PolicyKind, Priority, Reason, Rejected},
+    sync::{AtomicU64, Mutex, Ordering},
     time::{Clock, Instant},
 };
 
@@ -37,7 +37,8 @@ use crate::{
 pub struct AdaptiveLimiter(Arc<Inner>);
 
 struct Inner {
-    config: AdaptiveLimitConfig,
+    /// The share of the limit that calls of each priority may take together with those below them, as floats.
+    shares: [AtomicU64; 4],
     places: ConcurrencyLimiter,
     name: Option<Name>,
     clock: Clock,
@@ -58,25 +59,46 @@ impl AdaptiveLimiter {
     fn make(config: AdaptiveLimitConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
         let places = ConcurrencyLimiter::make(config.places(), clock.clone(), name.clone());
         let machine = Mutex::new(Gradient::new(config, clock.now(), entropy.unit()));
-        Self(Arc::new(Inner { config, places, name, clock, entropy, machine }))
+        let shares = PriorityShares::by_priority(config.shares).map(|share| AtomicU64::new(share.to_bits()));
+        Self(Arc::new(Inner { shares, places, name, clock, entropy, machine }))
+    }
+
+    /// Its settings, as they are now.
+    pub fn config(&self) -> AdaptiveLimitConfig {
+        self.machine(|machine| machine.config())
+    }
+
+    /// Changes the settings while it is in use. What it has learnt stays learnt: its limit is brought between the new bounds, and `initial` changes nothing.
+    ///
+    /// # Errors
+    /// Where a setting breaks its rule; then nothing has changed.
+    pub fn reconfigure(&self, config: AdaptiveLimitConfig) -> Result<(), ConfigError> {
+        config.check()?;
+        let capacity = self.machine(|machine| {
+            for (dial, share) in self.0.shares.iter().zip(PriorityShares::by_priority(config.shares)) {
+                dial.store(share.to_bits(), Ordering::Relaxed);
+            }
+            machine.reconfigure(config, self.0.clock.now())
+        });
+        self.0.places.reconfigure(super::ConcurrencyLimitConfig { capacity, ..config.places() })
     }
 
     /// A new limiter of the same settings with a name, for errors and events.
     #[must_use]
     pub fn named(self, name: impl Into<Name>) -> Self {
-        Self::make(self.0.config, self.0.clock.clone(), self.0.entropy.clone(), Some(name.into()))
+        Self::make(self.config(), self.0.clock.clone(), self.0.entropy.clone(), Some(name.into()))
     }
 
     /// A new limiter of the same settings on another clock.
     #[must_use]
     pub fn with_clock(self, clock: &Clock) -> Self {
-        Self::make(self.0.config, clock.clone(), self.0.entropy.clone(), self.0.name.clone())
+        Self::make(self.config(), clock.clone(), self.0.entropy.clone(), self.0.name.clone())
     }
 
     /// A new limiter of the same settings, drawing from this stream when it measures. Seeded by the system by default.
     #[must_use]
     pub fn with_entropy(self, entropy: &Entropy) -> Self {
-        Self::make(self.0.config, self.0.clock.clone(), entropy.clone(), self.0.name.clone())
+        Self::make(self.config(), self.0.clock.clone(), entropy.clone(), self.0.name.clone())
     }
 
     /// How many calls may run at once now.
@@ -88,6 +110,12 @@ impl AdaptiveLimiter {
     pub fn in_flight(&self) -> u32 {
         let taken = i64::from(self.0.places.capacity()) - self.0.places.available();
         u32::try_from(taken).unwrap_or(0)
+    }
+
+    /// How much of the limit is taken: 1 where all of it is. A gauge for a [`Shedder`](super::Shedder) or a
+    /// [`Degradation`](super::Degradation).
+    pub fn load(&self) -> f64 {
+        f64::from(self.in_flight()) / f64::from(self.limit())
     }
 
     /// How many calls wait for a place.
@@ -123,6 +151,25 @@ impl AdaptiveLimiter {
         ask(&mut self.0.machine.lock())
     }
 
+    /// Takes a place: where the priority has the whole limit, it waits for one in the queue; else it is shed where its share is taken.
+    async fn admit(&self, cx: CallContext<'_>) -> Result<ConcurrencyPermit<'_>, Rejected> {
+        let places = &self.0.places;
+        let priority = cx.priority();
+        let share = f64::from_bits(self.0.shares[priority.index()].load(Ordering::Relaxed));
+        if share >= 1.0 {
+            return places.admit(cx.deadline()).await;
+        }
+        // Of a small limit at least one place is everybody's.
+        let limit = places.capacity();
+        let own = ((f64::from(limit) * share).round() as u32).max(1);
+        places.try_admit_leaving(limit.saturating_sub(own)).ok_or_else(|| self.shed(priority))
+    }
+
+    #[cold]
+    fn shed(&self, priority: Priority) -> Rejected {
+        self.0.places.rejected(Reason::Shed { priority })
+    }
+
     /// What a call tells of the load of the other side.
     fn learn(&self, began: Instant, under_way: u32, outcome: Outcome) {
         let sample = match outcome.class() {
@@ -144,7 +191,7 @@ impl AdaptiveLimiter {
 
 impl Policy for AdaptiveLimiter {
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let permit = match self.0.places.admit(cx.deadline()).await {
+        let permit = match self.admit(cx).await {
             Ok(permit) => permit,
             Err(rejected) => return inner.refuse(rejected),
         };
@@ -156,9 +203,11 @@ impl Policy for AdaptiveLimiter {
     }
 
     fn describe(&self, explanation: &mut Explanation) {
-        let AdaptiveLimitConfig { by, min, max, .. } = self.0.config;
+        let config = self.config();
+        let AdaptiveLimitConfig { by, min, max, .. } = config;
         let settings = format!("{min} to {max} at once by {by:?}, now {}", self.limit()).to_lowercase();
-        explanation.push(Layer::new(PolicyKind::ConcurrencyLimit, self.0.name.clone(), settings));
+        let layer = Layer::new(PolicyKind::ConcurrencyLimit, self.0.name.clone(), settings);
+        explanation.push(config.warnings().into_iter().fold(layer, Layer::with_warning));
     }
 }
 

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::ConcurrencyLimitConfig;
+use super::{ConcurrencyLimitConfig, PriorityShares};
 use crate::config::{ConfigError, human, require, require_some_time};
 
 /// How the limit follows what is seen.
@@ -62,6 +62,10 @@ pub struct AdaptiveLimitConfig {
     /// How long a call waits for a place. 1 s by default.
     #[serde(with = "human")]
     pub max_wait: Duration,
+    /// How much of the limit calls of each priority may take. None by default: all of it. Calls of a priority that may not take all of it do not
+    /// wait for a place.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shares: Option<PriorityShares>,
 }
 
 impl Default for AdaptiveLimitConfig {
@@ -80,6 +84,7 @@ impl Default for AdaptiveLimitConfig {
             decrease: 0.9,
             queue: 128,
             max_wait: Duration::from_secs(1),
+            shares: None,
         }
     }
 }
@@ -120,6 +125,13 @@ impl AdaptiveLimitConfig {
         self
     }
 
+    /// Sets how much of the limit calls of each priority may take.
+    #[must_use]
+    pub const fn shares(mut self, shares: PriorityShares) -> Self {
+        self.shares = Some(shares);
+        self
+    }
+
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require(self.min >= 1, "min", "must be at least 1")?;
         require(self.min <= self.initial && self.initial <= self.max, "initial", "must be from `min` to `max`")?;
@@ -132,7 +144,28 @@ impl AdaptiveLimitConfig {
         )?;
         require_some_time(self.remeasure, "remeasure")?;
         require(self.smoothing > 0.0 && self.smoothing <= 1.0, "smoothing", "must be above 0 and at most 1")?;
-        require(self.decrease > 0.0 && self.decrease < 1.0, "decrease", "must be above 0 and below 1")
+        require(self.decrease > 0.0 && self.decrease < 1.0, "decrease", "must be above 0 and below 1")?;
+        require(
+            self.queue == 0 || !self.max_wait.is_zero(),
+            "max_wait",
+            "must be longer than zero, or `queue` must be 0: nobody could wait",
+        )?;
+        self.shares.map_or(Ok(()), |shares| shares.check().map_err(|e| e.within("shares")))
+    }
+
+    /// What will hurt.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        if self.min == self.max {
+            warnings.push(format!("its limit is {} always: it cannot adapt", self.min));
+        }
+        if self.headroom == 0 && self.by == Adaptation::Gradient {
+            warnings.push("without head-room its limit only ever falls".to_owned());
+        }
+        if self.shares.is_some_and(|shares| shares.low >= 1.0) {
+            warnings.push("its shares keep no place for what matters more than low priority".to_owned());
+        }
+        warnings
     }
 
     pub(super) fn places(&self) -> ConcurrencyLimitConfig {

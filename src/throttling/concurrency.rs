@@ -5,6 +5,7 @@ use std::{
     pin::pin,
     sync::Arc,
     task::Poll,
+    time::Duration,
 };
 
 use super::{
@@ -17,7 +18,8 @@ use crate::{
     config::{ConfigError, Name},
     observe::{Events, Subscription},
     outcome::{CallError, Outcome, PolicyKind, Reason, Rejected},
-    time::{Clock, Instant},
+    sync::{AtomicU64, Ordering},
+    time::{Clock, Instant, nanos},
 };
 
 /// Lets so many calls run at once: a bulkhead.
@@ -30,7 +32,8 @@ pub struct ConcurrencyLimiter {
 }
 
 struct Inner {
-    config: ConcurrencyLimitConfig,
+    /// Nanoseconds. The other settings are the semaphore's.
+    max_wait: AtomicU64,
     name: Option<Name>,
     clock: Clock,
     semaphore: Semaphore,
@@ -50,19 +53,20 @@ impl ConcurrencyLimiter {
     /// For settings that were checked before.
     pub(crate) fn make(config: ConcurrencyLimitConfig, clock: Clock, name: Option<Name>) -> Self {
         let semaphore = Semaphore::new(config.capacity, config.queue, config.order);
-        Self { inner: Arc::new(Inner { config, name, clock, semaphore, events: Events::new() }), weight: 1 }
+        let max_wait = AtomicU64::new(nanos(config.max_wait));
+        Self { inner: Arc::new(Inner { max_wait, name, clock, semaphore, events: Events::new() }), weight: 1 }
     }
 
     /// A new limiter of the same settings with a name, for errors and events.
     #[must_use]
     pub fn named(self, name: impl Into<Name>) -> Self {
-        Self { weight: self.weight, ..Self::make(self.inner.config, self.inner.clock.clone(), Some(name.into())) }
+        Self { weight: self.weight, ..Self::make(self.config(), self.inner.clock.clone(), Some(name.into())) }
     }
 
     /// A new limiter of the same settings on another clock.
     #[must_use]
     pub fn with_clock(self, clock: &Clock) -> Self {
-        Self { weight: self.weight, ..Self::make(self.inner.config, clock.clone(), self.inner.name.clone()) }
+        Self { weight: self.weight, ..Self::make(self.config(), clock.clone(), self.inner.name.clone()) }
     }
 
     /// The same limiter, for calls that take `weight` places each.
@@ -71,14 +75,15 @@ impl ConcurrencyLimiter {
         Self { inner: self.inner.clone(), weight: weight.max(1) }
     }
 
-    /// Its settings as they were given; see [`capacity`](Self::capacity) for what holds now.
-    pub fn config(&self) -> &ConcurrencyLimitConfig {
-        &self.inner.config
+    /// Its settings, as they are now.
+    pub fn config(&self) -> ConcurrencyLimitConfig {
+        let (capacity, queue, order) = self.inner.semaphore.settings();
+        ConcurrencyLimitConfig { capacity, queue, max_wait: self.inner.max_wait(), order }
     }
 
     /// How many places it has now.
     pub fn capacity(&self) -> u32 {
-        self.inner.semaphore.size().0
+        self.inner.semaphore.capacity()
     }
 
     /// How many places are free; below zero after it was made smaller than what was taken.
@@ -104,9 +109,28 @@ impl ConcurrencyLimiter {
     pub fn resize(&self, capacity: u32) -> Result<(), ConfigError> {
         check_capacity(capacity)?;
         self.inner.semaphore.resize(capacity);
-        let Inner { events, name, clock, .. } = &*self.inner;
-        events.send(name.as_ref(), clock.now(), || ThrottlingEvent::LimitChanged);
+        self.inner.tell_change();
         Ok(())
+    }
+
+    /// Changes all settings while it is in use. Calls that run go on; a call that waits keeps its patience, and is turned away where the queue becomes too
+    /// short for it (who came last, or, where the newest go first, who came first).
+    ///
+    /// # Errors
+    /// Where a setting breaks its rule; then nothing has changed.
+    pub fn reconfigure(&self, config: ConcurrencyLimitConfig) -> Result<(), ConfigError> {
+        config.check()?;
+        self.inner.max_wait.store(nanos(config.max_wait), Ordering::Relaxed);
+        self.inner.semaphore.change(config.capacity, config.queue, config.order);
+        self.inner.tell_change();
+        Ok(())
+    }
+
+    /// Takes its place if so many more are free then, and nobody waits.
+    #[inline]
+    pub(super) fn try_admit_leaving(&self, left: u32) -> Option<ConcurrencyPermit<'_>> {
+        let taken = self.inner.semaphore.try_take_leaving(self.weight, left);
+        taken.then_some(ConcurrencyPermit { limiter: self, weight: self.weight })
     }
 
     /// Takes its place (or, [`weighing`](Self::weighing) more, its places) if they are free and nobody waits.
@@ -143,7 +167,7 @@ impl ConcurrencyLimiter {
     }
 
     async fn wait(&self, deadline: Option<Instant>) -> Result<ConcurrencyPermit<'_>, Rejected> {
-        let Inner { config, clock, semaphore, events, name } = &*self.inner;
+        let Inner { clock, semaphore, events, name, .. } = &*self.inner;
         let id = match semaphore.take_or_wait(self.weight) {
             Ok(Wish::Granted) => return Ok(ConcurrencyPermit { limiter: self, weight: self.weight }),
             Ok(Wish::Waits(id)) => id,
@@ -152,7 +176,7 @@ impl ConcurrencyLimiter {
         let mut place = Place { semaphore, id, weight: self.weight, settled: false };
         let now = clock.now();
         events.send(name.as_ref(), now, || ThrottlingEvent::Queued { wait: None });
-        let patience = now + config.max_wait;
+        let patience = now + self.inner.max_wait();
         let mut timer = pin!(clock.sleep_until(deadline.map_or(patience, |d| d.min(patience))));
         let result = poll_fn(|cx| match semaphore.look(id, cx.waker()) {
             Some(result) => Poll::Ready(Some(result)),
@@ -177,7 +201,7 @@ impl ConcurrencyLimiter {
     }
 
     #[cold]
-    fn rejected(&self, reason: Reason) -> Rejected {
+    pub(super) fn rejected(&self, reason: Reason) -> Rejected {
         let Inner { clock, events, name, .. } = &*self.inner;
         if events.wanted() {
             events.send(name.as_ref(), clock.now(), || ThrottlingEvent::Rejected { reason, retry_after: None });
@@ -198,6 +222,16 @@ impl ConcurrencyLimiter {
         operation: O,
     ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
         call::call_alone(self, operation)
+    }
+}
+
+impl Inner {
+    fn max_wait(&self) -> Duration {
+        Duration::from_nanos(self.max_wait.load(Ordering::Relaxed))
+    }
+
+    fn tell_change(&self) {
+        self.events.send(self.name.as_ref(), self.clock.now(), || ThrottlingEvent::LimitChanged);
     }
 }
 
@@ -254,8 +288,8 @@ impl Policy for ConcurrencyLimiter {
     }
 
     fn describe(&self, explanation: &mut Explanation) {
-        let ConcurrencyLimitConfig { queue, max_wait, order, .. } = self.inner.config;
-        let mut settings = format!("{} at once", self.capacity());
+        let ConcurrencyLimitConfig { capacity, queue, max_wait, order } = self.config();
+        let mut settings = format!("{capacity} at once");
         if queue > 0 {
             settings += &format!(", {queue} more wait up to {max_wait:?}");
             if order == QueueOrder::NewestFirst {

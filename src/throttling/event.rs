@@ -1,7 +1,7 @@
 //! What a limiter tells.
 use std::time::Duration;
 
-use crate::{observe::Traced, outcome::Reason};
+use crate::{config::Name, observe::Traced, outcome::Reason};
 
 /// Something a limiter did. A call that passes is no event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -19,8 +19,12 @@ pub enum ThrottlingEvent {
         /// For how long, where that is known.
         wait: Option<Duration>,
     },
-    /// Its limit was changed.
+    /// Its limit, or another setting, was changed.
     LimitChanged,
+    /// A shedder began to shed.
+    SheddingBegan,
+    /// A shedder sheds nothing any more.
+    SheddingEnded,
 }
 
 impl Traced for ThrottlingEvent {
@@ -36,6 +40,38 @@ impl Traced for ThrottlingEvent {
             }
             Self::Queued { wait } => tracing::debug!(target: TARGET, limiter, ?wait, "queued"),
             Self::LimitChanged => tracing::info!(target: TARGET, limiter, "limit changed"),
+            Self::SheddingBegan => tracing::info!(target: TARGET, limiter, "shedding began"),
+            Self::SheddingEnded => tracing::info!(target: TARGET, limiter, "shedding ended"),
+        }
+    }
+}
+
+/// What a [`Degradation`](super::Degradation) did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DegradationEvent {
+    /// It switched a feature off.
+    SwitchedOff {
+        /// Which.
+        feature: Name,
+    },
+    /// It switched a feature on again.
+    SwitchedOn {
+        /// Which.
+        feature: Name,
+    },
+}
+
+impl Traced for DegradationEvent {
+    fn wanted() -> bool {
+        tracing::enabled!(target: "steadfast::throttling", tracing::Level::INFO)
+    }
+
+    fn trace(&self, degradation: &str) {
+        const TARGET: &str = "steadfast::throttling";
+        match self {
+            Self::SwitchedOff { feature } => tracing::info!(target: TARGET, degradation, %feature, "switched off"),
+            Self::SwitchedOn { feature } => tracing::info!(target: TARGET, degradation, %feature, "switched on"),
         }
     }
 }

@@ -30,6 +30,13 @@ impl Pace {
         self.interval.saturating_mul(u64::from(n)) <= self.span
     }
 
+    /// The arrival time that leaves as large a share of this burst as `tat` left of the old one's. Rounded up, so that the limit is never exceeded.
+    pub(super) fn take_over(self, old: Self, tat: u64, now: u64) -> u64 {
+        let debt = u128::from(tat.saturating_sub(now));
+        let debt = (debt * u128::from(self.span)).div_ceil(u128::from(old.span));
+        now.saturating_add(u64::try_from(debt).unwrap_or(u64::MAX))
+    }
+
     /// The arrival time after `n` more permits at `now`, or how long they must wait.
     #[inline]
     pub(super) fn take(self, tat: u64, n: u32, now: u64) -> Result<u64, u64> {
@@ -103,15 +110,25 @@ impl Gcra {
     /// until 990 had come back at the slow pace.) `waiting` reserved permits are given back, for the caller to reserve again.
     pub(super) fn change(&self, pace: Pace, now: u64, waiting: u64) {
         let old = self.pace();
-        self.update(|tat| {
-            let debt = tat.saturating_sub(old.interval.saturating_mul(waiting)).saturating_sub(now);
-            // Rounded up, so that the limit is never exceeded.
-            let debt = (u128::from(debt) * u128::from(pace.span)).div_ceil(u128::from(old.span));
-            now.saturating_add(u64::try_from(debt).unwrap_or(u64::MAX))
-        });
+        self.update(|tat| pace.take_over(old, tat.saturating_sub(old.interval.saturating_mul(waiting)), now));
         // After the arrival time: a call that comes between the two is charged by the old pace, and that is not multiplied.
         self.interval.store(pace.interval, Ordering::Relaxed);
         self.span.store(pace.span, Ordering::Relaxed);
+    }
+
+    /// How many permits are not back at `now`, beside those that wait. Rounded up.
+    pub(super) fn used(&self, now: u64, waiting: u64) -> u64 {
+        let interval = self.pace().interval;
+        let debt = self.tat.0.load(Ordering::Relaxed).saturating_sub(now);
+        debt.saturating_sub(interval.saturating_mul(waiting)).div_ceil(interval)
+    }
+
+    /// Begins anew at this pace, with so many permits taken.
+    pub(super) fn restart(&self, pace: Pace, used: u64, now: u64) {
+        self.interval.store(pace.interval, Ordering::Relaxed);
+        self.span.store(pace.span, Ordering::Relaxed);
+        let debt = pace.interval.saturating_mul(used).min(pace.span);
+        self.tat.0.store(now.saturating_add(debt), Ordering::Relaxed);
     }
 
     fn update(&self, change: impl Fn(u64) -> u64) {

@@ -74,6 +74,18 @@ impl Gradient {
         machine
     }
 
+    pub(super) fn config(&self) -> AdaptiveLimitConfig {
+        self.config
+    }
+
+    /// Takes other settings, and keeps what it has learnt; gives the limit.
+    pub(super) fn reconfigure(&mut self, config: AdaptiveLimitConfig, now: Instant) -> u32 {
+        self.config = config;
+        self.limit = self.limit.clamp(f64::from(config.min), f64::from(config.max));
+        self.measure_at = self.measure_at.min(now + config.remeasure.mul_f64(1.2));
+        self.limit()
+    }
+
     pub(super) fn limit(&self) -> u32 {
         let limit = (self.limit.round() as u32).clamp(self.config.min, self.config.max);
         if self.measures { limit.min(HARDLY_ANY.max(self.config.min)) } else { limit }

@@ -81,18 +81,29 @@
 //! Maurer, "Fail at Scale" (ACM Queue, 2015).
 mod adaptive;
 mod adaptive_config;
+mod client_throttle;
+mod client_throttle_config;
 mod concurrency;
 mod concurrency_config;
+mod degradation;
+mod degradation_config;
+mod degradation_state;
 mod event;
+mod gauge;
 mod gcra;
 mod gradient;
 mod keyed;
 #[cfg(all(test, steadfast_loom))]
 mod loom_tests;
+mod odds;
 mod rate;
 mod rate_config;
 mod semaphore;
 pub mod shared;
+mod shares;
+mod shed;
+mod shed_config;
+mod shed_state;
 mod strict;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
@@ -100,10 +111,18 @@ mod turns;
 
 pub use adaptive::AdaptiveLimiter;
 pub use adaptive_config::{Adaptation, AdaptiveLimitConfig};
+pub use client_throttle::{ClientThrottle, ClientThrottlePermit, ClientThrottleSnapshot};
+pub use client_throttle_config::ClientThrottleConfig;
 pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
 pub use concurrency_config::{ConcurrencyLimitConfig, QueueOrder};
-pub use event::ThrottlingEvent;
+pub use degradation::{Degradation, Feature};
+pub use degradation_config::DegradationConfig;
+pub use event::{DegradationEvent, ThrottlingEvent};
+pub use gauge::{Gauge, Limits, Reading};
 pub use keyed::KeyedRateLimiter;
 pub use rate::{RateLimiter, check_all};
 pub use rate_config::{Quota, RateLimitConfig, RateMode};
 pub use shared::{SharedRateLimitConfig, SharedRateLimitEvent, SharedRateLimiter, Sharing, WhenDown};
+pub use shares::PriorityShares;
+pub use shed::Shedder;
+pub use shed_config::ShedderConfig;

@@ -17,7 +17,8 @@ use crate::{
     config::{ConfigError, Name},
     observe::{Events, Subscription},
     outcome::{CallError, Outcome, PolicyKind, Reason, Rejected},
-    time::{Clock, Instant, Sleep},
+    sync::{AtomicU64, Ordering},
+    time::{Clock, Instant, Sleep, nanos},
 };
 
 /// Lets so many calls pass in so much time.
@@ -29,7 +30,8 @@ use crate::{
 pub struct RateLimiter(Arc<Inner>);
 
 struct Inner {
-    max_wait: Duration,
+    /// Nanoseconds.
+    max_wait: AtomicU64,
     name: Option<Name>,
     clock: Clock,
     turns: Turns,
@@ -50,7 +52,7 @@ impl RateLimiter {
     /// For settings that were checked before.
     pub(crate) fn make(config: &RateLimitConfig, clock: Clock, name: Option<Name>) -> Self {
         Self(Arc::new(Inner {
-            max_wait: config.max_wait,
+            max_wait: AtomicU64::new(nanos(config.max_wait)),
             name,
             clock,
             turns: Turns::new(config.mode, config.quota()),
@@ -72,8 +74,9 @@ impl RateLimiter {
 
     /// Its settings, as they are now.
     pub fn config(&self) -> RateLimitConfig {
-        let mut config = RateLimitConfig::from(self.0.turns.quota());
-        (config.mode, config.max_wait) = (self.0.turns.mode(), self.0.max_wait);
+        let (mode, quota) = self.0.turns.settings();
+        let mut config = RateLimitConfig::from(quota);
+        (config.mode, config.max_wait) = (mode, self.0.max_wait());
         config
     }
 
@@ -131,11 +134,22 @@ impl RateLimiter {
     /// # Errors
     /// Where the quota breaks a rule; then nothing has changed.
     pub fn set_quota(&self, quota: Quota) -> Result<(), ConfigError> {
-        let mut config = RateLimitConfig::from(quota);
-        config.mode = self.0.turns.mode();
+        let mut config = self.config();
+        (config.permits, config.per, config.burst) = (quota.permits, quota.per, quota.burst);
+        self.reconfigure(config)
+    }
+
+    /// Changes all settings while it is in use: the limit as [`set_quota`](Self::set_quota) does, and how it counts. What is used in the old way is used in
+    /// the new one, as many permits as will do; a call that races with the change passes in the one or the other.
+    ///
+    /// # Errors
+    /// Where a setting breaks its rule; then nothing has changed.
+    pub fn reconfigure(&self, config: impl Into<RateLimitConfig>) -> Result<(), ConfigError> {
+        let config = config.into();
         config.check()?;
         let now = self.0.clock.now();
-        self.0.turns.change(quota, now.as_nanos());
+        self.0.max_wait.store(nanos(config.max_wait), Ordering::Relaxed);
+        self.0.turns.change(config.mode, config.quota(), now.as_nanos());
         self.0.events.send(self.0.name.as_ref(), now, || ThrottlingEvent::LimitChanged);
         Ok(())
     }
@@ -187,6 +201,11 @@ pub fn check_all(limiters: &[&RateLimiter]) -> Result<(), Rejected> {
 }
 
 impl Inner {
+    #[inline]
+    fn max_wait(&self) -> Duration {
+        Duration::from_nanos(self.max_wait.load(Ordering::Relaxed))
+    }
+
     fn now(&self) -> u64 {
         self.clock.now().as_nanos()
     }
@@ -245,11 +264,12 @@ impl RateLimiter {
 impl Policy for RateLimiter {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let admitted = if self.0.max_wait.is_zero() {
+        let max_wait = self.0.max_wait();
+        let admitted = if max_wait.is_zero() {
             self.check()
         } else {
             let now = self.0.clock.now();
-            let patience = now + self.0.max_wait;
+            let patience = now + max_wait;
             let latest = cx.deadline().map_or(patience, |deadline| deadline.min(patience));
             self.wait_until(1, now, latest).await
         };
@@ -269,7 +289,12 @@ impl Policy for RateLimiter {
         if !config.max_wait.is_zero() {
             settings += &format!("; waits up to {:?}", config.max_wait);
         }
-        explanation.push(Layer::new(PolicyKind::RateLimit, self.0.name.clone(), settings));
+        let mut layer = Layer::new(PolicyKind::RateLimit, self.0.name.clone(), settings);
+        if config.permits > 1 && config.quota().largest() == 1 && config.max_wait.is_zero() {
+            layer = layer
+                .with_warning("with a burst of 1 there is no head-room: of two calls at one moment, one is refused");
+        }
+        explanation.push(layer);
     }
 }
 

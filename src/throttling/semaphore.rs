@@ -11,12 +11,14 @@ use std::{
 use super::QueueOrder;
 use crate::{
     outcome::Reason,
-    sync::{AtomicI64, Line, Mutex, Ordering},
+    sync::{AtomicI64, AtomicU32, Line, Mutex, Ordering},
 };
 
 pub(super) struct Semaphore {
     /// Twice the free permits (below zero after a shrink), plus one if somebody waits.
     word: Line<AtomicI64>,
+    /// The queue's, to be read without its lock.
+    capacity: AtomicU32,
     queue: Mutex<Queue>,
 }
 
@@ -53,17 +55,28 @@ impl Semaphore {
             waiting: BTreeMap::new(),
             settled: HashMap::new(),
         };
-        Self { word: Line(AtomicI64::new(i64::from(capacity) * 2)), queue: Mutex::new(queue) }
+        Self {
+            word: Line(AtomicI64::new(i64::from(capacity) * 2)),
+            capacity: AtomicU32::new(capacity),
+            queue: Mutex::new(queue),
+        }
     }
 
     /// Takes `n` permits if they are free and nobody waits.
     #[inline]
     pub(super) fn try_take(&self, n: u32) -> bool {
+        self.try_take_leaving(n, 0)
+    }
+
+    /// Takes `n` permits if so many more are free then, and nobody waits.
+    #[inline]
+    pub(super) fn try_take_leaving(&self, n: u32, left: u32) -> bool {
         let want = i64::from(n) * 2;
+        let least = want + i64::from(left) * 2;
         let mut word = self.word.0.load(Ordering::Relaxed);
         loop {
             // An odd word: somebody waits, and nobody goes before.
-            if word & 1 != 0 || word < want {
+            if word & 1 != 0 || word < least {
                 return false;
             }
             match self.word.0.compare_exchange_weak(word, word - want, Ordering::Acquire, Ordering::Relaxed) {
@@ -148,9 +161,23 @@ impl Semaphore {
 
     /// Changes the capacity. Permits that are out stay out: after a shrink none is given until enough are back.
     pub(super) fn resize(&self, capacity: u32) {
+        self.apply(capacity, None);
+    }
+
+    /// Changes the capacity, and the length and order of the queue. Who no longer fits into the queue is turned away: who came last, or, where the
+    /// newest go first, who came first.
+    pub(super) fn change(&self, capacity: u32, limit: u32, order: QueueOrder) {
+        self.apply(capacity, Some((limit, order)));
+    }
+
+    fn apply(&self, capacity: u32, shape: Option<(u32, QueueOrder)>) {
         let mut queue = self.queue.lock();
         let grown = i64::from(capacity) - i64::from(queue.capacity);
         queue.capacity = capacity;
+        if let Some((limit, order)) = shape {
+            (queue.limit, queue.order) = (limit as usize, order);
+        }
+        self.capacity.store(capacity, Ordering::Relaxed);
         self.word.0.fetch_add(grown * 2, Ordering::AcqRel);
         // Wishes that can no longer come true do not wait for ever.
         let hopeless: Vec<u64> =
@@ -159,6 +186,15 @@ impl Semaphore {
         for id in hopeless {
             wakers.extend(queue.waiting.remove(&id).and_then(|w| w.waker));
             queue.settled.insert(id, Err(Reason::TooLarge));
+        }
+        while queue.waiting.len() > queue.limit {
+            let last = match queue.order {
+                QueueOrder::Fifo => queue.waiting.pop_last(),
+                QueueOrder::NewestFirst => queue.waiting.pop_first(),
+            };
+            let Some((id, waiting)) = last else { break };
+            wakers.extend(waiting.waker);
+            queue.settled.insert(id, Err(Reason::QueueFull));
         }
         drop(queue);
         wakers.into_iter().for_each(Waker::wake);
@@ -208,5 +244,17 @@ impl Semaphore {
     pub(super) fn size(&self) -> (u32, usize) {
         let queue = self.queue.lock();
         (queue.capacity, queue.waiting.len())
+    }
+
+    /// The capacity, without the lock.
+    #[inline]
+    pub(super) fn capacity(&self) -> u32 {
+        self.capacity.load(Ordering::Relaxed)
+    }
+
+    /// The capacity, and the length and order of the queue.
+    pub(super) fn settings(&self) -> (u32, u32, QueueOrder) {
+        let queue = self.queue.lock();
+        (queue.capacity, queue.limit as u32, queue.order)
     }
 }

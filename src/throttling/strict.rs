@@ -47,6 +47,17 @@ impl Strict {
         self.used.drain(from..to.min(from + n as usize));
     }
 
+    /// How many permits count at `now`.
+    pub(super) fn used(&self, now: u64) -> u64 {
+        self.used.iter().filter(|at| at.saturating_add(self.window) > now).count() as u64
+    }
+
+    /// Begins anew, with so many permits used now, at most all.
+    pub(super) fn restart(&mut self, used: u64, now: u64) {
+        self.used.clear();
+        self.used.extend(std::iter::repeat_n(now, (used as usize).min(self.permits)));
+    }
+
     /// Changes the limit; what was used stays used.
     pub(super) fn change(&mut self, quota: &Quota) {
         self.permits = quota.permits as usize;

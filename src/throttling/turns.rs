@@ -9,10 +9,11 @@ use super::{
     gcra::{Gcra, Pace},
     strict::Strict,
 };
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
 
 pub(super) struct Turns {
-    mode: RateMode,
+    /// The mode as a number; changes under the lock.
+    mode: AtomicU32,
     gcra: Gcra,
     queue: Mutex<Queue>,
 }
@@ -73,23 +74,28 @@ impl Turns {
             refused: Vec::new(),
             to_wake: Vec::new(),
         };
-        Self { mode, gcra: Gcra::new(Pace::new(&quota)), queue: Mutex::new(queue) }
+        Self { mode: AtomicU32::new(mode as u32), gcra: Gcra::new(Pace::new(&quota)), queue: Mutex::new(queue) }
     }
 
-    pub(super) fn mode(&self) -> RateMode {
-        self.mode
+    #[inline]
+    fn mode(&self) -> RateMode {
+        if self.mode.load(Ordering::Relaxed) == RateMode::Smooth as u32 { RateMode::Smooth } else { RateMode::Strict }
     }
 
-    pub(super) fn quota(&self) -> Quota {
-        self.queue.lock().quota
+    pub(super) fn settings(&self) -> (RateMode, Quota) {
+        let queue = self.queue.lock();
+        (self.mode(), queue.quota)
     }
 
     /// Takes `n` permits at `now`; nobody passes those who wait.
     #[inline]
     pub(super) fn take(&self, n: u32, now: u64) -> Result<Taken, Refusal> {
-        let stamp = match self.mode {
+        let stamp = match self.mode() {
             RateMode::Smooth => self.gcra.take(n, now).map_err(|wait| self.smooth_refusal(n, wait))?,
-            RateMode::Strict => self.queue.lock().reserve(&self.gcra, self.mode, n, now, now)?,
+            RateMode::Strict => {
+                let mut queue = self.queue.lock();
+                queue.reserve(&self.gcra, self.mode(), n, now, now)?
+            }
         };
         Ok(Taken { permits: n, stamp })
     }
@@ -102,7 +108,9 @@ impl Turns {
     /// How long `n` permits would have to wait at `now`, which may be no time at all. Takes nothing.
     pub(super) fn refusal(&self, n: u32, now: u64) -> Refusal {
         // No turn can come before now: all are too late.
-        let asked = self.queue.lock().reserve(&self.gcra, self.mode, n, now.max(1), now.max(1) - 1);
+        let mut queue = self.queue.lock();
+        let asked = queue.reserve(&self.gcra, self.mode(), n, now.max(1), now.max(1) - 1);
+        drop(queue);
         asked.err().unwrap_or(Refusal::Wait(0))
     }
 
@@ -110,7 +118,7 @@ impl Turns {
     pub(super) fn give_back(&self, taken: Taken, now: u64) {
         let mut queue = self.queue.lock();
         queue.release(now);
-        match self.mode {
+        match self.mode() {
             RateMode::Smooth => {
                 // At the stamp the bucket was full again as far as these permits go.
                 if taken.stamp > now {
@@ -122,7 +130,7 @@ impl Turns {
                 let reserved = queue.reserved();
                 queue.strict.give_back_last(reserved);
                 queue.strict.give_back_at(taken.permits, taken.stamp);
-                queue.set_anew(&self.gcra, self.mode, now);
+                queue.set_anew(&self.gcra, self.mode(), now);
             }
         }
         queue.wake_and_unlock();
@@ -132,11 +140,11 @@ impl Turns {
     pub(super) fn enqueue(&self, n: u32, now: u64, latest: u64) -> Result<Option<(u64, u64)>, Refusal> {
         // Without the lock where nobody waits. While somebody does, this cannot succeed: their turns are to come, and each
         // of them is a whole burst ahead of what is free.
-        if self.mode == RateMode::Smooth && now <= latest && self.gcra.take(n, now).is_ok() {
+        if self.mode() == RateMode::Smooth && now <= latest && self.gcra.take(n, now).is_ok() {
             return Ok(None);
         }
         let mut queue = self.queue.lock();
-        let ready = queue.reserve(&self.gcra, self.mode, n, now, latest)?;
+        let ready = queue.reserve(&self.gcra, self.mode(), n, now, latest)?;
         if ready <= now {
             return Ok(None);
         }
@@ -170,30 +178,48 @@ impl Turns {
         let Some(at) = queue.find(id) else { return };
         let reserved = queue.reserved();
         let Some(left) = queue.waiting.remove(at) else { return };
-        match self.mode {
+        match self.mode() {
             RateMode::Smooth => {
                 let earlier = self.gcra.give_back(left.permits, now);
                 queue.move_up(at, earlier);
             }
             RateMode::Strict => {
                 queue.strict.give_back_last(reserved);
-                queue.set_anew(&self.gcra, self.mode, now);
+                queue.set_anew(&self.gcra, self.mode(), now);
             }
         }
         queue.wake_and_unlock();
     }
 
-    /// Changes the quota. Those who wait are set anew in order; who no longer fits (too many permits, or a turn later than it may
+    /// Changes the quota, and how it counts. Those who wait are set anew in order; who no longer fits (too many permits, or a turn later than it may
     /// be) is turned away.
-    pub(super) fn change(&self, quota: Quota, now: u64) {
+    pub(super) fn change(&self, mode: RateMode, quota: Quota, now: u64) {
         let mut queue = self.queue.lock();
         queue.release(now);
         let reserved = queue.reserved();
-        self.gcra.change(Pace::new(&quota), now, reserved);
-        queue.strict.give_back_last(reserved);
-        queue.strict.change(&quota);
+        let pace = Pace::new(&quota);
+        match (self.mode(), mode) {
+            (RateMode::Smooth, RateMode::Smooth) => self.gcra.change(pace, now, reserved),
+            (RateMode::Strict, RateMode::Strict) => {
+                queue.strict.give_back_last(reserved);
+                queue.strict.change(&quota);
+            }
+            (RateMode::Smooth, RateMode::Strict) => {
+                // As of now, who takes one looks at the other: only then is it known what was taken.
+                self.mode.store(mode as u32, Ordering::Relaxed);
+                let used = self.gcra.used(now, reserved);
+                queue.strict.change(&quota);
+                queue.strict.restart(used, now);
+            }
+            (RateMode::Strict, RateMode::Smooth) => {
+                queue.strict.give_back_last(reserved);
+                self.gcra.restart(pace, queue.strict.used(now), now);
+                queue.strict.restart(0, now);
+                self.mode.store(mode as u32, Ordering::Relaxed);
+            }
+        }
         queue.quota = quota;
-        queue.set_anew(&self.gcra, self.mode, now);
+        queue.set_anew(&self.gcra, mode, now);
         queue.wake_and_unlock();
     }
 }

@@ -2,6 +2,10 @@
 use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     task::Poll,
     time::Duration,
 };
@@ -12,16 +16,17 @@ use crate::{
     config::Name,
     observe::{Events, Subscription},
     outcome::{CallError, FailureKind, Outcome, PolicyKind, TimedOut, Verdict},
-    time::{Clock, Instant},
+    time::{Clock, Instant, nanos},
 };
 
 /// Gives what is inside it a bounded time.
 ///
 /// The time counts from the moment when the work first waits: work that is ready at once reads no clock and arms no timer.
-/// The deadline travels inwards, so an inner time-out is clipped to what is left of an outer one. Clones share events.
+/// The deadline travels inwards, so an inner time-out is clipped to what is left of an outer one. Clones share the limit and events.
 #[derive(Clone, Debug)]
 pub struct Timeout {
-    limit: Duration,
+    /// Nanoseconds; read by calls that wait.
+    limit: Arc<AtomicU64>,
     name: Option<Name>,
     clock: Clock,
     events: Events<TimeoutEvent>,
@@ -30,6 +35,7 @@ pub struct Timeout {
 impl Timeout {
     /// At most `limit`. Zero lets the work be polled once; [`Duration::MAX`] never fires.
     pub fn new(limit: Duration) -> Self {
+        let limit = Arc::new(AtomicU64::new(nanos(limit)));
         Self { limit, name: None, clock: Clock::tokio(), events: Events::new() }
     }
 
@@ -47,9 +53,18 @@ impl Timeout {
         self
     }
 
-    /// The limit.
+    /// The limit, as it is now.
     pub fn limit(&self) -> Duration {
-        self.limit
+        match self.limit.load(Ordering::Relaxed) {
+            u64::MAX => Duration::MAX,
+            limit => Duration::from_nanos(limit),
+        }
+    }
+
+    /// Changes the limit while it is in use. A call whose time runs already keeps what it was given; every later one gets the new limit. No limit is
+    /// impossible, so this cannot fail.
+    pub fn reconfigure(&self, limit: Duration) {
+        self.limit.store(nanos(limit), Ordering::Relaxed);
     }
 
     /// Its events from now on.
@@ -80,7 +95,7 @@ impl Timeout {
         if call::alone::is_traced() {
             return Cold::new(Box::pin(call::call_alone(self, operation))).await;
         }
-        let cx = CallContext::top(operation.is_idempotent());
+        let cx = CallContext::of(&operation);
         let deadline = Deadline::new(&self.clock, &self.limit, cx);
         let frame = cx.until(&deadline);
         {
@@ -145,7 +160,7 @@ impl Policy for Timeout {
     }
 
     fn describe(&self, explanation: &mut Explanation) {
-        let settings = format!("at most {:?}", self.limit);
-        explanation.push(Layer::new(PolicyKind::Timeout, self.name.clone(), settings).with_timeout(self.limit));
+        let settings = format!("at most {:?}", self.limit());
+        explanation.push(Layer::new(PolicyKind::Timeout, self.name.clone(), settings).with_timeout(self.limit()));
     }
 }

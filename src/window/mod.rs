@@ -1,7 +1,11 @@
 //! Counters over a sliding time, in buckets: memory and a record do not grow with the traffic.
 //!
-//! Shared by the breaker's time windows and the retry budget. Lock-free: a bucket is one atomic that holds the tick it
+//! Shared by the breaker's time windows, the retry budget and the client throttle. Lock-free: a bucket is one atomic that holds the tick it
 //! counts for beside the count, so a stale bucket is replaced and a current one increased by the same compare-and-set.
+mod changing;
+
+pub(crate) use changing::{ChangingWindow, Stamp};
+
 use std::time::Duration;
 
 use crate::{
@@ -54,6 +58,19 @@ impl TimeWindow {
                 u64::from(n).min(COUNT)
             };
             match bucket.compare_exchange_weak(old, key | count, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => old = now,
+            }
+        }
+    }
+
+    /// Takes one back that was counted at `at`, if its bucket still holds it. A bucket at its top has lost count, and is left alone.
+    pub(crate) fn take_back(&self, epoch: u32, at: Instant) {
+        let (tick, bucket) = self.tick(at);
+        let key = key(epoch, tick);
+        let mut old = bucket.load(Ordering::Relaxed);
+        while old & !COUNT == key && !matches!(old & COUNT, 0 | COUNT) {
+            match bucket.compare_exchange_weak(old, old - 1, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return,
                 Err(now) => old = now,
             }

@@ -195,7 +195,7 @@ fn equals_the_naive_model(mode: RateMode, permits: u32, burst: u32, steps: Vec<S
             Step::Change(permits, burst) => {
                 let next = quota(mode, permits, burst);
                 refused = naive.change(next);
-                turns.change(next, now);
+                turns.change(mode, next, now);
             }
         }
         for (id, refusal) in refused {
@@ -209,7 +209,7 @@ fn equals_the_naive_model(mode: RateMode, permits: u32, burst: u32, steps: Vec<S
     for (id, ..) in naive.waiting {
         turns.leave(id, now);
     }
-    let (now, largest) = (now + 1_000_000, turns.quota().largest());
+    let (now, largest) = (now + 1_000_000, turns.settings().1.largest());
     turns.take(largest, now).unwrap();
     prop_assert!(turns.take(1, now).is_err());
     Ok(())
@@ -265,7 +265,7 @@ fn throttling_1_no_arithmetic_wraps() {
     turns.take(u32::MAX, 0).unwrap();
     let Ok(Some((id, _))) = turns.enqueue(u32::MAX, 0, u64::MAX) else { panic!("must wait") };
     let slow = Quota::new(1, Duration::from_secs(366 * 24 * 3600));
-    turns.change(slow, 0);
+    turns.change(RateMode::Smooth, slow, 0);
     assert_eq!(turns.look(id, 0, Waker::noop()), Look::Refused(Refusal::TooLarge));
     turns.leave(id, 0);
     let year = slow.per.as_nanos() as u64;

@@ -1,0 +1,87 @@
+//! A [`TimeWindow`] whose span may change while it is in use, and from which what was counted can be taken back.
+use std::time::Duration;
+
+use super::TimeWindow;
+use crate::{
+    sync::{AtomicU64, Ordering},
+    time::{Instant, nanos},
+};
+
+/// Counts events in the last `span`, which may change. Lock-free.
+///
+/// It counts in ticks of a width of its own: to the window inside, a tick is a nanosecond. Each change of the width begins a new epoch, so that
+/// ticks of different widths are never compared.
+pub(crate) struct ChangingWindow {
+    /// The width of a tick in nanoseconds, above 8 bits of epoch: one word, so that nobody sees the one without the other.
+    pace: AtomicU64,
+    buckets: u32,
+    window: TimeWindow,
+}
+
+/// When something was counted, and in ticks of which epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    epoch: u32,
+    tick: Instant,
+}
+
+impl ChangingWindow {
+    /// `span` is at most a year.
+    pub(crate) fn new(span: Duration, buckets: u32) -> Self {
+        let window = TimeWindow::new(Duration::from_nanos(buckets.into()), buckets);
+        Self { pace: AtomicU64::new(width(span, buckets) << 8), buckets, window }
+    }
+
+    #[inline]
+    fn stamp(&self, now: Instant) -> Stamp {
+        let pace = self.pace.load(Ordering::Relaxed);
+        Stamp { epoch: pace as u8 as u32, tick: Instant::from_nanos(now.as_nanos() / (pace >> 8)) }
+    }
+
+    /// Counts `n` more at `now`.
+    #[inline]
+    pub(crate) fn add(&self, now: Instant, n: u32) -> Stamp {
+        let stamp = self.stamp(now);
+        self.window.add(stamp.epoch, stamp.tick, n);
+        stamp
+    }
+
+    /// Counts one more at that time; false where the span has changed since, and nothing was counted.
+    #[inline]
+    pub(crate) fn add_at(&self, stamp: Stamp) -> bool {
+        let is_current = self.pace.load(Ordering::Relaxed) as u8 as u32 == stamp.epoch;
+        if is_current {
+            self.window.add(stamp.epoch, stamp.tick, 1);
+        }
+        is_current
+    }
+
+    /// Takes one back that was counted at that time, unless it is too old to count.
+    pub(crate) fn take_back(&self, stamp: Stamp) {
+        self.window.take_back(stamp.epoch, stamp.tick);
+    }
+
+    /// How many were counted in the span that ends at `now`.
+    #[inline]
+    pub(crate) fn sum(&self, now: Instant) -> u64 {
+        let stamp = self.stamp(now);
+        self.window.sum(stamp.epoch, stamp.tick)
+    }
+
+    /// Changes the span. What counts now goes on counting, in proportion where the span is shorter; what is counted by others in the same moment
+    /// may be missed. Its users hold a lock of their own: one change at a time.
+    pub(crate) fn set_span(&self, span: Duration, now: Instant) {
+        let (pace, wide) = (self.pace.load(Ordering::Relaxed), width(span, self.buckets));
+        if pace >> 8 == wide {
+            return;
+        }
+        let kept = self.sum(now) as f64 * (wide as f64 / (pace >> 8) as f64).min(1.0);
+        self.window.clear(); // epochs come round again
+        self.pace.store(wide << 8 | (pace + 1) & 0xff, Ordering::Relaxed);
+        self.add(now, kept.round() as u32);
+    }
+}
+
+fn width(span: Duration, buckets: u32) -> u64 {
+    (nanos(span) / u64::from(buckets)).clamp(1, u64::MAX >> 8)
+}
