@@ -12,6 +12,7 @@ const FLOORS: &[&[&str]] = &[
     &["sync", "time", "entropy", "race"],
     &["config", "striped", "hash"],
     &["outcome", "backoff", "window", "observe"],
+    &["budget"],
     // The ports, and first what they share. A lease can be kept in any store.
     &["port"],
     &["store", "queue", "notify"],
@@ -25,6 +26,7 @@ const FLOORS: &[&[&str]] = &[
         "circuit_breaker",
         "throttling",
         "coalesce",
+        "hedge",
         "cache_aside",
         "claim_check",
         "leader_election",
@@ -47,6 +49,7 @@ const DOORS: &[(&str, &[&str])] = &[
     // A backend that blocks has a thread of its own.
     ("std::thread", &["backend", "circuit_breaker/permit.rs", "striped/tests.rs"]),
     ("rusqlite", &["backend"]),
+    ("arc_swap", &["hedge"]),
     ("quick_cache", &["cache_aside/local.rs"]),
     ("rustix", &["time"]),
     ("lazy_static", &[]),
@@ -130,7 +133,7 @@ fn imports(path: &str, code: &str) -> Vec<String> {
 /// What a file names of the crates whose doors are watched, as whole paths.
 fn watched(code: &str) -> Vec<String> {
     let of = |root: &'static str| paths(code, root).into_iter().map(move |path| format!("{root}::{path}"));
-    ["tokio", "std", "quanta", "rand", "loom", "lazy_static", "quick_cache", "rusqlite", "rustix"]
+    ["tokio", "std", "quanta", "rand", "loom", "lazy_static", "arc_swap", "quick_cache", "rusqlite", "rustix"]
         .into_iter()
         .flat_map(of)
         .collect()

@@ -4,7 +4,10 @@ use std::{
     time::Duration,
 };
 
-use crate::time::{Clock, Instant};
+use crate::{
+    budget::RetryBudget,
+    time::{Clock, Instant},
+};
 
 /// The surroundings of one attempt: its number, its deadline, whether a retry stands around it.
 ///
@@ -27,7 +30,8 @@ pub struct Frame<'a> {
 #[derive(Debug)]
 enum Adds<'a> {
     Top { idempotent: bool },
-    Attempt(u32),
+    Attempt { number: u32, budget: Option<&'a RetryBudget> },
+    Hedge(u32),
     Deadline(&'a Deadline<'a>),
     Outside { attempt: AttemptInfo, idempotent: bool },
 }
@@ -55,7 +59,7 @@ impl<'a> CallContext<'a> {
     /// The number of the attempt, from 1.
     pub fn attempt(self) -> u32 {
         let number = self.0.outwards().find_map(|adds| match adds {
-            Adds::Attempt(n) => Some(*n),
+            Adds::Attempt { number, .. } => Some(*number),
             _ => None,
         });
         number.unwrap_or(1)
@@ -65,17 +69,32 @@ impl<'a> CallContext<'a> {
     #[inline]
     pub fn is_retried(self) -> bool {
         self.0.outwards().any(|adds| match adds {
-            Adds::Attempt(_) => true,
+            Adds::Attempt { .. } => true,
             Adds::Outside { attempt, .. } => attempt.retried,
-            Adds::Top { .. } | Adds::Deadline(_) => false,
+            Adds::Top { .. } | Adds::Hedge(_) | Adds::Deadline(_) => false,
         })
+    }
+
+    /// Which of the attempts that a hedge runs beside each other this is: 0 for the first, and where there is no hedge.
+    pub fn hedge(self) -> u32 {
+        let number = self.0.outwards().find_map(|adds| match adds {
+            Adds::Hedge(n) => Some(*n),
+            Adds::Outside { attempt, .. } => Some(attempt.hedge),
+            Adds::Top { .. } | Adds::Attempt { .. } | Adds::Deadline(_) => None,
+        });
+        number.unwrap_or(0)
+    }
+
+    /// Whether a policy around this has told the budget of the call already.
+    pub(crate) fn has_paid_into(self, own: &RetryBudget) -> bool {
+        self.0.outwards().any(|adds| matches!(adds, Adds::Attempt { budget: Some(theirs), .. } if theirs.is_same(own)))
     }
 
     /// Whether running the operation twice is as good as once.
     pub fn is_idempotent(self) -> bool {
         self.0.outwards().all(|adds| match adds {
             Adds::Top { idempotent } | Adds::Outside { idempotent, .. } => *idempotent,
-            Adds::Attempt(_) | Adds::Deadline(_) => true,
+            Adds::Attempt { .. } | Adds::Hedge(_) | Adds::Deadline(_) => true,
         })
     }
 
@@ -85,7 +104,7 @@ impl<'a> CallContext<'a> {
         let deadlines = self.0.outwards().filter_map(|adds| match adds {
             Adds::Deadline(deadline) => Some(deadline.at()),
             Adds::Outside { attempt, .. } => attempt.deadline,
-            Adds::Top { .. } | Adds::Attempt(_) => None,
+            Adds::Top { .. } | Adds::Attempt { .. } | Adds::Hedge(_) => None,
         });
         deadlines.min()
     }
@@ -94,7 +113,19 @@ impl<'a> CallContext<'a> {
     /// [`context`](Frame::context) inwards.
     #[inline]
     pub const fn retrying(&self, n: u32) -> Frame<'a> {
-        Frame { outer: Some(self.0), adds: Adds::Attempt(n) }
+        Frame { outer: Some(self.0), adds: Adds::Attempt { number: n, budget: None } }
+    }
+
+    /// The same, of a retry that has told this budget of the call.
+    #[inline]
+    pub(crate) const fn retrying_on(&self, n: u32, budget: Option<&'a RetryBudget>) -> Frame<'a> {
+        Frame { outer: Some(self.0), adds: Adds::Attempt { number: n, budget } }
+    }
+
+    /// What a hedge adds for its `n`th attempt beside the first.
+    #[inline]
+    pub const fn hedging(&self, n: u32) -> Frame<'a> {
+        Frame { outer: Some(self.0), adds: Adds::Hedge(n) }
     }
 
     /// What a time-out adds.
@@ -105,7 +136,12 @@ impl<'a> CallContext<'a> {
 
     /// What of this an operation may keep: nothing borrowed, the deadline read.
     pub fn info(self) -> AttemptInfo {
-        AttemptInfo { number: self.attempt(), retried: self.is_retried(), deadline: self.deadline() }
+        AttemptInfo {
+            number: self.attempt(),
+            retried: self.is_retried(),
+            hedge: self.hedge(),
+            deadline: self.deadline(),
+        }
     }
 }
 
@@ -114,18 +150,25 @@ impl<'a> CallContext<'a> {
 pub struct AttemptInfo {
     number: u32,
     retried: bool,
+    hedge: u32,
     deadline: Option<Instant>,
 }
 
 impl AttemptInfo {
     /// The first attempt of a call with this deadline: for a caller who got one from outside, say in a header.
     pub const fn with_deadline(deadline: Instant) -> Self {
-        Self { number: 1, retried: false, deadline: Some(deadline) }
+        Self { number: 1, retried: false, hedge: 0, deadline: Some(deadline) }
     }
 
     /// The number of the attempt, from 1.
     pub const fn number(&self) -> u32 {
         self.number
+    }
+
+    /// Which of the attempts that a hedge runs beside each other this is: 0 for the first, and where there is no hedge. For a
+    /// header by which the other side can tell a hedge.
+    pub const fn hedge(&self) -> u32 {
+        self.hedge
     }
 
     /// When the call's time is over, by the clock of the policies around it.

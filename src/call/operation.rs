@@ -17,9 +17,23 @@ pub trait Operation: Send {
     fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<Self::Output, Self::Error>> + Send;
 
     /// Whether running it twice is as good as once. Where it is not, a retry repeats it only after a failure that proves
-    /// that it was not sent.
+    /// that it was not sent, and a hedge runs it once.
     fn is_idempotent(&self) -> bool {
         true
+    }
+
+    /// Whether [`start`](Self::start) gives futures that run beside each other. Every closure can; a type of your own says so.
+    fn can_overlap(&self) -> bool {
+        false
+    }
+
+    /// Runs it once, beside the runs that were started before: the future borrows nothing of the operation. What a hedge
+    /// uses. None, by default, where it cannot.
+    fn start(
+        &mut self,
+        _cx: CallContext<'_>,
+    ) -> Option<impl Future<Output = Result<Self::Output, Self::Error>> + Send + use<Self>> {
+        None::<std::future::Pending<_>>
     }
 }
 
@@ -34,6 +48,14 @@ where
     #[inline]
     fn run(&mut self, _: CallContext<'_>) -> impl Future<Output = Result<T, E>> + Send {
         self()
+    }
+
+    fn can_overlap(&self) -> bool {
+        true
+    }
+
+    fn start(&mut self, _: CallContext<'_>) -> Option<impl Future<Output = Result<T, E>> + Send + use<T, E, F, Fut>> {
+        Some(self())
     }
 }
 
@@ -51,6 +73,14 @@ where
 
     fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<T, E>> + Send {
         (self.0)(cx.info())
+    }
+
+    fn can_overlap(&self) -> bool {
+        true
+    }
+
+    fn start(&mut self, cx: CallContext<'_>) -> Option<impl Future<Output = Result<T, E>> + Send + use<T, E, F, Fut>> {
+        Some((self.0)(cx.info()))
     }
 }
 
@@ -86,5 +116,16 @@ impl<O: Operation> Operation for NotIdempotent<O> {
 
     fn is_idempotent(&self) -> bool {
         false
+    }
+
+    fn can_overlap(&self) -> bool {
+        self.0.can_overlap()
+    }
+
+    fn start(
+        &mut self,
+        cx: CallContext<'_>,
+    ) -> Option<impl Future<Output = Result<O::Output, O::Error>> + Send + use<O>> {
+        self.0.start(cx)
     }
 }

@@ -136,6 +136,20 @@ impl<P: Policy, C> Pipeline<P, C> {
         self.policy.describe(&mut explanation);
         explanation
     }
+
+    /// As [`explain`](Self::explain), for calls of this operation: warns also of what does not fit together with it.
+    ///
+    /// ```
+    /// use steadfast::{Pipeline, call::not_idempotent, hedge::{Hedge, HedgeConfig}};
+    ///
+    /// let pipeline = Pipeline::new().then(Hedge::new(HedgeConfig::default()).unwrap());
+    /// let charge = not_idempotent(|| async { Ok::<_, std::io::Error>(7) });
+    /// let warnings = pipeline.explain_for(&charge).warnings();
+    /// assert!(warnings.iter().any(|w| w.contains("not idempotent")));
+    /// ```
+    pub fn explain_for(&self, operation: &impl Operation) -> Explanation {
+        self.explain().of(operation)
+    }
 }
 
 #[inline]

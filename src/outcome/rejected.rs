@@ -21,6 +21,12 @@ pub enum PolicyKind {
     RateLimit,
     /// A [`ConcurrencyLimiter`](crate::throttling::ConcurrencyLimiter).
     ConcurrencyLimit,
+    /// A [`Hedge`](crate::hedge::Hedge).
+    Hedge,
+    /// A fallback.
+    Fallback,
+    /// Faults on purpose.
+    Chaos,
     /// A policy of the user's own.
     Custom(&'static str),
 }
@@ -33,6 +39,9 @@ impl fmt::Display for PolicyKind {
             Self::CircuitBreaker => "circuit breaker",
             Self::RateLimit => "rate limit",
             Self::ConcurrencyLimit => "concurrency limit",
+            Self::Hedge => "hedge",
+            Self::Fallback => "fallback",
+            Self::Chaos => "chaos",
             Self::Custom(name) => name,
         })
     }
@@ -128,6 +137,11 @@ pub enum Reason {
         /// How long that is.
         limit: Duration,
     },
+    /// A fault that was injected on purpose: no real one.
+    Injected {
+        /// The kind of failure that it is judged as.
+        kind: FailureKind,
+    },
     /// A reason of the user's own policy.
     Custom(&'static str),
 }
@@ -217,6 +231,7 @@ impl fmt::Display for Rejected {
             Reason::TooLarge => f.write_str(": more permits than it can ever give")?,
             Reason::QueueFull => f.write_str(": queue full")?,
             Reason::WaitedTooLong { limit } => write!(f, ": waited too long ({limit:?})")?,
+            Reason::Injected { kind } => write!(f, ": an injected fault ({kind})")?,
             Reason::Custom(why) => write!(f, ": {why}")?,
         }
         match self.retry_after() {
