@@ -41,6 +41,7 @@
 //! | [`retry`] | again, when the failure passes; the retry budget |
 //! | [`circuit_breaker`] | not asking a service that fails |
 //! | [`throttling`] | how often, and how much at once; keyed by tenant |
+//! | [`hedge`] | a second attempt beside one that takes long |
 //! | [`coalesce`] | who asks for the same at the same time shares one call |
 //! | [`cache_aside`] | copies of what a slower source holds, never served after they were invalidated |
 //! | [`leader_election`] | one of many leads, for a term, with a fencing token |
@@ -76,6 +77,7 @@
 pub mod _docs;
 pub mod backend;
 pub mod backoff;
+mod budget;
 pub mod cache_aside;
 pub mod call;
 pub mod circuit_breaker;
@@ -85,6 +87,7 @@ pub mod config;
 pub mod entropy;
 mod flight;
 mod hash;
+pub mod hedge;
 pub mod leader_election;
 pub mod lease;
 pub mod notify;

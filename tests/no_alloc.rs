@@ -11,6 +11,7 @@ use steadfast::{
     Pipeline,
     cache_aside::{CacheAside, CacheAsideConfig},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
+    hedge::{Hedge, HedgeConfig},
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     standard::{Standard, StandardConfig},
     throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, KeyedRateLimiter, Quota, RateLimiter},
@@ -77,6 +78,29 @@ fn ground_nor_does_one_through_the_standard_stack() {
 fn pipeline_1_a_boxed_one_costs_two_allocations_a_call() {
     let calls = Pipeline::new().then(Timeout::new(Duration::from_secs(2))).boxed::<u8, ()>();
     assert_eq!(allocations(|| assert!(now(calls.call(|| async { Ok(1) })).is_ok())), 2 * 100);
+}
+
+/// Also where it waits, as long as the first attempt is in time; and where that one is refused.
+#[test]
+fn hedge_1_a_first_attempt_in_time_allocates_nothing() {
+    let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
+    let (clock, hand) = steadfast::time::Clock::manual();
+    for config in [HedgeConfig::default(), HedgeConfig::after(Duration::from_secs(1)).max_attempts(5)] {
+        let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+        let hedge = Hedge::new(config).unwrap().with_clock(&clock).with_budget(&budget);
+        let calls = Pipeline::new().then(hedge).then(breaker.clone());
+        assert_eq!(allocations(|| assert!(now(calls.call(|| async { Ok::<_, ()>(1) })).is_ok())), 0);
+        // The manual clock's own timers, and the waker of its `block_on`, are what is left.
+        let bare = Pipeline::new().then(Timeout::new(Duration::from_secs(1)).with_clock(&clock)).then(breaker.clone());
+        let waits = || async {
+            clock.sleep(Duration::from_millis(5)).await;
+            Ok::<_, ()>(1)
+        };
+        let by_timeout = allocations(|| assert!(hand.block_on(bare.call(waits)).is_ok()));
+        assert_eq!(allocations(|| assert!(hand.block_on(calls.call(waits)).is_ok())), by_timeout);
+        breaker.force_open(Duration::from_secs(3600));
+        assert_eq!(allocations(|| assert!(now(calls.call(|| async { Ok::<_, ()>(1) })).is_err())), 0);
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The pipeline for a struct's field: its type names no policy.
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-use super::{Attempt, CallContext, Explanation, Ledger, Operation, Pipeline, Policy, pipeline::run};
+use super::{Attempt, CallContext, Explanation, Fork, Forks, Ledger, Operation, Pipeline, Policy, pipeline::run};
 use crate::{
     config::Name,
     outcome::{CallError, Classify, ErrIsFailure, Outcome},
@@ -75,6 +75,15 @@ impl<T, E> fmt::Debug for BoxedPipeline<T, E> {
 trait DynAttempt: Send {
     fn attempt_dyn<'a>(&'a mut self, cx: CallContext<'a>) -> BoxFuture<'a, Outcome>;
     fn ledger_dyn(&mut self) -> &mut dyn Ledger;
+    fn fork_dyn(&mut self) -> Option<Box<dyn DynForks + '_>>;
+}
+
+trait DynForks: Send + Sync {
+    fn next_dyn(&self) -> Box<dyn DynFork + '_>;
+}
+
+trait DynFork: DynAttempt {
+    fn keep_dyn(self: Box<Self>);
 }
 
 impl<A: Attempt> DynAttempt for A {
@@ -84,6 +93,22 @@ impl<A: Attempt> DynAttempt for A {
 
     fn ledger_dyn(&mut self) -> &mut dyn Ledger {
         self.ledger()
+    }
+
+    fn fork_dyn(&mut self) -> Option<Box<dyn DynForks + '_>> {
+        self.fork().map(|forks| Box::new(forks) as Box<dyn DynForks + '_>)
+    }
+}
+
+impl<F: Forks> DynForks for F {
+    fn next_dyn(&self) -> Box<dyn DynFork + '_> {
+        Box::new(self.next())
+    }
+}
+
+impl<F: Fork> DynFork for F {
+    fn keep_dyn(self: Box<Self>) {
+        self.keep();
     }
 }
 
@@ -96,6 +121,36 @@ impl Attempt for Erased<'_> {
 
     fn ledger(&mut self) -> &mut dyn Ledger {
         self.0.ledger_dyn()
+    }
+
+    fn fork(&mut self) -> Option<impl Forks> {
+        self.0.fork_dyn().map(ErasedForks)
+    }
+}
+
+struct ErasedForks<'a>(Box<dyn DynForks + 'a>);
+
+impl Forks for ErasedForks<'_> {
+    fn next(&self) -> impl Fork {
+        ErasedFork(self.0.next_dyn())
+    }
+}
+
+struct ErasedFork<'a>(Box<dyn DynFork + 'a>);
+
+impl Attempt for ErasedFork<'_> {
+    async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome {
+        self.0.attempt_dyn(cx).await
+    }
+
+    fn ledger(&mut self) -> &mut dyn Ledger {
+        self.0.ledger_dyn()
+    }
+}
+
+impl Fork for ErasedFork<'_> {
+    fn keep(self) {
+        self.0.keep_dyn();
     }
 }
 

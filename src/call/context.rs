@@ -6,6 +6,7 @@ use std::{
 
 use super::Operation;
 use crate::{
+    budget::RetryBudget,
     outcome::Priority,
     time::{Clock, Instant},
 };
@@ -31,7 +32,8 @@ pub struct Frame<'a> {
 #[derive(Debug)]
 enum Adds<'a> {
     Top { idempotent: bool, priority: Option<Priority> },
-    Attempt(u32),
+    Attempt { number: u32, budget: Option<&'a RetryBudget> },
+    Hedge(u32),
     Deadline(&'a Deadline<'a>),
     Outside { attempt: AttemptInfo, idempotent: bool, priority: Option<Priority> },
 }
@@ -70,7 +72,7 @@ impl<'a> CallContext<'a> {
     /// The number of the attempt, from 1.
     pub fn attempt(self) -> u32 {
         let number = self.0.outwards().find_map(|adds| match adds {
-            Adds::Attempt(n) => Some(*n),
+            Adds::Attempt { number, .. } => Some(*number),
             _ => None,
         });
         number.unwrap_or(1)
@@ -80,17 +82,32 @@ impl<'a> CallContext<'a> {
     #[inline]
     pub fn is_retried(self) -> bool {
         self.0.outwards().any(|adds| match adds {
-            Adds::Attempt(_) => true,
+            Adds::Attempt { .. } => true,
             Adds::Outside { attempt, .. } => attempt.retried,
-            Adds::Top { .. } | Adds::Deadline(_) => false,
+            Adds::Top { .. } | Adds::Hedge(_) | Adds::Deadline(_) => false,
         })
+    }
+
+    /// Which of the attempts that a hedge runs beside each other this is: 0 for the first, and where there is no hedge.
+    pub fn hedge(self) -> u32 {
+        let number = self.0.outwards().find_map(|adds| match adds {
+            Adds::Hedge(n) => Some(*n),
+            Adds::Outside { attempt, .. } => Some(attempt.hedge),
+            Adds::Top { .. } | Adds::Attempt { .. } | Adds::Deadline(_) => None,
+        });
+        number.unwrap_or(0)
+    }
+
+    /// Whether a policy around this has told the budget of the call already.
+    pub(crate) fn has_paid_into(self, own: &RetryBudget) -> bool {
+        self.0.outwards().any(|adds| matches!(adds, Adds::Attempt { budget: Some(theirs), .. } if theirs.is_same(own)))
     }
 
     /// Whether running the operation twice is as good as once.
     pub fn is_idempotent(self) -> bool {
         self.0.outwards().all(|adds| match adds {
             Adds::Top { idempotent, .. } | Adds::Outside { idempotent, .. } => *idempotent,
-            Adds::Attempt(_) | Adds::Deadline(_) => true,
+            Adds::Attempt { .. } | Adds::Hedge(_) | Adds::Deadline(_) => true,
         })
     }
 
@@ -104,7 +121,7 @@ impl<'a> CallContext<'a> {
         self.0.outwards().find_map(|adds| match adds {
             Adds::Top { priority, .. } => *priority,
             Adds::Outside { attempt, priority, .. } => priority.or(attempt.priority),
-            Adds::Attempt(_) | Adds::Deadline(_) => None,
+            Adds::Attempt { .. } | Adds::Hedge(_) | Adds::Deadline(_) => None,
         })
     }
 
@@ -114,7 +131,7 @@ impl<'a> CallContext<'a> {
         let deadlines = self.0.outwards().filter_map(|adds| match adds {
             Adds::Deadline(deadline) => Some(deadline.at()),
             Adds::Outside { attempt, .. } => attempt.deadline,
-            Adds::Top { .. } | Adds::Attempt(_) => None,
+            Adds::Top { .. } | Adds::Attempt { .. } | Adds::Hedge(_) => None,
         });
         deadlines.min()
     }
@@ -123,7 +140,19 @@ impl<'a> CallContext<'a> {
     /// [`context`](Frame::context) inwards.
     #[inline]
     pub const fn retrying(&self, n: u32) -> Frame<'a> {
-        Frame { outer: Some(self.0), adds: Adds::Attempt(n) }
+        Frame { outer: Some(self.0), adds: Adds::Attempt { number: n, budget: None } }
+    }
+
+    /// The same, of a retry that has told this budget of the call.
+    #[inline]
+    pub(crate) const fn retrying_on(&self, n: u32, budget: Option<&'a RetryBudget>) -> Frame<'a> {
+        Frame { outer: Some(self.0), adds: Adds::Attempt { number: n, budget } }
+    }
+
+    /// What a hedge adds for its `n`th attempt beside the first.
+    #[inline]
+    pub const fn hedging(&self, n: u32) -> Frame<'a> {
+        Frame { outer: Some(self.0), adds: Adds::Hedge(n) }
     }
 
     /// What a time-out adds.
@@ -137,6 +166,7 @@ impl<'a> CallContext<'a> {
         AttemptInfo {
             number: self.attempt(),
             retried: self.is_retried(),
+            hedge: self.hedge(),
             deadline: self.deadline(),
             priority: self.marked_priority(),
         }
@@ -162,6 +192,7 @@ const fn tops(idempotent: bool) -> [Frame<'static>; 5] {
 pub struct AttemptInfo {
     number: u32,
     retried: bool,
+    hedge: u32,
     deadline: Option<Instant>,
     priority: Option<Priority>,
 }
@@ -169,7 +200,7 @@ pub struct AttemptInfo {
 impl AttemptInfo {
     /// The first attempt of a call with this deadline: for a caller who got one from outside, say in a header.
     pub const fn with_deadline(deadline: Instant) -> Self {
-        Self { number: 1, retried: false, deadline: Some(deadline), priority: None }
+        Self { number: 1, retried: false, hedge: 0, deadline: Some(deadline), priority: None }
     }
 
     /// The same, and the call matters so much: for a caller who got both from outside. An operation inside that is marked itself keeps
@@ -188,6 +219,12 @@ impl AttemptInfo {
     /// How much the call matters; [`Priority::Normal`] where nobody said.
     pub fn priority(&self) -> Priority {
         self.priority.unwrap_or_default()
+    }
+
+    /// Which of the attempts that a hedge runs beside each other this is: 0 for the first, and where there is no hedge. For a
+    /// header by which the other side can tell a hedge.
+    pub const fn hedge(&self) -> u32 {
+        self.hedge
     }
 
     /// When the call's time is over, by the clock of the policies around it.

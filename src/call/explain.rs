@@ -1,6 +1,7 @@
 //! A pipeline told in words: its order, and what in it will hurt.
 use std::{fmt, time::Duration};
 
+use super::Operation;
 use crate::{config::Name, outcome::PolicyKind};
 
 /// What stands around a call, outermost first, with warnings. Its `Display` is for people.
@@ -21,8 +22,14 @@ use crate::{config::Name, outcome::PolicyKind};
 pub struct Explanation {
     name: Option<Name>,
     layers: Vec<Layer>,
-    /// Of an operation that must not run twice.
-    not_idempotent: bool,
+    operation: Option<Facts>,
+}
+
+/// What is known of the operation that is going to be called.
+#[derive(Debug, Clone, Copy)]
+struct Facts {
+    idempotent: bool,
+    can_overlap: bool,
 }
 
 /// One policy, as it describes itself.
@@ -33,13 +40,26 @@ pub struct Layer {
     settings: String,
     timeout: Option<Duration>,
     budget: bool,
+    idempotent: bool,
+    delay: Option<Duration>,
+    hangs: bool,
     warnings: Vec<String>,
 }
 
 impl Layer {
     /// A policy of this kind, with its settings in words.
     pub fn new(kind: PolicyKind, name: Option<Name>, settings: impl Into<String>) -> Self {
-        Self { kind, name, settings: settings.into(), timeout: None, budget: false, warnings: Vec::new() }
+        Self {
+            kind,
+            name,
+            settings: settings.into(),
+            timeout: None,
+            budget: false,
+            idempotent: true,
+            delay: None,
+            hangs: false,
+            warnings: Vec::new(),
+        }
     }
 
     /// It gives what is inside it at most this long.
@@ -53,6 +73,27 @@ impl Layer {
     #[must_use]
     pub fn with_budget(mut self, has: bool) -> Self {
         self.budget = has;
+        self
+    }
+
+    /// It is told whether the operations inside it may run twice. Yes, where it does not say.
+    #[must_use]
+    pub fn with_idempotent(mut self, idempotent: bool) -> Self {
+        self.idempotent = idempotent;
+        self
+    }
+
+    /// It starts another attempt when one has taken this long.
+    #[must_use]
+    pub fn with_delay(mut self, delay: Duration) -> Self {
+        self.delay = Some(delay);
+        self
+    }
+
+    /// It may keep a call waiting for ever.
+    #[must_use]
+    pub fn with_hangs(mut self, hangs: bool) -> Self {
+        self.hangs = hangs;
         self
     }
 
@@ -71,12 +112,12 @@ impl Layer {
 
 impl Explanation {
     pub(crate) fn new(name: Option<Name>) -> Self {
-        Self { name, layers: Vec::new(), not_idempotent: false }
+        Self { name, layers: Vec::new(), operation: None }
     }
 
-    /// Of calls of an operation that may run twice, or may not.
-    pub(super) fn idempotent(mut self, may_run_twice: bool) -> Self {
-        self.not_idempotent = !may_run_twice;
+    /// The same for a call of this operation.
+    pub(crate) fn of(mut self, operation: &impl Operation) -> Self {
+        self.operation = Some(Facts { idempotent: operation.is_idempotent(), can_overlap: operation.can_overlap() });
         self
     }
 
@@ -129,7 +170,7 @@ impl Explanation {
                             layer.title()
                         ));
                     }
-                    if self.not_idempotent {
+                    if self.operation.is_some_and(|operation| !operation.idempotent) {
                         warnings.push(format!(
                             "{} repeats an operation that is not idempotent only after a failure that proves that it was not \
                              sent: after a time-out it gives up",
@@ -157,10 +198,41 @@ impl Explanation {
                         ));
                     }
                 }
+                PolicyKind::Hedge => self.warn_of_hedge(at, &mut warnings),
+                PolicyKind::Chaos if layer.hangs && !has(outside, PolicyKind::Timeout) => {
+                    warnings.push(format!("{} has no time-out outside it: what it hangs never ends", layer.title()));
+                }
                 _ => {}
             }
         }
         warnings
+    }
+
+    fn warn_of_hedge(&self, at: usize, warnings: &mut Vec<String>) {
+        let (layer, outside, inside) = (&self.layers[at], &self.layers[..at], &self.layers[at + 1..]);
+        let mut warn = |what: &str| warnings.push(format!("{} {what}", layer.title()));
+        if !layer.budget {
+            warn("has no budget: when the other side is slow as a whole, it multiplies the load");
+        }
+        if !layer.idempotent || self.operation.is_some_and(|operation| !operation.idempotent) {
+            warn("never hedges an operation that is not idempotent: it runs once");
+        } else if let Some(other) = self.layers.iter().find(|other| !other.idempotent) {
+            warn(&format!("runs operations twice that {} takes for not idempotent", other.title()));
+        }
+        if self.operation.is_some_and(|operation| !operation.can_overlap) {
+            warn("never hedges an operation that cannot overlap itself: it runs once");
+        }
+        if outside.iter().any(|other| other.kind == PolicyKind::Hedge) {
+            warn("stands inside another hedge and leaves the attempts to it");
+        }
+        if outside.iter().any(|other| other.kind == PolicyKind::CircuitBreaker) {
+            warn("stands inside a circuit breaker, which sees the best of several attempts");
+        }
+        if let (Some(delay), Some(limit)) = (layer.delay, inside.iter().filter_map(|other| other.timeout).min())
+            && limit <= delay
+        {
+            warn(&format!("waits {delay:?}, and a time-out of {limit:?} inside it comes first"));
+        }
     }
 }
 

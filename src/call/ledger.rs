@@ -2,7 +2,8 @@
 use std::time::Duration;
 
 use crate::outcome::{
-    CallError, Cause, FailureKind, Hint, History, PolicyKind, Reason, Rejected, Stop, TimedOut, Verdict,
+    CallError, Cause, Classify, FailureKind, Hint, History, Outcome, PolicyKind, Reason, Rejected, Stop, TimedOut,
+    Verdict,
 };
 
 /// What a policy may read and write of the call it is part of, beyond the [`Outcome`](crate::Outcome): reached by
@@ -18,6 +19,10 @@ pub trait Ledger: Send + sealed::Sealed {
 
     /// Puts a refusal in the place of whatever was there.
     fn reject(&mut self, rejected: Rejected);
+
+    /// Puts a failure that a policy made in the place of whatever was there: told as its refusal, judged as the failure. The policy
+    /// returns that failure as its outcome.
+    fn fail(&mut self, made_by: Rejected, verdict: Verdict);
 
     /// Puts a time-out in the place of whatever was there.
     fn time_out(&mut self, timed_out: TimedOut);
@@ -62,6 +67,17 @@ impl<T, E> Kept<T, E> {
         Self { value: None, attempts: 0, bad }
     }
 
+    /// The operation came back.
+    #[inline]
+    pub(super) fn judge<C: Classify<T, E> + ?Sized>(&mut self, result: Result<T, E>, classify: &C) -> Outcome {
+        let verdict = classify.classify(&result);
+        match result {
+            Ok(value) if verdict.is_success() => self.value = Some(value),
+            result => self.failed(result, verdict),
+        }
+        Outcome::Judged(verdict.class())
+    }
+
     /// The operation came back with something that was not judged a success.
     #[cold]
     #[inline(never)]
@@ -71,6 +87,19 @@ impl<T, E> Kept<T, E> {
             Ok(value) => (Some(value), None),
             Err(error) => (None, Some(Cause::Operation(error))),
         };
+    }
+
+    /// Takes over what came of a fork. The attempts were counted here already, and what an outer retry remembers stays.
+    pub(super) fn adopt(&mut self, fork: Self) {
+        let Bad { cause, verdict, past } = fork.bad;
+        self.value = fork.value;
+        self.bad.cause = cause;
+        self.bad.verdict = verdict;
+        match (&mut self.bad.past, past) {
+            (Some(mine), Some(theirs)) => mine.stopped = theirs.stopped,
+            (mine, theirs @ Some(_)) => *mine = theirs,
+            (_, None) => {}
+        }
     }
 
     /// What the caller gets.
@@ -109,7 +138,7 @@ impl<T, E> sealed::Sealed for Kept<T, E> {}
 impl<T: Send, E: Send> Ledger for Kept<T, E> {
     fn rejection(&self) -> Option<&Rejected> {
         match &self.bad.cause {
-            Some(Cause::Rejected(rejected)) => Some(rejected),
+            Some(Cause::Rejected(rejected)) if !self.bad.verdict.is_failure() => Some(rejected),
             _ => None,
         }
     }
@@ -122,6 +151,12 @@ impl<T: Send, E: Send> Ledger for Kept<T, E> {
         self.value = None;
         self.bad.verdict = Verdict::ignore();
         self.bad.cause = Some(Cause::Rejected(rejected));
+    }
+
+    fn fail(&mut self, made_by: Rejected, verdict: Verdict) {
+        self.value = None;
+        self.bad.verdict = verdict;
+        self.bad.cause = Some(Cause::Rejected(made_by));
     }
 
     fn time_out(&mut self, timed_out: TimedOut) {

@@ -18,7 +18,7 @@ pub trait Operation: Send {
     fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<Self::Output, Self::Error>> + Send;
 
     /// Whether running it twice is as good as once. Where it is not, a retry repeats it only after a failure that proves
-    /// that it was not sent.
+    /// that it was not sent, and a hedge runs it once.
     fn is_idempotent(&self) -> bool {
         true
     }
@@ -26,6 +26,20 @@ pub trait Operation: Send {
     /// How much it matters under overload. `None`, the default: as much as the call around it, [`Priority::Normal`] where there is none.
     fn priority(&self) -> Option<Priority> {
         None
+    }
+
+    /// Whether [`start`](Self::start) gives futures that run beside each other. Every closure can; a type of your own says so.
+    fn can_overlap(&self) -> bool {
+        false
+    }
+
+    /// Runs it once, beside the runs that were started before: the future borrows nothing of the operation. What a hedge
+    /// uses. None, by default, where it cannot.
+    fn start(
+        &mut self,
+        _cx: CallContext<'_>,
+    ) -> Option<impl Future<Output = Result<Self::Output, Self::Error>> + Send + use<Self>> {
+        None::<std::future::Pending<_>>
     }
 }
 
@@ -40,6 +54,14 @@ where
     #[inline]
     fn run(&mut self, _: CallContext<'_>) -> impl Future<Output = Result<T, E>> + Send {
         self()
+    }
+
+    fn can_overlap(&self) -> bool {
+        true
+    }
+
+    fn start(&mut self, _: CallContext<'_>) -> Option<impl Future<Output = Result<T, E>> + Send + use<T, E, F, Fut>> {
+        Some(self())
     }
 }
 
@@ -57,6 +79,14 @@ where
 
     fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<T, E>> + Send {
         (self.0)(cx.info())
+    }
+
+    fn can_overlap(&self) -> bool {
+        true
+    }
+
+    fn start(&mut self, cx: CallContext<'_>) -> Option<impl Future<Output = Result<T, E>> + Send + use<T, E, F, Fut>> {
+        Some((self.0)(cx.info()))
     }
 }
 
@@ -96,6 +126,17 @@ impl<O: Operation> Operation for NotIdempotent<O> {
 
     fn priority(&self) -> Option<Priority> {
         self.0.priority()
+    }
+
+    fn can_overlap(&self) -> bool {
+        self.0.can_overlap()
+    }
+
+    fn start(
+        &mut self,
+        cx: CallContext<'_>,
+    ) -> Option<impl Future<Output = Result<O::Output, O::Error>> + Send + use<O>> {
+        self.0.start(cx)
     }
 }
 
@@ -139,5 +180,16 @@ impl<O: Operation> Operation for Prioritized<O> {
 
     fn priority(&self) -> Option<Priority> {
         Some(self.priority)
+    }
+
+    fn can_overlap(&self) -> bool {
+        self.operation.can_overlap()
+    }
+
+    fn start(
+        &mut self,
+        cx: CallContext<'_>,
+    ) -> Option<impl Future<Output = Result<O::Output, O::Error>> + Send + use<O>> {
+        self.operation.start(cx)
     }
 }

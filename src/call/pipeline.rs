@@ -137,9 +137,18 @@ impl<P: Policy, C> Pipeline<P, C> {
         explanation
     }
 
-    /// As [`explain`](Self::explain), of calls of this operation: with warnings where the order or the settings will hurt one that is not idempotent.
+    /// As [`explain`](Self::explain), for calls of this operation: warns also of what does not fit together with it.
+    ///
+    /// ```
+    /// use steadfast::{Pipeline, call::not_idempotent, hedge::{Hedge, HedgeConfig}};
+    ///
+    /// let pipeline = Pipeline::new().then(Hedge::new(HedgeConfig::default()).unwrap());
+    /// let charge = not_idempotent(|| async { Ok::<_, std::io::Error>(7) });
+    /// let warnings = pipeline.explain_for(&charge).warnings();
+    /// assert!(warnings.iter().any(|w| w.contains("not idempotent")));
+    /// ```
     pub fn explain_for(&self, operation: &impl Operation) -> Explanation {
-        self.explain().idempotent(operation.is_idempotent())
+        self.explain().of(operation)
     }
 }
 

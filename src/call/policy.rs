@@ -5,7 +5,11 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::{CallContext, Explanation, Ledger, Operation, ledger::Kept};
+use super::{
+    CallContext, Explanation, Fork, Forks, Ledger, Operation,
+    fork::{NoForks, OperationForks},
+    ledger::Kept,
+};
 use crate::outcome::{CallError, Classify, Outcome, Rejected};
 
 /// One attempt as a policy sees it: it may be made, and made again; its value cannot be touched.
@@ -15,6 +19,12 @@ pub trait Attempt: Send {
 
     /// What is kept of the call.
     fn ledger(&mut self) -> &mut dyn Ledger;
+
+    /// Forks it, to make it several times at once. None where the operation [cannot overlap](Operation::can_overlap) itself, and
+    /// in what is a fork already.
+    fn fork(&mut self) -> Option<impl Forks> {
+        None::<NoForks>
+    }
 
     /// Refuses to make it: a policy returns what this gives.
     #[cold]
@@ -170,6 +180,25 @@ impl<P: Policy, A: Attempt> Attempt for Through<'_, P, A> {
     fn ledger(&mut self) -> &mut dyn Ledger {
         self.inner.ledger()
     }
+
+    fn fork(&mut self) -> Option<impl Forks> {
+        let policy = self.policy;
+        self.inner.fork().map(|inner| Through { policy, inner })
+    }
+}
+
+impl<P: Policy, F: Forks> Forks for Through<'_, P, F> {
+    #[inline]
+    fn next(&self) -> impl Fork {
+        Through { policy: self.policy, inner: self.inner.next() }
+    }
+}
+
+impl<P: Policy, F: Fork> Fork for Through<'_, P, F> {
+    #[inline]
+    fn keep(self) {
+        self.inner.keep();
+    }
 }
 
 /// An attempt lent, so that the outer policy may make it again.
@@ -183,6 +212,11 @@ impl<A: Attempt> Attempt for ByMut<'_, A> {
 
     fn ledger(&mut self) -> &mut dyn Ledger {
         self.0.ledger()
+    }
+
+    #[inline]
+    fn fork(&mut self) -> Option<impl Forks> {
+        self.0.fork()
     }
 }
 
@@ -212,15 +246,16 @@ impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Attempt for Judged
     async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome {
         self.kept.attempts += 1;
         let result = self.operation.run(cx).await;
-        let verdict = self.classify.classify(&result);
-        match result {
-            Ok(value) if verdict.is_success() => self.kept.value = Some(value),
-            result => self.kept.failed(result, verdict),
-        }
-        Outcome::Judged(verdict.class())
+        self.kept.judge(result, self.classify)
     }
 
     fn ledger(&mut self) -> &mut dyn Ledger {
         &mut self.kept
+    }
+
+    #[inline]
+    fn fork(&mut self) -> Option<impl Forks> {
+        let Self { operation, classify, kept } = self;
+        operation.can_overlap().then(|| OperationForks::new(operation, kept, *classify))
     }
 }

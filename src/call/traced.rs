@@ -33,7 +33,7 @@ impl<O: Operation> Operation for Traced<O> {
     type Error = O::Error;
 
     fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<O::Output, O::Error>> + Send {
-        let span = tracing::debug_span!(target: "steadfast::call", "attempt", number = cx.attempt());
+        let span = span(cx);
         self.0.run(cx).instrument(span)
     }
 
@@ -44,4 +44,22 @@ impl<O: Operation> Operation for Traced<O> {
     fn priority(&self) -> Option<Priority> {
         self.0.priority()
     }
+
+    fn can_overlap(&self) -> bool {
+        self.0.can_overlap()
+    }
+
+    fn start(
+        &mut self,
+        cx: CallContext<'_>,
+    ) -> Option<impl Future<Output = Result<O::Output, O::Error>> + Send + use<O>> {
+        let span = span(cx);
+        self.0.start(cx).map(|work| work.instrument(span))
+    }
+}
+
+/// The span of an attempt. It has a `hedge` where it was started beside another.
+fn span(cx: CallContext<'_>) -> Span {
+    let hedge = Some(cx.hedge()).filter(|hedge| *hedge > 0);
+    tracing::debug_span!(target: "steadfast::call", "attempt", number = cx.attempt(), hedge)
 }

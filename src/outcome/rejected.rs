@@ -27,6 +27,12 @@ pub enum PolicyKind {
     Shed,
     /// A [`Feature`](crate::throttling::Feature) of a [`Degradation`](crate::throttling::Degradation).
     Degradation,
+    /// A [`Hedge`](crate::hedge::Hedge).
+    Hedge,
+    /// A fallback.
+    Fallback,
+    /// Faults on purpose.
+    Chaos,
     /// A policy of the user's own.
     Custom(&'static str),
 }
@@ -42,6 +48,9 @@ impl fmt::Display for PolicyKind {
             Self::ClientThrottle => "client throttle",
             Self::Shed => "shedder",
             Self::Degradation => "degradation",
+            Self::Hedge => "hedge",
+            Self::Fallback => "fallback",
+            Self::Chaos => "chaos",
             Self::Custom(name) => name,
         })
     }
@@ -148,6 +157,11 @@ pub enum Reason {
     },
     /// The feature that the call belongs to is switched off while there is too much to do.
     SwitchedOff,
+    /// A fault that was injected on purpose: no real one.
+    Injected {
+        /// The kind of failure that it is judged as.
+        kind: FailureKind,
+    },
     /// A reason of the user's own policy.
     Custom(&'static str),
 }
@@ -247,6 +261,7 @@ impl fmt::Display for Rejected {
             Reason::LikelyRefused => f.write_str(": the other side refuses too many calls")?,
             Reason::Shed { priority } => write!(f, ": calls of {priority} priority are shed")?,
             Reason::SwitchedOff => f.write_str(": switched off while there is too much to do")?,
+            Reason::Injected { kind } => write!(f, ": an injected fault ({kind})")?,
             Reason::Custom(why) => write!(f, ": {why}")?,
         }
         match self.retry_after() {

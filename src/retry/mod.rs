@@ -90,13 +90,12 @@
 //!
 //! "Retry pattern", Azure Architecture Center. Jitter: Marc Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog,
 //! 2015). Budget: Finagle's `RetryBudget`. Push-back: gRPC proposal A6.
-mod budget;
 mod config;
 mod event;
 mod policy;
 mod state;
 
-pub use budget::{RetryBudget, RetryBudgetConfig};
+pub use crate::budget::{RetryBudget, RetryBudgetConfig};
 pub use config::RetryConfig;
 pub use event::RetryEvent;
 pub use policy::Retry;

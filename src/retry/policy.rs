@@ -164,7 +164,7 @@ impl Retry {
         this.deposit();
         let mut started = None;
         let first = {
-            let frame = cx.retrying(1);
+            let frame = cx.retrying_on(1, this.budget.as_ref());
             let work = pin!(operation.run(frame.context()));
             this.first(work, &mut started).await
         };
@@ -231,7 +231,7 @@ impl Policy for Retry {
         }
         let mut started = None;
         let outcome = {
-            let frame = cx.retrying(1);
+            let frame = cx.retrying_on(1, this.budget.as_ref());
             let work = pin!(inner.attempt(if nested { cx } else { frame.context() }));
             this.first(work, &mut started).await
         };
@@ -258,6 +258,7 @@ impl Policy for Retry {
         };
         let settings = format!("at most {} attempts, {backoff}", config.max_attempts);
         let mut layer = Layer::new(PolicyKind::Retry, name.clone(), settings).with_budget(budget.is_some());
+        layer = layer.with_idempotent(config.idempotent);
         if config.max_attempts > 1 && delays.is_none() && config.backoff.jitter == Jitter::None {
             layer = layer.with_warning("without jitter, clients that failed together come back together");
         }
@@ -303,7 +304,7 @@ impl Call<'_> {
             if let Next::At(at) = next {
                 self.retry.clock.sleep_until(at).await;
             }
-            let outcome = inner.attempt(cx.retrying(self.attempt).context()).await;
+            let outcome = inner.attempt(cx.retrying_on(self.attempt, self.retry.budget.as_ref()).context()).await;
             if !outcome.is_failure() && outcome != Outcome::Rejected {
                 self.recovered();
                 return outcome;

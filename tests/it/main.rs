@@ -21,6 +21,8 @@ mod drop_doors;
 mod drops;
 mod event_senders;
 mod events;
+mod hedge;
+mod hedge_edges;
 mod keyed_rate_limit;
 mod leader_election;
 mod leader_election_by_message;

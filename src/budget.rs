@@ -1,4 +1,4 @@
-//! How much of the load may be retries.
+//! How much of the load may be retries and hedges: one budget for all that call the same target.
 use std::{fmt, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
@@ -139,6 +139,11 @@ impl RetryBudget {
     /// How many retries at cost 1 it would allow at `now`.
     pub fn balance(&self, now: Instant) -> u64 {
         self.0.balance(&self.0.account.lock(), now).max(0.0) as u64
+    }
+
+    /// Whether both are clones of one.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     pub(crate) fn deposit(&self, now: Instant) {

@@ -1,0 +1,216 @@
+//! Settings of a hedge.
+use std::{fmt, time::Duration};
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+use crate::{
+    config::{ConfigError, human, require, require_share, require_some_time},
+    outcome::{FailureKind, KindSet},
+};
+
+/// Settings of a [`Hedge`](super::Hedge): plain data, from code or from a document.
+///
+/// ```
+/// use std::time::Duration;
+/// use steadfast::hedge::{HedgeConfig, HedgeDelay};
+///
+/// let config: HedgeConfig = toml::from_str(r#"
+///     max_attempts = 3
+///     delay = "50ms"
+/// "#).unwrap();
+/// assert_eq!(config.delay, HedgeDelay::Fixed(Duration::from_millis(50)));
+///
+/// let config: HedgeConfig = toml::from_str("delay = { percentile = 0.99, floor = \"5ms\" }").unwrap();
+/// assert!(matches!(config.delay, HedgeDelay::Percentile(p) if p.percentile == 0.99));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct HedgeConfig {
+    /// At most this many attempts of a call in all, the first included: so many may be in flight at once. 1 never hedges. 2 by
+    /// default, 10 at most.
+    pub max_attempts: u32,
+    /// How long an attempt may take before another starts beside it. The 95th percentile by default.
+    pub delay: HedgeDelay,
+    /// The kinds of failure after which another attempt starts at once; any other ends the call. By default all but `client`,
+    /// `cancelled` and `panic`, as for a retry.
+    pub hedge_on: KindSet,
+    /// Whether operations may run twice. On by default; off, each runs once. One operation is marked by
+    /// [`not_idempotent`](crate::call::not_idempotent).
+    pub idempotent: bool,
+}
+
+/// How long an attempt may take before another starts beside it. In a document a duration (`"50ms"`), or a table of a percentile's
+/// settings.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum HedgeDelay {
+    /// This long; zero starts all at once.
+    Fixed(Duration),
+    /// As long as most calls took lately.
+    Percentile(PercentileConfig),
+}
+
+/// Settings of a [`HedgeDelay::Percentile`].
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct PercentileConfig {
+    /// The share of calls that took no longer: 0.95 by default, so that about 5 % of calls are hedged.
+    pub percentile: f64,
+    /// The delay is never shorter. 1 ms by default.
+    #[serde(with = "human")]
+    pub floor: Duration,
+    /// The delay while there are fewer samples than `min_samples`. 100 ms by default.
+    #[serde(with = "human")]
+    pub until_known: Duration,
+    /// No percentile is taken of fewer calls. 100 by default.
+    pub min_samples: u32,
+    /// How far back calls count. 30 s by default.
+    #[serde(with = "human")]
+    pub window: Duration,
+}
+
+impl HedgeConfig {
+    /// Another attempt after this time, and up to two in all.
+    pub fn after(delay: Duration) -> Self {
+        Self { delay: HedgeDelay::Fixed(delay), ..Self::default() }
+    }
+
+    /// Another attempt once this one has taken longer than this share of calls lately.
+    pub fn percentile(percentile: f64) -> Self {
+        let delay = HedgeDelay::Percentile(PercentileConfig { percentile, ..PercentileConfig::default() });
+        Self { delay, ..Self::default() }
+    }
+
+    /// Sets the number of attempts in all.
+    #[must_use]
+    pub const fn max_attempts(mut self, n: u32) -> Self {
+        self.max_attempts = n;
+        self
+    }
+
+    /// Sets how long an attempt may take before another starts.
+    #[must_use]
+    pub const fn delay(mut self, delay: HedgeDelay) -> Self {
+        self.delay = delay;
+        self
+    }
+
+    /// Sets the kinds of failure after which another attempt starts at once.
+    #[must_use]
+    pub const fn hedge_on(mut self, kinds: KindSet) -> Self {
+        self.hedge_on = kinds;
+        self
+    }
+
+    /// Sets whether operations may run twice.
+    #[must_use]
+    pub const fn idempotent(mut self, yes: bool) -> Self {
+        self.idempotent = yes;
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        require((1..=10).contains(&self.max_attempts), "max_attempts", "must lie between 1 and 10")?;
+        match &self.delay {
+            HedgeDelay::Fixed(_) => Ok(()),
+            HedgeDelay::Percentile(percentile) => percentile.check().map_err(|e| e.within("delay")),
+        }
+    }
+}
+
+impl Default for HedgeConfig {
+    fn default() -> Self {
+        let kinds =
+            KindSet::ALL.without(FailureKind::Client).without(FailureKind::Cancelled).without(FailureKind::Panic);
+        Self {
+            max_attempts: 2,
+            delay: HedgeDelay::Percentile(PercentileConfig::default()),
+            hedge_on: kinds,
+            idempotent: true,
+        }
+    }
+}
+
+impl PercentileConfig {
+    /// Sets the share of calls that took no longer.
+    #[must_use]
+    pub const fn percentile(mut self, share: f64) -> Self {
+        self.percentile = share;
+        self
+    }
+
+    /// Sets the shortest delay, and the one that holds until enough is known.
+    #[must_use]
+    pub const fn bounds(mut self, floor: Duration, until_known: Duration) -> Self {
+        self.floor = floor;
+        self.until_known = until_known;
+        self
+    }
+
+    /// Sets of how many calls at least a percentile is taken, and how far back they count.
+    #[must_use]
+    pub const fn samples(mut self, at_least: u32, window: Duration) -> Self {
+        self.min_samples = at_least;
+        self.window = window;
+        self
+    }
+
+    fn check(&self) -> Result<(), ConfigError> {
+        require_share(self.percentile, "percentile")?;
+        require_some_time(self.floor, "floor")?;
+        require(self.until_known >= self.floor, "until_known", "must be at least `floor`")?;
+        require(self.min_samples >= 10, "min_samples", "must be at least 10")?;
+        require(
+            self.window >= Duration::from_millis(100) && self.window <= Duration::from_secs(3600),
+            "window",
+            "must lie between 100ms and 1h",
+        )
+    }
+}
+
+impl Default for PercentileConfig {
+    fn default() -> Self {
+        Self {
+            percentile: 0.95,
+            floor: Duration::from_millis(1),
+            until_known: Duration::from_millis(100),
+            min_samples: 100,
+            window: Duration::from_secs(30),
+        }
+    }
+}
+
+impl Serialize for HedgeDelay {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::Fixed(delay) => human::serialize(delay, to),
+            Self::Percentile(percentile) => percentile.serialize(to),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for HedgeDelay {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        from.deserialize_any(DurationOrTable)
+    }
+}
+
+struct DurationOrTable;
+
+impl<'de> de::Visitor<'de> for DurationOrTable {
+    type Value = HedgeDelay;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a duration such as \"50ms\", or a table of a percentile's settings")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<HedgeDelay, E> {
+        human::parse(text).map(HedgeDelay::Fixed)
+    }
+
+    fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<HedgeDelay, A::Error> {
+        PercentileConfig::deserialize(de::value::MapAccessDeserializer::new(map)).map(HedgeDelay::Percentile)
+    }
+}

@@ -1,0 +1,303 @@
+//! The async shell: the first attempt in place, the others on the heap once there are any.
+use std::{
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    sync::atomic::Ordering::Relaxed,
+    task::Poll,
+    time::Duration,
+};
+
+use super::{
+    HedgeEvent,
+    event::{HedgeCause, Held},
+    policy::Inner,
+    state::{Ended, Plan, Then},
+};
+use crate::{
+    call::{CallContext, Cold, Fork, Forks},
+    outcome::{Hint, Outcome},
+    time::Instant,
+};
+
+/// Who gave the call its result. An attempt beside the first has been kept already.
+enum Won {
+    First(Outcome),
+    Other(Outcome),
+}
+
+/// When the call first waited, and the delay that held then.
+#[derive(Clone, Copy)]
+struct Began {
+    at: Instant,
+    delay: Duration,
+}
+
+impl Inner {
+    #[inline]
+    pub(super) async fn hedged<F: Forks>(&self, forks: &F, cx: CallContext<'_>) -> Outcome {
+        let mut first = forks.next();
+        let won = {
+            let mut work = pin!(attempt(&mut first, cx));
+            let mut began = None;
+            let ended = match poll_fn(|task| Poll::Ready(work.as_mut().poll(task))).await {
+                Poll::Ready(ended) => Some(ended),
+                Poll::Pending => Cold::new(self.wait(work.as_mut(), &mut began, cx)).await,
+            };
+            match ended {
+                Some(ended) if ended.is_good() || self.ends_alone(&ended) => Won::First(ended.outcome),
+                ended => boxed(self.race(work, ended, forks, cx, began)).await,
+            }
+        }; // all attempts but the winner are dropped by now
+        match won {
+            Won::First(outcome) => {
+                first.keep();
+                outcome
+            }
+            Won::Other(outcome) => outcome,
+        }
+    }
+
+    /// Whether the failure of an attempt with none beside it is the end of the call.
+    #[cold]
+    fn ends_alone(&self, ended: &Ended) -> bool {
+        let then = ended.then(&self.settings.load().config);
+        if then == Then::Wait(Held::PushedBack) {
+            self.pushed_back(ended);
+            self.tell(|| HedgeEvent::Held { why: Held::PushedBack });
+        }
+        !matches!(then, Then::Next(_))
+    }
+
+    /// The other side asked to be left alone: no call hedges until then.
+    fn pushed_back(&self, ended: &Ended) {
+        self.quiet_until.fetch_max(ended.quiet_until(self.clock.now()), Relaxed);
+    }
+
+    fn begin(&self, cx: CallContext<'_>) -> Began {
+        let at = self.clock.now();
+        self.deposit(at, cx);
+        Began { at, delay: self.settings.load().delay(at) }
+    }
+
+    /// Goes on with the first attempt, alone until its delay is over: then `None`.
+    async fn wait(
+        &self,
+        mut work: Pin<&mut impl Future<Output = Ended>>,
+        began: &mut Option<Began>,
+        cx: CallContext<'_>,
+    ) -> Option<Ended> {
+        let Began { at, delay } = *began.insert(self.begin(cx));
+        let mut timer = pin!(self.clock.sleep_until(at + delay));
+        let mut polled = true;
+        let ended = poll_fn(|task| {
+            if !std::mem::take(&mut polled)
+                && let Poll::Ready(ended) = work.as_mut().poll(task)
+            {
+                return Poll::Ready(Some(ended));
+            }
+            timer.as_mut().poll(task).map(|()| None)
+        })
+        .await;
+        if ended.is_some_and(|ended| is_success(&ended)) {
+            self.record(at);
+        }
+        ended
+    }
+
+    /// Goes on when the first attempt is late, or has failed.
+    async fn race<F: Forks>(
+        &self,
+        first: Pin<&mut (impl Future<Output = Ended> + Send)>,
+        ended: Option<Ended>,
+        forks: &F,
+        cx: CallContext<'_>,
+        began: Option<Began>,
+    ) -> Won {
+        let Began { at: began, delay } = began.unwrap_or_else(|| self.begin(cx));
+        let mut call = Call { hedge: self, cx, plan: Plan::new(self.settings.load().config.max_attempts) };
+        let mut first = ended.is_none().then_some(first);
+        let mut others: Vec<_> = Vec::new();
+        // The best of what failed: with no fork it is the first attempt's.
+        let mut best = None;
+        let mut timer = pin!(None);
+        let mut failed = false;
+
+        let mut news = ended.map(|ended| (ended, None));
+        loop {
+            let next = match news.take() {
+                None => call.start(HedgeCause::Late { delay }),
+                Some((ended, fork)) => {
+                    if ended.is_good() {
+                        drop(others);
+                        if is_success(&ended) && !failed {
+                            self.record(began);
+                        }
+                        return call.won(ended, fork);
+                    }
+                    failed = true;
+                    match call.failed(&ended) {
+                        Ok(next) => {
+                            // A refusal says less than a failure.
+                            if best.is_none() || ended.outcome != Outcome::Rejected {
+                                best = Some((ended, fork));
+                            }
+                            next
+                        }
+                        Err(Over) => {
+                            drop(others);
+                            return call.lost(ended, fork);
+                        }
+                    }
+                }
+            };
+            if let Some((hedge, at)) = next {
+                others.push((hedge, beside(forks, hedge, cx)));
+                timer.set(call.plan.is_open().then(|| self.clock.sleep_until(at + delay)));
+            } else if !call.plan.is_open() {
+                timer.set(None);
+            }
+            if first.is_none()
+                && others.is_empty()
+                && let Some((ended, fork)) = best
+            {
+                return call.lost(ended, fork);
+            }
+            news = poll_fn(|task| {
+                if let Some(work) = &mut first
+                    && let Poll::Ready(ended) = work.as_mut().poll(task)
+                {
+                    first = None;
+                    return Poll::Ready(Some((ended, None)));
+                }
+                for i in 0..others.len() {
+                    let (hedge, work) = &mut others[i];
+                    let hedge = *hedge;
+                    if let Poll::Ready((ended, fork)) = work.as_mut().poll(task) {
+                        drop(others.remove(i));
+                        return Poll::Ready(Some((ended, Some((hedge, fork)))));
+                    }
+                }
+                match timer.as_mut().as_pin_mut() {
+                    Some(timer) => timer.poll(task).map(|()| None),
+                    None => Poll::Pending,
+                }
+            })
+            .await;
+        }
+    }
+}
+
+/// The call is over: an attempt failed in a way that another does not mend.
+struct Over;
+
+/// One call in the course of its attempts.
+struct Call<'a> {
+    hedge: &'a Inner,
+    cx: CallContext<'a>,
+    plan: Plan,
+}
+
+impl Call<'_> {
+    /// Starts another attempt, if there is to be one: its number, and the time.
+    fn start(&mut self, cause: HedgeCause) -> Option<(u32, Instant)> {
+        if !self.plan.is_open() {
+            return None;
+        }
+        let now = self.hedge.clock.now();
+        let kind = match cause {
+            HedgeCause::Failed { kind } => Some(kind),
+            HedgeCause::Late { .. } => None,
+        };
+        // The budget last: what it gives is used.
+        let why = if self.hedge.is_quiet(now) {
+            Held::PushedBack
+        } else if self.cx.deadline().is_some_and(|deadline| now >= deadline) {
+            Held::Deadline
+        } else if self.hedge.budget.as_ref().is_some_and(|budget| !budget.withdraw(now, kind)) {
+            Held::Budget
+        } else {
+            let hedge = self.plan.start();
+            self.hedge.tell(|| HedgeEvent::Hedged { hedge, cause });
+            return Some((hedge, now));
+        };
+        self.hold(why);
+        None
+    }
+
+    fn hold(&mut self, why: Held) {
+        if self.plan.hold() {
+            self.hedge.tell(|| HedgeEvent::Held { why });
+        }
+    }
+
+    /// An attempt failed, or was refused: starts another, if there is to be one.
+    fn failed(&mut self, ended: &Ended) -> Result<Option<(u32, Instant)>, Over> {
+        let then = ended.then(&self.hedge.settings.load().config);
+        match then {
+            Then::Over => Err(Over),
+            Then::Next(kind) => Ok(self.start(HedgeCause::Failed { kind })),
+            Then::Wait(why) => {
+                if why == Held::PushedBack {
+                    self.hedge.pushed_back(ended);
+                }
+                self.hold(why);
+                Ok(None)
+            }
+        }
+    }
+
+    fn won(&self, ended: Ended, fork: Option<(u32, impl Fork)>) -> Won {
+        match fork {
+            None => Won::First(ended.outcome),
+            Some((hedge, fork)) => {
+                fork.keep();
+                self.hedge.tell(|| HedgeEvent::Won { hedge });
+                Won::Other(ended.outcome)
+            }
+        }
+    }
+
+    fn lost(&self, ended: Ended, fork: Option<(u32, impl Fork)>) -> Won {
+        let attempts = self.plan.started();
+        if attempts > 1 {
+            self.hedge.tell(|| HedgeEvent::AllFailed { attempts, kind: ended.outcome.kind() });
+        }
+        match fork {
+            None => Won::First(ended.outcome),
+            Some((_, fork)) => {
+                fork.keep();
+                Won::Other(ended.outcome)
+            }
+        }
+    }
+}
+
+fn is_success(ended: &Ended) -> bool {
+    ended.outcome == Outcome::Judged(crate::outcome::Class::Success)
+}
+
+/// Makes the attempt.
+#[inline]
+async fn attempt(fork: &mut impl Fork, cx: CallContext<'_>) -> Ended {
+    let outcome = fork.attempt(cx).await;
+    let hint = if outcome.is_failure() { fork.ledger().hint() } else { Hint::None };
+    Ended { outcome, hint }
+}
+
+/// An attempt beside the first.
+fn beside<'f, F: Forks>(
+    forks: &'f F,
+    hedge: u32,
+    cx: CallContext<'f>,
+) -> Pin<Box<dyn Future<Output = (Ended, impl Fork + use<'f, F>)> + Send + 'f>> {
+    let mut fork = forks.next();
+    Box::pin(async move {
+        let ended = attempt(&mut fork, cx.hedging(hedge).context()).await;
+        (ended, fork)
+    })
+}
+
+/// On the heap: a call whose first attempt is in time does not carry the room for it.
+fn boxed<'a, T>(future: impl Future<Output = T> + Send + 'a) -> Pin<Box<dyn Future<Output = T> + Send + 'a>> {
+    Box::pin(future)
+}

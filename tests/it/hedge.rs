@@ -1,0 +1,459 @@
+//! Hedge, behaviour 1 of its chapter: a second attempt after a delay; a failure starts the next at once; a fatal outcome ends all; one
+//! result, the losers dropped first.
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use proptest::prelude::*;
+use steadfast::{
+    Cause, FailureKind, Pipeline,
+    call::{AttemptInfo, not_idempotent},
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
+    hedge::{Hedge, HedgeCause, HedgeConfig, HedgeDelay, HedgeEvent, Held, PercentileConfig},
+    observe::Subscription,
+    retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
+    testing::{ManualClock, ScriptedService},
+    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter},
+    time::Clock,
+    timeout::Timeout,
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn world(script: &str, config: HedgeConfig) -> (Hedge, ScriptedService, Clock, ManualClock) {
+    let (clock, hand) = Clock::manual();
+    let service = ScriptedService::new(script, &clock).unwrap();
+    (Hedge::new(config).unwrap().named("h").with_clock(&clock), service, clock, hand)
+}
+
+fn told(events: &mut Subscription<HedgeEvent>) -> Vec<HedgeEvent> {
+    std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect()
+}
+
+#[test]
+fn hedge_1_after_the_delay_a_second_attempt_starts_beside_the_first() {
+    let (hedge, service, _, hand) = world("ok in 1s, ok in 20ms", HedgeConfig::after(MS(50)));
+    let mut events = hedge.events();
+    let start = hand.now();
+    assert_eq!(hand.block_on(hedge.call(|| service.call())).unwrap(), 200);
+    assert_eq!((hand.now() - start, service.gaps(), service.dropped()), (MS(70), vec![MS(50)], 1));
+    let late = HedgeCause::Late { delay: MS(50) };
+    assert_eq!(told(&mut events), [HedgeEvent::Hedged { hedge: 1, cause: late }, HedgeEvent::Won { hedge: 1 }]);
+}
+
+#[test]
+fn hedge_1_a_first_attempt_in_time_is_alone_and_no_event() {
+    let (hedge, service, _, hand) = world("ok in 49ms, ok", HedgeConfig::after(MS(50)));
+    let mut events = hedge.events();
+    for _ in 0..2 {
+        hand.block_on(hedge.call(|| service.call())).unwrap();
+    }
+    assert_eq!((service.calls(), told(&mut events)), (2, vec![]));
+}
+
+#[test]
+fn hedge_1_the_first_may_win_after_all() {
+    let (hedge, service, _, hand) = world("ok in 60ms, 204 in 1s", HedgeConfig::after(MS(50)));
+    assert_eq!(hand.block_on(hedge.call(|| service.call())).unwrap(), 200);
+    assert_eq!((service.calls(), service.dropped(), service.running()), (2, 1, 0));
+}
+
+#[test]
+fn hedge_1_a_failed_attempt_starts_the_next_at_once() {
+    let (hedge, service, _, hand) = world("503 in 10ms, ok in 5ms", HedgeConfig::after(MS(50)));
+    let mut events = hedge.events();
+    let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
+    let start = hand.now();
+    hand.block_on(pipeline.call(|| service.call())).unwrap();
+    assert_eq!((hand.now() - start, service.gaps()), (MS(15), vec![MS(10)]));
+    let failed = HedgeCause::Failed { kind: FailureKind::Overloaded };
+    assert_eq!(told(&mut events), [HedgeEvent::Hedged { hedge: 1, cause: failed }, HedgeEvent::Won { hedge: 1 }]);
+}
+
+#[test]
+fn hedge_1_a_failure_beside_others_starts_the_next_at_once_and_the_delay_anew() {
+    let config = HedgeConfig::after(MS(50)).max_attempts(4);
+    let (hedge, service, _, hand) = world("ok in 1s, 503 in 10ms, ok in 1s, ok in 5ms", config);
+    let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
+    let start = hand.now();
+    hand.block_on(pipeline.call(|| service.call())).unwrap();
+    assert_eq!(service.gaps(), [MS(50), MS(10), MS(50)]);
+    assert_eq!((hand.now() - start, service.most_running(), service.dropped()), (MS(115), 3, 2));
+}
+
+#[test]
+fn hedge_1_a_fatal_outcome_ends_all() {
+    let (hedge, service, _, hand) = world("ok in 1s, 404 in 10ms", HedgeConfig::after(MS(50)).max_attempts(3));
+    let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
+    let start = hand.now();
+    let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
+    assert_eq!((error.verdict().kind(), error.attempts()), (Some(FailureKind::Client), 2));
+    assert_eq!((hand.now() - start, service.calls(), service.dropped()), (MS(60), 2, 1));
+    // Also where it is the first, with none beside it.
+    let (hedge, service, _, hand) = world("404", HedgeConfig::after(MS(50)));
+    let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
+    assert_eq!(hand.block_on(pipeline.call(|| service.call())).unwrap_err().attempts(), 1);
+}
+
+#[test]
+fn hedge_1_bounded_by_max_attempts() {
+    for max in [1, 2, 5] {
+        let (hedge, service, clock, hand) = world("hang", HedgeConfig::after(MS(10)).max_attempts(max));
+        let pipeline = Pipeline::new().then(Timeout::new(MS(1000)).with_clock(&clock)).then(hedge);
+        let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
+        assert!(error.is_timed_out());
+        assert_eq!((service.calls(), service.most_running(), error.attempts()), (max as usize, max as usize, max));
+        assert_eq!((service.running(), service.dropped()), (0, max as usize));
+    }
+}
+
+#[test]
+fn hedge_1_all_failed_gives_the_last_failure_and_counts_all_attempts() {
+    let config = HedgeConfig::after(MS(50)).max_attempts(3);
+    let (hedge, service, _, hand) = world("503 in 10ms, 500 in 10ms, 429 in 10ms", config);
+    let mut events = hedge.events();
+    let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
+    let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
+    assert_eq!((error.attempts(), error.verdict().kind()), (3, Some(FailureKind::Throttled)));
+    let last = told(&mut events).pop();
+    assert_eq!(last, Some(HedgeEvent::AllFailed { attempts: 3, kind: Some(FailureKind::Throttled) }));
+}
+
+#[test]
+fn hedge_1_pays_from_the_budget_it_shares_with_the_retry() {
+    let (clock, hand) = Clock::manual();
+    let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.2).min_per_second(0)).unwrap();
+    let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock).with_budget(&budget);
+    let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock).with_budget(&budget);
+    let service = ScriptedService::new("ok in 20ms", &clock).unwrap();
+    let mut events = hedge.events();
+    // Alone, and inside a retry that has told the budget of the call: each call counts once.
+    let pipelines = [Pipeline::new().then(None).then(hedge.clone()), Pipeline::new().then(Some(retry)).then(hedge)];
+    for (i, pipeline) in pipelines.iter().enumerate() {
+        let before = service.calls();
+        for _ in 0..100 {
+            hand.block_on(pipeline.call(|| service.call())).unwrap();
+        }
+        assert_eq!(service.calls() - before, 120, "{i}");
+        let told = told(&mut events);
+        let held = told.iter().filter(|e| **e == HedgeEvent::Held { why: Held::Budget }).count();
+        assert_eq!(held, 80, "nothing in flight is touched, and the original outcome is returned");
+        hand.advance(Duration::from_secs(60));
+    }
+}
+
+#[test]
+fn hedge_1_an_operation_that_is_not_idempotent_runs_once() {
+    let (hedge, service, _, hand) = world("ok in 1s, 503", HedgeConfig::after(MS(10)));
+    hand.block_on(hedge.call(not_idempotent(|| service.call()))).unwrap();
+    hand.block_on(hedge.call(not_idempotent(|| service.call()))).unwrap_err();
+    assert_eq!(service.calls(), 2);
+    let (hedge, service, _, hand) = world("ok in 1s", HedgeConfig::after(MS(10)).idempotent(false));
+    hand.block_on(hedge.call(|| service.call())).unwrap();
+    assert_eq!(service.calls(), 1);
+    // And inside a pipeline whose call was marked outside.
+    let (hedge, service, _, hand) = world("ok in 1s", HedgeConfig::after(MS(10)));
+    let outer = AttemptInfo::with_deadline(hand.now() + MS(5000));
+    hand.block_on(Pipeline::new().then(hedge).call_within(outer, not_idempotent(|| service.call()))).unwrap();
+    assert_eq!(service.calls(), 1);
+}
+
+#[test]
+fn hedge_1_an_operation_that_cannot_overlap_itself_runs_once() {
+    struct Counts(u32);
+    impl steadfast::call::Operation for Counts {
+        type Output = u32;
+        type Error = ();
+        async fn run(&mut self, _: steadfast::call::CallContext<'_>) -> Result<u32, ()> {
+            self.0 += 1;
+            Ok(self.0)
+        }
+    }
+    let (hedge, _, _, hand) = world("ok", HedgeConfig::after(Duration::ZERO));
+    assert_eq!(hand.block_on(hedge.call(Counts(0))).unwrap(), 1);
+    let warnings = Pipeline::new().then(hedge).explain_for(&Counts(0)).warnings();
+    assert!(warnings.iter().any(|w| w.contains("cannot overlap")), "{warnings:?}");
+}
+
+/// The future that is dropped and the one that wins, as the caller sees them.
+#[test]
+fn hedge_1_the_losers_are_dropped_before_the_result_is_returned() {
+    let (hedge, _, clock, hand) = world("ok", HedgeConfig::after(MS(10)).max_attempts(3));
+    let held = Arc::new(());
+    let started = AtomicU32::new(0);
+    // The third wins; then the first does, and then one that is fatal.
+    for slow in [[1000, 1000, 5], [25, 1000, 1000], [1000, 15, 1000]] {
+        started.store(0, SeqCst);
+        let operation = || {
+            let (held, clock) = (held.clone(), clock.clone());
+            let takes = slow[started.fetch_add(1, SeqCst) as usize];
+            async move {
+                clock.sleep(MS(takes)).await;
+                drop(held);
+                Ok::<_, ()>(takes)
+            }
+        };
+        hand.block_on(async {
+            assert_eq!(hedge.call(operation).await.unwrap(), *slow.iter().min().unwrap());
+            assert_eq!(Arc::strong_count(&held), 1);
+        });
+        assert_eq!(started.load(SeqCst), 3);
+    }
+}
+
+#[test]
+fn hedge_1_a_push_back_stops_hedging_for_this_call_and_for_as_long_as_was_asked() {
+    let config = HedgeConfig::after(MS(10)).max_attempts(5);
+    let (hedge, service, clock, hand) = world("ok in 1s, 429 retry-after 3s, ok in 100ms", config);
+    let mut events = hedge.events();
+    let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
+    // What is in flight goes on.
+    hand.block_on(pipeline.call(|| service.call())).unwrap();
+    assert_eq!(service.calls(), 2);
+    assert_eq!(told(&mut events).last(), Some(&HedgeEvent::Held { why: Held::PushedBack }));
+    // Two seconds are left: another call is not hedged either.
+    hand.block_on(pipeline.call(|| service.call())).unwrap();
+    assert_eq!((service.calls(), told(&mut events)), (3, vec![HedgeEvent::Held { why: Held::PushedBack }]));
+    hand.block_on(clock.sleep(Duration::from_secs(3)));
+    hand.block_on(pipeline.call(|| service.call())).unwrap();
+    assert_eq!(service.calls(), 8);
+    // One that comes to a first attempt alone ends the call.
+    let (hedge, service, _, hand) = world("429 retry-after 3s", HedgeConfig::after(MS(10)));
+    let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
+    let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
+    assert_eq!((error.attempts(), error.retry_after()), (1, Some(Duration::from_secs(3))));
+}
+
+#[test]
+fn hedge_1_a_percentile_of_recent_latencies_once_enough_are_known() {
+    let percentile =
+        PercentileConfig::default().percentile(0.9).samples(50, Duration::from_secs(60)).bounds(MS(5), MS(80));
+    let config = HedgeConfig::default().delay(HedgeDelay::Percentile(percentile));
+    let (hedge, _, clock, hand) = world("ok", config);
+    let call = |takes| {
+        hand.block_on(hedge.call(|| async {
+            clock.sleep(takes).await;
+            Ok::<_, ()>(())
+        }))
+    };
+    assert_eq!(hedge.delay(), MS(80));
+    for i in 0..49 {
+        call(MS(20 + i % 2)).unwrap();
+    }
+    hand.advance(Duration::from_secs(1));
+    assert_eq!(hedge.delay(), MS(80), "one too few");
+    call(MS(20)).unwrap();
+    hand.advance(Duration::from_secs(1));
+    assert!((MS(21)..=MS(24)).contains(&hedge.delay()), "{:?}", hedge.delay());
+    // A floor.
+    for _ in 0..2000 {
+        call(MS(1)).unwrap();
+    }
+    hand.advance(Duration::from_secs(1));
+    assert_eq!(hedge.delay(), MS(5));
+    // What is old does not count.
+    hand.advance(Duration::from_secs(61));
+    assert_eq!(hedge.delay(), MS(80));
+}
+
+/// Calls that were hedged are counted by the time of the whole call, so hedging does not make the percentile fall by itself.
+#[test]
+fn hedge_1_the_percentile_does_not_run_away_from_what_it_cuts() {
+    let percentile = PercentileConfig::default().samples(10, Duration::from_secs(3600)).bounds(MS(1), MS(1000));
+    let config = HedgeConfig::default().delay(HedgeDelay::Percentile(percentile));
+    let (hedge, _, clock, hand) = world("ok", config);
+    let (calls, hedges) = (AtomicU32::new(0), AtomicU32::new(0));
+    // First attempts take from 10 ms to 110 ms, those beside them 10 ms.
+    let entropy = steadfast::entropy::Entropy::from_seed(1);
+    for _ in 0..5_000 {
+        let first = std::sync::atomic::AtomicBool::new(true);
+        let call = hedge.call(|| {
+            let clock = clock.clone();
+            let first = first.swap(false, SeqCst);
+            (if first { &calls } else { &hedges }).fetch_add(1, SeqCst);
+            let takes = if first { 10 + entropy.up_to(100) } else { 10 };
+            async move {
+                clock.sleep(MS(takes)).await;
+                Ok::<_, ()>(())
+            }
+        });
+        hand.block_on(call).unwrap();
+    }
+    let share = f64::from(hedges.load(SeqCst)) / f64::from(calls.load(SeqCst));
+    assert!((0.04..=0.06).contains(&share), "{share}");
+    assert!((MS(102)..=MS(108)).contains(&hedge.delay()), "{:?}", hedge.delay());
+}
+
+#[test]
+fn hedge_1_in_the_standard_order_with_a_breaker_and_a_time_out_inside() {
+    let (clock, hand) = Clock::manual();
+    let service = ScriptedService::new("hang, ok in 20ms", &clock).unwrap();
+    let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
+    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(20, 20)).unwrap().with_clock(&clock);
+    let pipeline = Pipeline::new()
+        .then(Timeout::new(MS(5000)).with_clock(&clock))
+        .then(limiter.clone())
+        .then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock).with_budget(&budget))
+        .then(Hedge::new(HedgeConfig::after(MS(50))).unwrap().with_clock(&clock).with_budget(&budget))
+        .then(breaker.clone())
+        .then(Timeout::new(MS(100)).with_clock(&clock))
+        .classify(ScriptedService::classify);
+    assert_eq!(pipeline.explain().warnings(), [""; 0]);
+    let start = hand.now();
+    assert_eq!(hand.block_on(pipeline.call(|| service.call())).unwrap(), 200);
+    assert_eq!((hand.now() - start, limiter.available(), service.running()), (MS(70), 1, 0));
+    // The loser is neither a failure nor a success.
+    assert_eq!((breaker.snapshot().calls, breaker.snapshot().failures), (1, 0));
+    // Boxed, and told which attempt it is.
+    let boxed = pipeline.boxed::<u16, steadfast::testing::ScriptedError>();
+    let service = ScriptedService::new("hang, ok in 20ms", &clock).unwrap();
+    assert_eq!(hand.block_on(boxed.call(|| service.call())).unwrap(), 200);
+    assert_eq!((service.calls(), breaker.snapshot().calls), (2, 2));
+}
+
+#[test]
+fn hedge_1_the_attempt_s_time_out_is_a_failure_that_starts_the_next() {
+    let (hedge, service, clock, hand) = world("hang, ok in 20ms", HedgeConfig::after(MS(200)));
+    let pipeline = Pipeline::new().then(hedge).then(Timeout::new(MS(100)).with_clock(&clock));
+    let warnings = pipeline.explain().warnings();
+    assert!(warnings.iter().any(|w| w.contains("comes first")), "{warnings:?}");
+    hand.block_on(pipeline.call(|| service.call())).unwrap();
+    assert_eq!(service.gaps(), [MS(100)]);
+}
+
+#[test]
+fn hedge_1_the_losers_places_in_a_half_open_breaker_come_back() {
+    let (clock, hand) = Clock::manual();
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().probes(2, 1.0)).unwrap().with_clock(&clock);
+    breaker.force_open(MS(1));
+    hand.advance(MS(1));
+    let service = ScriptedService::new("ok in 1s, ok in 10ms", &clock).unwrap();
+    let hedge = Hedge::new(HedgeConfig::after(MS(50))).unwrap().with_clock(&clock);
+    let pipeline = Pipeline::new().then(hedge).then(breaker.clone());
+    hand.block_on(pipeline.call(|| service.call())).unwrap();
+    // Both places were taken, one success was recorded, and the loser's place is free.
+    assert_eq!(breaker.state(), State::HalfOpen);
+    breaker.try_acquire().unwrap().record(steadfast::Verdict::success());
+    assert_eq!(breaker.state(), State::Closed);
+}
+
+#[test]
+fn hedge_1_a_refusal_by_a_policy_inside_stops_hedging_and_hides_no_answer() {
+    let (clock, hand) = Clock::manual();
+    let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, MS(1))).unwrap().with_clock(&clock);
+    let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(3)).unwrap().with_clock(&clock);
+    let mut events = hedge.events();
+    let pipeline = Pipeline::new().then(hedge).then(places);
+    let service = ScriptedService::new("ok in 100ms, 503 in 100ms", &clock).unwrap();
+    hand.block_on(pipeline.call(|| service.call())).unwrap();
+    let told = told(&mut events);
+    assert_eq!(told[1..], [HedgeEvent::Held { why: Held::Rejected }]);
+    // Its failure is the result, and not the refusal of the attempt beside it.
+    let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
+    assert!(matches!(error.cause(), Cause::Operation(_)), "{error}");
+    assert_eq!((service.calls(), error.attempts()), (2, 1));
+}
+
+#[test]
+fn hedge_1_an_operation_is_told_which_attempt_it_is() {
+    let (hedge, _, clock, hand) = world("ok", HedgeConfig::after(MS(10)).max_attempts(3));
+    let retry = Retry::new(RetryConfig::default().max_attempts(2))
+        .unwrap()
+        .with_clock(&clock)
+        .with_delays(|| [Duration::ZERO].into_iter());
+    let pipeline = Pipeline::new().then(retry).then(hedge);
+    let seen = std::sync::Mutex::new(Vec::new());
+    let error = hand.block_on(pipeline.call_with(|attempt| {
+        seen.lock().unwrap().push((attempt.number(), attempt.hedge()));
+        let clock = clock.clone();
+        async move {
+            clock.sleep(MS(100)).await;
+            Err::<(), _>("no")
+        }
+    }));
+    assert_eq!(error.unwrap_err().attempts(), 6);
+    assert_eq!(*seen.lock().unwrap(), [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)]);
+}
+
+/// One attempt of a script, and what the model knows of it.
+#[derive(Debug, Clone, Copy)]
+struct Act {
+    ms: u64,
+    does: &'static str,
+}
+
+fn acts() -> impl Strategy<Value = Vec<Act>> {
+    let does = prop::sample::select(vec!["ok", "ok", "503", "503", "404", "429 retry-after 1h"]);
+    prop::collection::vec((0..60u64, does).prop_map(|(ms, does)| Act { ms, does }), 6)
+}
+
+impl Act {
+    /// Attempt number `n` takes 2^n ns more than its milliseconds, so that no two things ever happen at once.
+    fn takes(self, n: usize) -> u64 {
+        self.ms * 1_000_000 + (1 << n)
+    }
+}
+
+/// What the service does from the start of the call, minute by minute: when it ended, how, after how many attempts.
+fn naive(acts: &[Act], max: usize, delay: u64) -> (u64, &'static str, usize) {
+    let mut ends = vec![(acts[0].takes(0), 0)];
+    let (mut started, mut due, mut held, mut last) = (1, delay, false, "");
+    loop {
+        ends.sort_unstable();
+        let may = !held && started < max;
+        let late = may && ends.first().is_none_or(|(at, _)| due < *at) && !ends.is_empty();
+        let now = if late { due } else { ends.first().map_or(u64::MAX, |(at, _)| *at) };
+        if !late {
+            let (_, n) = ends.remove(0);
+            match acts[n].does {
+                fatal @ ("ok" | "404") => return (now, fatal, started),
+                failed => {
+                    last = failed;
+                    held |= failed != "503";
+                }
+            }
+        }
+        if !held && started < max {
+            ends.push((now + acts[started].takes(started), started));
+            started += 1;
+            due = now + delay;
+        }
+        if ends.is_empty() {
+            return (now, last, started);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn hedge_1_as_a_naive_model_of_the_timeline(acts in acts(), max in 1usize..=6, delay in 0u64..40) {
+        let (clock, hand) = Clock::manual();
+        let script: Vec<_> = acts.iter().enumerate().map(|(n, act)| format!("{} in {}ns", act.does, act.takes(n))).collect();
+        let service = ScriptedService::new(&script.join(", "), &clock).unwrap();
+        let hedge = Hedge::new(HedgeConfig::after(MS(delay)).max_attempts(max as u32)).unwrap().with_clock(&clock);
+        let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
+        let start = hand.now();
+        let result = hand.block_on(pipeline.call(|| service.call()));
+        let kind = result.as_ref().map_or_else(|error| error.verdict().kind(), |_| None);
+        let (at, does, attempts) = naive(&acts, max, delay * 1_000_000);
+        let expected = match does {
+            "ok" => None,
+            "503" => Some(FailureKind::Overloaded),
+            "404" => Some(FailureKind::Client),
+            _ => Some(FailureKind::Throttled),
+        };
+        prop_assert_eq!(kind, expected);
+        prop_assert_eq!(((hand.now() - start).as_nanos() as u64, service.calls()), (at, attempts));
+        prop_assert_eq!(service.running(), 0);
+        if let Err(error) = result {
+            prop_assert_eq!(error.attempts() as usize, attempts);
+        }
+    }
+}

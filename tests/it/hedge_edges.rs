@@ -1,0 +1,224 @@
+//! Hedge: settings, hot replacement, warnings, drops, panics.
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
+
+use steadfast::{
+    Pipeline,
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
+    hedge::{Hedge, HedgeConfig, HedgeDelay, PercentileConfig},
+    retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
+    testing::{ScriptedService, drop_at_every_await},
+    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter},
+    time::Clock,
+    timeout::Timeout,
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+#[test]
+fn hedge_config_refuses_by_name() {
+    let refused = |config: HedgeConfig| Hedge::new(config).unwrap_err().field().to_owned();
+    let percentile = |p: PercentileConfig| refused(HedgeConfig::default().delay(HedgeDelay::Percentile(p)));
+    let p = PercentileConfig::default();
+    assert_eq!([0, 11].map(|n| refused(HedgeConfig::default().max_attempts(n))), ["max_attempts"; 2]);
+    assert_eq!([0.0, -0.5, 1.5, f64::NAN].map(|share| percentile(p.percentile(share))), ["delay.percentile"; 4]);
+    assert_eq!(percentile(p.bounds(Duration::ZERO, MS(1))), "delay.floor");
+    assert_eq!(percentile(p.bounds(MS(2), MS(1))), "delay.until_known");
+    assert_eq!(percentile(p.samples(9, MS(1000))), "delay.min_samples");
+    assert_eq!(percentile(p.samples(10, MS(99))), "delay.window");
+    assert_eq!(percentile(p.samples(10, Duration::from_secs(3601))), "delay.window");
+    for good in [
+        HedgeConfig::default(),
+        HedgeConfig::after(Duration::ZERO).max_attempts(10),
+        HedgeConfig::after(Duration::MAX).max_attempts(1),
+        HedgeConfig::percentile(1.0),
+    ] {
+        assert!(Hedge::new(good).is_ok());
+    }
+}
+
+#[test]
+fn hedge_config_from_a_document_and_back() {
+    for config in [HedgeConfig::default(), HedgeConfig::after(MS(50)).max_attempts(3), HedgeConfig::percentile(0.5)] {
+        let text = toml::to_string(&config).unwrap();
+        assert_eq!(toml::from_str::<HedgeConfig>(&text).unwrap(), config, "{text}");
+    }
+    let wrong =
+        [("delays = \"1s\"", "delays"), ("delay = 5", "a duration"), ("delay = { percentil = 1 }", "percentil")];
+    for (text, word) in wrong {
+        let error = toml::from_str::<HedgeConfig>(text).unwrap_err().to_string();
+        assert!(error.contains(word), "{error}");
+    }
+}
+
+#[test]
+fn hedge_reconfigured_while_in_use() {
+    let (clock, hand) = Clock::manual();
+    let service = ScriptedService::new("ok in 60ms", &clock).unwrap();
+    let hedge = Hedge::new(HedgeConfig::after(MS(50))).unwrap().with_clock(&clock);
+    let clone = hedge.clone();
+    let call = || hand.block_on(clone.call(|| service.call())).unwrap();
+    call();
+    assert_eq!(service.calls(), 2);
+    // A bad one is refused whole.
+    let bad = HedgeConfig::after(MS(1)).max_attempts(99);
+    assert_eq!(hedge.reconfigure(bad).unwrap_err().field(), "max_attempts");
+    assert_eq!(hedge.config(), HedgeConfig::after(MS(50)));
+    // A later good one applies, to clones as well.
+    hedge.reconfigure(HedgeConfig::after(MS(100))).unwrap();
+    call();
+    assert_eq!(service.calls(), 3);
+    hedge.reconfigure(HedgeConfig::after(MS(10)).max_attempts(1)).unwrap();
+    call();
+    assert_eq!(service.calls(), 4);
+}
+
+#[test]
+fn hedge_reconfigured_under_a_call_that_waits() {
+    let (clock, hand) = Clock::manual();
+    let service = ScriptedService::new("hang, hang, ok in 5ms", &clock).unwrap();
+    let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(2)).unwrap().with_clock(&clock);
+    let mut call = Box::pin(hedge.call(|| service.call()));
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(call.as_mut().poll(&mut cx).is_pending());
+    hedge.reconfigure(HedgeConfig::after(MS(1000)).max_attempts(3)).unwrap();
+    let start = hand.now();
+    hand.block_on(call).unwrap();
+    assert_eq!((service.calls(), hand.now() - start), (3, MS(25)), "its own delay, the new bound");
+}
+
+#[test]
+fn hedge_reconfigured_keeps_the_latencies_that_still_make_sense() {
+    let (clock, hand) = Clock::manual();
+    let config = |share, window| {
+        let p = PercentileConfig::default().percentile(share).samples(10, window).bounds(MS(1), MS(500));
+        HedgeConfig::default().delay(HedgeDelay::Percentile(p))
+    };
+    let minute = Duration::from_secs(60);
+    let hedge = Hedge::new(config(0.5, minute)).unwrap().with_clock(&clock);
+    for n in 1..=20 {
+        let call = hedge.call(|| async {
+            clock.sleep(MS(n * 10)).await;
+            Ok::<_, ()>(())
+        });
+        hand.block_on(call).unwrap();
+    }
+    hand.advance(Duration::from_secs(1));
+    assert!((MS(100)..MS(115)).contains(&hedge.delay()), "{:?}", hedge.delay());
+    hedge.reconfigure(config(0.95, minute)).unwrap();
+    assert!((MS(190)..MS(215)).contains(&hedge.delay()), "{:?}", hedge.delay());
+    hedge.reconfigure(config(0.95, minute * 2)).unwrap();
+    assert_eq!(hedge.delay(), MS(500), "another window begins anew");
+}
+
+#[test]
+fn pipeline_3_explain_warns_of_a_hedge_that_will_hurt() {
+    let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
+    let hedge = |config| Hedge::new(config).unwrap();
+    let good = hedge(HedgeConfig::default()).with_budget(&budget);
+    let warns = |explanation: steadfast::call::Explanation, word: &str| {
+        let warnings = explanation.warnings();
+        assert!(warnings.iter().any(|w| w.contains(word)), "{word}: {warnings:?}");
+    };
+    let of = |config| Pipeline::new().then(hedge(config)).explain();
+    warns(of(HedgeConfig::default()), "no budget");
+    warns(of(HedgeConfig::default().idempotent(false)), "not idempotent");
+    warns(of(HedgeConfig::after(Duration::ZERO)), "2 times the load");
+    let retry = Retry::new(RetryConfig::default().idempotent(false)).unwrap();
+    warns(Pipeline::new().then(retry).then(good.clone()).explain(), "the retry takes for not idempotent");
+    warns(Pipeline::new().then(good.clone()).then(good.clone()).explain(), "inside another hedge");
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
+    warns(Pipeline::new().then(breaker).then(good.clone()).explain(), "inside a circuit breaker");
+    let charge = steadfast::call::not_idempotent(|| async { Ok::<_, ()>(()) });
+    let pipeline = Pipeline::new().then(good);
+    warns(pipeline.explain_for(&charge), "not idempotent");
+    assert_eq!(pipeline.explain_for(&|| async { Ok::<_, ()>(()) }).warnings(), [""; 0]);
+    assert!(
+        pipeline.explain().to_string().contains("1. hedge: up to 2 attempts at once, each after the time that 95 %")
+    );
+}
+
+#[test]
+fn hedge_1_a_hedge_inside_a_hedge_leaves_the_attempts_to_the_outer() {
+    let (clock, hand) = Clock::manual();
+    let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(2)).unwrap().with_clock(&clock);
+    let service = ScriptedService::new("ok in 100ms", &clock).unwrap();
+    hand.block_on(Pipeline::new().then(hedge.clone()).then(hedge).call(|| service.call())).unwrap();
+    assert_eq!(service.calls(), 2);
+}
+
+#[test]
+fn hedge_1_a_retry_inside_a_hedge_is_each_attempt_s_own() {
+    let (clock, hand) = Clock::manual();
+    let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(2)).unwrap().with_clock(&clock);
+    let retry = Retry::new(RetryConfig::default().max_attempts(2)).unwrap().with_clock(&clock);
+    let retry = retry.with_delays(|| [MS(1)].into_iter());
+    let service = ScriptedService::new("503 in 20ms, 503 in 30ms, 503 in 40ms, 503 in 50ms", &clock).unwrap();
+    let error = hand.block_on(Pipeline::new().then(hedge).then(retry).call(|| service.call())).unwrap_err();
+    assert_eq!((error.attempts(), service.calls()), (4, 4));
+    assert!(error.history().is_some_and(|history| history.first.is_some()), "{error}");
+}
+
+#[test]
+fn ground_a_hedge_dropped_at_every_await_gives_everything_back() {
+    let (clock, hand) = Clock::manual();
+    let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(3)).unwrap().with_clock(&clock);
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(1000, 1000)).unwrap();
+    let breaker = breaker.with_clock(&clock);
+    let service = ScriptedService::new("hang, 503 in 5ms, ok in 30ms", &clock).unwrap();
+    let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(3)).unwrap().with_clock(&clock);
+    let pipeline = Pipeline::new()
+        .then(hedge.clone())
+        .then(places.clone())
+        .then(breaker.clone())
+        .then(Timeout::new(MS(100)).with_clock(&clock))
+        .classify(ScriptedService::classify);
+    let mut ended = 0;
+    let polls = drop_at_every_await(
+        &hand,
+        || pipeline.call(|| service.call()),
+        |_| {
+            assert_eq!((places.available(), places.waiting(), service.running()), (3, 0, 0));
+            let counts = breaker.snapshot();
+            ended = service.calls() - service.dropped();
+            assert_eq!(counts.calls as usize, ended, "what was dropped is not counted");
+        },
+    );
+    assert!(polls >= 3, "{polls}");
+    assert!(ended >= 1);
+    assert_eq!(hand.next_timer(), None, "no timer is left behind");
+    let boxed = pipeline.boxed();
+    drop_at_every_await(&hand, || boxed.call(|| service.call()), |_| assert_eq!(places.available(), 3));
+}
+
+#[test]
+fn ground_a_panic_in_any_attempt_goes_on_unwinding_and_gives_everything_back() {
+    for script in ["panic in 5ms", "hang, panic in 5ms", "503, panic"] {
+        let (clock, hand) = Clock::manual();
+        let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(3)).unwrap().with_clock(&clock);
+        let service = ScriptedService::new(script, &clock).unwrap();
+        let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
+        let pipeline = Pipeline::new().then(hedge).then(places.clone());
+        let panicked = catch_unwind(AssertUnwindSafe(|| hand.block_on(pipeline.call(|| service.call()))));
+        assert!(panicked.is_err(), "{script}");
+        assert_eq!((places.available(), service.running()), (3, 0), "{script}");
+    }
+}
+
+#[test]
+fn hedge_1_calls_can_be_spawned_and_borrow() {
+    fn is_send<T: Send>(value: T) -> T {
+        value
+    }
+    let (clock, hand) = Clock::manual();
+    let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
+    let pipeline = Pipeline::new().then(hedge);
+    let name = String::from("borrowed");
+    let call = is_send(pipeline.call(|| async { Ok::<_, ()>(name.len()) }));
+    assert_eq!(hand.block_on(call).unwrap(), 8);
+    let pipeline = std::sync::Arc::new(pipeline);
+    let spawned = is_send(async move { pipeline.call(|| async { Ok::<_, ()>(1) }).await });
+    assert_eq!(hand.block_on(spawned).unwrap(), 1);
+}
