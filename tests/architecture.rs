@@ -16,8 +16,8 @@ const FLOORS: &[&[&str]] = &[
     &["port"],
     &["store", "queue", "notify"],
     &["lease", "flight"],
-    // The call seam; and the backends, which implement the ports and know no pattern.
-    &["call", "backend"],
+    // The call seam; the backends, which implement the ports and know no pattern; the edge to HTTP, which knows the verdict alone.
+    &["call", "backend", "http"],
     // The patterns: none of them imports another.
     &[
         "timeout",
@@ -49,6 +49,10 @@ const DOORS: &[(&str, &[&str])] = &[
     ("rusqlite", &["backend"]),
     ("quick_cache", &["cache_aside/local.rs"]),
     ("rustix", &["time"]),
+    ("http", &["http"]),
+    ("httpdate", &["http/hints.rs"]),
+    ("reqwest", &["http/by_reqwest.rs"]),
+    ("tonic", &["http/by_tonic.rs"]),
     ("lazy_static", &[]),
 ];
 
@@ -130,10 +134,24 @@ fn imports(path: &str, code: &str) -> Vec<String> {
 /// What a file names of the crates whose doors are watched, as whole paths.
 fn watched(code: &str) -> Vec<String> {
     let of = |root: &'static str| paths(code, root).into_iter().map(move |path| format!("{root}::{path}"));
-    ["tokio", "std", "quanta", "rand", "loom", "lazy_static", "quick_cache", "rusqlite", "rustix"]
-        .into_iter()
-        .flat_map(of)
-        .collect()
+    [
+        "tokio",
+        "std",
+        "quanta",
+        "rand",
+        "loom",
+        "lazy_static",
+        "quick_cache",
+        "rusqlite",
+        "rustix",
+        "http",
+        "httpdate",
+        "reqwest",
+        "tonic",
+    ]
+    .into_iter()
+    .flat_map(of)
+    .collect()
 }
 
 /// All that is wrong with these files.
