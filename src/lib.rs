@@ -53,6 +53,7 @@
 //! | [`backend`] | the ports on engines that outlive a process: SQLite, by feature |
 //! | [`port`] | what the ports share: the error that says what to do, what a backend can do, the fencing token |
 //! | [`outcome`] | the verdict that all policies read, and the one flat error |
+//! | `http` | HTTP and gRPC at the edges: answers judged, hints read, refusals and deadlines as headers, by feature |
 //! | [`backoff`], [`entropy`], [`time`], [`config`], [`observe`] | delays, randomness, clocks, settings, events |
 //!
 //! # Pages
@@ -65,6 +66,9 @@
 //! | feature | what it brings |
 //! |---|---|
 //! | `sqlite` | `backend::sqlite`: the ports in one file, SQLite compiled in |
+//! | `http` | `http`: classifiers of HTTP and gRPC answers, hints, refusals as answers, deadlines as headers |
+//! | `reqwest` | the same for `reqwest`'s answers and errors; it comes without TLS: choose yours in your own manifest |
+//! | `tonic` | the same for `tonic::Status`, both ways |
 //! | `lz4` | claim checks compress large bodies |
 //! | `testing` | the scripted service, the drop-at-every-await harness, conformance suites, a network that fails |
 //! | `quanta` | `Clock::quanta`, which reads the time-stamp counter |
@@ -88,6 +92,8 @@ pub mod entropy;
 mod flight;
 mod hash;
 pub mod hedge;
+#[cfg(feature = "http")]
+pub mod http;
 pub mod leader_election;
 pub mod lease;
 pub mod notify;

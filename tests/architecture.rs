@@ -17,8 +17,8 @@ const FLOORS: &[&[&str]] = &[
     &["port"],
     &["store", "queue", "notify"],
     &["lease", "flight"],
-    // The call seam; and the backends, which implement the ports and know no pattern.
-    &["call", "backend"],
+    // The call seam; the backends, which implement the ports and know no pattern; the edge to HTTP, which knows the verdict alone.
+    &["call", "backend", "http"],
     // The patterns: none of them imports another.
     &[
         "timeout",
@@ -55,6 +55,10 @@ const DOORS: &[(&str, &[&str])] = &[
     ("arc_swap", &["hedge"]),
     ("quick_cache", &["cache_aside/local.rs"]),
     ("rustix", &["time"]),
+    ("http", &["http"]),
+    ("httpdate", &["http/hints.rs"]),
+    ("reqwest", &["http/by_reqwest.rs"]),
+    ("tonic", &["http/by_tonic.rs"]),
     ("lazy_static", &[]),
 ];
 
@@ -149,6 +153,10 @@ fn watched(code: &str) -> Vec<String> {
         "rustix",
         "twox_hash",
         "futures_util",
+        "http",
+        "httpdate",
+        "reqwest",
+        "tonic",
     ]
     .into_iter()
     .flat_map(of)

@@ -1,0 +1,55 @@
+//! tonic's status, both ways.
+use std::error::Error as _;
+
+use tonic::{Code, Status};
+
+use super::{GrpcCode, grpc, kind_by_source};
+use crate::outcome::{CallError, Cause, Classify, FailureKind, PolicyKind, Verdict};
+
+/// Judges the calls of a tonic client: [`GrpcCode::kind`]'s table, with the push-back in the status' metadata. A call whose connection was
+/// refused is of kind `connect`.
+///
+/// ```
+/// use steadfast::{Classify, FailureKind, http::ByGrpc};
+///
+/// let busy = Err::<(), _>(tonic::Status::unavailable("busy"));
+/// assert_eq!(ByGrpc.classify(&busy).kind(), Some(FailureKind::Overloaded));
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ByGrpc;
+
+impl<T> Classify<T, Status> for ByGrpc {
+    fn classify(&self, result: &Result<T, Status>) -> Verdict {
+        let Err(status) = result else { return Verdict::success() };
+        // The client makes "unavailable" of a connection that never stood.
+        match status.source().map(kind_by_source) {
+            Some(FailureKind::Connect) => Verdict::failure(FailureKind::Connect),
+            _ => {
+                let code = GrpcCode::of(i64::from(status.code() as i32));
+                grpc::verdict_of(code, status.metadata().as_ref())
+            }
+        }
+    }
+}
+
+/// The status for a request whose call failed: `RESOURCE_EXHAUSTED` where a rate limit refused it, `UNAVAILABLE` where any other policy did,
+/// both with push-back where the time to come back is known; `DEADLINE_EXCEEDED` for a time-out; else the other side's own status.
+pub fn grpc_status(error: CallError<Status>) -> Status {
+    let mut status = match error.cause() {
+        Cause::Operation(_) => return error.into_operation().unwrap_or_else(|| Status::unknown("")),
+        Cause::TimedOut(timed_out) => return Status::deadline_exceeded(timed_out.to_string()),
+        Cause::Rejected(rejected) => {
+            let code = match rejected.by() {
+                PolicyKind::RateLimit => Code::ResourceExhausted,
+                _ => Code::Unavailable,
+            };
+            Status::new(code, rejected.to_string())
+        }
+    };
+    if let Some(wait) = error.retry_after() {
+        // Rounded up, so that nobody comes too early.
+        let millis = u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
+        status.metadata_mut().insert("grpc-retry-pushback-ms", millis.into());
+    }
+    status
+}

@@ -1,0 +1,172 @@
+//! The classifier of HTTP answers.
+use std::{fmt, time::Duration};
+
+use http::{HeaderMap, Response, StatusCode};
+
+use super::{grpc, hints::retry_after, kind_of};
+use crate::{
+    outcome::{Class, Classify, FailureKind, Hint, Verdict},
+    time::Timestamp,
+};
+
+/// Judges an HTTP answer by its status and reads its hints; see [the page](super) for both tables.
+///
+/// It fits any client whose operation gives an `http::Response`, and with feature `reqwest` also that client.
+///
+/// ```
+/// use http::Response;
+/// use steadfast::{Classify, FailureKind, Verdict, http::ByStatus};
+///
+/// let judge = ByStatus::new().errors(|error: &std::io::Error| match error.kind() {
+///     std::io::ErrorKind::ConnectionRefused => Verdict::failure(FailureKind::Connect),
+///     _ => Verdict::failure(FailureKind::Other),
+/// });
+/// let answer = Response::builder().status(503).header("retry-after", "90").body(()).unwrap();
+/// let verdict = judge.classify(&Ok(answer));
+/// assert_eq!(verdict.kind(), Some(FailureKind::Overloaded));
+/// assert_eq!(verdict.hint(), steadfast::Hint::UnavailableFor(std::time::Duration::from_secs(90)));
+/// ```
+#[derive(Clone, Copy)]
+pub struct ByStatus<F = AnyError> {
+    errors: F,
+    except: fn(StatusCode) -> Option<Class>,
+    unavailable_from: Duration,
+    grpc: bool,
+    now: fn() -> Timestamp,
+}
+
+/// Judges every error alike: a failure of kind `other`. What [`ByStatus`] does with errors unless it is told more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AnyError;
+
+/// Judges the errors of a client: any `Fn(&E) -> Verdict`.
+pub trait JudgeError<E>: Send + Sync {
+    /// The verdict on a call that gave no answer.
+    fn judge(&self, error: &E) -> Verdict;
+}
+
+impl<E> JudgeError<E> for AnyError {
+    fn judge(&self, _: &E) -> Verdict {
+        Verdict::failure(FailureKind::Other)
+    }
+}
+
+impl<E, F: Fn(&E) -> Verdict + Send + Sync> JudgeError<E> for F {
+    fn judge(&self, error: &E) -> Verdict {
+        self(error)
+    }
+}
+
+impl ByStatus {
+    /// By the table of [the page](super); an error without an answer is of kind `other`.
+    pub const fn new() -> Self {
+        Self {
+            errors: AnyError,
+            except: |_| None,
+            unavailable_from: Duration::from_secs(60),
+            grpc: false,
+            now: Timestamp::now,
+        }
+    }
+}
+
+impl<F> ByStatus<F> {
+    /// The same, judging errors so. See [`kind_by_source`](super::kind_by_source) for what clients wrap.
+    pub fn errors<G>(self, errors: G) -> ByStatus<G> {
+        let Self { errors: _, except, unavailable_from, grpc, now } = self;
+        ByStatus { errors, except, unavailable_from, grpc, now }
+    }
+
+    /// The same but for the statuses for which `except` gives a class.
+    ///
+    /// ```
+    /// use steadfast::{Class, http::ByStatus};
+    ///
+    /// // Here "not found" is what one asks for.
+    /// let judge = ByStatus::new().except(|status| (status == 404).then_some(Class::Success));
+    /// ```
+    #[must_use]
+    pub const fn except(mut self, except: fn(StatusCode) -> Option<Class>) -> Self {
+        self.except = except;
+        self
+    }
+
+    /// The same, judging an answer of status 200 by its `grpc-status`, where the headers have it.
+    #[must_use]
+    pub const fn grpc(mut self) -> Self {
+        self.grpc = true;
+        self
+    }
+
+    /// From which wait on an overloaded service is taken to be [away](Hint::UnavailableFor). One minute by default.
+    #[must_use]
+    pub const fn unavailable_from(mut self, wait: Duration) -> Self {
+        self.unavailable_from = wait;
+        self
+    }
+
+    /// The same, asking `now` for wall time where an answer has a date to come back, and none of its own. The system's by default.
+    #[must_use]
+    pub const fn with_wall_time(mut self, now: fn() -> Timestamp) -> Self {
+        self.now = now;
+        self
+    }
+
+    /// The verdict on an answer with this status and these headers.
+    #[inline]
+    pub fn verdict(&self, status: StatusCode, headers: &HeaderMap) -> Verdict {
+        if status.as_u16() < 400 && !self.grpc && (self.except)(status).is_none() {
+            return Verdict::success();
+        }
+        self.look_closer(status, headers)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn look_closer(&self, status: StatusCode, headers: &HeaderMap) -> Verdict {
+        let verdict = match ((self.except)(status), kind_of(status)) {
+            (Some(class), _) => Verdict::of(class),
+            (None, Some(kind)) => Verdict::failure(kind),
+            (None, None) if !self.grpc => return Verdict::success(),
+            (None, None) => {
+                return grpc::code(headers).map_or(Verdict::success(), |code| grpc::verdict_of(code, headers));
+            }
+        };
+        let Some(kind) = verdict.kind() else { return verdict };
+        let pushed = if self.grpc { grpc::push_back(headers) } else { None };
+        let said = || retry_after(headers, (self.now)());
+        verdict.with_hint(pushed.or_else(|| said().map(|wait| self.hint(kind, wait))).unwrap_or_default())
+    }
+
+    fn hint(&self, kind: FailureKind, wait: Duration) -> Hint {
+        match kind {
+            FailureKind::Overloaded if wait >= self.unavailable_from => Hint::UnavailableFor(wait),
+            _ => Hint::RetryAfter(wait),
+        }
+    }
+}
+
+impl<B, E, F: JudgeError<E>> Classify<Response<B>, E> for ByStatus<F> {
+    #[inline]
+    fn classify(&self, result: &Result<Response<B>, E>) -> Verdict {
+        match result {
+            Ok(answer) => self.verdict(answer.status(), answer.headers()),
+            Err(error) => self.errors.judge(error),
+        }
+    }
+}
+
+impl Default for ByStatus {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<F> fmt::Debug for ByStatus<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ByStatus")
+            .field("unavailable_from", &self.unavailable_from)
+            .field("grpc", &self.grpc)
+            .finish_non_exhaustive()
+    }
+}

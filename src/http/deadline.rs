@@ -1,0 +1,87 @@
+//! A deadline as a header: what is left of a call's time, told to whoever is called, and read there.
+//!
+//! A time left, not a point in time, so that the two clocks need not agree; what the way takes is not counted.
+//!
+//! ```
+//! use std::time::Duration;
+//! use http::HeaderMap;
+//! use steadfast::{Pipeline, call::AttemptInfo, http::deadline, time::Clock, timeout::Timeout};
+//!
+//! let (clock, hand) = Clock::manual();
+//! let mut headers = HeaderMap::new();
+//! // The caller, in each attempt:
+//! let pipeline = Pipeline::new().then(Timeout::new(Duration::from_secs(2)).with_clock(&clock));
+//! hand.block_on(pipeline.call_with(|attempt| {
+//!     if let Some(left) = attempt.remaining(clock.now()) {
+//!         deadline::write(&mut headers, left);
+//!     }
+//!     async { Ok::<_, ()>(()) }
+//! })).unwrap();
+//! assert_eq!(headers["x-request-timeout-ms"], "2000");
+//!
+//! // The called: its own time-outs end no later.
+//! let left = deadline::read(&headers).unwrap();
+//! let outer = AttemptInfo::with_deadline(clock.now() + left);
+//! hand.block_on(pipeline.call_within(outer, async || Ok::<_, ()>(()))).unwrap();
+//! ```
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+
+use super::number::{natural, texts, time};
+
+/// The plain header: whole milliseconds.
+pub const TIMEOUT_MS: HeaderName = HeaderName::from_static("x-request-timeout-ms");
+
+/// gRPC's header: at most eight digits and a unit.
+pub const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
+
+/// gRPC's units, finest first.
+const UNITS: [(char, Duration); 6] = [
+    ('n', Duration::from_nanos(1)),
+    ('u', Duration::from_micros(1)),
+    ('m', Duration::from_millis(1)),
+    ('S', Duration::from_secs(1)),
+    ('M', Duration::from_secs(60)),
+    ('H', Duration::from_secs(3600)),
+];
+
+/// The time that these headers leave, plain or gRPC's; of several the shortest. What cannot be read is not there.
+pub fn read(headers: &HeaderMap) -> Option<Duration> {
+    let plain = read_as(headers, &TIMEOUT_MS);
+    plain.into_iter().chain(texts(headers, &GRPC_TIMEOUT).filter_map(grpc)).min()
+}
+
+/// The same from one header of milliseconds by another name, such as Envoy's `x-envoy-expected-rq-timeout-ms`.
+pub fn read_as(headers: &HeaderMap, name: &HeaderName) -> Option<Duration> {
+    texts(headers, name).filter_map(|text| time(text, Duration::from_millis(1))).min()
+}
+
+/// Writes the time left into the plain header, rounded down, in the place of what is there.
+pub fn write(headers: &mut HeaderMap, left: Duration) {
+    write_as(headers, TIMEOUT_MS, left);
+}
+
+/// The same under another name.
+pub fn write_as(headers: &mut HeaderMap, name: HeaderName, left: Duration) {
+    headers.insert(name, HeaderValue::from(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)));
+}
+
+/// Writes the time left into gRPC's header, rounded down to what eight digits hold.
+pub fn write_grpc(headers: &mut HeaderMap, left: Duration) {
+    const MOST: u128 = 99_999_999;
+    let in_unit = |(letter, unit): (char, Duration)| (left.as_nanos() / unit.as_nanos(), letter);
+    let (n, letter) = UNITS.into_iter().map(in_unit).find(|(n, _)| *n <= MOST).unwrap_or((MOST, 'H'));
+    if let Ok(value) = HeaderValue::try_from(format!("{n}{letter}")) {
+        headers.insert(GRPC_TIMEOUT, value);
+    }
+}
+
+fn grpc(text: &str) -> Option<Duration> {
+    let (letter, unit) = UNITS.into_iter().find(|(letter, _)| text.ends_with(*letter))?;
+    let digits = text.strip_suffix(letter)?;
+    if digits.len() > 8 {
+        return None;
+    }
+    Some(Duration::from_nanos(natural(digits)?.saturating_mul(u64::try_from(unit.as_nanos()).ok()?)))
+}

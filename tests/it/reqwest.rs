@@ -1,0 +1,172 @@
+//! reqwest's answers and errors, from a real client and real servers on loopback.
+use std::{
+    convert::Infallible,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use http_body_util::Full;
+use hyper::{Request, Response, body::Bytes, body::Incoming, service::service_fn};
+use hyper_util::rt::TokioIo;
+use reqwest::{Client, redirect};
+use steadfast::{
+    Classify, FailureKind, Hint, Pipeline,
+    call::not_idempotent,
+    http::{ByStatus, reqwest_error},
+    outcome::Stop,
+    retry::{Retry, RetryConfig},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+};
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap()
+}
+
+fn client() -> Client {
+    Client::builder().no_proxy().redirect(redirect::Policy::limited(2)).build().unwrap()
+}
+
+/// An HTTP server that gives these answers in turn, the last one for ever; counts its requests.
+async fn server(answers: Vec<Response<Full<Bytes>>>) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
+    let (answers, counted) = (Arc::new(answers), count.clone());
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.unwrap();
+            let (answers, counted) = (answers.clone(), counted.clone());
+            let service = service_fn(move |_: Request<Incoming>| {
+                let n = counted.fetch_add(1, SeqCst).min(answers.len() - 1);
+                std::future::ready(Ok::<_, Infallible>(answers[n].clone()))
+            });
+            tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+        }
+    });
+    (address, count)
+}
+
+/// A server that reads a request, writes these bytes, and hangs up, or does not.
+async fn raw(answer: &'static [u8], hangs_up: bool) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move {
+        loop {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            tokio::spawn(async move {
+                let _ = stream.read(&mut [0; 4096]).await;
+                let _ = stream.write_all(answer).await;
+                if !hangs_up {
+                    std::future::pending::<()>().await;
+                }
+            });
+        }
+    });
+    address
+}
+
+fn answer(status: u16, fields: &[(&'static str, String)]) -> Response<Full<Bytes>> {
+    let answer = fields.iter().fold(Response::builder().status(status), |a, (name, value)| a.header(*name, value));
+    answer.body(Full::default()).unwrap()
+}
+
+#[test]
+fn ground_an_answer_is_judged_by_its_status_and_its_hint_is_read() {
+    runtime().block_on(async {
+        let (address, _) = server(vec![answer(429, &[("retry-after", "3".into())]), answer(200, &[])]).await;
+        let get = || client().get(format!("http://{address}")).send();
+        let verdict = ByStatus::new().classify(&get().await);
+        assert_eq!(
+            (verdict.kind(), verdict.hint()),
+            (Some(FailureKind::Throttled), Hint::RetryAfter(Duration::from_secs(3)))
+        );
+        assert!(ByStatus::new().classify(&get().await).is_success());
+    });
+}
+
+#[test]
+fn retry_6_a_call_that_found_no_connection_was_not_sent_and_may_be_repeated() {
+    runtime().block_on(async {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        drop(listener);
+        let config = RetryConfig::default().max_attempts(2);
+        let retry = Retry::new(config).unwrap().with_delays(|| std::iter::repeat(Duration::ZERO));
+        let pipeline = Pipeline::new().then(retry).classify(ByStatus::new());
+        let client = client();
+        let post = not_idempotent(|| client.post(format!("http://{address}")).body("once").send());
+        let error = pipeline.call(post).await.unwrap_err();
+        assert_eq!((error.verdict().kind(), error.attempts()), (Some(FailureKind::Connect), 2));
+    });
+}
+
+#[test]
+fn retry_6_one_that_was_sent_is_not_repeated_unless_it_may_be() {
+    runtime().block_on(async {
+        for (address, kind) in [
+            (raw(b"", false).await, FailureKind::Timeout), // it never answers
+            (raw(b"", true).await, FailureKind::Other),    // it hangs up
+        ] {
+            let retry = Retry::new(RetryConfig::default()).unwrap().with_delays(|| std::iter::repeat(Duration::ZERO));
+            let pipeline = Pipeline::new().then(retry).classify(ByStatus::new());
+            let client = client();
+            let send = || client.post(format!("http://{address}")).timeout(Duration::from_millis(200)).send();
+            let error = pipeline.call(not_idempotent(send)).await.unwrap_err();
+            assert_eq!((error.verdict().kind(), error.attempts()), (Some(kind), 1), "{error}");
+            assert_eq!(error.history().unwrap().stop, Stop::NotIdempotent);
+            assert_eq!(pipeline.call(send).await.unwrap_err().attempts(), 3);
+        }
+    });
+}
+
+#[test]
+fn ground_a_request_that_cannot_be_built_is_its_caller_s_fault() {
+    runtime().block_on(async {
+        let error = client().get("no address").send().await.unwrap_err();
+        assert_eq!(reqwest_error(&error).kind(), Some(FailureKind::Client));
+    });
+}
+
+#[test]
+fn ground_too_many_redirects_are_an_answer() {
+    runtime().block_on(async {
+        let (address, count) = server(vec![answer(302, &[("location", "/again".into())])]).await;
+        let error = client().get(format!("http://{address}")).send().await.unwrap_err();
+        assert_eq!((reqwest_error(&error).kind(), count.load(SeqCst)), (Some(FailureKind::Client), 3));
+    });
+}
+
+#[test]
+fn ground_a_status_made_an_error_is_judged_as_a_status() {
+    runtime().block_on(async {
+        let (address, _) = server(vec![answer(503, &[("retry-after", "3".into())]), answer(404, &[])]).await;
+        let get = || async { client().get(format!("http://{address}")).send().await?.error_for_status() };
+        assert_eq!(reqwest_error(&get().await.unwrap_err()).kind(), Some(FailureKind::Overloaded));
+        assert_eq!(reqwest_error(&get().await.unwrap_err()).kind(), Some(FailureKind::Client));
+    });
+}
+
+#[test]
+fn ground_a_body_that_breaks_off_is_the_server_s_failure() {
+    runtime().block_on(async {
+        let address = raw(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nshort", true).await;
+        let client = client();
+        let read = || async { client.get(format!("http://{address}")).send().await?.bytes().await };
+        assert_eq!(reqwest_error(&read().await.unwrap_err()).kind(), Some(FailureKind::Server));
+        // One that hangs in the middle is a time-out.
+        let address = raw(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nshort", false).await;
+        let get = || client.get(format!("http://{address}")).timeout(Duration::from_millis(200)).send();
+        let error = get().await.unwrap().bytes().await.unwrap_err();
+        assert_eq!(reqwest_error(&error).kind(), Some(FailureKind::Timeout));
+        // What is no HTTP at all: whether it was understood is unknown.
+        let address = raw(b"SSH-2.0-x\r\n", true).await;
+        let error = client.get(format!("http://{address}")).send().await.unwrap_err();
+        assert_eq!(reqwest_error(&error).kind(), Some(FailureKind::Other));
+    });
+}
