@@ -1,6 +1,8 @@
 //! The shard map: which shard owns a key. Pinned keys over ranges of keys, or over virtual shards.
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::{
     key::{KeyBytes, ShardKey, hash_bytes},
     pins::Pins,
@@ -11,7 +13,8 @@ use super::{
 use crate::config::{ConfigError, require};
 
 /// A shard's number. It is never given to another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct ShardId(pub u32);
 
 impl fmt::Display for ShardId {

@@ -49,7 +49,7 @@
 //! # });
 //! ```
 //!
-//! `examples/sharding.rs` has four databases, a fifth that comes in under load, and a mover that is killed.
+//! `examples/sharding` has four databases, a fifth that comes in under load, and a mover that is killed.
 //!
 //! # Moving
 //!
@@ -92,6 +92,8 @@
 //! # Pitfalls
 //!
 //! - Whoever is inside a guard holds up the next step of a move: enter for one transaction, not for a session.
+//! - A write that was sent to a database goes on when its future is dropped. Let a request run to its end inside the guard, in a task of its own,
+//!   also where its client has hung up.
 //! - A shard that restarts must [open](ShardGuard::open) its guard from the store before it serves anybody.
 //! - Keys of different types must not meet in one map: their bytes have orders of their own.
 //! - A pinned key belongs to no range: a plan moves it by itself.
