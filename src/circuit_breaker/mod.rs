@@ -94,20 +94,32 @@
 //!
 //! Michael Nygard, "Release It!" (2007). "Circuit Breaker pattern", Azure Architecture Center. Rules and half-open as in
 //! resilience4j; growing ejection as in Envoy's outlier detection.
+mod bads;
 mod config;
 mod event;
+mod explain;
+mod fleet;
+mod gate;
 #[cfg(all(test, steadfast_loom))]
 mod loom_tests;
+mod moves;
+mod parts;
 mod permit;
+mod plan;
 mod policy;
+mod rates;
+mod reshape;
+mod snapshot;
 mod state;
 mod tally;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
 mod word;
 
-pub use config::{CircuitBreakerConfig, HalfOpenConfig, OpenConfig, TripConfig, Undecided, WindowConfig};
-pub use event::CircuitBreakerEvent;
+pub use config::{CircuitBreakerConfig, WindowConfig};
+pub use event::{CircuitBreakerEvent, Transition};
+pub use parts::{HalfOpenConfig, OpenConfig, RampConfig, TripConfig, Undecided};
 pub use permit::Permit;
-pub use policy::{CircuitBreaker, Snapshot};
+pub use policy::CircuitBreaker;
+pub use snapshot::Snapshot;
 pub use word::State;

@@ -5,7 +5,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use steadfast::{
     ConfigError,
     backoff::{Backoff, BackoffConfig},
-    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, TripConfig},
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, RampConfig, TripConfig},
     entropy::Entropy,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     standard::{Standard, StandardConfig},
@@ -114,6 +114,10 @@ fn kinds() -> Vec<Kind> {
                 ("open", &["1", "true"], &["{}"]),
                 ("half_open", &["1", "true"], &["{}"]),
                 ("count_drop_after", &["\"0s\""], &["\"1ns\""]),
+                ("ramp", &["1", "true", "\"1s\""], &["{}"]),
+                ("ramp.time", &["\"0s\"", "\"25h\""], &["\"1ns\"", "\"1day\""]),
+                ("ramp.from", &["0", "-0.1", "1.1", "nan", "inf", "\"1\""], &["0.001", "1"]),
+                ("ramp.steps", &["-1", "1000001", "1.5"], &["0", "1000000"]),
                 ("trip.failure_rate", &["0", "-0.5", "1.001", "nan", "inf", "\"1\""], &["0.001", "1", "1.0"]),
                 (
                     "trip.slow_call_rate",
@@ -200,7 +204,8 @@ fn everything_of_a_breaker() -> CircuitBreakerConfig {
         .slow_call_rate(0.5, Duration::from_secs(1))
         .consecutive_failures(5)
         .weighted_failures(5, Duration::from_secs(1));
-    CircuitBreakerConfig::default().trip(rules).count_drop_after(Duration::from_secs(1))
+    let ramp = RampConfig::linear(Duration::from_secs(1), 0.5);
+    CircuitBreakerConfig::default().trip(rules).ramp(ramp).count_drop_after(Duration::from_secs(1))
 }
 
 fn everything_of_a_rate_limit() -> RateLimitConfig {
@@ -314,6 +319,7 @@ fn config_an_unknown_field_is_refused_in_every_section() {
         "[circuit_breaker.trip]",
         "[circuit_breaker.open]",
         "[circuit_breaker.half_open]",
+        "[circuit_breaker.ramp]",
     ];
     for section in sections {
         let told = toml::from_str::<StandardConfig>(&format!("{section}\nmax_atempts = 3\n")).unwrap_err().to_string();

@@ -8,6 +8,8 @@ mod cache_processes;
 mod cache_world;
 mod circuit_breaker;
 mod circuit_breaker_edges;
+mod circuit_breaker_life;
+mod circuit_breaker_reconfigure;
 mod circuit_breaker_states;
 mod claim_check;
 mod coalesce;
