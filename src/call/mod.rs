@@ -27,6 +27,7 @@ mod ledger;
 mod operation;
 mod pipeline;
 mod policy;
+mod switch;
 mod traced;
 
 pub use boxed::BoxedPipeline;
@@ -41,3 +42,4 @@ pub use pipeline::Pipeline;
 pub(crate) use pipeline::call_alone;
 pub(crate) use policy::ByMut;
 pub use policy::{Attempt, Identity, Policy, Stack};
+pub use switch::Switch;

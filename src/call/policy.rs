@@ -89,6 +89,12 @@ pub struct Stack<Outer, Inner> {
     pub(super) inner: Inner,
 }
 
+impl<P, Q> Stack<P, Q> {
+    pub(crate) const fn new(outer: P, inner: Q) -> Self {
+        Self { outer, inner }
+    }
+}
+
 impl<P: Policy, Q: Policy> Policy for Stack<P, Q> {
     #[inline]
     async fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> Outcome {
@@ -106,7 +112,7 @@ impl<P: Policy, Q: Policy> Policy for Stack<P, Q> {
 pin_project_lite::pin_project! {
     /// One of two futures. An `async` block with a `match` would do the same, and nest its type deeper: compilers bound that depth.
     #[project = EitherProj]
-    enum Either<L, R> {
+    pub(super) enum Either<L, R> {
         Left { #[pin] future: L },
         Right { #[pin] future: R },
     }

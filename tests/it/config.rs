@@ -7,9 +7,13 @@ use steadfast::{
     backoff::{Backoff, BackoffConfig},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, RampConfig, TripConfig},
     entropy::Entropy,
+    hedge::HedgeConfig,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     standard::{Standard, StandardConfig},
-    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, KeyedRateLimiter, Quota, RateLimitConfig, RateLimiter},
+    throttling::{
+        AdaptiveLimitConfig, ClientThrottleConfig, ConcurrencyLimitConfig, ConcurrencyLimiter, KeyedRateLimiter, Quota,
+        RateLimitConfig, RateLimiter, ShedderConfig,
+    },
 };
 
 /// Reads a document and builds what it describes: the refusal, or nothing.
@@ -193,6 +197,14 @@ fn kinds() -> Vec<Kind> {
                 ("retry_budget", &["1", "\"1s\"", "[]", "{ share = 1 }"], &["true", "false", "{}"]),
                 ("circuit_breaker", &["1", "\"1s\"", "[]", "{ trips = 1 }"], &["true", "false", "{}"]),
                 ("attempt_timeout", &["\"0s\"", "true", "1"], &["\"1ns\"", "false"]),
+                ("shed", &["1", "\"1s\"", "[]", "{ limit = 1 }"], &["true", "false", "{}"]),
+                (
+                    "adaptive_limit",
+                    &["1", "\"1s\"", "[]", "{ maximum = 1 }", "true\nconcurrency_limit = true"],
+                    &["true", "false", "{}", "true\nconcurrency_limit = false"]
+                ),
+                ("hedge", &["1", "\"1s\"", "[]", "{ attempts = 1 }"], &["true", "false", "{}"]),
+                ("client_throttle", &["1", "\"1s\"", "[]", "{ ratio = 1 }"], &["true", "false", "{}"]),
             ]
         ),
     ]
@@ -217,6 +229,9 @@ fn everything() -> StandardConfig {
     all.rate_limit = Some(everything_of_a_rate_limit());
     all.concurrency_limit = Some(ConcurrencyLimitConfig::default());
     all.circuit_breaker = Some(everything_of_a_breaker());
+    (all.shed, all.hedge) = (Some(ShedderConfig::default()), Some(HedgeConfig::default()));
+    (all.adaptive_limit, all.client_throttle) =
+        (Some(AdaptiveLimitConfig::default()), Some(ClientThrottleConfig::default()));
     all
 }
 

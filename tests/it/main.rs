@@ -48,5 +48,6 @@ mod sharding;
 mod sharding_moves;
 mod shared_limit;
 mod standard;
+mod standard_change;
 mod testing;
 mod timeout;
