@@ -62,6 +62,13 @@ impl<'a> Permit<'a> {
         self.settle(Verdict::failure(FailureKind::Other));
     }
 
+    /// Records how a probe of a loop ended: there, every error is a failure.
+    pub(super) fn settle_probe(&mut self, failure: Option<FailureKind>) {
+        if let Some(ticket) = self.ticket.take() {
+            self.breaker.record_probe(ticket, self.started, failure);
+        }
+    }
+
     /// Runs a piece of the call: a panic in it is the call's own.
     #[inline]
     pub(super) fn run<R>(&mut self, piece: impl FnOnce() -> R) -> R {
@@ -95,10 +102,9 @@ impl Inner {
         self.shared.set.live.slow_call().is_some_and(|limit| self.shared.clock.now() - started > limit)
     }
 
-    /// Records how a probe of a loop ended: there, every error is a failure.
-    pub(super) fn record_probe(&self, ticket: Ticket, started: Instant, failure: Option<FailureKind>) {
+    fn record_probe(&self, ticket: Ticket, started: Option<Instant>, failure: Option<FailureKind>) {
         let failure = failure.map(|kind| (kind, kind.default_weight()));
-        let slow = self.took_longer(started);
+        let slow = started.is_some_and(|started| self.took_longer(started));
         if failure.is_some() || slow {
             return self.record_bad(ticket, failure, slow, Hint::None);
         }

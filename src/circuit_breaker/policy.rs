@@ -39,7 +39,8 @@ pub(super) struct Inner {
 pub(super) struct Shared {
     pub(super) set: Setting,
     pub(super) clock: Clock,
-    shadow: AtomicBool,
+    /// Of a whole family; each member has one of its own as well.
+    pub(super) shadow: AtomicBool,
 }
 
 impl Shared {
@@ -228,12 +229,12 @@ impl CircuitBreaker {
     /// Turns shadow mode on or off: on, it measures and changes its state as ever, but rejects nothing. For trying settings on
     /// real traffic; its events tell what it would have done.
     pub fn set_shadow(&self, on: bool) {
-        self.0.shared.shadow.store(on, Relaxed);
+        self.0.core.shadow.store(on, Relaxed);
     }
 
     /// Whether it is in shadow mode.
     pub fn is_shadow(&self) -> bool {
-        self.0.shared.shadow.load(Relaxed)
+        self.0.is_shadow()
     }
 }
 
@@ -260,15 +261,19 @@ impl Inner {
 
     #[inline(never)]
     fn admit_unhealthy(&self) -> Result<Option<Ticket>, Refusal> {
-        let Shared { set, clock, shadow } = &*self.shared;
+        let Shared { set, clock, .. } = &*self.shared;
         let admitted = self.core.admit(set, || clock.now());
         if set.events.wanted() || set.transitions.wanted() {
             self.tell_admission(admitted.is_err());
         }
         match admitted {
-            Err(_) if shadow.load(Relaxed) => Ok(None),
+            Err(_) if self.is_shadow() => Ok(None),
             admitted => admitted.map(Some),
         }
+    }
+
+    fn is_shadow(&self) -> bool {
+        self.core.shadow.load(Relaxed) || self.shared.shadow.load(Relaxed)
     }
 
     #[cold]

@@ -17,7 +17,7 @@ use crate::{
     time::Instant,
 };
 use std::{
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -32,6 +32,9 @@ pub(super) struct Core {
     /// Nothing until something goes wrong.
     pub(super) inner: Mutex<Option<Box<Inner>>>,
     pub(super) name: Option<Name>,
+    /// Of a family's member: whether it was asked for since its family last looked for idle ones.
+    pub(super) used: AtomicBool,
+    pub(super) shadow: AtomicBool,
 }
 
 /// What is read and written under the lock alone.
@@ -118,6 +121,8 @@ impl Core {
             gate: OnceLock::new(),
             inner: Mutex::new(None),
             name,
+            used: AtomicBool::new(true),
+            shadow: AtomicBool::new(false),
         }
     }
 
@@ -161,6 +166,7 @@ impl Core {
     pub(super) fn admit_as(&self, set: &Setting, now: impl Fn() -> Instant, prober: bool) -> Result<Ticket, Refusal> {
         let gate = self.gate(set);
         let waits = |gate: &Gate| !prober && gate.probers.load(Ordering::Acquire) > 0;
+        let refuse = |refusal| Err(if prober { refusal } else { gate.refuse(refusal) });
         loop {
             let word = self.word();
             match word.state() {
@@ -173,12 +179,12 @@ impl Core {
                     if share >= ALL {
                         self.end_ramp(set, word.generation(), now);
                     } else if !gate.passes(share) {
-                        return Err(gate.refuse(Refusal::RampingUp));
+                        return refuse(Refusal::RampingUp);
                     }
                     return Ok(Ticket { generation: word.generation(), probe: false });
                 }
                 State::Closed => return Ok(Ticket { generation: word.generation(), probe: false }),
-                State::Isolated => return Err(gate.refuse(Refusal::Isolated { since: load(&gate.since) })),
+                State::Isolated => return refuse(Refusal::Isolated { since: load(&gate.since) }),
                 State::Open => {
                     let (until, now) = (load(&gate.until), now());
                     if now < until {
@@ -187,10 +193,10 @@ impl Core {
                             continue; // the values may belong to another opening
                         }
                         let wait = until.as_nanos() - now.as_nanos();
-                        return Err(gate.refuse(Refusal::Open { since, rule, last, wait }));
+                        return refuse(Refusal::Open { since, rule, last, wait });
                     }
                     if waits(gate) {
-                        return Err(gate.refuse(Refusal::ProbesTaken));
+                        return refuse(Refusal::ProbesTaken);
                     }
                     let mut inner = self.inner.lock();
                     if self.word() == word {
@@ -213,7 +219,7 @@ impl Core {
                             }
                         }
                     } else if waits(gate) || word.count() >= set.live.probes() {
-                        return Err(gate.refuse(Refusal::ProbesTaken));
+                        return refuse(Refusal::ProbesTaken);
                     } else if self.replace(word, word.with_count(word.count() + 1)) {
                         return Ok(Ticket { generation: word.generation(), probe: true });
                     }
@@ -251,8 +257,8 @@ impl Core {
         match self.tally.success(&self.word, &set.live, ticket.generation, &now) {
             Counted::Done => false,
             // The outcomes before it are bad enough, and it brings the window to where they are judged; or the window is another.
-            Counted::Judge | Counted::Late => {
-                self.judge(set, ticket, None, &now);
+            counted => {
+                self.judge(set, ticket, None, counted == Counted::Late, &now);
                 true
             }
         }
@@ -264,13 +270,13 @@ impl Core {
         if ticket.probe {
             self.probed(set, ticket, Some(mark), now());
         } else {
-            self.judge(set, ticket, Some(mark), &now);
+            self.judge(set, ticket, Some(mark), false, &now);
         }
     }
 
     /// Records what is not plain success, or counts a success that the rules are judged at, and opens if one says so.
     #[cold]
-    fn judge(&self, set: &Setting, ticket: Ticket, mark: Option<Mark>, now: &dyn Fn() -> Instant) {
+    fn judge(&self, set: &Setting, ticket: Ticket, mark: Option<Mark>, late: bool, now: &dyn Fn() -> Instant) {
         let mut inner = self.inner.lock();
         let inner = self.fresh(set, &mut inner);
         let word = self.word();
@@ -284,7 +290,7 @@ impl Core {
             }
             None => {
                 // Once more where its windows were changed under it.
-                let late = word.generation() != ticket.generation;
+                let late = late || word.generation() != ticket.generation;
                 let again = || self.tally.success(&self.word, &set.live, word.generation(), &now);
                 if late && again() != Counted::Judge {
                     return;

@@ -69,6 +69,8 @@ impl TimeWindow {
                 (old & COUNT).saturating_add(u64::from(n)).min(COUNT)
             } else if same_epoch(old, epoch) && old & COUNT != 0 && tick_of(old).wrapping_sub(tick) < LATE {
                 return; // a later lap owns the bucket: this event is already too old to count
+            } else if old & COUNT != 0 && is_later(old, epoch) {
+                return; // this event is from before a reset
             } else {
                 u64::from(n).min(COUNT)
             };
@@ -122,6 +124,11 @@ fn key(epoch: u32, tick: u32) -> u64 {
 
 fn same_epoch(bucket: u64, epoch: u32) -> bool {
     (bucket >> 56) as u8 == epoch as u8
+}
+
+/// Whether a bucket's epoch comes after this one. Epochs come round, but who begins one clears the window.
+fn is_later(bucket: u64, epoch: u32) -> bool {
+    ((bucket >> 56) as u8).wrapping_sub(epoch as u8) as i8 > 0
 }
 
 fn tick_of(bucket: u64) -> u32 {

@@ -5,7 +5,9 @@ use serde::{Serialize, de::DeserializeOwned};
 use steadfast::{
     ConfigError,
     backoff::{Backoff, BackoffConfig},
-    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, RampConfig, TripConfig},
+    circuit_breaker::{
+        CircuitBreaker, CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, RampConfig, TripConfig,
+    },
     entropy::Entropy,
     hedge::HedgeConfig,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
@@ -142,6 +144,16 @@ fn kinds() -> Vec<Kind> {
                 ("half_open.success_rate", &["0", "-1", "1.1", "nan", "inf", "\"1\""], &["0.001", "1"]),
                 ("half_open.max", &["\"0s\""], &["\"1ns\""]),
                 ("half_open.undecided", &["\"perhaps\"", "true", "1"], &["\"open\"", "\"close\""]),
+            ]
+        ),
+        kind!(
+            KeyedBreakersConfig,
+            KeyedBreakers::<u32>::new,
+            KeyedBreakersConfig::default(),
+            &[
+                ("breaker", &["1", "true"], &["{}"]),
+                ("max_open", &["0", "-1", "1.1", "nan", "inf", "\"1\""], &["0.001", "1"]),
+                ("idle", &["\"0s\""], &["\"1ns\""]),
             ]
         ),
         kind!(
