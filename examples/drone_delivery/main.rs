@@ -23,6 +23,8 @@ mod record;
 mod report;
 mod request;
 mod services;
+#[cfg(test)]
+mod shard_tests;
 mod shards;
 mod workflow;
 
@@ -61,7 +63,7 @@ use crate::{
     record::{Done, End, Record},
     report::{Report, Sharded},
     services::{Books, Running, Service},
-    shards::Shards,
+    shards::{OpenShard, Shards},
     workflow::Workflow,
 };
 
@@ -90,8 +92,15 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     let (store, queue) = args.store.open().map_err(|e| format!("--store: {e}"))?;
     let (clock, entropy) = (Clock::tokio(), Entropy::from_seed(args.seed));
     let job = Identity { input: print.to_string(), requests: wanted, seed: args.seed, shards: args.shards };
-    let (ledger, growth) = open(args, &store, &job, &clock, &entropy).await.map_err(|e| format!("--store: {e}"))?;
+    let (at, own, alone) = (args.store.clone(), store.clone(), args.shards == 1);
+    // One shard is the job's own store.
+    let shard = move |id| if alone && id == ShardId(0) { Ok(own.clone()) } else { at.shard(id) };
     let patience = Duration::from_secs(args.patience);
+    let opened = open(&job, &store, Box::new(shard), patience, &clock, &entropy).await;
+    let (ledger, growth, moved) = opened.map_err(|e| format!("--store: {e}"))?;
+    if moved {
+        let _ = writeln!(io::stderr().lock(), "resumed: a move of records between shards");
+    }
     let taken_up = ledger.take_up(take(&mut intake.states), patience).await;
     let mut entries = taken_up.map_err(|e| format!("--store: {e}"))?;
 
@@ -217,25 +226,22 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     Ok(report)
 }
 
-/// The ledger in its shards, and who moves its records. What an earlier run was moving when it was killed is moved first.
+/// The ledger in its shards, and who moves its records. What an earlier run was moving when it was killed is moved first: says whether
+/// there was something.
 async fn open(
-    args: &Args,
-    store: &Arc<dyn Store>,
     job: &Identity,
+    store: &Arc<dyn Store>,
+    opened: Box<OpenShard>,
+    patience: Duration,
     clock: &Clock,
     entropy: &Entropy,
-) -> Result<(Ledger, Growth), String> {
+) -> Result<(Ledger, Growth, bool), String> {
     Ledger::open(store, job).await?;
-    let (at, own, alone) = (args.store.clone(), store.clone(), args.shards == 1);
-    let opened = move |shard| if alone && shard == ShardId(0) { Ok(own.clone()) } else { at.shard(shard) };
-    let shards = Shards::open(store, args.shards, Box::new(opened), clock, entropy).await?;
+    let shards = Shards::open(store, job.shards, opened, clock, entropy).await?;
     let directory = Shards::directory(store, clock, entropy).open().await.map_err(|e| e.to_string())?;
-    let patience = Duration::from_secs(args.patience);
     let growth = Growth { shards: shards.clone(), directory, clock: clock.clone(), patience };
-    if growth.resume().await? {
-        let _ = writeln!(io::stderr().lock(), "resumed: a move of records between shards");
-    }
-    Ok((Ledger::new(store.clone(), shards), growth))
+    let resumed = growth.resume().await?;
+    Ok((Ledger::new(store.clone(), shards), growth, resumed))
 }
 
 /// The input, and what tells it from another.
