@@ -124,7 +124,8 @@ pub enum Faults {
     None,
     /// Now and then: slow answers, 503s, resets, a hang.
     Flaky,
-    /// All of that more often; one service crashes for some seconds, another fails most calls for some.
+    /// All of that more often; one service crashes for some seconds, another fails most calls for some, and one of several shards is cut
+    /// off for one.
     Storm,
 }
 

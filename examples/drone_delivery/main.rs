@@ -45,6 +45,7 @@ use steadfast::{
     entropy::Entropy,
     sharding::ShardId,
     store::Store,
+    testing::faults::{FaultConfig, FaultNetwork},
     throttling::{Quota, RateLimiter},
     time::Clock,
 };
@@ -94,7 +95,13 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     let job = Identity { input: print.to_string(), requests: wanted, seed: args.seed, shards: args.shards };
     let (at, own, alone) = (args.store.clone(), store.clone(), args.shards == 1);
     // One shard is the job's own store.
-    let shard = move |id| if alone && id == ShardId(0) { Ok(own.clone()) } else { at.shard(id) };
+    let plan = FaultPlan::new(args.faults, args.seed, args.shards);
+    let network = FaultNetwork::new(FaultConfig::default(), args.seed, &clock)?;
+    let behind = plan.cut.is_some().then(|| network.clone());
+    let shard = move |id: ShardId| {
+        let store = if alone && id == ShardId(0) { own.clone() } else { at.shard(id)? };
+        Ok(behind.as_ref().map_or(store.clone(), |network| network.client(&id.to_string()).store(store)))
+    };
     let patience = Duration::from_secs(args.patience);
     let opened = open(&job, &store, Box::new(shard), patience, &clock, &entropy).await;
     let (ledger, growth, moved) = opened.map_err(|e| format!("--store: {e}"))?;
@@ -104,7 +111,6 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     let taken_up = ledger.take_up(take(&mut intake.states), patience).await;
     let mut entries = taken_up.map_err(|e| format!("--store: {e}"))?;
 
-    let plan = FaultPlan::new(args.faults, args.seed);
     let start = clock.now();
     let record = Arc::new(Record::new(&clock, start, args.suspend.as_ref().map(|suspend| suspend.owner.clone())));
     let mut services = Vec::new();
@@ -180,9 +186,14 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     let arrive = arrivals.send(&*queue, &workflow.clock, &deepest);
     let (over, ended) = oneshot::channel::<()>();
     let all = async {
-        let (took, (), ()) = tokio::try_join!(arrive, reception.run(), work)?;
-        drop(over);
-        Ok(took)
+        let all = async { tokio::try_join!(arrive, reception.run(), work) };
+        tokio::select! {
+            all = all => {
+                drop(over);
+                all.map(|(took, (), ())| took)
+            }
+            never = plan.cut(&network, &growth.clock, start) => match never {},
+        }
     };
     // A shard is added while there is work; what is on the move when that ends comes to its end.
     let grow = async {
@@ -201,6 +212,9 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     };
     drop(reception);
     workflow.progress.finish_and_clear();
+    if let Some((shard, ..)) = plan.cut {
+        network.client(&shard.to_string()).heal();
+    }
     let sharded = Sharded {
         tally: workflow.ledger.tally(patience).await.map_err(again)?,
         traffic: growth.shards.traffic(),

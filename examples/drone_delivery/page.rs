@@ -48,6 +48,10 @@ impl Report {
                 writeln!(f, "  from {from:.1} s to {to:.1} s {service} {what}")?;
             }
         }
+        if let Some((shard, from, lasts)) = self.plan.cut {
+            let (from, to) = (from.as_secs_f64(), (from + lasts).as_secs_f64());
+            writeln!(f, "  from {from:.1} s to {to:.1} s {shard} is cut off")?;
+        }
         if self.plan.crash.is_some() { writeln!(f) } else { Ok(()) }
     }
 
@@ -58,7 +62,10 @@ impl Report {
         };
         let put_back = match self.record.put_back {
             0 => String::new(),
-            n => format!("put back {} times where a service was away, and gone on later", grouped(n)),
+            n => {
+                let who = if self.args.shards > 1 { "a service or a shard" } else { "a service" };
+                format!("put back {} times where {who} was away, and gone on later", grouped(n))
+            }
         };
         class(f, "scheduled", self.scheduled(), &put_back)?;
         if !self.record.before.is_empty() {

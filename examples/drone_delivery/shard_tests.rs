@@ -216,30 +216,35 @@ fn a_run_that_is_killed_at_any_moment_of_a_move_is_gone_on_with() {
         world.hand.block_on(async {
             let mut run = world.start().await;
             let began = world.clock.now();
-            let work = async {
-                tokio::join!(run.growth.add(ShardId(2), began), async {
-                    let all = run.entries.iter_mut().map(|(place, entry)| {
-                        let ledger = &run.ledger;
-                        async move { ledger.advance(*place, entry, &step(1)).await }
-                    });
-                    futures::future::join_all(all).await
-                })
-            };
-            match kill {
-                None => {
-                    work.await.0.unwrap();
+            // What was told to be done is never undone.
+            let told = Mutex::new(BTreeMap::new());
+            let changes = async {
+                for n in 1.. {
+                    let change = async |(place, entry): (&usize, &mut Entry)| {
+                        run.ledger.advance(*place, entry, &step(n)).await.unwrap();
+                        told.lock().unwrap().insert(*place, n);
+                    };
+                    futures::future::join_all(run.entries.iter_mut().take(16).map(change)).await;
                 }
-                Some(after) => tokio::select! { biased; _ = work => {}, () = world.clock.sleep(after) => {} },
+            };
+            tokio::select! {
+                biased;
+                () = changes => {}
+                grown = run.growth.add(ShardId(2), began) => assert!(grown.is_ok() && kill.is_none(), "{grown:?}"),
+                () = world.clock.sleep(kill.unwrap_or(MS(60_000))) => {}
             }
             let took = world.clock.now() - began;
             drop(run);
-            // What it had changed is taken up as it was left, or one step further.
             let mut next = world.start().await;
-            assert!(next.entries.values().all(|entry| [step(0), step(1)].contains(&entry.state)));
-            next.all(&step(2), &world.clock).await;
+            let told = told.into_inner().unwrap();
+            for (place, entry) in &next.entries {
+                let told = told.get(place).copied().unwrap_or_default();
+                assert!([step(told), step(told + 1)].contains(&entry.state), "{place}: {told}, {entry:?}: {kill:?}");
+            }
+            next.all(&step(2_000), &world.clock).await;
             next.growth.add(ShardId(2), began).await.unwrap();
-            next.all(&step(3), &world.clock).await;
-            world.assert_whole(&next, &step(3), &kill).await;
+            next.all(&step(3_000), &world.clock).await;
+            world.assert_whole(&next, &step(3_000), &kill).await;
             assert!(next.ledger.tally(Duration::ZERO).await.unwrap().shards[&ShardId(2)] > 0);
             took
         })
