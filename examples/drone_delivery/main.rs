@@ -233,7 +233,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     for (books, service) in books.iter_mut().zip(&services) {
         *books = service.books().await.map_err(|e| format!("--store: {e}"))?;
     }
-    let report = Report::new(args, plan, wanted, intake, record, sharded, turned_away, &books);
+    let report = Report::new(args, plan, intake, record, sharded, turned_away, &books);
     if let Some(path) = &args.plot {
         fs::write(path, plot::draw(&report)).map_err(|e| format!("--plot {}: {e}", path.display()))?;
     }

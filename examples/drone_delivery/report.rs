@@ -60,7 +60,6 @@ impl Report {
     pub fn new(
         args: &Args,
         plan: FaultPlan,
-        input: usize,
         intake: Intake,
         record: Inner,
         sharded: Sharded,
@@ -74,7 +73,7 @@ impl Report {
         Self {
             args: args.clone(),
             elapsed,
-            input,
+            input: intake.input,
             duplicates: intake.duplicates,
             dead_letters: intake.dead_letters,
             figures,
