@@ -178,7 +178,7 @@ impl Report {
                 "  {shard} was added after {at}, and had its share {took} later; {caught_up} records changed meanwhile"
             )?;
             if *failed > 0 {
-                write!(f, ", {failed} times a move was gone on with")?;
+                write!(f, "; a move failed {failed} times, and was gone on with")?;
             }
             writeln!(f)?;
         } else if self.args.add_shard.is_some() {
