@@ -56,6 +56,80 @@ fn sharding_1_jump_vectors() {
     }
 }
 
+/// Where 20,000 keys lie, in one number.
+fn routes(node: impl Fn(u64) -> u32) -> u64 {
+    (0..20_000_u64).fold(0, |all: u64, key| all.wrapping_mul(31).wrapping_add(u64::from(node(hash_key(&key)))))
+}
+
+/// Other releases of this crate route by these tables, too: what they say is for ever.
+#[test]
+fn sharding_13_routers_vectors() {
+    let of = |n: usize| {
+        let names = names(n);
+        let weights: Vec<(&String, f64)> = names.iter().zip((1..).map(|w: u32| f64::from(w % 7 + 1))).collect();
+        let (plain, weighted) = (Rendezvous::new(&names).unwrap(), Rendezvous::weighted(&weights).unwrap());
+        let (few, many) = (Ring::new(&names, 1).unwrap(), Ring::new(&names, 100).unwrap());
+        let maglev = Maglev::new(&names).unwrap();
+        let loads: Vec<u64> = (0..n as u64).map(|i| i * i % 11).collect();
+        [
+            ("jump", routes(|hash| jump(hash, n as u32))),
+            ("jump, more buckets", routes(|hash| jump(hash, n as u32 * 1_000_003))),
+            ("rendezvous", routes(|hash| plain.node(hash))),
+            ("weighted", routes(|hash| weighted.node(hash))),
+            ("ring of 1 point", routes(|hash| few.node(hash))),
+            ("ring of 100 points", routes(|hash| many.node(hash))),
+            ("bounded", routes(|hash| many.bounded(hash, &loads, 0.1).unwrap())),
+            ("maglev", routes(|hash| maglev.node(hash))),
+        ]
+    };
+    let golden = [
+        (
+            7,
+            [
+                0xf91e_cb3e_1ccd_a1c6,
+                0x9e13_4683_5b83_2113,
+                0x54eb_6684_3087_97e7,
+                0x0a19_5392_e725_25c5,
+                0x51e4_73a2_fac7_c6ca,
+                0xd577_9796_bc6b_3988,
+                0xa41b_2225_b2cb_88c4,
+                0xbad9_f668_d8a7_86ea,
+            ],
+        ),
+        (
+            16,
+            [
+                0xa337_65f5_27fb_9121,
+                0x62c8_04b9_b490_37ae,
+                0x1d11_dc36_ffb2_2fc7,
+                0xc64a_f315_5a19_8dce,
+                0x7c3a_b44b_10c3_6ba3,
+                0xdfd0_8c2a_47ae_cfa1,
+                0x69b5_470a_d751_75d3,
+                0x3c6f_9196_a051_580e,
+            ],
+        ),
+        (
+            1_000,
+            [
+                0x9ad1_fb1d_4660_8fb3,
+                0x7c18_34b8_9eca_a88e,
+                0x197e_9fb6_a309_79e3,
+                0xecac_99ae_e80b_2ea6,
+                0xd602_a4bb_5f19_4796,
+                0xe827_f6ee_b960_2461,
+                0x87a2_2bb3_16c9_1b5e,
+                0xa308_c671_4ac0_3627,
+            ],
+        ),
+    ];
+    for (n, golden) in golden {
+        for ((router, routes), golden) in of(n).into_iter().zip(golden) {
+            assert_eq!(routes, golden, "{router} of {n}: {routes:#x}");
+        }
+    }
+}
+
 #[test]
 fn sharding_2_jump_moves_only_to_the_new_bucket() {
     let moved = (0..100_000_u64).map(|k| hash_key(&k)).filter(|k| jump(*k, 10) != jump(*k, 11));
