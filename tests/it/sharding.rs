@@ -1,5 +1,5 @@
 //! The behaviours of sharding's specification.
-use std::{cell::Cell, collections::BTreeMap, future::pending, time::Duration};
+use std::{cell::Cell, collections::BTreeMap, future::pending, ops::Bound, time::Duration};
 
 use proptest::prelude::*;
 use steadfast::{
@@ -239,6 +239,35 @@ proptest! {
         }
         prop_assert_eq!(ShardMap::from_text(&map.to_text()), Some(map));
     }
+
+    /// However they lie: evenly, all at one end, in two heaps, alike for longer than what is compared first.
+    #[test]
+    fn sharding_6_range_maps_find_their_way_in_any_heap(
+        numbers in prop::collection::btree_set(0_u64..400, 1..200),
+        (times, plus) in (prop::sample::select(vec![1, 3, 1 << 20, u64::MAX / 400]), any::<u64>()),
+        common in prop::sample::select(vec!["", "tenant-", "a long common beginning "]),
+        tail in prop::sample::select(vec!["", "x", "123456789"]),
+    ) {
+        let number = |n: u64| if n.is_multiple_of(7) { n } else { n.wrapping_mul(times).wrapping_add(plus) };
+        let text = |n: u64| format!("{common}{}{n:03}{tail}", if n.is_multiple_of(5) { "\0" } else { "" });
+        let of_numbers: BTreeMap<u64, u32> = numbers.iter().map(|n| (number(*n), *n as u32)).collect();
+        let of_texts: BTreeMap<String, u32> = numbers.iter().map(|n| (text(*n), *n as u32)).collect();
+        let starts: Vec<_> = of_numbers.iter().map(|(k, s)| (*k, Some(ShardId(*s)))).collect();
+        let map = ShardMap::ranges(&starts).unwrap();
+        let starts: Vec<_> = of_texts.iter().map(|(k, s)| (k.clone(), Some(ShardId(*s)))).collect();
+        let text_map = ShardMap::ranges(&starts).unwrap();
+        for n in 0..400 {
+            for key in [number(n), number(n).wrapping_add(1), number(n).wrapping_sub(1), n, !n] {
+                let naive = of_numbers.range(..=key).next_back().map(|r| ShardId(*r.1));
+                prop_assert_eq!(map.shard_of(&key), naive, "{}", key);
+            }
+            let key = text(n);
+            for key in [&key[..key.len() - 1], &key, &format!("{key}\0"), &key[..common.len()], "", "zzz"] {
+                let naive = of_texts.range::<str, _>((Bound::Unbounded, Bound::Included(key))).next_back().map(|r| ShardId(*r.1));
+                prop_assert_eq!(text_map.shard_of(key), naive, "{}", key);
+            }
+        }
+    }
 }
 
 #[test]
@@ -424,9 +453,16 @@ fn sharding_maps_refuse_what_cannot_be() {
         "",
         "steadfast-shards 1",
         "steadfast-shards 1\nversion 1\nslots 0\nrange xzz 1",
+        "steadfast-shards 1\nversion 1\nslots 0\nrange x -\nrange x0 1",
+        "steadfast-shards 1\nversion 1\nslots 0\nrange x -\nrange x0_ 1",
         "steadfast-shards 2\nversion 1\nslots 0\n",
     ];
     assert!(damaged.iter().all(|text| ShardMap::from_text(text).is_none()));
+    // As it lies in stores already.
+    let mut map = ShardMap::ranges(&[(0x0f_u8, Some(ShardId(3))), (0xa0, None)]).unwrap();
+    map.pin(&0xff_u8, ShardId(12)).unwrap();
+    let text = "steadfast-shards 1\nversion 1\nslots 0\nrange x -\nrange x0f 3\nrange xa0 -\npin xff 12\n";
+    assert_eq!((map.to_text().as_str(), ShardMap::from_text(text)), (text, Some(map)));
 }
 
 #[test]

@@ -138,7 +138,7 @@ pub fn moved() -> Vec<Subject> {
             })
         }),
         beside("five copies of such a map, and no more", || {
-            again(of_tenants(), |map| (0..5).fold(map.clone(), |_, _| map.clone()))
+            again(of_tenants(), |map| (0..4).fold(map.clone(), |_, _| map.clone()))
         }),
     ]
 }
