@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use steadfast::{
     sharding::{
         FanOut, FanOutConfig, HashRouter, HotKeys, Jump, KeyBytes, Maglev, Part, Planned, Rendezvous, Ring,
-        ShardFailure, ShardId, ShardMap, ShardMeter, hash_bytes, hash_key, jump, merge_sorted, skew,
+        ShardFailure, ShardId, ShardKey, ShardMap, ShardMeter, hash_bytes, hash_key, jump, merge_sorted, skew,
     },
     time::{Clock, Timestamp},
 };
@@ -208,7 +208,7 @@ fn sharding_6_ranges_are_half_open_and_gaps_declared() {
     assert!(ShardMap::ranges(&[(1_u64, None), (1, None)]).is_err());
 }
 
-fn order<K: steadfast::sharding::ShardKey>(a: &K, b: &K) -> std::cmp::Ordering {
+fn order<K: ShardKey>(a: &K, b: &K) -> std::cmp::Ordering {
     KeyBytes::of(a).as_slice().cmp(KeyBytes::of(b).as_slice())
 }
 
@@ -408,6 +408,7 @@ fn sharding_13_routing_allocates_nothing() {
     let ranges = ShardMap::ranges(&starts).unwrap();
     let routers =
         (Rendezvous::new(&names(16)).unwrap(), Ring::new(&names(16), 100).unwrap(), Maglev::new(&names(16)).unwrap());
+    let long = "tenant".repeat(50);
     let used = allocation_counter::measure(|| {
         for k in 0..100_u64 {
             let key = ("tenant", k);
@@ -415,6 +416,7 @@ fn sharding_13_routing_allocates_nothing() {
             let hash = hash_key(&key);
             let all: [&dyn HashRouter; 4] = [&routers.0, &routers.1, &routers.2, &Jump(16)];
             assert!(all.iter().all(|router| router.node(hash) < 16));
+            assert!(hashed.shard_of(&long).is_some() && ranges.shard_of(long.as_str()).is_some());
         }
     });
     assert_eq!(used.count_total, 0);
@@ -428,6 +430,14 @@ fn sharding_keys_a_long_key_is_a_key_like_another() {
         assert_eq!(KeyBytes::of(&(long.clone(), 1_u8)).as_slice().len(), n + 3);
         assert!(KeyBytes::of(&(long, 9_u8)).as_slice() < KeyBytes::of(&(longer, 1_u8)).as_slice());
     }
+    // What stands in memory already is what would be written.
+    let (text, bytes) = ("a\0b".to_owned(), vec![0_u8, 255, 0]);
+    let keys: [&dyn ShardKey; 5] = [&text, &text.as_str(), &bytes, &bytes.as_slice(), &[0_u8; 4]];
+    for key in keys {
+        assert_eq!(key.in_place(), Some(KeyBytes::of(key).as_slice()));
+    }
+    let written: [&dyn ShardKey; 4] = [&1_u64, &-1_i64, &("a", "b"), &Timestamp::from_millis(7)];
+    assert!(written.iter().all(|key| key.in_place().is_none()));
     let id = uuid::Uuid::from_u128(7);
     assert_eq!(KeyBytes::of(id.as_bytes()).as_slice(), id.as_bytes());
 }
