@@ -52,8 +52,8 @@ impl TimeWindow {
         loop {
             let count = if old & !COUNT == key {
                 (old & COUNT).saturating_add(u64::from(n)).min(COUNT)
-            } else if same_epoch(old, epoch) && old & COUNT != 0 && tick_of(old).wrapping_sub(tick) < LATE {
-                return; // a later lap owns the bucket: this event is already too old to count
+            } else if old & COUNT != 0 && is_ahead(old, epoch, tick) {
+                return; // a later epoch or lap owns the bucket: this event is already too old to count
             } else {
                 u64::from(n).min(COUNT)
             };
@@ -103,6 +103,12 @@ fn key(epoch: u32, tick: u32) -> u64 {
 
 fn same_epoch(bucket: u64, epoch: u32) -> bool {
     (bucket >> 56) as u8 == epoch as u8
+}
+
+/// Whether the bucket belongs to a later epoch, or to a later lap of this one. Its user clears it between epochs, so that none comes round.
+fn is_ahead(bucket: u64, epoch: u32, tick: u32) -> bool {
+    let epochs = ((bucket >> 56) as u8).wrapping_sub(epoch as u8);
+    if epochs == 0 { tick_of(bucket).wrapping_sub(tick) < LATE } else { epochs < 1 << 7 }
 }
 
 fn tick_of(bucket: u64) -> u32 {
