@@ -16,16 +16,16 @@ const CAPACITY: f64 = 100.0;
 /// What comes later is of no use to anybody.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Figures are of so many seconds each.
-pub const STEP: u64 = 5;
+pub(crate) const STEP: u64 = 5;
 
 /// The overload lasts from here,
-pub const BEGINS: u64 = 20;
+pub(crate) const BEGINS: u64 = 20;
 /// to here,
-pub const ENDS: u64 = 80;
+pub(crate) const ENDS: u64 = 80;
 /// and everything to here.
-pub const LASTS: u64 = 120;
+pub(crate) const LASTS: u64 = 120;
 
-pub const CLASSES: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
+pub(crate) const CLASSES: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
 
 /// Requests a second: three times the capacity in the overload.
 fn rate(class: Priority, second: u64) -> f64 {
@@ -41,7 +41,7 @@ fn rate(class: Priority, second: u64) -> f64 {
 
 /// How the clients protect the service, and themselves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Client {
+pub(crate) enum Client {
     /// By a time-out alone.
     Naive,
     /// By a limit that finds itself and keeps places for what matters more.
@@ -52,27 +52,27 @@ pub enum Client {
 
 /// What became of the requests of one class in one step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Count {
-    pub offered: u32,
-    pub served: u32,
+pub(crate) struct Count {
+    pub(crate) offered: u32,
+    pub(crate) served: u32,
     /// Refused at once.
-    pub shed: u32,
+    pub(crate) shed: u32,
     /// Not served in time.
-    pub late: u32,
+    pub(crate) late: u32,
 }
 
 /// What became of all requests.
 #[derive(Debug, PartialEq)]
-pub struct Report {
+pub(crate) struct Report {
     /// By step and class.
-    pub steps: Vec<[Count; 3]>,
+    pub(crate) steps: Vec<[Count; 3]>,
     /// How long the served high requests of the overload took, the shortest first.
-    pub high_latencies: Vec<Duration>,
+    pub(crate) high_latencies: Vec<Duration>,
 }
 
 impl Report {
     /// All of a class from one second to another.
-    pub fn of(&self, class: Priority, from: u64, to: u64) -> Count {
+    pub(crate) fn of(&self, class: Priority, from: u64, to: u64) -> Count {
         let at = CLASSES.iter().position(|c| *c == class).unwrap_or_default();
         let steps = &self.steps[(from / STEP) as usize..(to / STEP) as usize];
         steps.iter().fold(Count::default(), |sum, step| Count {
@@ -84,11 +84,11 @@ impl Report {
     }
 
     /// All that was served in each step.
-    pub fn served(&self) -> Vec<u32> {
+    pub(crate) fn served(&self) -> Vec<u32> {
         self.steps.iter().map(|step| step.iter().map(|count| count.served).sum()).collect()
     }
 
-    pub fn high_p99(&self) -> Duration {
+    pub(crate) fn high_p99(&self) -> Duration {
         self.high_latencies.get(self.high_latencies.len() * 99 / 100).copied().unwrap_or_default()
     }
 }
@@ -122,7 +122,7 @@ impl Service {
 }
 
 /// The requests of these classes under this client.
-pub fn run(client: Client, classes: &[Priority], seed: u64) -> Report {
+pub(crate) fn run(client: Client, classes: &[Priority], seed: u64) -> Report {
     let (clock, hand) = Clock::manual();
     let service = Arc::new(Service {
         clock: clock.clone(),

@@ -85,7 +85,8 @@ impl TimeWindow {
 
     /// Forgets all events. Those of earlier epochs would not be counted anyway, but epochs come round again.
     pub(crate) fn clear(&self) {
-        self.buckets.iter().for_each(|bucket| bucket.store(0, Ordering::Relaxed));
+        // Not a plain store: it is ordered among the additions of others, before or after each.
+        self.buckets.iter().for_each(|bucket| _ = bucket.swap(0, Ordering::AcqRel));
     }
 
     /// How many of this epoch were counted in the window that ends at `now`.
