@@ -80,7 +80,22 @@ impl AdaptiveLimiter {
             }
             machine.reconfigure(config, self.0.clock.now())
         });
-        self.0.places.reconfigure(super::ConcurrencyLimitConfig { capacity, ..config.places() })
+        self.0.places.reconfigure(super::ConcurrencyLimitConfig { capacity, ..config.places() })?;
+        self.follow(capacity);
+        Ok(())
+    }
+
+    /// The places were set to this limit. Whoever was overtaken between the machine and the places finds another one now, and sets that.
+    fn follow(&self, mut set: u32) {
+        loop {
+            let limit = self.machine(|machine| machine.limit());
+            if limit == set {
+                return;
+            }
+            // It is never zero, which alone is refused.
+            let _ = self.0.places.resize(limit);
+            set = limit;
+        }
     }
 
     /// A new limiter of the same settings with a name, for errors and events.
@@ -189,8 +204,8 @@ impl AdaptiveLimiter {
         let now = self.0.clock.now();
         let unit = || self.0.entropy.unit();
         if let Some(limit) = self.machine(|machine| machine.record((began, now), under_way, sample, unit)) {
-            // It is never zero, which alone is refused.
             let _ = self.0.places.resize(limit);
+            self.follow(limit);
         }
     }
 }

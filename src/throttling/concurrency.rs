@@ -129,8 +129,9 @@ impl ConcurrencyLimiter {
     /// Takes its place if so many more are free then, and nobody waits.
     #[inline]
     pub(super) fn try_admit_leaving(&self, left: u32) -> Option<ConcurrencyPermit<'_>> {
+        // Not `then_some`: a permit that is made and dropped gives back what nobody took.
         let taken = self.inner.semaphore.try_take_leaving(self.weight, left);
-        taken.then_some(ConcurrencyPermit { limiter: self, weight: self.weight })
+        taken.then(|| ConcurrencyPermit { limiter: self, weight: self.weight })
     }
 
     /// Takes its place (or, [`weighing`](Self::weighing) more, its places) if they are free and nobody waits.

@@ -67,10 +67,8 @@ impl TimeWindow {
         loop {
             let count = if old & !COUNT == key {
                 (old & COUNT).saturating_add(u64::from(n)).min(COUNT)
-            } else if same_epoch(old, epoch) && old & COUNT != 0 && tick_of(old).wrapping_sub(tick) < LATE {
-                return; // a later lap owns the bucket: this event is already too old to count
-            } else if old & COUNT != 0 && is_later(old, epoch) {
-                return; // this event is from before a reset
+            } else if old & COUNT != 0 && is_ahead(old, epoch, tick) {
+                return; // a later epoch or lap owns the bucket: this event is already too old to count
             } else {
                 u64::from(n).min(COUNT)
             };
@@ -102,7 +100,8 @@ impl TimeWindow {
 
     /// Forgets all events. Those of earlier epochs would not be counted anyway, but epochs come round again.
     pub(crate) fn clear(&self) {
-        self.buckets.iter().for_each(|bucket| bucket.store(0, Ordering::Relaxed));
+        // Not a plain store: it is ordered among the additions of others, before or after each.
+        self.buckets.iter().for_each(|bucket| _ = bucket.swap(0, Ordering::AcqRel));
     }
 
     /// How many of this epoch were counted in the window that ends at `now`.
@@ -126,9 +125,10 @@ fn same_epoch(bucket: u64, epoch: u32) -> bool {
     (bucket >> 56) as u8 == epoch as u8
 }
 
-/// Whether a bucket's epoch comes after this one. Epochs come round, but who begins one clears the window.
-fn is_later(bucket: u64, epoch: u32) -> bool {
-    ((bucket >> 56) as u8).wrapping_sub(epoch as u8) as i8 > 0
+/// Whether the bucket belongs to a later epoch, or to a later lap of this one. Its user clears it between epochs, so that none comes round.
+fn is_ahead(bucket: u64, epoch: u32, tick: u32) -> bool {
+    let epochs = ((bucket >> 56) as u8).wrapping_sub(epoch as u8);
+    if epochs == 0 { tick_of(bucket).wrapping_sub(tick) < LATE } else { epochs < 1 << 7 }
 }
 
 fn tick_of(bucket: u64) -> u32 {
