@@ -42,6 +42,7 @@
 //! | [`circuit_breaker`] | not asking a service that fails |
 //! | [`throttling`] | how often, and how much at once; keyed by tenant |
 //! | [`hedge`] | a second attempt beside one that takes long |
+//! | [`fallback`] | a substitute for what failed, marked as one |
 //! | [`coalesce`] | who asks for the same at the same time shares one call |
 //! | [`cache_aside`] | copies of what a slower source holds, never served after they were invalidated |
 //! | [`leader_election`] | one of many leads, for a term, with a fencing token |
@@ -89,6 +90,7 @@ pub mod claim_check;
 pub mod coalesce;
 pub mod config;
 pub mod entropy;
+pub mod fallback;
 mod flight;
 mod hash;
 pub mod hedge;

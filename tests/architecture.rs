@@ -27,6 +27,7 @@ const FLOORS: &[&[&str]] = &[
         "throttling",
         "coalesce",
         "hedge",
+        "fallback",
         "cache_aside",
         "claim_check",
         "leader_election",

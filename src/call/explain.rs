@@ -199,6 +199,7 @@ impl Explanation {
                     }
                 }
                 PolicyKind::Hedge => self.warn_of_hedge(at, &mut warnings),
+                PolicyKind::Fallback => self.warn_of_fallback(at, &mut warnings),
                 PolicyKind::Chaos if layer.hangs && !has(outside, PolicyKind::Timeout) => {
                     warnings.push(format!("{} has no time-out outside it: what it hangs never ends", layer.title()));
                 }
@@ -206,6 +207,22 @@ impl Explanation {
             }
         }
         warnings
+    }
+
+    fn warn_of_fallback(&self, at: usize, warnings: &mut Vec<String>) {
+        let (layer, outside) = (&self.layers[at], &self.layers[..at]);
+        let consequences = [
+            (PolicyKind::Timeout, "a time-out: when that one fires, nothing falls back"),
+            (PolicyKind::Retry, "a retry, which takes the substitute's answer for a success: nothing is repeated"),
+            (PolicyKind::Hedge, "a hedge, where nothing falls back"),
+            (PolicyKind::CircuitBreaker, "a circuit breaker, which never sees the failures that it replaces"),
+            (PolicyKind::Fallback, "another fallback: a call has one substitute, and the inner one asks for it"),
+        ];
+        for (kind, consequence) in consequences {
+            if outside.iter().any(|other| other.kind == kind) {
+                warnings.push(format!("{} stands inside {consequence}", layer.title()));
+            }
+        }
     }
 
     fn warn_of_hedge(&self, at: usize, warnings: &mut Vec<String>) {

@@ -21,6 +21,7 @@ mod drop_doors;
 mod drops;
 mod event_senders;
 mod events;
+mod fallback;
 mod hedge;
 mod hedge_edges;
 mod http;
