@@ -200,8 +200,15 @@ impl Explanation {
                 }
                 PolicyKind::Hedge => self.warn_of_hedge(at, &mut warnings),
                 PolicyKind::Fallback => self.warn_of_fallback(at, &mut warnings),
-                PolicyKind::Chaos if layer.hangs && !has(outside, PolicyKind::Timeout) => {
-                    warnings.push(format!("{} has no time-out outside it: what it hangs never ends", layer.title()));
+                PolicyKind::Chaos => {
+                    if layer.hangs && !has(outside, PolicyKind::Timeout) {
+                        warnings
+                            .push(format!("{} has no time-out outside it: what it hangs never ends", layer.title()));
+                    }
+                    if let Some(spared) = inside.iter().find(|other| other.kind != PolicyKind::Chaos) {
+                        let (chaos, spared) = (layer.title(), spared.title());
+                        warnings.push(format!("{chaos} stands outside {spared}, which never meets its faults"));
+                    }
                 }
                 _ => {}
             }

@@ -58,6 +58,10 @@ impl<T, E> Answer<T, E> {
     }
 }
 
+/// What a call of `O` with a substitute comes to.
+pub type Answered<O> =
+    Result<Answer<<O as Operation>::Output, <O as Operation>::Error>, CallError<<O as Operation>::Error>>;
+
 /// What a substitute is told of the call that failed.
 #[derive(Debug)]
 pub struct Failed<'a, T, E> {
@@ -145,12 +149,14 @@ pub enum FellBack {
 pub(crate) const FALL_BACK_ON: KindSet =
     KindSet::ALL.without(FailureKind::Client).without(FailureKind::Cancelled).without(FailureKind::Panic);
 
+type InsteadOf<O> = Box<Result<<O as Operation>::Output, CallError<<O as Operation>::Error>>>;
+
 /// The innermost attempt of a call that has a substitute.
 struct Substituted<'c, O: Operation, C: ?Sized, F> {
     judged: Judged<'c, O, C>,
     instead: Option<F>,
     /// What the substitute's value stands in the place of.
-    instead_of: Option<Box<Result<O::Output, CallError<O::Error>>>>,
+    instead_of: Option<InsteadOf<O>>,
 }
 
 impl<O, C, F, Fut> Substituted<'_, O, C, F>
@@ -160,7 +166,7 @@ where
     F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
     Fut: Future<Output = Result<O::Output, O::Error>> + Send,
 {
-    fn answer(&mut self) -> Result<Answer<O::Output, O::Error>, CallError<O::Error>> {
+    fn answer(&mut self) -> Answered<O> {
         let value = self.judged.result()?;
         Ok(match self.instead_of.take() {
             None => Answer::Own(value),
@@ -221,7 +227,7 @@ pub(super) async fn run_or<P, C, O, F, Fut>(
     operation: O,
     instead: F,
     cx: CallContext<'_>,
-) -> Result<Answer<O::Output, O::Error>, CallError<O::Error>>
+) -> Answered<O>
 where
     P: Policy,
     C: Classify<O::Output, O::Error> + ?Sized,

@@ -4,7 +4,7 @@ use std::{future::Future, pin::Pin};
 use tracing::Instrument;
 
 use super::{
-    Answer, AttemptInfo, CallContext, Explanation, Failed, Identity, Operation, Policy, Stack, WithAttempt,
+    Answered, AttemptInfo, CallContext, Explanation, Failed, Identity, Operation, Policy, Stack, WithAttempt,
     instead::run_or,
     policy::{ByMut, Judged},
     traced::{self, Traced},
@@ -127,12 +127,12 @@ impl<P: Policy, C> Pipeline<P, C> {
     where
         C: Classify<O::Output, O::Error>,
     {
-        let frame = outer.frame(operation.is_idempotent(), operation.priority());
+        let frame = outer.frame(&operation);
         run(self.name.as_ref(), &self.policy, &self.classify, operation, frame.context()).await
     }
 
     /// As [`call`](Self::call), with `instead` to fall back on when the call fails or is refused: its value is the call's, and
-    /// [marked](Answer::Degraded). It is told what [failed](Failed), and asked once. It may give a value
+    /// [marked](super::Answer::Degraded). It is told what [failed](Failed), and asked once. It may give a value
     /// (`|_| ready(Ok(value))`), make one of the error, or make another call, [within](Failed::within) what is left of the time.
     ///
     /// A [`Fallback`](crate::fallback::Fallback) among the policies decides after which failures, and bounds its time. Without one it is asked at the
@@ -158,11 +158,7 @@ impl<P: Policy, C> Pipeline<P, C> {
     /// # Cancel safety
     /// As [`call`](Self::call); dropped while the substitute is at work, it drops that.
     #[inline]
-    pub fn call_or<O: Operation, F, Fut>(
-        &self,
-        operation: O,
-        instead: F,
-    ) -> impl Future<Output = Result<Answer<O::Output, O::Error>, CallError<O::Error>>> + Send
+    pub fn call_or<O: Operation, F, Fut>(&self, operation: O, instead: F) -> impl Future<Output = Answered<O>> + Send
     where
         C: Classify<O::Output, O::Error>,
         F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
@@ -184,13 +180,13 @@ impl<P: Policy, C> Pipeline<P, C> {
         outer: AttemptInfo,
         operation: O,
         instead: F,
-    ) -> Result<Answer<O::Output, O::Error>, CallError<O::Error>>
+    ) -> Answered<O>
     where
         C: Classify<O::Output, O::Error>,
         F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
         Fut: Future<Output = Result<O::Output, O::Error>> + Send,
     {
-        let frame = outer.frame(operation.is_idempotent(), operation.priority());
+        let frame = outer.frame(&operation);
         run_or(self.name.as_ref(), &self.policy, &self.classify, operation, instead, frame.context()).await
     }
 
@@ -264,7 +260,7 @@ pub(crate) fn call_alone_or<P: Policy, O: Operation, F, Fut>(
     policy: &P,
     operation: O,
     instead: F,
-) -> impl Future<Output = Result<Answer<O::Output, O::Error>, CallError<O::Error>>> + Send
+) -> impl Future<Output = Answered<O>> + Send
 where
     F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
     Fut: Future<Output = Result<O::Output, O::Error>> + Send,

@@ -12,10 +12,10 @@ use std::{
 
 use super::{FallbackConfig, FallbackEvent, Setback};
 use crate::{
-    call::{self, Answer, Attempt, CallContext, Deadline, Explanation, Failed, FellBack, Layer, Operation, Policy},
+    call::{self, Answered, Attempt, CallContext, Deadline, Explanation, Failed, FellBack, Layer, Operation, Policy},
     config::{ConfigError, Name},
     observe::{Events, Subscription},
-    outcome::{CallError, Outcome, PolicyKind, TimedOut},
+    outcome::{Outcome, PolicyKind, TimedOut},
     race::{First, race},
     sync::Mutex,
     time::{Clock, Instant, nanos},
@@ -102,16 +102,12 @@ impl Fallback {
     /// [`Pipeline::call_or`](crate::Pipeline::call_or).
     ///
     /// # Errors
-    /// The operation's own; where the substitute failed, too, with [that](CallError::fallback) beside it.
+    /// The operation's own; where the substitute failed, too, with [that](crate::CallError::fallback) beside it.
     ///
     /// # Cancel safety
     /// Dropped, it drops the operation, or the substitute that is at work.
     #[inline]
-    pub fn call<O: Operation, F, Fut>(
-        &self,
-        operation: O,
-        instead: F,
-    ) -> impl Future<Output = Result<Answer<O::Output, O::Error>, CallError<O::Error>>> + Send
+    pub fn call<O: Operation, F, Fut>(&self, operation: O, instead: F) -> impl Future<Output = Answered<O>> + Send
     where
         F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
         Fut: Future<Output = Result<O::Output, O::Error>> + Send,

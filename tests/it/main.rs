@@ -6,6 +6,7 @@ mod cache_aside;
 mod cache_guard;
 mod cache_processes;
 mod cache_world;
+mod chaos;
 mod circuit_breaker;
 mod circuit_breaker_edges;
 mod circuit_breaker_states;
