@@ -115,12 +115,8 @@ impl Fallback {
         call::call_alone_or(self, operation, instead)
     }
 
-    /// After a failure: gives what the call comes to.
+    /// After a failure that asks for it: gives what the call comes to.
     async fn fall_back<A: Attempt>(&self, mut inner: A, outcome: Outcome, cx: CallContext<'_>) -> Outcome {
-        let config = self.config();
-        if !call::falls_back(outcome, config.fall_back_on, config.on_rejections) {
-            return outcome;
-        }
         let after = match outcome.kind() {
             Some(kind) => Setback::Failure(kind),
             None => Setback::Rejection(inner.ledger().rejection().map_or(PolicyKind::Custom("policy"), |r| r.by())),
@@ -167,6 +163,10 @@ impl Policy for Fallback {
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         let outcome = inner.attempt(cx).await;
         if !outcome.is_failure() && outcome != Outcome::Rejected {
+            return outcome;
+        }
+        let config = self.config();
+        if !call::falls_back(outcome, config.fall_back_on, config.on_rejections) {
             return outcome;
         }
         boxed(self.fall_back(inner, outcome, cx)).await
