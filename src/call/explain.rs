@@ -230,6 +230,13 @@ impl Explanation {
                 warnings.push(format!("{} stands inside {consequence}", layer.title()));
             }
         }
+        let refuses = |other: &&Layer| {
+            use PolicyKind::{ClientThrottle, ConcurrencyLimit, Degradation, RateLimit, Shed};
+            matches!(other.kind, ClientThrottle | ConcurrencyLimit | Degradation | RateLimit | Shed)
+        };
+        if let Some(other) = outside.iter().find(refuses) {
+            warnings.push(format!("{} stands inside {}, whose refusals it never sees", layer.title(), other.title()));
+        }
     }
 
     fn warn_of_hedge(&self, at: usize, warnings: &mut Vec<String>) {

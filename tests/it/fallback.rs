@@ -283,6 +283,8 @@ fn fallback_2_inside_a_breaker_it_hides_failures_and_explain_warns_of_each_wrong
     warns(Pipeline::new().then(retry).then(fallback.clone()).explain().warnings(), "nothing is repeated");
     warns(Pipeline::new().then(Timeout::new(MS(1))).then(fallback.clone()).explain().warnings(), "nothing falls back");
     warns(Pipeline::new().then(fallback.clone()).then(fallback.clone()).explain().warnings(), "one substitute");
+    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap();
+    warns(Pipeline::new().then(limiter).then(fallback.clone()).explain().warnings(), "whose refusals it never sees");
     assert_eq!(Pipeline::new().then(fallback.clone()).explain().warnings(), Vec::<String>::new());
     let text = Pipeline::new().then(fallback).explain().to_string();
     assert!(text.contains("fallback `f`: a substitute after timeout, connect, throttled, overloaded, server, other and refusals, within 1s"), "{text}");
