@@ -29,7 +29,7 @@ pub enum PolicyKind {
     Degradation,
     /// A [`Hedge`](crate::hedge::Hedge).
     Hedge,
-    /// A fallback.
+    /// A [`Fallback`](crate::fallback::Fallback).
     Fallback,
     /// Faults on purpose.
     Chaos,
