@@ -33,8 +33,8 @@ const FLOORS: &[&[&str]] = &[
         "queue_listener",
         "sharding",
     ],
-    // The roof, and the wing for tests.
-    &["standard", "testing"],
+    // The roof, and the wings: for tests, around services.
+    &["standard", "testing", "tower"],
 ];
 
 /// Who alone may name what.
@@ -55,10 +55,12 @@ const DOORS: &[(&str, &[&str])] = &[
     ("arc_swap", &["hedge"]),
     ("quick_cache", &["cache_aside/local.rs"]),
     ("rustix", &["time"]),
-    ("http", &["http"]),
+    ("http", &["http", "tower"]),
     ("httpdate", &["http/hints.rs"]),
     ("reqwest", &["http/by_reqwest.rs"]),
     ("tonic", &["http/by_tonic.rs"]),
+    ("tower_layer", &["tower"]),
+    ("tower_service", &["tower"]),
     ("lazy_static", &[]),
 ];
 
@@ -157,6 +159,8 @@ fn watched(code: &str) -> Vec<String> {
         "httpdate",
         "reqwest",
         "tonic",
+        "tower_layer",
+        "tower_service",
     ]
     .into_iter()
     .flat_map(of)

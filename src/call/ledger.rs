@@ -27,6 +27,9 @@ pub trait Ledger: Send + sealed::Sealed {
     /// Puts a time-out in the place of whatever was there.
     fn time_out(&mut self, timed_out: TimedOut);
 
+    /// The operation cannot be run again, whatever the server said about that.
+    fn not_again(&mut self);
+
     /// Another attempt follows: the last outcome is over, and remembered if it was the call's first.
     fn again(&mut self);
 
@@ -163,6 +166,10 @@ impl<T: Send, E: Send> Ledger for Kept<T, E> {
         self.value = None;
         self.bad.verdict = Verdict::failure(FailureKind::Timeout);
         self.bad.cause = Some(Cause::TimedOut(timed_out));
+    }
+
+    fn not_again(&mut self) {
+        self.bad.verdict = self.bad.verdict.with_hint(Hint::DoNotRetry);
     }
 
     fn again(&mut self) {

@@ -3,6 +3,8 @@ use std::{future::Future, pin::Pin};
 
 use tracing::Instrument;
 
+#[cfg(feature = "tower")]
+use super::Frame;
 use super::{
     AttemptInfo, CallContext, Explanation, Identity, Operation, Policy, Stack, WithAttempt,
     policy::{ByMut, Judged},
@@ -128,6 +130,24 @@ impl<P: Policy, C> Pipeline<P, C> {
     {
         let frame = outer.frame(operation.is_idempotent(), operation.priority());
         run(self.name.as_ref(), &self.policy, &self.classify, operation, frame.context()).await
+    }
+
+    /// As [`call`](Self::call) or [`call_within`](Self::call_within), with `inner` inside all policies.
+    #[cfg(feature = "tower")]
+    #[inline]
+    pub(crate) async fn call_around<Q: Policy, O: Operation>(
+        &self,
+        inner: Q,
+        outer: Option<AttemptInfo>,
+        operation: O,
+    ) -> Result<O::Output, CallError<O::Error>>
+    where
+        C: Classify<O::Output, O::Error>,
+    {
+        let policy = Stack { outer: &self.policy, inner };
+        let frame = outer.map(|outer| outer.frame(operation.is_idempotent(), operation.priority()));
+        let cx = frame.as_ref().map_or_else(|| CallContext::of(&operation), Frame::context);
+        run(self.name.as_ref(), &policy, &self.classify, operation, cx).await
     }
 
     /// What stands around a call, in order, with warnings where the order or the settings will hurt.

@@ -48,3 +48,4 @@ mod shared_limit;
 mod standard;
 mod testing;
 mod timeout;
+mod tower;
