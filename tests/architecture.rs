@@ -33,8 +33,8 @@ const FLOORS: &[&[&str]] = &[
         "queue_listener",
         "sharding",
     ],
-    // The roof, and the wings: for tests, around services.
-    &["standard", "testing", "tower"],
+    // The roof, and the wings: for tests, around services, for dashboards.
+    &["standard", "testing", "tower", "metrics"],
 ];
 
 /// Who alone may name what.
@@ -48,7 +48,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("tokio::spawn", &["testing"]),
     ("std::thread::spawn", &[]),
     // A backend that blocks has a thread of its own.
-    ("std::thread", &["backend", "circuit_breaker/permit.rs", "striped/tests.rs"]),
+    ("std::thread", &["backend", "circuit_breaker/permit.rs", "metrics/calls.rs", "striped/tests.rs"]),
     ("rusqlite", &["backend"]),
     ("twox_hash", &["hash.rs"]),
     ("futures_util", &["sharding/fan_out.rs"]),
@@ -57,6 +57,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("rustix", &["time"]),
     ("http", &["http", "tower"]),
     ("httpdate", &["http/hints.rs"]),
+    ("metrics", &["metrics"]),
     ("reqwest", &["http/by_reqwest.rs"]),
     ("tonic", &["http/by_tonic.rs"]),
     ("tower_layer", &["tower"]),
@@ -157,6 +158,7 @@ fn watched(code: &str) -> Vec<String> {
         "futures_util",
         "http",
         "httpdate",
+        "metrics",
         "reqwest",
         "tonic",
         "tower_layer",

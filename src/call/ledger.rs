@@ -27,9 +27,6 @@ pub trait Ledger: Send + sealed::Sealed {
     /// Puts a time-out in the place of whatever was there.
     fn time_out(&mut self, timed_out: TimedOut);
 
-    /// The operation cannot be run again, whatever the server said about that.
-    fn not_again(&mut self);
-
     /// Another attempt follows: the last outcome is over, and remembered if it was the call's first.
     fn again(&mut self);
 
@@ -90,6 +87,12 @@ impl<T, E> Kept<T, E> {
             Ok(value) => (Some(value), None),
             Err(error) => (None, Some(Cause::Operation(error))),
         };
+    }
+
+    /// The operation cannot be run again, whatever the server said about that.
+    #[cold]
+    pub(super) fn not_again(&mut self) {
+        self.bad.verdict = self.bad.verdict.with_hint(Hint::DoNotRetry);
     }
 
     /// Takes over what came of a fork. The attempts were counted here already, and what an outer retry remembers stays.
@@ -166,10 +169,6 @@ impl<T: Send, E: Send> Ledger for Kept<T, E> {
         self.value = None;
         self.bad.verdict = Verdict::failure(FailureKind::Timeout);
         self.bad.cause = Some(Cause::TimedOut(timed_out));
-    }
-
-    fn not_again(&mut self) {
-        self.bad.verdict = self.bad.verdict.with_hint(Hint::DoNotRetry);
     }
 
     fn again(&mut self) {

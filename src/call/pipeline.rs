@@ -1,4 +1,6 @@
 //! Policies composed, outermost first.
+#[cfg(feature = "tower")]
+use std::sync::Arc;
 use std::{future::Future, pin::Pin};
 
 use tracing::Instrument;
@@ -132,22 +134,32 @@ impl<P: Policy, C> Pipeline<P, C> {
         run(self.name.as_ref(), &self.policy, &self.classify, operation, frame.context()).await
     }
 
-    /// As [`call`](Self::call) or [`call_within`](Self::call_within), with `inner` inside all policies.
+    /// As [`call`](Self::call) or [`call_within`](Self::call_within), as one future that owns all it needs, with nothing in it twice: it is
+    /// to be boxed.
     #[cfg(feature = "tower")]
     #[inline]
-    pub(crate) async fn call_around<Q: Policy, O: Operation>(
-        &self,
-        inner: Q,
+    pub(crate) fn call_owned<O: Operation, T>(
+        self: Arc<Self>,
         outer: Option<AttemptInfo>,
         operation: O,
-    ) -> Result<O::Output, CallError<O::Error>>
+        finish: impl FnOnce(Result<O::Output, CallError<O::Error>>) -> T,
+    ) -> impl Future<Output = T>
     where
         C: Classify<O::Output, O::Error>,
     {
-        let policy = Stack { outer: &self.policy, inner };
         let frame = outer.map(|outer| outer.frame(operation.is_idempotent(), operation.priority()));
-        let cx = frame.as_ref().map_or_else(|| CallContext::of(&operation), Frame::context);
-        run(self.name.as_ref(), &policy, &self.classify, operation, cx).await
+        async move {
+            let Self { policy, classify, name } = &*self;
+            let cx = frame.as_ref().map_or_else(|| CallContext::of(&operation), Frame::context);
+            if traced::wanted() {
+                let traced =
+                    Box::pin(run_traced(policy, classify, operation, cx).instrument(traced::call(name.as_ref())));
+                return finish(traced.await);
+            }
+            let mut judged = Judged::new(operation, classify);
+            policy.around(ByMut(&mut judged), cx).await;
+            finish(judged.result())
+        }
     }
 
     /// What stands around a call, in order, with warnings where the order or the settings will hurt.

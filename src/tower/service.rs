@@ -3,10 +3,7 @@ use std::{
     fmt,
     future::{Future, poll_fn},
     pin::Pin,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
-    },
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -14,8 +11,8 @@ use tower_service::Service;
 
 use super::{Finish, Requests};
 use crate::{
-    call::{Attempt, AttemptInfo, CallContext, Operation, Pipeline, Policy},
-    outcome::{Classify, Outcome, PolicyKind, Priority, Reason, Rejected},
+    call::{AttemptInfo, CallContext, Operation, Pipeline, Policy},
+    outcome::{Classify, Priority},
 };
 
 /// A service with a pipeline around it: see [`PipelineLayer`](super::PipelineLayer). A clone shares the policies' state.
@@ -69,33 +66,27 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let Self { inner, pipeline, requests, finish } = self.clone();
-        Box::pin(async move {
-            let outer = requests.deadline(&request).map(AttemptInfo::with_deadline);
-            let spent = AtomicBool::new(false);
-            let attempts = Attempts {
-                idempotent: requests.is_idempotent(&request),
-                priority: requests.priority(&request),
-                parts: Some((inner, request)),
-                requests: &requests,
-                spent: &spent,
-            };
-            finish.finish(pipeline.call_around(Unspent(&spent), outer, attempts).await)
-        })
+        let outer = requests.deadline(&request).map(AttemptInfo::with_deadline);
+        let attempts = Attempts {
+            idempotent: requests.is_idempotent(&request),
+            priority: requests.priority(&request),
+            parts: Some((inner, request)),
+            requests,
+        };
+        Box::pin(pipeline.call_owned(outer, attempts, move |result| finish.finish(result)))
     }
 }
 
 /// The attempts of one call.
-struct Attempts<'a, S, R, Req> {
+struct Attempts<S, R, Req> {
     /// What the next attempt is made of. Gone where it was moved into an attempt.
     parts: Option<(S, Req)>,
-    requests: &'a R,
-    /// Whether the parts are gone, so that there is no other attempt.
-    spent: &'a AtomicBool,
+    requests: R,
     idempotent: bool,
     priority: Option<Priority>,
 }
 
-impl<S: Clone, R: Requests<Req>, Req> Attempts<'_, S, R, Req> {
+impl<S: Clone, R: Requests<Req>, Req> Attempts<S, R, Req> {
     /// A copy of the parts, for an attempt that others may follow or run beside.
     fn copied(&self, cx: CallContext<'_>) -> Option<(S, Req)> {
         let (service, request) = self.parts.as_ref()?;
@@ -107,7 +98,6 @@ impl<S: Clone, R: Requests<Req>, Req> Attempts<'_, S, R, Req> {
     /// The parts themselves, for an attempt that no other can follow.
     #[inline]
     fn moved(&mut self, cx: CallContext<'_>) -> Option<(S, Req)> {
-        self.spent.store(true, Relaxed); // one task polls a call, and sees its own writes
         let (service, mut request) = self.parts.take()?;
         self.requests.before_attempt(&mut request, cx);
         Some((service, request))
@@ -123,7 +113,7 @@ async fn attempt<S: Service<Req>, Req>((mut service, request): (S, Req)) -> Resu
     answer.await
 }
 
-impl<'a, S, R, Req> Operation for Attempts<'a, S, R, Req>
+impl<S, R, Req> Operation for Attempts<S, R, Req>
 where
     S: Service<Req> + Clone + Send,
     S::Future: Send,
@@ -140,7 +130,7 @@ where
         let copy = if cx.is_retried() { self.copied(cx) } else { None };
         match copy.or_else(|| self.moved(cx)) {
             Some(parts) => attempt(parts).await,
-            // `Unspent` lets no attempt come here.
+            // Nobody runs what is spent.
             None => std::future::pending().await,
         }
     }
@@ -153,6 +143,10 @@ where
         self.priority
     }
 
+    fn is_spent(&self) -> bool {
+        self.parts.is_none()
+    }
+
     fn can_overlap(&self) -> bool {
         self.parts.as_ref().is_some_and(|(_, request)| self.requests.can_repeat(request))
     }
@@ -160,26 +154,8 @@ where
     fn start(
         &mut self,
         cx: CallContext<'_>,
-    ) -> Option<impl Future<Output = Result<S::Response, S::Error>> + Send + use<'a, S, R, Req>> {
+    ) -> Option<impl Future<Output = Result<S::Response, S::Error>> + Send + use<S, R, Req>> {
         self.copied(cx).map(attempt)
-    }
-}
-
-/// Innermost: no attempt without a request, and no retry waits for one.
-struct Unspent<'a>(&'a AtomicBool);
-
-impl Policy for Unspent<'_> {
-    #[inline]
-    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        if self.0.load(Relaxed) {
-            let reason = Reason::Custom("it was moved into an earlier attempt");
-            return inner.refuse(Rejected::new(PolicyKind::Custom("request"), reason));
-        }
-        let outcome = inner.attempt(cx).await;
-        if outcome.is_failure() && self.0.load(Relaxed) {
-            inner.ledger().not_again();
-        }
-        outcome
     }
 }
 

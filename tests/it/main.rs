@@ -31,6 +31,7 @@ mod leader_election_drops;
 mod leader_election_edges;
 mod leader_election_terms;
 mod leader_election_world;
+mod metrics;
 mod pipeline;
 mod queue_listener;
 mod queue_listener_ends;

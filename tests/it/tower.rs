@@ -451,7 +451,11 @@ fn pipeline_4_it_fits_axum_hyper_reqwest_and_tonic() {
             .answering();
         let flaky = move || {
             let n = counted.fetch_add(1, SeqCst);
-            std::future::ready(if n % 2 == 0 { (StatusCode::BAD_GATEWAY, "") } else { (StatusCode::OK, "fine") })
+            std::future::ready(if n.is_multiple_of(2) {
+                (StatusCode::BAD_GATEWAY, "")
+            } else {
+                (StatusCode::OK, "fine")
+            })
         };
         let app = Router::<()>::new().route("/", get(flaky)).layer(guard);
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();

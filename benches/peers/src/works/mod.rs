@@ -13,6 +13,7 @@ mod rate_limit;
 mod retry;
 mod stack;
 mod timeout;
+mod tower;
 
 use std::future::Future;
 use std::hint::black_box;
@@ -151,6 +152,15 @@ pub const WORKS: &[Work] = &[
     timeout::READY,
     timeout::PENDING,
     stack::STACK,
+    tower::BREAKER,
+    tower::OPEN,
+    tower::RETRY,
+    tower::RATE_LIMIT,
+    tower::LIMITED,
+    tower::PERMIT,
+    tower::TIMEOUT,
+    tower::HEDGE,
+    tower::STACK,
     cache::HIT,
     cache::MISS,
 ];
