@@ -3,10 +3,10 @@ use http::{HeaderName, Request};
 
 use super::Requests;
 use crate::{
-    call::CallContext,
+    call::{AttemptInfo, CallContext},
     http::deadline,
     outcome::Priority,
-    time::{Clock, Instant},
+    time::Clock,
 };
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
@@ -16,7 +16,8 @@ fn is_idempotent<B>(request: &Request<B>) -> bool {
 }
 
 /// Requests that a client sends: cloned, and idempotent by their method (all but `POST`, `PATCH` and `CONNECT`) or where they have an
-/// `idempotency-key`. A [`Priority`] among a request's extensions is the priority of its call.
+/// `idempotency-key`. A [`Priority`] among a request's extensions is the priority of its call, and an [`AttemptInfo`] is the attempt that it is part
+/// of: what a handler found among the extensions of [what it received](ReceivedRequests), it hands on so.
 ///
 /// ```
 /// use http::Request;
@@ -63,6 +64,10 @@ impl<B: Clone> Requests<Request<B>> for HttpRequests {
         request.extensions().get().copied()
     }
 
+    fn outer(&self, request: &Request<B>) -> Option<AttemptInfo> {
+        request.extensions().get().copied()
+    }
+
     fn before_attempt(&self, request: &mut Request<B>, cx: CallContext<'_>) {
         if let Some(clock) = &self.clock
             && let Some(deadline) = cx.deadline()
@@ -74,7 +79,7 @@ impl<B: Clone> Requests<Request<B>> for HttpRequests {
 
 /// Requests that a server received: handled once, whatever their body is. A [`Priority`] among a request's extensions, put there by whoever
 /// knows its sender, is the priority of its call; headers are believed where this says so. The handler finds an
-/// [`AttemptInfo`](crate::call::AttemptInfo) among the extensions, with which its own calls end no later than this one.
+/// [`AttemptInfo`] among the extensions, with which its own calls end no later than this one.
 ///
 /// ```
 /// use http::{HeaderName, Request};
@@ -128,9 +133,9 @@ impl<B> Requests<Request<B>> for ReceivedRequests {
         request.extensions().get().copied().or_else(told)
     }
 
-    fn deadline(&self, request: &Request<B>) -> Option<Instant> {
+    fn outer(&self, request: &Request<B>) -> Option<AttemptInfo> {
         let clock = self.clock.as_ref()?;
-        deadline::read(request.headers()).map(|left| clock.now() + left)
+        deadline::read(request.headers()).map(|left| AttemptInfo::with_deadline(clock.now() + left))
     }
 
     fn before_attempt(&self, request: &mut Request<B>, cx: CallContext<'_>) {

@@ -11,7 +11,7 @@
 //! |---|---|---|
 //! | another attempt needs another request | [`ByClone`]: requests are cloned | [`once`](PipelineLayer::once), [`requests`](PipelineLayer::requests) |
 //! | a request may be repeated | yes | [`Requests::is_idempotent`]; `HttpRequests` goes by the method |
-//! | a request's own deadline and priority | none | [`Requests::deadline`], [`Requests::priority`]; `ReceivedRequests` reads headers |
+//! | a request's own deadline and priority | none | [`Requests::outer`], [`Requests::priority`]; `ReceivedRequests` reads headers |
 //! | errors | [`CallError`](crate::CallError) of the service's error | [`boxing_errors`](PipelineLayer::boxing_errors), `answering` |
 //! | results are judged | as the pipeline has it | [`Pipeline::classify`](crate::Pipeline::classify) |
 //!

@@ -1,5 +1,8 @@
 //! What the layer asks about requests: another for another attempt, and what they say of the call they are part of.
-use crate::{call::CallContext, outcome::Priority, time::Instant};
+use crate::{
+    call::{AttemptInfo, CallContext},
+    outcome::Priority,
+};
 
 /// Knows requests of type `Req`. Any `Fn(&Req) -> Option<Req>` does, as far as another attempt needs one.
 pub trait Requests<Req>: Send + Sync {
@@ -23,9 +26,9 @@ pub trait Requests<Req>: Send + Sync {
         None
     }
 
-    /// When the time of whoever asks is over, by the clock of the pipeline's policies; by default it does not say. All that is in the
-    /// pipeline ends no later.
-    fn deadline(&self, _request: &Req) -> Option<Instant> {
+    /// The attempt that it is part of: by its deadline, on the clock of the pipeline's policies, all that is in the pipeline ends no later, and a
+    /// retry leaves the attempts to a retry around it. By default it is part of none.
+    fn outer(&self, _request: &Req) -> Option<AttemptInfo> {
         None
     }
 

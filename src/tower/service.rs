@@ -11,7 +11,7 @@ use tower_service::Service;
 
 use super::{Finish, Requests};
 use crate::{
-    call::{AttemptInfo, CallContext, Operation, Pipeline, Policy},
+    call::{CallContext, Operation, Pipeline, Policy},
     outcome::{Classify, Priority},
 };
 
@@ -66,7 +66,7 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let Self { inner, pipeline, requests, finish } = self.clone();
-        let outer = requests.deadline(&request).map(AttemptInfo::with_deadline);
+        let outer = requests.outer(&request);
         let attempts = Attempts {
             idempotent: requests.is_idempotent(&request),
             priority: requests.priority(&request),

@@ -113,6 +113,32 @@ fn circuit_breaker_13_also_while_the_state_changes_and_others_record() {
     });
 }
 
+#[test]
+fn circuit_breaker_13_nobody_records_between_the_reading_and_the_page() {
+    let (metrics, page, ..) = page();
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
+    metrics.watch("b", &breaker).unwrap();
+    std::thread::scope(|scope| {
+        let recorded = Arc::new(AtomicBool::new(false));
+        let text = metrics.scrape(|| {
+            breaker.isolate();
+            let done = recorded.clone();
+            let metrics = &metrics;
+            scope.spawn(move || {
+                metrics.record();
+                done.store(true, SeqCst);
+            });
+            for _ in 0..2_000 {
+                std::thread::yield_now();
+                assert!(!recorded.load(SeqCst), "recorded before the page was made");
+            }
+            page.render()
+        });
+        assert_eq!(states(&text), [1.0, 0.0, 0.0, 0.0]);
+    });
+    assert_eq!(states(&page.render()), [0.0, 0.0, 0.0, 1.0]);
+}
+
 fn judged(result: &Result<&str, &str>) -> Verdict {
     match result {
         Ok("odd") => Verdict::ignore(),
@@ -340,7 +366,9 @@ proptest! {
 
 /// Keeps what is registered: sort and labels of each metric.
 #[derive(Clone, Default)]
-struct Register(Arc<Mutex<BTreeMap<String, (String, BTreeSet<String>)>>>);
+struct Register(Arc<Mutex<BTreeMap<String, Shape>>>);
+
+type Shape = (String, BTreeSet<String>);
 
 impl Register {
     fn add(&self, key: &Key, sort: &str) {

@@ -400,7 +400,7 @@ fn pipeline_4_a_received_request_brings_its_deadline_and_its_priority_and_the_ha
     // No header is believed unless it is asked for.
     let plain = ReceivedRequests::new();
     assert_eq!(plain.priority(&request(&[("x-priority", "critical")])), None);
-    assert_eq!(plain.deadline(&request(&[("x-request-timeout-ms", "1")])), None);
+    assert_eq!(plain.outer(&request(&[("x-request-timeout-ms", "1")])), None);
 }
 
 #[test]
@@ -421,6 +421,23 @@ fn pipeline_4_a_sent_request_tells_what_is_left_of_the_call_s_time() {
     let answer = hand.block_on(service.call(Request::new(()))).unwrap();
     let waited = hand.now() - start;
     assert_eq!(answer.into_body(), (MS(1000) - waited).as_millis().to_string());
+}
+
+#[test]
+fn pipeline_4_what_a_handler_found_bounds_what_it_asks_of_others() {
+    let (clock, hand, places) = world("503 retry-after 30ms x2, hang", 1);
+    let pipeline = Pipeline::new()
+        .then(Timeout::new(MS(5000)).with_clock(&clock))
+        .then(retry(&clock))
+        .classify(ScriptedService::classify);
+    let layer = PipelineLayer::new(pipeline).requests(HttpRequests::new());
+    let mut request = Request::new(());
+    request.extensions_mut().insert(AttemptInfo::with_deadline(hand.now() + MS(40)));
+    let start = hand.now();
+    let error = hand.block_on(layer.layer(places.clone()).call(request)).unwrap_err();
+    // The delay of 100 ms does not fit before the deadline.
+    assert_eq!((error.attempts(), error.history().unwrap().stop), (1, Stop::Deadline));
+    assert!(hand.now() - start <= MS(40));
 }
 
 #[test]
