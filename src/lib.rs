@@ -56,6 +56,8 @@
 //! | [`port`] | what the ports share: the error that says what to do, what a backend can do, the fencing token |
 //! | [`outcome`] | the verdict that all policies read, and the one flat error |
 //! | `http` | HTTP and gRPC at the edges: answers judged, hints read, refusals and deadlines as headers, by feature |
+//! | `tower` | a pipeline as a layer around any service: axum, hyper, reqwest, tonic; by feature |
+//! | `metrics` | the numbers of all policies for a dashboard, by feature |
 //! | [`backoff`], [`entropy`], [`time`], [`config`], [`observe`] | delays, randomness, clocks, settings, events |
 //!
 //! # Pages
@@ -71,6 +73,8 @@
 //! | `http` | `http`: classifiers of HTTP and gRPC answers, hints, refusals as answers, deadlines as headers |
 //! | `reqwest` | the same for `reqwest`'s answers and errors; it comes without TLS: choose yours in your own manifest |
 //! | `tonic` | the same for `tonic::Status`, both ways |
+//! | `tower` | `tower::PipelineLayer`: a pipeline around any `tower` service, with `http` also for servers |
+//! | `metrics` | `metrics::Metrics`: counters, gauges and histograms of all policies through the `metrics` facade |
 //! | `lz4` | claim checks compress large bodies |
 //! | `chaos` | `chaos`: faults on purpose; a build without it cannot inject any |
 //! | `testing` | the scripted service, the drop-at-every-await harness, conformance suites, a network that fails |
@@ -102,6 +106,8 @@ pub mod hedge;
 pub mod http;
 pub mod leader_election;
 pub mod lease;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod notify;
 pub mod observe;
 pub mod outcome;
@@ -120,6 +126,8 @@ pub mod testing;
 pub mod throttling;
 pub mod time;
 pub mod timeout;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod window;
 
 pub use call::{BoxedPipeline, Pipeline};

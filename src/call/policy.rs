@@ -10,7 +10,7 @@ use super::{
     fork::{NoForks, OperationForks},
     ledger::Kept,
 };
-use crate::outcome::{CallError, Classify, Outcome, Rejected, Verdict};
+use crate::outcome::{CallError, Classify, Outcome, PolicyKind, Reason, Rejected, Verdict};
 
 /// One attempt as a policy sees it: it may be made, and made again; its value cannot be touched.
 pub trait Attempt: Send {
@@ -296,9 +296,17 @@ impl<'c, O: Operation, C: ?Sized> Judged<'c, O, C> {
 impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Attempt for Judged<'_, O, C> {
     #[inline]
     async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome {
+        if self.operation.is_spent() {
+            let reason = Reason::Custom("it cannot be run again");
+            return self.refuse(Rejected::new(PolicyKind::Custom("operation"), reason));
+        }
         self.kept.attempts += 1;
         let result = self.operation.run(cx).await;
-        self.kept.judge(result, self.classify)
+        let outcome = self.kept.judge(result, self.classify);
+        if outcome.is_failure() && self.operation.is_spent() {
+            self.kept.not_again();
+        }
+        outcome
     }
 
     fn ledger(&mut self) -> &mut dyn Ledger {

@@ -14,6 +14,7 @@ mod retry;
 mod sharding;
 mod stack;
 mod timeout;
+mod tower;
 
 use std::future::Future;
 use std::hint::black_box;
@@ -152,6 +153,15 @@ const CALLS: &[Work] = &[
     timeout::READY,
     timeout::PENDING,
     stack::STACK,
+    tower::BREAKER,
+    tower::OPEN,
+    tower::RETRY,
+    tower::RATE_LIMIT,
+    tower::LIMITED,
+    tower::PERMIT,
+    tower::TIMEOUT,
+    tower::HEDGE,
+    tower::STACK,
     cache::HIT,
     cache::MISS,
 ];
