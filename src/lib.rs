@@ -40,7 +40,7 @@
 //! | [`timeout`] | a bounded time |
 //! | [`retry`] | again, when the failure passes; the retry budget |
 //! | [`circuit_breaker`] | not asking a service that fails |
-//! | [`throttling`] | how often, and how much at once; keyed by tenant |
+//! | [`throttling`] | how often, and how much at once; keyed by tenant; who goes first when not all can be served |
 //! | [`hedge`] | a second attempt beside one that takes long |
 //! | [`coalesce`] | who asks for the same at the same time shares one call |
 //! | [`cache_aside`] | copies of what a slower source holds, never served after they were invalidated |
