@@ -100,6 +100,7 @@ mod event;
 mod loom_tests;
 mod permit;
 mod policy;
+pub mod shared;
 mod state;
 mod tally;
 #[cfg(all(test, not(steadfast_loom)))]
@@ -110,4 +111,7 @@ pub use config::{CircuitBreakerConfig, HalfOpenConfig, OpenConfig, TripConfig, U
 pub use event::CircuitBreakerEvent;
 pub use permit::Permit;
 pub use policy::{CircuitBreaker, Snapshot};
+pub use shared::{
+    Agreement, CircuitReport, SharedCircuitBreaker, SharedCircuitBreakerConfig, SharedCircuitBreakerEvent,
+};
 pub use word::State;

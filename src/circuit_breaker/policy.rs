@@ -12,6 +12,7 @@ use std::{
 
 use super::{
     CircuitBreakerConfig, CircuitBreakerEvent, Permit, State, WindowConfig,
+    shared::Changed,
     state::{Core, Refusal, Setting, Ticket},
 };
 use crate::{
@@ -27,7 +28,7 @@ use crate::{
 ///
 /// A clone is the same breaker. One breaker stands for one other side: one service, one shard, one host.
 #[derive(Clone)]
-pub struct CircuitBreaker(Arc<Inner>);
+pub struct CircuitBreaker(pub(super) Arc<Inner>);
 
 pub(super) struct Inner {
     pub(super) core: Core,
@@ -37,6 +38,7 @@ pub(super) struct Inner {
     shadow: AtomicBool,
     /// Whether a rule needs to know how long a call took.
     pub(super) times_calls: bool,
+    pub(super) changed: Changed,
 }
 
 /// What a breaker looks like at one moment.
@@ -80,6 +82,7 @@ impl CircuitBreaker {
             clock,
             name,
             shadow: AtomicBool::new(false),
+            changed: Changed::new(),
         }))
     }
 
@@ -285,6 +288,7 @@ impl Inner {
 
     pub(super) fn flush(&self) {
         self.set.events.flush(self.name.as_ref());
+        self.changed.tell(self.core.word().generation());
     }
 }
 

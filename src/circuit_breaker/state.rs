@@ -277,6 +277,22 @@ impl Core {
         self.open_until(set, inner, now, TripRule::ByHand, d);
     }
 
+    /// Opens it for `d` because others did, unless it is open by itself, or judging.
+    pub(super) fn open_with_others(&self, set: &Setting, now: Instant, d: Duration) -> bool {
+        let mut inner = self.inner.lock();
+        let follows = match self.word().state() {
+            State::Closed => true,
+            State::Open => now >= self.until(),
+            State::HalfOpen | State::Isolated => false,
+        };
+        if follows {
+            let inner = inner.get_or_insert_default();
+            self.forget_calm(set, inner, now);
+            self.open_until(set, inner, now, TripRule::Shared, d);
+        }
+        follows
+    }
+
     fn half_open(&self, set: &Setting, inner: &mut Inner, now: Instant) -> Ticket {
         (inner.good, inner.bad) = (0, 0);
         self.deadline.store((now + set.config.half_open.max).as_nanos(), Ordering::Release);
@@ -348,7 +364,7 @@ impl Core {
         }
     }
 
-    fn why(&self) -> (TripRule, Option<FailureKind>) {
+    pub(super) fn why(&self) -> (TripRule, Option<FailureKind>) {
         let why = self.why.load(Ordering::Acquire);
         (TripRule::from_bits((why >> 8) as u8), (why as u8).checked_sub(1).and_then(FailureKind::from_bits))
     }

@@ -44,6 +44,7 @@ mod retry;
 mod retry_edges;
 mod sharding;
 mod sharding_moves;
+mod shared_circuit_breaker;
 mod shared_limit;
 mod standard;
 mod testing;
