@@ -92,7 +92,10 @@ struct Process {
     events: Subscription<Event>,
     task: Task,
     rate: f64,
+    /// For so many steps nothing of it moves; how long that took, and how long it took at most.
     stalled: u64,
+    stall: Duration,
+    longest_stall: Duration,
     cut_at: Option<Instant>,
     own: Vec<Own>,
 }
@@ -159,7 +162,19 @@ impl World {
         let shared = shared.as_process(&name).unwrap();
         let (events, runs) = (shared.events(), shared.clone());
         let task: Task = Box::pin(async move { runs.run(std::future::pending()).await });
-        Process { name, client, shared, events, task, rate, stalled: 0, cut_at, own }
+        Process {
+            name,
+            client,
+            shared,
+            events,
+            task,
+            rate,
+            stalled: 0,
+            stall: Duration::ZERO,
+            longest_stall: Duration::ZERO,
+            cut_at,
+            own,
+        }
     }
 
     /// A process's breaker comes to an opening of its own.
@@ -185,7 +200,9 @@ impl World {
         end(&mut process.own, now);
         let (name, client) = (process.name.clone(), process.client.clone());
         let (own, cut_at) = (std::mem::take(&mut process.own), process.cut_at);
+        let longest_stall = self.processes[i].longest_stall;
         self.processes[i] = self.start(name, client, own, cut_at);
+        self.processes[i].longest_stall = longest_stall;
     }
 
     fn disturb(&mut self) {
@@ -249,8 +266,10 @@ impl World {
         let beyond = (STALE + CALL * 2).mul_f64(1.0 + 2.0 * DRIFT) + MS(1);
         let mut open: Vec<Instant> = Vec::new();
         for (j, other) in self.processes.iter().enumerate() {
+            // It may have stood still while its report was on its way.
+            let beyond = beyond + other.longest_stall;
             let counts = |own: &&Own| own.from <= now && now <= own.ended + beyond;
-            let latest = other.own.iter().filter(counts).map(|own| own.until).max();
+            let latest = other.own.iter().filter(counts).map(|own| own.until + beyond).max();
             open.extend(latest.filter(|_| j != i));
         }
         open.sort_unstable_by(|a, b| b.cmp(a));
@@ -258,9 +277,10 @@ impl World {
             let what = format!("{i} opened with {} others, {} were agreed on", open.len(), self.agreed);
             return self.violations.push(what);
         }
-        let (until, longest) = (now + open_for.div_f64(rate), open[self.agreed - 1] + beyond);
+        let (until, longest) = (now + open_for.div_f64(rate), open[self.agreed - 1]);
         if until > longest {
-            self.violations.push(format!("{i} is open until {until:?}, so many others until {longest:?} at most"));
+            self.violations
+                .push(format!("{i} at {now:?} is open until {until:?}, so many others until {longest:?} at most"));
         }
         if self.processes[i].cut_at.is_some_and(|at| now > at + CALL * 2) {
             self.violations.push(format!("{i} opened with others though it cannot hear them"));
@@ -281,6 +301,10 @@ impl World {
         for _ in 0..600 {
             self.disturb();
             let by = MS(self.entropy.up_to(120));
+            for process in &mut self.processes {
+                process.stall = if process.stalled > 0 { process.stall + by } else { Duration::ZERO };
+                process.longest_stall = process.longest_stall.max(process.stall);
+            }
             self.advance(by);
         }
         if without == Without::Nothing {
