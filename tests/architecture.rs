@@ -34,7 +34,7 @@ const FLOORS: &[&[&str]] = &[
         "sharding",
     ],
     // The roof, and the wing for tests.
-    &["standard", "testing"],
+    &["standard", "journal", "testing"],
 ];
 
 /// Who alone may name what.

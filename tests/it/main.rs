@@ -24,6 +24,7 @@ mod events;
 mod hedge;
 mod hedge_edges;
 mod http;
+mod journal;
 mod keyed_rate_limit;
 mod leader_election;
 mod leader_election_by_message;
