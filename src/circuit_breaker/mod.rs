@@ -56,6 +56,8 @@
 //! One breaker for one other side: one service, one shard, one host. Inside the retry, so that it counts attempts and its rejection
 //! ends the retry; outside the attempt's time-out, so that a call that hangs becomes a failure that it sees.
 //!
+//! Processes that call one other side tell each other when they open: [`shared`], off the way of every call.
+//!
 //! # Cancel safety
 //!
 //! A call that is dropped counts for nothing; a probe's place is free again. With `count_drop_after` a call that is dropped after
@@ -79,7 +81,7 @@
 //! 8. One breaker per provider or shard.
 //! 9. A fault that says "not for some minutes" ([`Hint::UnavailableFor`](crate::Hint::UnavailableFor)) opens it at once, for that
 //!    long. (default)
-//! 10. Journalling rejected requests: comes with a later version.
+//! 10. Rejected requests may be kept and replayed: [`journal`](crate::journal).
 //! 11. A long time-out in the service behind defeats the breaker: [`explain`](crate::Pipeline::explain) warns of a breaker with no
 //!     time-out inside it, and the slow-call rule opens on slowness. (warning)
 //! 12. A retry around it stops at its rejection. (default)

@@ -61,8 +61,8 @@
 //! 4. A stop-gap while scaling out: [`RateLimiter::set_quota`] and [`ConcurrencyLimiter::resize`] follow the capacity while in use.
 //! 5. If scaling costs more than a short refusal, refuse.
 //! 6. If demand outruns throttling itself, keep reserve: a refusal costs some tens of nanoseconds, but not nothing.
-//! 7. Strategies: reject over a rate per tenant ([`KeyedRateLimiter::with_tiers`]); shedding by priority and deferring come with a
-//!    later version.
+//! 7. Strategies: reject over a rate per tenant ([`KeyedRateLimiter::with_tiers`]); shed by priority ([`Shedder`]); switch off what is not essential
+//!    ([`Degradation`]); defer what may be done later ([`journal`](crate::journal)).
 //! 8. Metering per tenant: the keyed limiter is the meter. (default)
 //!
 //! # Pitfalls
