@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 use steadfast::{
     Pipeline, Reason,
     circuit_breaker::{
-        CircuitBreaker, CircuitBreakerConfig, SharedCircuitBreaker, SharedCircuitBreakerConfig,
-        SharedCircuitBreakerEvent as Event, State,
+        CircuitBreaker, CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, SharedCircuitBreaker,
+        SharedCircuitBreakerConfig, SharedCircuitBreakerEvent as Event, State,
     },
     entropy::Entropy,
     notify::Notifier,
@@ -249,7 +249,7 @@ fn circuit_breaker_11_a_partition_keeps_what_is_behind_it_to_itself() {
     shared.world.pass(S(1));
     assert_eq!(b.reports().len(), 1, "nobody hears it");
     shared.client("c").heal();
-    shared.world.pass(S(1));
+    shared.world.pass(S(2));
     assert_eq!((b.reports().len(), c.reports().len()), (2, 1));
 }
 
@@ -318,6 +318,31 @@ fn circuit_breaker_11_shadow_mode_and_isolation_are_each_process_s_own() {
     shared.world.pass(S(3));
     assert!(!is_open(&b));
     assert!(shared.world.store.records().is_empty());
+}
+
+#[test]
+fn circuit_breaker_11_of_a_family_no_more_open_with_others_than_may() {
+    let shared = Shared::new();
+    let config_of_all = KeyedBreakersConfig::from(rules()).max_open(0.5);
+    let family = KeyedBreakers::<u32>::new(config_of_all).unwrap().with_clock(&shared.world.clock);
+    let start = |key: u32| {
+        let name = format!("host-{key}");
+        let store: Arc<InMemoryStore> = shared.world.store.clone();
+        let member = SharedCircuitBreaker::new(family.get(&key), store.clone(), &*name, config()).unwrap();
+        let other = CircuitBreaker::new(rules()).unwrap().with_clock(&shared.world.clock);
+        let other = SharedCircuitBreaker::new(other, store, &*name, config()).unwrap();
+        (shared.start(member), shared.start(other))
+    };
+    let pairs: Vec<_> = (0..4).map(start).collect();
+    for (_, other) in &pairs {
+        other.breaker().force_open(S(8));
+    }
+    shared.world.pass(S(3));
+    let open = pairs.iter().filter(|(member, _)| is_open(member)).count();
+    assert_eq!((open, family.open_now()), (2, 2));
+    shared.world.pass(S(8));
+    pairs.iter().for_each(|(member, _)| member.breaker().close());
+    assert_eq!(family.open_now(), 0, "each is counted once");
 }
 
 #[test]

@@ -88,14 +88,12 @@
 //!
 //! "Circuit Breaker pattern", Azure Architecture Center: state that instances share. A quorum of judgements: SWIM's suspicion, Das, Gupta
 //! and Motivala, 2002.
-mod changed;
 mod config;
 mod event;
 mod report;
 mod run;
 mod sharing;
 
-pub(super) use changed::Changed;
 pub use config::{Agreement, SharedCircuitBreakerConfig};
 pub use event::SharedCircuitBreakerEvent;
 pub use sharing::{CircuitReport, SharedCircuitBreaker};

@@ -2,12 +2,14 @@
 use std::{future::Future, pin::pin, time::Duration};
 
 use super::{
+    super::Transition,
     CircuitReport, SharedCircuitBreaker, SharedCircuitBreakerConfig as Config, SharedCircuitBreakerEvent as Event,
     report::Report,
     sharing::{Inner, Opening, ROW},
 };
 use crate::{
     notify::{Notice, Notices},
+    observe::{Missed, Subscription},
     port::Failure,
     race::{First, race},
     store::{DeleteOptions, Key, PutOptions, Scan, StoreError, StoreExt},
@@ -44,9 +46,10 @@ struct Hints {
 impl Inner {
     async fn share(&self) {
         let mut hints = Hints::default();
+        // Made before the look: what changes meanwhile is heard. What is missed is read from the state.
+        let mut changes = self.breaker.transitions();
         loop {
-            // Made before the look: what changes meanwhile is heard.
-            let changed = self.breaker.0.changed.next();
+            let seen = self.generation();
             let config = self.config();
             let next = self.now() + config.poll;
             if hints.notices.is_none() {
@@ -57,13 +60,26 @@ impl Inner {
                 None => self.withdraw(&config).await,
             }
             self.look(&config).await;
-            race(race(changed, self.heard(&mut hints, config.poll)), self.breaker.0.clock.sleep_until(next)).await;
+            race(
+                race(self.changed(&mut changes, seen), self.heard(&mut hints, config.poll)),
+                self.clock().sleep_until(next),
+            )
+            .await;
+        }
+    }
+
+    /// Waits until the breaker's state is of another generation. (Of a family all members' changes are heard.)
+    async fn changed(&self, changes: &mut Subscription<Transition>, seen: u32) {
+        while self.generation() == seen {
+            if let Err(Missed::Closed) = changes.recv().await {
+                return std::future::pending().await;
+            }
         }
     }
 
     /// Makes one request to the store; nothing where it failed, or took too long.
     async fn ask<T>(&self, config: &Config, request: impl Future<Output = Result<T, StoreError>>) -> Option<T> {
-        let clock = &self.breaker.0.clock;
+        let clock = self.clock();
         let latest = clock.now() + config.call_timeout;
         let kind = match race(request, clock.sleep_until(latest)).await {
             // It may have come in time, and be seen late.
@@ -134,7 +150,7 @@ impl Inner {
     async fn hint(&self, config: &Config) {
         let Some(notifier) = &self.notifier else { return };
         let published = notifier.publish(&self.partition, self.row.clone().into());
-        let kind = match race(published, self.breaker.0.clock.sleep(config.call_timeout)).await {
+        let kind = match race(published, self.clock().sleep(config.call_timeout)).await {
             First::One(Ok(())) => return,
             First::One(Err(error)) => Some(error.kind()),
             First::Other(()) => None,
@@ -145,7 +161,7 @@ impl Inner {
     /// `None` where it has to do without, until it looks again.
     async fn subscribe(&self, config: &Config) -> Option<Notices> {
         let subscribed = self.notifier.as_ref()?.subscribe(&self.partition);
-        let kind = match race(subscribed, self.breaker.0.clock.sleep(config.call_timeout)).await {
+        let kind = match race(subscribed, self.clock().sleep(config.call_timeout)).await {
             First::One(Ok(notices)) => return Some(notices),
             First::One(Err(error)) => Some(error.kind()),
             First::Other(()) => None,
@@ -157,7 +173,7 @@ impl Inner {
     /// Waits for a hint of another, or a gap in which one may have been; for ever without a notifier.
     async fn heard(&self, hints: &mut Hints, poll: Duration) {
         let Some(notices) = &mut hints.notices else { return std::future::pending().await };
-        self.breaker.0.clock.sleep_until(hints.deaf_until).await;
+        self.clock().sleep_until(hints.deaf_until).await;
         let apart = loop {
             match notices.recv().await {
                 Notice::Message(row) if row == self.row.as_bytes() => {}

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    super::{CircuitBreaker, State},
+    super::{CircuitBreaker, State, gate::load},
     SharedCircuitBreakerConfig, SharedCircuitBreakerEvent as Event,
     report::Followed,
 };
@@ -21,7 +21,7 @@ use crate::{
     port::{Capability, PortErrorKind},
     store::Store,
     sync::Mutex,
-    time::Instant,
+    time::{Clock, Instant},
 };
 
 /// Tells other processes when a [`CircuitBreaker`] opens, and opens it with them.
@@ -98,7 +98,7 @@ impl SharedCircuitBreaker {
         let partition = format!("circuit breaker {name}");
         require(!name.as_str().is_empty(), "name", "must not be empty")?;
         require(partition.len() <= can.max_key(), "name", "must not be longer than the store's keys")?;
-        let life = breaker.0.set.entropy.next_u64();
+        let life = breaker.0.shared.set.entropy.next_u64();
         Ok(Self(Arc::new(Inner {
             breaker,
             store,
@@ -212,8 +212,17 @@ impl Inner {
         *self.config.lock()
     }
 
+    pub(super) fn clock(&self) -> &Clock {
+        &self.breaker.0.shared.clock
+    }
+
+    /// Of the breaker's state.
+    pub(super) fn generation(&self) -> u32 {
+        self.breaker.0.core.word().generation()
+    }
+
     pub(super) fn now(&self) -> Instant {
-        self.breaker.0.clock.now()
+        self.clock().now()
     }
 
     pub(super) fn tell(&self, event: impl FnOnce() -> Event) {
@@ -243,12 +252,13 @@ impl Inner {
         if self.breaker.is_shadow() {
             return None;
         }
+        let gate = core.gate_if_any()?;
         loop {
             let word = core.word();
             if word.state() != State::Open {
                 return None;
             }
-            let (until, (rule, _)) = (core.until(), core.why());
+            let (until, (rule, _)) = (load(&gate.until), gate.why());
             if core.word() != word {
                 continue; // the values may belong to another opening
             }
@@ -261,7 +271,7 @@ impl Inner {
     /// Opens the breaker with others, unless it is judging by itself.
     pub(super) fn open_with_others(&self, open_for: Duration) -> bool {
         let breaker = &self.breaker.0;
-        let opens = breaker.core.open_with_others(&breaker.set, self.now(), open_for);
+        let opens = breaker.core.open_with_others(&breaker.shared.set, self.now(), open_for);
         breaker.flush();
         opens
     }
