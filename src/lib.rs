@@ -42,6 +42,8 @@
 //! | [`circuit_breaker`] | not asking a service that fails |
 //! | [`throttling`] | how often, and how much at once; keyed by tenant |
 //! | [`hedge`] | a second attempt beside one that takes long |
+//! | `chaos` | faults on purpose, to see that the others hold; by feature |
+//! | [`fallback`] | a substitute for what failed, marked as one |
 //! | [`coalesce`] | who asks for the same at the same time shares one call |
 //! | [`cache_aside`] | copies of what a slower source holds, never served after they were invalidated |
 //! | [`leader_election`] | one of many leads, for a term, with a fencing token |
@@ -74,6 +76,7 @@
 //! | `tower` | `tower::PipelineLayer`: a pipeline around any `tower` service, with `http` also for servers |
 //! | `metrics` | `metrics::Metrics`: counters, gauges and histograms of all policies through the `metrics` facade |
 //! | `lz4` | claim checks compress large bodies |
+//! | `chaos` | `chaos`: faults on purpose; a build without it cannot inject any |
 //! | `testing` | the scripted service, the drop-at-every-await harness, conformance suites, a network that fails |
 //! | `quanta` | `Clock::quanta`, which reads the time-stamp counter |
 //!
@@ -88,11 +91,14 @@ pub mod backoff;
 mod budget;
 pub mod cache_aside;
 pub mod call;
+#[cfg(feature = "chaos")]
+pub mod chaos;
 pub mod circuit_breaker;
 pub mod claim_check;
 pub mod coalesce;
 pub mod config;
 pub mod entropy;
+pub mod fallback;
 mod flight;
 mod hash;
 pub mod hedge;

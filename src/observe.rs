@@ -103,7 +103,8 @@ struct Outbox<E> {
     sent: u64,
     /// Whether somebody is at work sending. Who lays down an event meanwhile leaves it to them.
     sending: bool,
-    staged: VecDeque<(Instant, E)>,
+    /// What is to be sent, with the name of its source where that is not the sender's.
+    staged: VecDeque<(Instant, Option<Name>, E)>,
 }
 
 /// An event that `tracing` can be told.
@@ -144,8 +145,13 @@ impl<E: Traced> Events<E> {
 
     /// Lays an event down in order. May be called under a policy's lock; nothing is sent before [`flush`](Self::flush).
     pub(crate) fn stage(&self, at: Instant, event: impl FnOnce() -> E) {
+        self.stage_as(None, at, event);
+    }
+
+    /// The same for an event of another source than the one that will flush it: of a family, all members share one outbox.
+    pub(crate) fn stage_as(&self, source: Option<&Name>, at: Instant, event: impl FnOnce() -> E) {
         if self.wanted() {
-            self.outbox().staged.push_back((at, event()));
+            self.outbox().staged.push_back((at, source.cloned(), event()));
         }
     }
 
@@ -160,7 +166,8 @@ impl<E: Traced> Events<E> {
             return;
         }
         let mut sender = Sender { events: self, ended: false };
-        while let Some((number, at, what)) = sender.next() {
+        while let Some((number, at, own, what)) = sender.next() {
+            let source = own.as_ref().or(source);
             if let Some(ring) = self.0.ring.get() {
                 // An error means that nobody listens, which is nobody's loss.
                 let _ = ring.send(Event { number, at, source: source.cloned(), what: what.clone() });
@@ -192,14 +199,14 @@ struct Sender<'a, E: Traced> {
 
 impl<E: Traced> Sender<'_, E> {
     /// The next event with its number. With none left the work is given up, under the same lock: no event falls between.
-    fn next(&mut self) -> Option<(u64, Instant, E)> {
+    fn next(&mut self) -> Option<(u64, Instant, Option<Name>, E)> {
         let mut outbox = self.events.outbox();
-        let Some((at, what)) = outbox.staged.pop_front() else {
+        let Some((at, own, what)) = outbox.staged.pop_front() else {
             (outbox.sending, self.ended) = (false, true);
             return None;
         };
         outbox.sent += 1;
-        Some((outbox.sent, at, what))
+        Some((outbox.sent, at, own, what))
     }
 }
 

@@ -10,8 +10,10 @@ use std::{
 };
 
 use steadfast::{
+    Pipeline,
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State, TripConfig},
     notify::InMemoryNotifier,
-    port::{BoxFuture, PortError, PortErrorKind},
+    port::{BoxFuture, ByFailure, PortError, PortErrorKind},
     sharding::{
         Access, KeyBytes, Move, Mover, Part, Planned, Refused, RouteError, Routed, ShardDirectory,
         ShardDirectoryConfig, ShardError, ShardGuard, ShardId, ShardMap, ShardMeter, ShardingError, ShardingEvent,
@@ -243,6 +245,43 @@ fn sharding_8_a_stale_router_refreshes_once_and_nothing_is_written_to_the_wrong_
         assert_eq!(stale, Err(Refused::from(StaleMap { router: 1, shard: 5 }).into()));
         assert!(scene.world.shards[0].1.lock().unwrap().is_empty());
         scene.world.assert_whole(&scene.router.map(), &"routed");
+    });
+}
+
+#[test]
+fn sharding_8_a_refusal_through_a_shards_own_pipeline_is_routed_again_and_opens_no_breaker() {
+    let map = ShardMap::hashed(64, &ids(1)).unwrap();
+    let scene = Scene::new(&map);
+    scene.run(async {
+        scene.mover.rebalance(&map.plan(&[ShardId(1)]).unwrap(), &scene.world).await.unwrap();
+        // One failure opens it.
+        let trip = TripConfig::default().consecutive_failures(1);
+        let breaker = |_| CircuitBreaker::new(CircuitBreakerConfig::default().trip(trip)).unwrap();
+        let breakers = [0, 1].map(breaker);
+        let (mut asked, mut away) = (Vec::new(), false);
+        for key in [7_u64, 7] {
+            let answer = scene.router.route(&key, |to| {
+                asked.push(to.shard.0);
+                let pipeline = Pipeline::new().classify(ByFailure).then(breakers[to.shard.0 as usize].clone());
+                let world = &scene.world;
+                async move {
+                    let write = || async move {
+                        world.add(to, key).await.map_err(|error| match error {
+                            ShardError::Refused(refused) => ShardError::Refused::<PortError>(refused),
+                            ShardError::Failed(()) => unreachable!(),
+                        })?;
+                        let down = || ShardError::Failed(PortError::new(PortErrorKind::Unavailable, "down"));
+                        if away { Err(down()) } else { Ok(()) }
+                    };
+                    pipeline.call(write).await.map_err(ShardError::from)
+                }
+            });
+            // What is no refusal is the call's own error, and the breaker's business.
+            assert_eq!(answer.await.is_err(), away);
+            away = true;
+        }
+        assert_eq!(asked, [0, 1, 1]);
+        assert_eq!(breakers.map(|breaker| breaker.state()), [State::Closed, State::Open]);
     });
 }
 

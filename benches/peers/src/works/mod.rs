@@ -11,6 +11,7 @@ mod keyed;
 mod permit;
 mod rate_limit;
 mod retry;
+mod sharding;
 mod stack;
 mod timeout;
 mod tower;
@@ -137,7 +138,7 @@ pub async fn failing() -> Result<u32, Failed> {
     black_box(Err(Failed))
 }
 
-pub const WORKS: &[Work] = &[
+const CALLS: &[Work] = &[
     breaker::CLOSED,
     breaker::CLOSED_SYNC,
     breaker::OPEN,
@@ -164,3 +165,7 @@ pub const WORKS: &[Work] = &[
     cache::HIT,
     cache::MISS,
 ];
+
+pub fn all() -> impl Iterator<Item = &'static Work> {
+    CALLS.iter().chain(sharding::WORKS)
+}
