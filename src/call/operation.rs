@@ -258,6 +258,10 @@ impl<O: Operation> Operation for Named<O> {
         self.operation.is_idempotent()
     }
 
+    fn is_spent(&self) -> bool {
+        self.operation.is_spent()
+    }
+
     fn priority(&self) -> Option<Priority> {
         self.operation.priority()
     }
