@@ -40,7 +40,7 @@
 //! | [`timeout`] | a bounded time |
 //! | [`retry`] | again, when the failure passes; the retry budget |
 //! | [`circuit_breaker`] | not asking a service that fails |
-//! | [`throttling`] | how often, and how much at once; keyed by tenant |
+//! | [`throttling`] | how often, and how much at once; keyed by tenant; who goes first when not all can be served |
 //! | [`hedge`] | a second attempt beside one that takes long |
 //! | `chaos` | faults on purpose, to see that the others hold; by feature |
 //! | [`fallback`] | a substitute for what failed, marked as one |

@@ -72,6 +72,10 @@ impl<P: Policy> Policy for Switch<P> {
         }
     }
 
+    fn has_fallback(&self) -> bool {
+        self.get().is_some_and(Policy::has_fallback)
+    }
+
     fn describe(&self, explanation: &mut Explanation) {
         if let Some(policy) = self.get() {
             policy.describe(explanation);

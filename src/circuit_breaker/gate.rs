@@ -26,14 +26,14 @@ pub(super) struct Gate {
 
 /// One breaker alone may be asked by all threads at once; of a family, each has few callers, and must be small.
 enum Rejections {
-    Many(Striped),
+    Many(Box<Striped>),
     Few(AtomicU64),
 }
 
 impl Gate {
     pub(super) fn new(of_family: bool) -> Self {
         let zero = || AtomicU64::new(0);
-        let rejections = if of_family { Rejections::Few(zero()) } else { Rejections::Many(Striped::new()) };
+        let rejections = if of_family { Rejections::Few(zero()) } else { Rejections::Many(Box::new(Striped::new())) };
         Self {
             since: zero(),
             until: zero(),

@@ -77,6 +77,7 @@
 //! - Put the operation of [`FanOut::run`] and [`ShardDirectory::route`] into a pipeline of its own for each shard: a bad shard then opens its
 //!   breaker alone. Judge by [`port::ByFailure`](crate::port::ByFailure) and end with `.await?`: what the shard refused is then no failure of
 //!   the shard, and is routed again.
+//! - [`ShardDirectory::ask_all`] is a fan-out that meets each row once, also while some are moved.
 //! - Rebalance under a [leader election](crate::leader_election), so that the work is done once.
 //! - [`ShardDirectory::run`] beside the service, with a notifier, keeps the copies fresh.
 //! - An index, from another attribute to the shard key, stands in front of `route`: look the key up there, then route by it.
@@ -93,8 +94,8 @@
 //! # Pitfalls
 //!
 //! - Versions are each store's own: a record that was moved has another one there. After a conflict compare what it says, not its version alone.
-//! - A fan-out while something moves meets rows that are copied and not yet owned: count a row where the map names its shard, and, for a
-//!   whole picture, when [nothing moves](ShardMap::moving).
+//! - While something is moved its rows lie at two shards, and a bare [`FanOut::run`] may meet them twice, or never: count by
+//!   [`ShardDirectory::ask_all`].
 //! - Whoever is inside a guard holds up the next step of a move: enter for one transaction, not for a session.
 //! - A write that was sent to a database goes on when its future is dropped. Let a request run to its end inside the guard, in a task of its own,
 //!   also where its client has hung up.
@@ -142,6 +143,7 @@ mod routed;
 mod run;
 mod sketch;
 mod step;
+mod whole;
 mod wire;
 
 pub use config::{FanOutConfig, ShardDirectoryConfig};

@@ -88,8 +88,8 @@ impl Ranges {
         }
     }
 
-    /// The number of the range that a position is in.
-    #[inline]
+    /// The number of the range that a position is in. A call of its own, so that a look-up of a virtual shard does not carry it.
+    #[inline(never)]
     pub(super) fn place(&self, position: &[u8]) -> usize {
         let (head, rest) = position.split_at(position.len().min(self.common.len()));
         if !self.common.is_empty() {

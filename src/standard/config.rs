@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     circuit_breaker::CircuitBreakerConfig,
     config::{ConfigError, human, require, require_some_time},
+    fallback::FallbackConfig,
     hedge::HedgeConfig,
     retry::{RetryBudgetConfig, RetryConfig},
     throttling::{AdaptiveLimitConfig, ClientThrottleConfig, ConcurrencyLimitConfig, RateLimitConfig, ShedderConfig},
@@ -25,6 +26,10 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct StandardConfig {
+    /// After which failures a call's substitute takes their place, and how long it may take. Off by default:
+    /// [`call_or`](crate::Pipeline::call_or) then goes by defaults of its own.
+    #[serde(with = "switch")]
+    pub fallback: Option<FallbackConfig>,
     /// The time of the whole call. 30 s by default.
     #[serde(with = "switch_time")]
     pub timeout: Option<Duration>,
@@ -78,6 +83,7 @@ impl StandardConfig {
     /// Nothing at all: for building up in code.
     pub const fn none() -> Self {
         Self {
+            fallback: None,
             timeout: None,
             shed: None,
             rate_limit: None,
@@ -104,6 +110,7 @@ impl StandardConfig {
             "adaptive_limit",
             "must be off where `concurrency_limit` is on: the one finds itself, the other is given",
         )?;
+        part("fallback", self.fallback.as_ref(), FallbackConfig::check)?;
         part("shed", self.shed.as_ref(), ShedderConfig::check)?;
         part("rate_limit", self.rate_limit.as_ref(), RateLimitConfig::check)?;
         part("concurrency_limit", self.concurrency_limit.as_ref(), ConcurrencyLimitConfig::check)?;

@@ -4,6 +4,7 @@
 //!
 //! | part of the document | default | what it does | why here |
 //! |---|---|---|---|
+//! | `fallback` | off | a substitute, [given with the call](crate::Pipeline::call_or), after some failures | it can mend whatever comes |
 //! | `timeout` | 30 s | bounds the whole call | waiting and retries, too |
 //! | `shed` | off | gives up what matters less, by [gauges](Standard::with_gauge) | costs the other side nothing |
 //! | `rate_limit` | off | so many in a time | the same |
@@ -13,6 +14,8 @@
 //! | `client_throttle` | off | sends what is accepted | counts attempts, as the other side does |
 //! | `circuit_breaker` | at one half | rejects while too much fails | each attempt, not each call, is what it counts |
 //! | `attempt_timeout` | 10 s | bounds each attempt | one that hangs becomes a failure that the breaker sees and the retry mends |
+//!
+//! Faults on purpose (feature `chaos`) are not in the document of a stack: put the policy inside, `pipeline.then(chaos)`.
 //!
 //! The whole document can be [replaced](Standard::reconfigure) while calls run, parts switched on and off: what they know is kept.
 //!

@@ -6,6 +6,7 @@ use crate::{
     call::{Attempt, CallContext, Explanation, Policy, Switch},
     circuit_breaker::CircuitBreaker,
     config::{ConfigError, Name},
+    fallback::Fallback,
     hedge::Hedge,
     outcome::{Outcome, Rejected},
     retry::{Retry, RetryBudget},
@@ -17,6 +18,7 @@ use crate::{
 
 #[derive(Debug)]
 pub(super) struct Parts {
+    pub(super) fallback: Switch<Fallback>,
     pub(super) timeout: Switch<Timeout>,
     pub(super) admission: Admission,
     pub(super) retry: Switch<Retry>,
@@ -84,6 +86,7 @@ impl Parts {
         let budget = RetryBudget::make(config.retry_budget.unwrap_or_default());
         budget.switch(config.retry_budget.is_some());
         Self {
+            fallback: part(config.fallback.as_ref(), |c| Fallback::make(c, clock.clone(), title("fallback"))),
             timeout: timeout(config.timeout.as_ref(), "timeout"),
             admission: Admission {
                 shed: part(config.shed.as_ref(), |c| {
@@ -120,6 +123,7 @@ impl Parts {
     pub(super) fn reconfigure(&self, config: &StandardConfig, with: &Surroundings) -> Result<(), ConfigError> {
         let Self { admission, guard, .. } = self;
         change(&admission.shed, config.shed.as_ref(), Shedder::reconfigure).map_err(|e| e.within("shed"))?;
+        change(&self.fallback, config.fallback.as_ref(), Fallback::reconfigure)?;
         change(&self.timeout, config.timeout.as_ref(), set_limit)?;
         change(&admission.rate_limit, config.rate_limit.as_ref(), RateLimiter::reconfigure)?;
         change(&admission.concurrency_limit, config.concurrency_limit.as_ref(), ConcurrencyLimiter::reconfigure)?;

@@ -3,10 +3,11 @@ use std::{fmt, sync::Arc};
 
 use super::{StandardConfig, parts::Parts};
 use crate::{
-    call::{Attempt, CallContext, Explanation, Identity, Pipeline, Policy, Stack},
+    call::{Attempt, ByMut, CallContext, Explanation, Identity, Pipeline, Policy, Stack},
     circuit_breaker::CircuitBreaker,
     config::{ConfigError, Name},
     entropy::Entropy,
+    fallback::Fallback,
     hedge::Hedge,
     outcome::Outcome,
     retry::Retry,
@@ -122,6 +123,11 @@ impl Standard {
         Ok(())
     }
 
+    /// The fallback, if it is on.
+    pub fn fallback(&self) -> Option<&Fallback> {
+        self.0.parts.fallback.get()
+    }
+
     /// The time-out of the whole call, if it is on.
     pub fn timeout(&self) -> Option<&Timeout> {
         self.0.parts.timeout.get()
@@ -190,16 +196,25 @@ impl Standard {
 
 impl Policy for Standard {
     #[inline]
-    async fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> Outcome {
-        let Parts { timeout, admission, retry, budget: _, hedge, guard, attempt_timeout } = &self.0.parts;
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+        let Parts { fallback, timeout, admission, retry, budget: _, hedge, guard, attempt_timeout } = &self.0.parts;
         // Not a pipeline's `then`, which begins with a policy that does nothing: the compiler bounds how deep they nest.
         let attempt = Stack::new(guard, attempt_timeout);
         let stack = Stack::new(timeout, Stack::new(admission, Stack::new(retry, Stack::new(hedge, attempt))));
-        stack.around(inner, cx).await
+        let outcome = stack.around(ByMut(&mut inner), cx).await;
+        match fallback.get() {
+            Some(fallback) => fallback.settle(inner, outcome, cx).await,
+            None => outcome,
+        }
+    }
+
+    fn has_fallback(&self) -> bool {
+        self.0.parts.fallback.has_fallback()
     }
 
     fn describe(&self, explanation: &mut Explanation) {
         let parts = &self.0.parts;
+        parts.fallback.describe(explanation);
         parts.timeout.describe(explanation);
         parts.admission.describe(explanation);
         parts.retry.describe(explanation);

@@ -9,6 +9,7 @@ use steadfast::{
         CircuitBreaker, CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, RampConfig, TripConfig,
     },
     entropy::Entropy,
+    fallback::FallbackConfig,
     hedge::HedgeConfig,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     standard::{Standard, StandardConfig},
@@ -216,6 +217,7 @@ fn kinds() -> Vec<Kind> {
                     &["true", "false", "{}", "true\nconcurrency_limit = false"]
                 ),
                 ("hedge", &["1", "\"1s\"", "[]", "{ attempts = 1 }"], &["true", "false", "{}"]),
+                ("fallback", &["1", "\"1s\"", "[]", "{ kinds = 1 }"], &["true", "false", "{}"]),
                 ("client_throttle", &["1", "\"1s\"", "[]", "{ ratio = 1 }"], &["true", "false", "{}"]),
             ]
         ),
@@ -242,6 +244,7 @@ fn everything() -> StandardConfig {
     all.concurrency_limit = Some(ConcurrencyLimitConfig::default());
     all.circuit_breaker = Some(everything_of_a_breaker());
     (all.shed, all.hedge) = (Some(ShedderConfig::default()), Some(HedgeConfig::default()));
+    all.fallback = Some(FallbackConfig::default());
     (all.adaptive_limit, all.client_throttle) =
         (Some(AdaptiveLimitConfig::default()), Some(ClientThrottleConfig::default()));
     all

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use steadfast::{
-    Cause, FailureKind, Hint, Pipeline, Reason, Verdict,
+    Cause, FailureKind, Hint, Pipeline, Priority, Reason, Verdict,
     backoff::{BackoffConfig, Jitter},
     call::not_idempotent,
     circuit_breaker::{
@@ -13,7 +13,10 @@ use steadfast::{
     outcome::TripRule,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig, RetryEvent},
     testing::ManualClock,
-    throttling::{KeyedRateLimiter, Quota, RateLimiter},
+    throttling::{
+        AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, Degradation, DegradationConfig,
+        KeyedRateLimiter, PriorityShares, Quota, RateLimiter, Shedder, ShedderConfig,
+    },
     time::Clock,
     timeout::Timeout,
 };
@@ -273,6 +276,39 @@ fn throttling_consideration_4_follows_the_capacity() {
     let limiter = RateLimiter::new(Quota::per_second(10)).unwrap();
     limiter.set_quota(Quota::per_second(20)).unwrap();
     assert_eq!(limiter.config().permits, 20);
+}
+
+/// 6 (warning): limits that leave no head-room are told.
+#[test]
+fn throttling_consideration_6_limits_without_head_room_are_told() {
+    let narrow =
+        Shedder::new(ShedderConfig::default().limit("cpu", 0.9, 0.91)).unwrap().with_gauge("cpu", || 0.0).unwrap();
+    let shares = AdaptiveLimitConfig::default().shares(PriorityShares::new(1.0, 1.0, 1.0));
+    let told = [
+        (Pipeline::new().then(narrow).explain(), "no head-room"),
+        (Pipeline::new().then(RateLimiter::new(Quota::per_second(10).burst(1)).unwrap()).explain(), "no head-room"),
+        (
+            Pipeline::new().then(ClientThrottle::new(ClientThrottleConfig::default().k(1.0)).unwrap()).explain(),
+            "no head-room",
+        ),
+        (Pipeline::new().then(AdaptiveLimiter::new(shares).unwrap()).explain(), "keep no place"),
+    ];
+    for (explanation, what) in told {
+        assert!(explanation.warnings().iter().any(|warning| warning.contains(what)), "{explanation}");
+    }
+}
+
+/// 7 (default): what matters least is given up first, by switching it off or by shedding it; a refusal for the sake of others says so.
+#[test]
+fn throttling_consideration_7_what_is_not_essential_goes_first() {
+    let shedder = Shedder::new(ShedderConfig::default().limit("cpu", 0.7, 0.9)).unwrap();
+    let shedder = shedder.with_gauge("cpu", || 0.8).unwrap();
+    assert!(shedder.try_admit(Priority::Low).unwrap_err().is_shed());
+    assert!(shedder.try_admit(Priority::High).is_ok());
+    let degradation = Degradation::new(DegradationConfig::of(["avatars", "search"]).limit("cpu", 0.7, 0.9)).unwrap();
+    let degradation = degradation.with_gauge("cpu", || 0.8).unwrap();
+    assert!(degradation.feature("avatars").unwrap().check().unwrap_err().is_shed());
+    assert!(degradation.feature("search").unwrap().check().is_ok());
 }
 
 /// 7 and 8 (defaults): a rate for each tenant, by its value; nobody takes another's share.

@@ -339,6 +339,23 @@ fn fallback_2_reconfigured_while_in_use_for_all_clones_and_a_bad_configuration_i
 }
 
 #[test]
+fn fallback_2_reconfigured_under_a_substitute_that_waits() {
+    let (fallback, service, clock, hand) = world("503", FallbackConfig::default().timeout(MS(100)));
+    let pipeline = Pipeline::new().then(fallback.clone());
+    let start = hand.now();
+    let change = async {
+        clock.sleep(MS(50)).await;
+        fallback.reconfigure(FallbackConfig::default().timeout(MS(5000))).unwrap();
+    };
+    let hangs = pipeline.call_or(|| service.call(), |_| pending());
+    let (ended, ()) = hand.block_on(futures::future::join(hangs, change));
+    assert!(ended.unwrap_err().fallback().is_some());
+    assert_eq!(hand.now() - start, MS(100), "it keeps its time");
+    assert!(hand.block_on(pipeline.call_or(|| service.call(), |_| pending())).is_err());
+    assert_eq!(hand.now() - start, MS(5100));
+}
+
+#[test]
 fn fallback_2_from_a_document_and_back() {
     for config in [
         FallbackConfig::default(),

@@ -2,6 +2,8 @@
 #[path = "../../examples/overload/simulation.rs"]
 mod simulation;
 
+use std::time::Duration;
+
 use simulation::{BEGINS, CLASSES, Client, ENDS, LASTS, Report, STEP, run};
 use steadfast::Priority::{High, Low, Normal};
 
@@ -13,6 +15,8 @@ fn is_fair_and_steady(report: &Report, solo: &Report, measured: f64) {
     let (kept, alone) = (report.of(High, BEGINS, ENDS), solo.of(High, BEGINS, ENDS));
     assert_eq!(kept.offered, alone.offered);
     assert!(f64::from(kept.served) >= 0.95 * f64::from(alone.served), "{kept:?} of {alone:?}");
+    // And is answered soon: half of the patience of those who wait is more than enough.
+    assert!(report.high_p99() < Duration::from_millis(500), "{:?}", report.high_p99());
     // Low is shed first, in every step; and the service is never idle for it.
     let first = (BEGINS + STEP) as usize;
     for from in (first as u64..ENDS).step_by(STEP as usize) {

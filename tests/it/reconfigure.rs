@@ -61,6 +61,12 @@ fn poll(turn: &mut Turn<'_>) -> Option<Result<(), Rejected>> {
     }
 }
 
+/// Work that takes so long.
+async fn takes(clock: &Clock, time: Duration) -> Result<(), ()> {
+    clock.sleep(time).await;
+    Ok(())
+}
+
 fn rate(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, ManualClock) {
     let (clock, hand) = Clock::manual();
     (RateLimiter::new(config).unwrap().with_clock(&clock), clock, hand)
@@ -332,7 +338,7 @@ fn ground_a_change_of_a_concurrency_limit_conserves_its_places() {
         &hand,
         || async {
             limiter.reconfigure(ConcurrencyLimitConfig::of(1).queue(4, S(9))).unwrap();
-            let call = || limiter.call(async || Ok::<_, ()>(clock.sleep(MS(100)).await));
+            let call = || limiter.call(|| takes(&clock, MS(100)));
             let change = async {
                 clock.sleep(MS(50)).await;
                 limiter.reconfigure(ConcurrencyLimitConfig::of(2).queue(1, S(9))).unwrap();
@@ -359,7 +365,7 @@ fn ground_a_bad_change_of_an_adaptive_limit_is_refused_whole() {
     ];
     let good = first.limits(20, 10, 30).queue(2, S(1));
     let runs = Pipeline::new().then(limiter.clone());
-    let under_way = async { runs.call(async || Ok::<_, ()>(clock.sleep(S(1)).await)).await };
+    let under_way = async { runs.call(|| takes(&clock, S(1))).await };
     hand.block_on(async {
         let change = async {
             refuses_whole(|| clone.config(), |config| limiter.reconfigure(config), bad, good);
@@ -529,7 +535,7 @@ fn ground_a_changed_time_out_is_kept_by_calls_whose_time_runs() {
     assert_eq!((clone.limit(), service.running(), service.dropped()), (MS(100), 0, 3));
     timeout.reconfigure(Duration::MAX);
     assert_eq!(clone.limit(), Duration::MAX);
-    assert!(hand.block_on(clone.call(async || Ok::<_, ()>(clock.sleep(S(1_000_000)).await))).is_ok());
+    assert!(hand.block_on(clone.call(|| takes(&clock, S(1_000_000)))).is_ok());
     // It is read by what waits: dropped anywhere, it leaves nothing.
     timeout.reconfigure(MS(100));
     drop_at_every_await(&hand, || clone.call(|| service.call()), |_| assert_eq!(service.running(), 0));

@@ -313,7 +313,7 @@ type Call<'a> = Pin<Box<dyn Future<Output = Option<Rejected>> + 'a>>;
 /// A call that never ends by itself.
 fn call(limiter: &AdaptiveLimiter, priority: Priority) -> Call<'_> {
     Box::pin(async move {
-        match limiter.call(with_priority(priority, || std::future::pending::<Result<(), ()>>())).await {
+        match limiter.call(with_priority(priority, std::future::pending::<Result<(), ()>>)).await {
             Err(error) => match error.into_cause() {
                 Cause::Rejected(rejected) => Some(rejected),
                 _ => None,

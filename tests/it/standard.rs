@@ -153,9 +153,10 @@ fn pipeline_2_every_part_is_optional() {
             stack.adaptive_limit().is_some(),
             stack.hedge().is_some(),
             stack.client_throttle().is_some(),
+            stack.fallback().is_some(),
         ]
     };
-    assert_eq!(parts(""), [true, false, false, true, true, true, true, false, false, false, false]);
+    assert_eq!(parts(""), [true, false, false, true, true, true, true, false, false, false, false, false]);
     let names = [
         "timeout",
         "rate_limit",
@@ -168,6 +169,7 @@ fn pipeline_2_every_part_is_optional() {
         "adaptive_limit",
         "hedge",
         "client_throttle",
+        "fallback",
     ];
     // Each part alone.
     let alone = |on: Option<usize>| {
@@ -179,15 +181,15 @@ fn pipeline_2_every_part_is_optional() {
         names.iter().enumerate().map(|(i, name)| format!("{name} = {}\n", value(i, name))).collect::<String>()
     };
     for (on, name) in names.iter().enumerate() {
-        let expected: [bool; 11] = std::array::from_fn(|i| i == on);
+        let expected: [bool; 12] = std::array::from_fn(|i| i == on);
         assert_eq!(parts(&alone(Some(on))), expected, "{name}");
     }
     let none = alone(None);
-    assert_eq!(parts(&none), [false; 11]);
+    assert_eq!(parts(&none), [false; 12]);
     let mut tables =
         names.map(|name| if name.contains("timeout") { String::new() } else { format!("{name} = {{}}\n") });
     tables[2].clear(); // one of the two
-    let mut on = [true; 11];
+    let mut on = [true; 12];
     on[2] = false;
     assert_eq!(parts(&tables.concat()), on);
     // Nothing at all lets everything pass.

@@ -8,7 +8,7 @@ use steadfast::{
     circuit_breaker::State,
     entropy::Entropy,
     standard::{Standard, StandardConfig},
-    testing::{ManualClock, ScriptedService},
+    testing::ScriptedService,
     throttling::Gauge,
     time::Clock,
 };
@@ -17,6 +17,7 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 
 /// Every part is on.
 const ALL: &str = r#"
+    fallback = { timeout = "1s" }
     timeout = "20s"
     shed = { limits.cpu = { soft = 0.7, hard = 0.9 } }
     rate_limit = { permits = 1000, per = "1s", max_wait = "15s" }
@@ -31,6 +32,7 @@ const ALL: &str = r#"
 
 /// Some are off, and all that are on are different.
 const OTHER: &str = r#"
+    fallback = { on_rejections = false }
     timeout = "30s"
     shed = false
     rate_limit = { permits = 2000, per = "1s", burst = 1, max_wait = "20s" }
@@ -121,6 +123,7 @@ fn ground_a_bad_document_is_refused_whole() {
     let stack = stack(&clock, ALL);
     let before = stack.explain().to_string();
     for (bad, told) in [
+        ("fallback = { timeout = '0s' }", "invalid `fallback.timeout`"),
         ("timeout = '0s'", "invalid `timeout`: must be longer than zero"),
         (
             "shed = { hold = '1s', limits.disk = { soft = 1, hard = 2 } }",

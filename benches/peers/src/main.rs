@@ -14,13 +14,14 @@ use std::time::Duration;
 use works::{Work, all};
 
 const USAGE: &str = "\
-usage: steadfast-peers [--json] [--quick] [--rounds N] [--instructions] [--list] [WORK ...]
+usage: steadfast-peers [--json] [--quick] [--rounds N] [--ms N] [--instructions] [--list] [WORK ...]
 
   WORK            measure only these works (all by default); shard_ring is all that begin with shard_ring_
   --list          print the works and leave
   --json          one JSON object a line instead of tables
   --quick         a smoke run: short rounds, and few of them
   --rounds N      rounds for each work (25 by default)
+  --ms N          milliseconds a round (20 by default); on a busy machine more of the short ones are left alone
   --instructions  count instructions, under valgrind if the processor's counter is out of reach (slow)";
 
 struct Arguments {
@@ -52,6 +53,10 @@ impl Arguments {
                 "--rounds" => {
                     let rounds = number(words.next()).filter(|&rounds| rounds > 0);
                     arguments.effort.rounds = rounds.ok_or("--rounds wants a number from 1")?;
+                }
+                "--ms" => {
+                    let ms = number(words.next()).filter(|&ms| ms > 0);
+                    arguments.effort.round = Duration::from_millis(ms.ok_or("--ms wants a number from 1")? as u64);
                 }
                 "--only-subject" => {
                     arguments.only_subject = Some(number(words.next()).ok_or("--only-subject wants a number")?);
