@@ -42,6 +42,8 @@
 //! | [`circuit_breaker`] | not asking a service that fails |
 //! | [`throttling`] | how often, and how much at once; keyed by tenant; who goes first when not all can be served |
 //! | [`hedge`] | a second attempt beside one that takes long |
+//! | `chaos` | faults on purpose, to see that the others hold; by feature |
+//! | [`fallback`] | a substitute for what failed, marked as one |
 //! | [`coalesce`] | who asks for the same at the same time shares one call |
 //! | [`cache_aside`] | copies of what a slower source holds, never served after they were invalidated |
 //! | [`leader_election`] | one of many leads, for a term, with a fencing token |
@@ -54,6 +56,8 @@
 //! | [`port`] | what the ports share: the error that says what to do, what a backend can do, the fencing token |
 //! | [`outcome`] | the verdict that all policies read, and the one flat error |
 //! | `http` | HTTP and gRPC at the edges: answers judged, hints read, refusals and deadlines as headers, by feature |
+//! | `tower` | a pipeline as a layer around any service: axum, hyper, reqwest, tonic; by feature |
+//! | `metrics` | the numbers of all policies for a dashboard, by feature |
 //! | [`backoff`], [`entropy`], [`time`], [`config`], [`observe`] | delays, randomness, clocks, settings, events |
 //!
 //! # Pages
@@ -69,7 +73,10 @@
 //! | `http` | `http`: classifiers of HTTP and gRPC answers, hints, refusals as answers, deadlines as headers |
 //! | `reqwest` | the same for `reqwest`'s answers and errors; it comes without TLS: choose yours in your own manifest |
 //! | `tonic` | the same for `tonic::Status`, both ways |
+//! | `tower` | `tower::PipelineLayer`: a pipeline around any `tower` service, with `http` also for servers |
+//! | `metrics` | `metrics::Metrics`: counters, gauges and histograms of all policies through the `metrics` facade |
 //! | `lz4` | claim checks compress large bodies |
+//! | `chaos` | `chaos`: faults on purpose; a build without it cannot inject any |
 //! | `testing` | the scripted service, the drop-at-every-await harness, conformance suites, a network that fails |
 //! | `quanta` | `Clock::quanta`, which reads the time-stamp counter |
 //!
@@ -84,11 +91,14 @@ pub mod backoff;
 mod budget;
 pub mod cache_aside;
 pub mod call;
+#[cfg(feature = "chaos")]
+pub mod chaos;
 pub mod circuit_breaker;
 pub mod claim_check;
 pub mod coalesce;
 pub mod config;
 pub mod entropy;
+pub mod fallback;
 mod flight;
 mod hash;
 pub mod hedge;
@@ -96,6 +106,8 @@ pub mod hedge;
 pub mod http;
 pub mod leader_election;
 pub mod lease;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod notify;
 pub mod observe;
 pub mod outcome;
@@ -114,6 +126,8 @@ pub mod testing;
 pub mod throttling;
 pub mod time;
 pub mod timeout;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod window;
 
 pub use call::{BoxedPipeline, Pipeline};

@@ -10,7 +10,9 @@ use std::{
 use steadfast::{
     Pipeline,
     cache_aside::{CacheAside, CacheAsideConfig},
+    chaos::{Chaos, ChaosConfig, ChaosRule},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
+    fallback::{Fallback, FallbackConfig},
     hedge::{Hedge, HedgeConfig},
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     standard::{Standard, StandardConfig},
@@ -101,6 +103,23 @@ fn hedge_1_a_first_attempt_in_time_allocates_nothing() {
         breaker.force_open(Duration::from_secs(3600));
         assert_eq!(allocations(|| assert!(now(calls.call(|| async { Ok::<_, ()>(1) })).is_err())), 0);
     }
+}
+
+/// Also with a substitute that is not needed, and a chaos that is built in and switched off.
+#[test]
+fn fallback_2_and_chaos_4_a_call_that_succeeds_allocates_nothing() {
+    let fallback = Fallback::new(FallbackConfig::default().on_rejections(false)).unwrap().named("f");
+    let chaos = Chaos::new(ChaosConfig::of([ChaosRule::hang(1.0)]).enabled(false)).unwrap();
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
+    let calls = Pipeline::new().then(fallback.clone()).then(breaker.clone()).then(chaos.clone());
+    let works = || async { Ok::<_, ()>(1) };
+    assert_eq!(allocations(|| assert!(now(calls.call(works)).is_ok())), 0);
+    assert_eq!(allocations(|| assert!(now(calls.call_or(works, |_| std::future::ready(Ok(2)))).is_ok())), 0);
+    assert_eq!(allocations(|| assert!(now(fallback.call(works, |_| std::future::ready(Ok(2)))).is_ok())), 0);
+    assert_eq!(allocations(|| assert!(now(chaos.call(chaos.outcomes(works, || Ok(2)))).is_ok())), 0);
+    // Nor where it lets a refusal pass.
+    breaker.force_open(Duration::from_secs(3600));
+    assert_eq!(allocations(|| assert!(now(calls.call_or(works, |_| std::future::ready(Ok(2)))).is_err())), 0);
 }
 
 #[test]

@@ -1,7 +1,10 @@
 //! The pipeline for a struct's field: its type names no policy.
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
-use super::{Attempt, CallContext, Explanation, Fork, Forks, Ledger, Operation, Pipeline, Policy, pipeline::run};
+use super::{
+    Answer, Attempt, CallContext, Explanation, Failed, FellBack, Fork, Forks, Ledger, Operation, Pipeline, Policy,
+    instead::run_or, pipeline::run,
+};
 use crate::{
     config::Name,
     outcome::{CallError, Classify, ErrIsFailure, Outcome},
@@ -54,6 +57,23 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
         run(self.policies.name_dyn(), &Boxed(&*self.policies), &*self.classify, operation, cx).await
     }
 
+    /// As [`Pipeline::call_or`].
+    ///
+    /// # Errors
+    /// As [`Pipeline::call_or`].
+    ///
+    /// # Cancel safety
+    /// As [`Pipeline::call_or`].
+    pub async fn call_or<O, F, Fut>(&self, operation: O, instead: F) -> Result<Answer<T, E>, CallError<E>>
+    where
+        O: Operation<Output = T, Error = E>,
+        F: FnOnce(Failed<'_, T, E>) -> Fut + Send,
+        Fut: Future<Output = Result<T, E>> + Send,
+    {
+        let cx = CallContext::of(&operation);
+        run_or(self.policies.name_dyn(), &Boxed(&*self.policies), &*self.classify, operation, instead, cx).await
+    }
+
     /// As [`Pipeline::explain`].
     pub fn explain(&self) -> Explanation {
         self.policies.explain_dyn()
@@ -76,6 +96,7 @@ trait DynAttempt: Send {
     fn attempt_dyn<'a>(&'a mut self, cx: CallContext<'a>) -> BoxFuture<'a, Outcome>;
     fn ledger_dyn(&mut self) -> &mut dyn Ledger;
     fn fork_dyn(&mut self) -> Option<Box<dyn DynForks + '_>>;
+    fn fall_back_dyn<'a>(&'a mut self, cx: CallContext<'a>) -> BoxFuture<'a, FellBack>;
 }
 
 trait DynForks: Send + Sync {
@@ -97,6 +118,10 @@ impl<A: Attempt> DynAttempt for A {
 
     fn fork_dyn(&mut self) -> Option<Box<dyn DynForks + '_>> {
         self.fork().map(|forks| Box::new(forks) as Box<dyn DynForks + '_>)
+    }
+
+    fn fall_back_dyn<'a>(&'a mut self, cx: CallContext<'a>) -> BoxFuture<'a, FellBack> {
+        Box::pin(self.fall_back(cx))
     }
 }
 
@@ -125,6 +150,10 @@ impl Attempt for Erased<'_> {
 
     fn fork(&mut self) -> Option<impl Forks> {
         self.0.fork_dyn().map(ErasedForks)
+    }
+
+    async fn fall_back(&mut self, cx: CallContext<'_>) -> FellBack {
+        self.0.fall_back_dyn(cx).await
     }
 }
 
@@ -161,12 +190,17 @@ impl Policy for Boxed<'_> {
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         self.0.around_dyn(&mut inner, cx).await
     }
+
+    fn has_fallback(&self) -> bool {
+        self.0.has_fallback_dyn()
+    }
 }
 
 trait DynPolicy: Send + Sync {
     fn name_dyn(&self) -> Option<&Name>;
     fn around_dyn<'a>(&'a self, inner: &'a mut dyn DynAttempt, cx: CallContext<'a>) -> BoxFuture<'a, Outcome>;
     fn explain_dyn(&self) -> Explanation;
+    fn has_fallback_dyn(&self) -> bool;
 }
 
 impl<P: Policy, C: Send + Sync> DynPolicy for Pipeline<P, C> {
@@ -180,5 +214,9 @@ impl<P: Policy, C: Send + Sync> DynPolicy for Pipeline<P, C> {
 
     fn explain_dyn(&self) -> Explanation {
         self.explain()
+    }
+
+    fn has_fallback_dyn(&self) -> bool {
+        self.policy.has_fallback()
     }
 }

@@ -31,11 +31,11 @@ pub struct Frame<'a> {
 
 #[derive(Debug)]
 enum Adds<'a> {
-    Top { idempotent: bool, priority: Option<Priority> },
+    Top { idempotent: bool, priority: Option<Priority>, operation: Option<&'static str> },
     Attempt { number: u32, budget: Option<&'a RetryBudget> },
     Hedge(u32),
     Deadline(&'a Deadline<'a>),
-    Outside { attempt: AttemptInfo, idempotent: bool, priority: Option<Priority> },
+    Outside { attempt: AttemptInfo, idempotent: bool, priority: Option<Priority>, operation: Option<&'static str> },
 }
 
 impl<'a> Frame<'a> {
@@ -53,20 +53,26 @@ impl<'a> CallContext<'a> {
     /// The surroundings of a call that nothing surrounds.
     #[inline]
     pub fn top(idempotent: bool) -> CallContext<'static> {
-        Self::outermost(idempotent, None)
+        Self::outermost(&NAMELESS, idempotent, None)
     }
 
     /// The surroundings of this operation, where nothing surrounds its call.
     #[inline]
     pub fn of(operation: &impl Operation) -> CallContext<'static> {
-        Self::outermost(operation.is_idempotent(), operation.priority())
+        Self::outermost(operation.name().unwrap_or(&NAMELESS), operation.is_idempotent(), operation.priority())
     }
 
     #[inline]
-    fn outermost(idempotent: bool, priority: Option<Priority>) -> CallContext<'static> {
-        // One for each, made when compiled: a call copies a pointer.
-        static TOPS: [[Frame<'static>; 5]; 2] = [tops(false), tops(true)];
-        CallContext(&TOPS[usize::from(idempotent)][priority.map_or(0, |priority| priority.index() + 1)])
+    fn outermost(name: &'static OperationName, idempotent: bool, priority: Option<Priority>) -> CallContext<'static> {
+        CallContext(&name.tops[usize::from(idempotent)][priority.map_or(0, |priority| priority.index() + 1)])
+    }
+
+    /// What the operation is [called](super::named), if it has a name.
+    pub fn operation(self) -> Option<&'static str> {
+        self.0.outwards().find_map(|adds| match adds {
+            Adds::Top { operation, .. } | Adds::Outside { operation, .. } => *operation,
+            Adds::Attempt { .. } | Adds::Hedge(_) | Adds::Deadline(_) => None,
+        })
     }
 
     /// The number of the attempt, from 1.
@@ -173,17 +179,47 @@ impl<'a> CallContext<'a> {
     }
 }
 
-const fn tops(idempotent: bool) -> [Frame<'static>; 5] {
-    const fn top(idempotent: bool, priority: Option<Priority>) -> Frame<'static> {
-        Frame { outer: None, adds: Adds::Top { idempotent, priority } }
+/// What an operation is called: a static of your own, for [`named`](super::named).
+#[derive(Debug)]
+pub struct OperationName {
+    name: Option<&'static str>,
+    /// The outermost frame of each sort of call, made when compiled: a call copies a pointer.
+    tops: [[Frame<'static>; 5]; 2],
+}
+
+/// What most operations are called.
+static NAMELESS: OperationName = OperationName::of(None);
+
+impl OperationName {
+    /// This name.
+    pub const fn new(name: &'static str) -> Self {
+        Self::of(Some(name))
+    }
+
+    /// The name as text.
+    pub const fn as_str(&self) -> &'static str {
+        match self.name {
+            Some(name) => name,
+            None => "",
+        }
+    }
+
+    const fn of(name: Option<&'static str>) -> Self {
+        Self { name, tops: [tops(name, false), tops(name, true)] }
+    }
+}
+
+const fn tops(operation: Option<&'static str>, idempotent: bool) -> [Frame<'static>; 5] {
+    const fn top(operation: Option<&'static str>, idempotent: bool, priority: Option<Priority>) -> Frame<'static> {
+        Frame { outer: None, adds: Adds::Top { idempotent, priority, operation } }
     }
     let [low, normal, high, critical] = Priority::ALL;
     [
-        top(idempotent, None),
-        top(idempotent, Some(low)),
-        top(idempotent, Some(normal)),
-        top(idempotent, Some(high)),
-        top(idempotent, Some(critical)),
+        top(operation, idempotent, None),
+        top(operation, idempotent, Some(low)),
+        top(operation, idempotent, Some(normal)),
+        top(operation, idempotent, Some(high)),
+        top(operation, idempotent, Some(critical)),
     ]
 }
 
@@ -238,8 +274,10 @@ impl AttemptInfo {
     }
 
     /// The outermost frame of a call inside this attempt.
-    pub(super) const fn frame(self, idempotent: bool, priority: Option<Priority>) -> Frame<'static> {
-        Frame { outer: None, adds: Adds::Outside { attempt: self, idempotent, priority } }
+    pub(super) fn frame(self, of: &impl Operation) -> Frame<'static> {
+        let (idempotent, priority) = (of.is_idempotent(), of.priority());
+        let operation = of.name().map(OperationName::as_str);
+        Frame { outer: None, adds: Adds::Outside { attempt: self, idempotent, priority, operation } }
     }
 }
 

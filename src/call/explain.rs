@@ -199,13 +199,44 @@ impl Explanation {
                     }
                 }
                 PolicyKind::Hedge => self.warn_of_hedge(at, &mut warnings),
-                PolicyKind::Chaos if layer.hangs && !has(outside, PolicyKind::Timeout) => {
-                    warnings.push(format!("{} has no time-out outside it: what it hangs never ends", layer.title()));
+                PolicyKind::Fallback => self.warn_of_fallback(at, &mut warnings),
+                PolicyKind::Chaos => {
+                    if layer.hangs && !has(outside, PolicyKind::Timeout) {
+                        warnings
+                            .push(format!("{} has no time-out outside it: what it hangs never ends", layer.title()));
+                    }
+                    if let Some(spared) = inside.iter().find(|other| other.kind != PolicyKind::Chaos) {
+                        let (chaos, spared) = (layer.title(), spared.title());
+                        warnings.push(format!("{chaos} stands outside {spared}, which never meets its faults"));
+                    }
                 }
                 _ => {}
             }
         }
         warnings
+    }
+
+    fn warn_of_fallback(&self, at: usize, warnings: &mut Vec<String>) {
+        let (layer, outside) = (&self.layers[at], &self.layers[..at]);
+        let consequences = [
+            (PolicyKind::Timeout, "a time-out: when that one fires, nothing falls back"),
+            (PolicyKind::Retry, "a retry, which takes the substitute's answer for a success: nothing is repeated"),
+            (PolicyKind::Hedge, "a hedge, where nothing falls back"),
+            (PolicyKind::CircuitBreaker, "a circuit breaker, which never sees the failures that it replaces"),
+            (PolicyKind::Fallback, "another fallback: a call has one substitute, and the inner one asks for it"),
+        ];
+        for (kind, consequence) in consequences {
+            if outside.iter().any(|other| other.kind == kind) {
+                warnings.push(format!("{} stands inside {consequence}", layer.title()));
+            }
+        }
+        let refuses = |other: &&Layer| {
+            use PolicyKind::{ClientThrottle, ConcurrencyLimit, Degradation, RateLimit, Shed};
+            matches!(other.kind, ClientThrottle | ConcurrencyLimit | Degradation | RateLimit | Shed)
+        };
+        if let Some(other) = outside.iter().find(refuses) {
+            warnings.push(format!("{} stands inside {}, whose refusals it never sees", layer.title(), other.title()));
+        }
     }
 
     fn warn_of_hedge(&self, at: usize, warnings: &mut Vec<String>) {

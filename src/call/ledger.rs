@@ -32,6 +32,9 @@ pub trait Ledger: Send + sealed::Sealed {
 
     /// No other attempt follows, for this reason, after this time.
     fn gave_up(&mut self, stop: Stop, elapsed: Duration);
+
+    /// The call's substitute was dropped, for it took too long. What it should have taken the place of stays.
+    fn fallback_timed_out(&mut self, timed_out: TimedOut);
 }
 
 mod sealed {
@@ -51,6 +54,8 @@ struct Bad<E> {
     cause: Option<Cause<E>>,
     verdict: Verdict,
     past: Option<Box<Past<E>>>,
+    /// What the substitute failed with.
+    fallback: Option<Box<Cause<E>>>,
 }
 
 /// What a retry leaves behind.
@@ -63,7 +68,7 @@ struct Past<E> {
 impl<T, E> Kept<T, E> {
     #[inline]
     pub(super) const fn new() -> Self {
-        let bad = Bad { cause: None, verdict: Verdict::success(), past: None };
+        let bad = Bad { cause: None, verdict: Verdict::success(), past: None, fallback: None };
         Self { value: None, attempts: 0, bad }
     }
 
@@ -89,9 +94,15 @@ impl<T, E> Kept<T, E> {
         };
     }
 
+    /// The operation cannot be run again, whatever the server said about that.
+    #[cold]
+    pub(super) fn not_again(&mut self) {
+        self.bad.verdict = self.bad.verdict.with_hint(Hint::DoNotRetry);
+    }
+
     /// Takes over what came of a fork. The attempts were counted here already, and what an outer retry remembers stays.
     pub(super) fn adopt(&mut self, fork: Self) {
-        let Bad { cause, verdict, past } = fork.bad;
+        let Bad { cause, verdict, past, fallback: _ } = fork.bad;
         self.value = fork.value;
         self.bad.cause = cause;
         self.bad.verdict = verdict;
@@ -100,6 +111,26 @@ impl<T, E> Kept<T, E> {
             (mine, theirs @ Some(_)) => *mine = theirs,
             (_, None) => {}
         }
+    }
+
+    pub(super) const fn cause(&self) -> Option<&Cause<E>> {
+        self.bad.cause.as_ref()
+    }
+
+    pub(super) const fn verdict(&self) -> Verdict {
+        self.bad.verdict
+    }
+
+    /// The substitute's value is the call's.
+    pub(super) fn take_over(&mut self, value: T) {
+        self.value = Some(value);
+        self.bad.cause = None;
+        self.bad.verdict = Verdict::success();
+    }
+
+    /// The substitute failed: with this, if it was no value.
+    pub(super) fn fallback_failed(&mut self, cause: Option<Cause<E>>) {
+        self.bad.fallback = cause.map(Box::new);
     }
 
     /// What the caller gets.
@@ -114,7 +145,7 @@ impl<T, E> Kept<T, E> {
     #[cold]
     #[inline(never)]
     fn error(&mut self) -> CallError<E> {
-        let Bad { cause, verdict, past } = &mut self.bad;
+        let Bad { cause, verdict, past, fallback } = &mut self.bad;
         // Only a policy that neither made the attempt nor refused it leaves nothing at all.
         let cause = cause.take().unwrap_or(Cause::Rejected(Rejected::new(
             PolicyKind::Custom("policy"),
@@ -127,9 +158,9 @@ impl<T, E> Kept<T, E> {
                 Cause::Operation(_) | Cause::Rejected(_) => None,
             };
             let (stop, elapsed) = stopped.or_else(cut_short)?;
-            Some(Box::new(History { first, first_kind, last_kind: verdict.kind(), elapsed, stop }))
+            Some(History { first, first_kind, last_kind: verdict.kind(), elapsed, stop })
         });
-        CallError::new(cause, *verdict, self.attempts, history)
+        CallError::new(cause, *verdict, self.attempts, history, fallback.take().map(|fallback| *fallback))
     }
 }
 
@@ -177,5 +208,9 @@ impl<T: Send, E: Send> Ledger for Kept<T, E> {
         let first_kind = self.bad.verdict.kind();
         let past = self.bad.past.get_or_insert_with(|| Box::new(Past { first: None, first_kind, stopped: None }));
         past.stopped = Some((stop, elapsed));
+    }
+
+    fn fallback_timed_out(&mut self, timed_out: TimedOut) {
+        self.fallback_failed(Some(Cause::TimedOut(timed_out)));
     }
 }

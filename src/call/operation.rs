@@ -1,7 +1,7 @@
 //! What a user passes to a pipeline.
 use std::future::Future;
 
-use super::{AttemptInfo, CallContext};
+use super::{AttemptInfo, CallContext, OperationName};
 use crate::outcome::Priority;
 
 /// An async call that can be made more than once.
@@ -26,6 +26,17 @@ pub trait Operation: Send {
     /// How much it matters under overload. `None`, the default: as much as the call around it, [`Priority::Normal`] where there is none.
     fn priority(&self) -> Option<Priority> {
         None
+    }
+
+    /// What it is called, for policies and spans that tell operations apart. `None`, the default: nothing.
+    fn name(&self) -> Option<&'static OperationName> {
+        None
+    }
+
+    /// Whether it cannot be run again: what it needs was moved into the last run. Then no retry waits for another attempt. A closure never
+    /// is.
+    fn is_spent(&self) -> bool {
+        false
     }
 
     /// Whether [`start`](Self::start) gives futures that run beside each other. Every closure can; a type of your own says so.
@@ -124,8 +135,16 @@ impl<O: Operation> Operation for NotIdempotent<O> {
         false
     }
 
+    fn is_spent(&self) -> bool {
+        self.0.is_spent()
+    }
+
     fn priority(&self) -> Option<Priority> {
         self.0.priority()
+    }
+
+    fn name(&self) -> Option<&'static OperationName> {
+        self.0.name()
     }
 
     fn can_overlap(&self) -> bool {
@@ -178,8 +197,77 @@ impl<O: Operation> Operation for Prioritized<O> {
         self.operation.is_idempotent()
     }
 
+    fn is_spent(&self) -> bool {
+        self.operation.is_spent()
+    }
+
     fn priority(&self) -> Option<Priority> {
         Some(self.priority)
+    }
+
+    fn name(&self) -> Option<&'static OperationName> {
+        self.operation.name()
+    }
+
+    fn can_overlap(&self) -> bool {
+        self.operation.can_overlap()
+    }
+
+    fn start(
+        &mut self,
+        cx: CallContext<'_>,
+    ) -> Option<impl Future<Output = Result<O::Output, O::Error>> + Send + use<O>> {
+        self.operation.start(cx)
+    }
+}
+
+/// An operation that has a name: see [`named`].
+#[derive(Debug, Clone)]
+pub struct Named<O> {
+    name: &'static OperationName,
+    operation: O,
+}
+
+/// Names `operation`, where one pipeline serves several: in the spans of its attempts, and for policies that treat them differently
+/// ([`CallContext::operation`]). The name is a static, so that a call only copies a pointer to it.
+///
+/// ```
+/// use steadfast::{Pipeline, call::{OperationName, named}};
+///
+/// static PRICE: OperationName = OperationName::new("price");
+///
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
+/// let price = Pipeline::new().call(named(&PRICE, || async { Ok::<_, ()>(117) })).await;
+/// assert_eq!(price.unwrap(), 117);
+/// # });
+/// ```
+pub fn named<O: Operation>(name: &'static OperationName, operation: O) -> Named<O> {
+    Named { name, operation }
+}
+
+impl<O: Operation> Operation for Named<O> {
+    type Output = O::Output;
+    type Error = O::Error;
+
+    #[inline]
+    fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<O::Output, O::Error>> + Send {
+        self.operation.run(cx)
+    }
+
+    fn is_idempotent(&self) -> bool {
+        self.operation.is_idempotent()
+    }
+
+    fn is_spent(&self) -> bool {
+        self.operation.is_spent()
+    }
+
+    fn priority(&self) -> Option<Priority> {
+        self.operation.priority()
+    }
+
+    fn name(&self) -> Option<&'static OperationName> {
+        Some(self.name)
     }
 
     fn can_overlap(&self) -> bool {

@@ -1,10 +1,15 @@
 //! Policies composed, outermost first.
+#[cfg(feature = "tower")]
+use std::sync::Arc;
 use std::{future::Future, pin::Pin};
 
 use tracing::Instrument;
 
+#[cfg(feature = "tower")]
+use super::Frame;
 use super::{
-    AttemptInfo, CallContext, Explanation, Identity, Operation, Policy, Stack, WithAttempt,
+    Answered, AttemptInfo, CallContext, Explanation, Failed, Identity, Operation, Policy, Stack, WithAttempt,
+    instead::run_or,
     policy::{ByMut, Judged},
     traced::{self, Traced},
 };
@@ -126,8 +131,95 @@ impl<P: Policy, C> Pipeline<P, C> {
     where
         C: Classify<O::Output, O::Error>,
     {
-        let frame = outer.frame(operation.is_idempotent(), operation.priority());
+        let frame = outer.frame(&operation);
         run(self.name.as_ref(), &self.policy, &self.classify, operation, frame.context()).await
+    }
+
+    /// As [`call`](Self::call), with `instead` to fall back on when the call fails or is refused: its value is the call's, and
+    /// [marked](super::Answer::Degraded). It is told what [failed](Failed), and asked once. It may give a value
+    /// (`|_| ready(Ok(value))`), make one of the error, or make another call, [within](Failed::within) what is left of the time.
+    ///
+    /// A [`Fallback`](crate::fallback::Fallback) among the policies decides after which failures, and bounds its time. Without one it is asked at the
+    /// end of the call, after every failure but `client`, `cancelled` and `panic`, and every refusal; its time is its own.
+    ///
+    /// ```
+    /// use std::{future::ready, io};
+    /// use steadfast::{Pipeline, fallback::{Fallback, FallbackConfig}};
+    ///
+    /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+    /// let pipeline = Pipeline::new().then(Fallback::new(FallbackConfig::default()).unwrap());
+    /// let price = pipeline.call_or(|| async { Err(io::Error::other("away")) }, |_| ready(Ok(100))).await.unwrap();
+    /// assert!(price.is_degraded());
+    /// assert_eq!(price.error().unwrap().to_string(), "away");
+    /// assert_eq!(price.into_value(), 100);
+    /// # });
+    /// ```
+    ///
+    /// # Errors
+    /// As [`call`](Self::call). Where the substitute failed, too, the error is that of the call, and
+    /// [`CallError::fallback`] the substitute's.
+    ///
+    /// # Cancel safety
+    /// As [`call`](Self::call); dropped while the substitute is at work, it drops that.
+    #[inline]
+    pub fn call_or<O: Operation, F, Fut>(&self, operation: O, instead: F) -> impl Future<Output = Answered<O>> + Send
+    where
+        C: Classify<O::Output, O::Error>,
+        F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
+        Fut: Future<Output = Result<O::Output, O::Error>> + Send,
+    {
+        let cx = CallContext::of(&operation);
+        run_or(self.name.as_ref(), &self.policy, &self.classify, operation, instead, cx)
+    }
+
+    /// As [`call_or`](Self::call_or), inside an attempt of another pipeline, as [`call_within`](Self::call_within).
+    ///
+    /// # Errors
+    /// As [`call_or`](Self::call_or).
+    ///
+    /// # Cancel safety
+    /// As [`call_or`](Self::call_or).
+    pub async fn call_within_or<O: Operation, F, Fut>(
+        &self,
+        outer: AttemptInfo,
+        operation: O,
+        instead: F,
+    ) -> Answered<O>
+    where
+        C: Classify<O::Output, O::Error>,
+        F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
+        Fut: Future<Output = Result<O::Output, O::Error>> + Send,
+    {
+        let frame = outer.frame(&operation);
+        run_or(self.name.as_ref(), &self.policy, &self.classify, operation, instead, frame.context()).await
+    }
+
+    /// As [`call`](Self::call) or [`call_within`](Self::call_within), as one future that owns all it needs, with nothing in it twice: it is
+    /// to be boxed.
+    #[cfg(feature = "tower")]
+    #[inline]
+    pub(crate) fn call_owned<O: Operation, T>(
+        self: Arc<Self>,
+        outer: Option<AttemptInfo>,
+        operation: O,
+        finish: impl FnOnce(Result<O::Output, CallError<O::Error>>) -> T,
+    ) -> impl Future<Output = T>
+    where
+        C: Classify<O::Output, O::Error>,
+    {
+        let frame = outer.map(|outer| outer.frame(&operation));
+        async move {
+            let Self { policy, classify, name } = &*self;
+            let cx = frame.as_ref().map_or_else(|| CallContext::of(&operation), Frame::context);
+            if traced::wanted() {
+                let traced =
+                    Box::pin(run_traced(policy, classify, operation, cx).instrument(traced::call(name.as_ref())));
+                return finish(traced.await);
+            }
+            let mut judged = Judged::new(operation, classify);
+            policy.around(ByMut(&mut judged), cx).await;
+            finish(judged.result())
+        }
     }
 
     /// What stands around a call, in order, with warnings where the order or the settings will hurt.
@@ -192,4 +284,19 @@ pub(crate) fn call_alone<P: Policy, O: Operation>(
 ) -> impl Future<Output = Result<O::Output, CallError<O::Error>>> + Send {
     let cx = CallContext::of(&operation);
     run(None, policy, &ErrIsFailure, operation, cx)
+}
+
+/// The door of a single policy, with something to fall back on.
+#[inline]
+pub(crate) fn call_alone_or<P: Policy, O: Operation, F, Fut>(
+    policy: &P,
+    operation: O,
+    instead: F,
+) -> impl Future<Output = Answered<O>> + Send
+where
+    F: FnOnce(Failed<'_, O::Output, O::Error>) -> Fut + Send,
+    Fut: Future<Output = Result<O::Output, O::Error>> + Send,
+{
+    let cx = CallContext::of(&operation);
+    run_or(None, policy, &ErrIsFailure, operation, instead, cx)
 }

@@ -6,11 +6,11 @@ use std::{
 };
 
 use super::{
-    CallContext, Explanation, Fork, Forks, Ledger, Operation,
+    CallContext, Explanation, FellBack, Fork, Forks, Ledger, Operation,
     fork::{NoForks, OperationForks},
     ledger::Kept,
 };
-use crate::outcome::{CallError, Classify, Outcome, Rejected};
+use crate::outcome::{CallError, Classify, Outcome, PolicyKind, Reason, Rejected, Verdict};
 
 /// One attempt as a policy sees it: it may be made, and made again; its value cannot be touched.
 pub trait Attempt: Send {
@@ -24,6 +24,12 @@ pub trait Attempt: Send {
     /// in what is a fork already.
     fn fork(&mut self) -> Option<impl Forks> {
         None::<NoForks>
+    }
+
+    /// Has the call's substitute, if it has one, take the place of what failed: what a [`Fallback`](crate::fallback::Fallback) asks for. Dropped
+    /// before it is ready, it leaves the failure as it was; the substitute is gone, for it is asked once a call.
+    fn fall_back(&mut self, _cx: CallContext<'_>) -> impl Future<Output = FellBack> + Send {
+        std::future::ready(FellBack::Nowhere)
     }
 
     /// Refuses to make it: a policy returns what this gives.
@@ -69,6 +75,12 @@ pub trait Policy: Send + Sync {
 
     /// Says what it is, for [`Pipeline::explain`](super::Pipeline::explain). By default it says nothing.
     fn describe(&self, _explanation: &mut Explanation) {}
+
+    /// Whether it asks for the call's substitute when it thinks fit. Where no policy does, [`call_or`](super::Pipeline::call_or) does so at the
+    /// end of the call.
+    fn has_fallback(&self) -> bool {
+        false
+    }
 }
 
 /// No policy: what an empty pipeline holds.
@@ -89,6 +101,12 @@ pub struct Stack<Outer, Inner> {
     pub(super) inner: Inner,
 }
 
+impl<P, Q> Stack<P, Q> {
+    pub(crate) const fn new(outer: P, inner: Q) -> Self {
+        Self { outer, inner }
+    }
+}
+
 impl<P: Policy, Q: Policy> Policy for Stack<P, Q> {
     #[inline]
     async fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> Outcome {
@@ -101,12 +119,16 @@ impl<P: Policy, Q: Policy> Policy for Stack<P, Q> {
         self.outer.describe(explanation);
         self.inner.describe(explanation);
     }
+
+    fn has_fallback(&self) -> bool {
+        self.outer.has_fallback() || self.inner.has_fallback()
+    }
 }
 
 pin_project_lite::pin_project! {
     /// One of two futures. An `async` block with a `match` would do the same, and nest its type deeper: compilers bound that depth.
     #[project = EitherProj]
-    enum Either<L, R> {
+    pub(super) enum Either<L, R> {
         Left { #[pin] future: L },
         Right { #[pin] future: R },
     }
@@ -139,6 +161,10 @@ impl<P: Policy> Policy for Option<P> {
             policy.describe(explanation);
         }
     }
+
+    fn has_fallback(&self) -> bool {
+        self.as_ref().is_some_and(P::has_fallback)
+    }
 }
 
 /// A policy lent is the same policy.
@@ -151,6 +177,10 @@ impl<P: Policy> Policy for &P {
     fn describe(&self, explanation: &mut Explanation) {
         (**self).describe(explanation);
     }
+
+    fn has_fallback(&self) -> bool {
+        (**self).has_fallback()
+    }
 }
 
 /// A policy behind a shared pointer is the same policy.
@@ -162,6 +192,10 @@ impl<P: Policy + ?Sized> Policy for std::sync::Arc<P> {
 
     fn describe(&self, explanation: &mut Explanation) {
         (**self).describe(explanation);
+    }
+
+    fn has_fallback(&self) -> bool {
+        (**self).has_fallback()
     }
 }
 
@@ -184,6 +218,11 @@ impl<P: Policy, A: Attempt> Attempt for Through<'_, P, A> {
     fn fork(&mut self) -> Option<impl Forks> {
         let policy = self.policy;
         self.inner.fork().map(|inner| Through { policy, inner })
+    }
+
+    #[inline]
+    fn fall_back(&mut self, cx: CallContext<'_>) -> impl Future<Output = FellBack> + Send {
+        self.inner.fall_back(cx)
     }
 }
 
@@ -218,6 +257,11 @@ impl<A: Attempt> Attempt for ByMut<'_, A> {
     fn fork(&mut self) -> Option<impl Forks> {
         self.0.fork()
     }
+
+    #[inline]
+    fn fall_back(&mut self, cx: CallContext<'_>) -> impl Future<Output = FellBack> + Send {
+        self.0.fall_back(cx)
+    }
 }
 
 /// The innermost attempt: the operation itself, the verdict on it, and what is kept of both. It counts the attempts for the whole
@@ -239,14 +283,30 @@ impl<'c, O: Operation, C: ?Sized> Judged<'c, O, C> {
     pub(crate) fn result(&mut self) -> Result<O::Output, CallError<O::Error>> {
         self.kept.result()
     }
+
+    /// The verdict on a result that is not the operation's.
+    pub(super) fn judge(&self, result: &Result<O::Output, O::Error>) -> Verdict
+    where
+        C: Classify<O::Output, O::Error>,
+    {
+        self.classify.classify(result)
+    }
 }
 
 impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Attempt for Judged<'_, O, C> {
     #[inline]
     async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome {
+        if self.operation.is_spent() {
+            let reason = Reason::Custom("it cannot be run again");
+            return self.refuse(Rejected::new(PolicyKind::Custom("operation"), reason));
+        }
         self.kept.attempts += 1;
         let result = self.operation.run(cx).await;
-        self.kept.judge(result, self.classify)
+        let outcome = self.kept.judge(result, self.classify);
+        if outcome.is_failure() && self.operation.is_spent() {
+            self.kept.not_again();
+        }
+        outcome
     }
 
     fn ledger(&mut self) -> &mut dyn Ledger {

@@ -3,7 +3,7 @@ use std::future::Future;
 
 use tracing::{Instrument, Level, Span, field};
 
-use super::{CallContext, Operation};
+use super::{CallContext, Operation, OperationName};
 use crate::{config::Name, outcome::Priority};
 
 /// Whether anybody wants spans of calls now. Without a subscriber it is one load of a static.
@@ -41,8 +41,16 @@ impl<O: Operation> Operation for Traced<O> {
         self.0.is_idempotent()
     }
 
+    fn is_spent(&self) -> bool {
+        self.0.is_spent()
+    }
+
     fn priority(&self) -> Option<Priority> {
         self.0.priority()
+    }
+
+    fn name(&self) -> Option<&'static OperationName> {
+        self.0.name()
     }
 
     fn can_overlap(&self) -> bool {
@@ -58,8 +66,8 @@ impl<O: Operation> Operation for Traced<O> {
     }
 }
 
-/// The span of an attempt. It has a `hedge` where it was started beside another.
+/// The span of an attempt. It has an `operation` where that has a name, a `hedge` where it was started beside another.
 fn span(cx: CallContext<'_>) -> Span {
     let hedge = Some(cx.hedge()).filter(|hedge| *hedge > 0);
-    tracing::debug_span!(target: "steadfast::call", "attempt", number = cx.attempt(), hedge)
+    tracing::debug_span!(target: "steadfast::call", "attempt", operation = cx.operation(), number = cx.attempt(), hedge)
 }

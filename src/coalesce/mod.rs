@@ -39,8 +39,29 @@
 //!
 //! # Composing
 //!
-//! Around a pipeline: then its retries, breaker and time-out are those of the one call. A time-out around [`run`](Coalesce::run) ends the
-//! wait of one caller, not the work of the others.
+//! Around a pipeline: then its retries, breaker and time-out are those of the one call. The work owns its pipeline (a clone is cheap and
+//! shares the state), and the error that goes to all is one that can be cloned:
+//!
+//! ```
+//! use std::{sync::Arc, time::Duration};
+//! use steadfast::{CallError, Pipeline, coalesce::Coalesce, retry::{Retry, RetryConfig}, timeout::Timeout};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), steadfast::ConfigError> {
+//! # async fn fetch(_: String) -> Result<u32, std::io::Error> { Ok(117) }
+//! type Shared = Result<u32, Arc<CallError<std::io::Error>>>;
+//!
+//! let pipeline = Pipeline::new().then(Timeout::new(Duration::from_secs(2))).then(Retry::new(RetryConfig::interactive())?);
+//! let prices: Coalesce<String, Shared> = Coalesce::new();
+//! let price = prices.run("eur", || async move { pipeline.call(|| fetch("eur".into())).await.map_err(Arc::new) }).await;
+//! assert!(matches!(price, Ok(Ok(117))));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The other way round, with the coalescing inside the pipeline, k callers make k calls of the pipeline: a breaker hears one failure k times. A
+//! time-out around [`run`](Coalesce::run) ends the wait of one caller, not the work of the others; so the deadline of who came first is
+//! not handed to the work: give that a time-out of its own.
 //!
 //! # Cancel safety
 //!

@@ -23,7 +23,14 @@ pub struct CallError<E> {
     cause: Cause<E>,
     verdict: Verdict,
     attempts: u32,
-    history: Option<Box<History<E>>>,
+    /// What few errors have.
+    more: Option<Box<More<E>>>,
+}
+
+#[derive(Debug)]
+struct More<E> {
+    history: Option<History<E>>,
+    fallback: Option<Cause<E>>,
 }
 
 /// What ended a call that failed.
@@ -108,8 +115,16 @@ impl fmt::Display for Stop {
 }
 
 impl<E> CallError<E> {
-    pub(crate) fn new(cause: Cause<E>, verdict: Verdict, attempts: u32, history: Option<Box<History<E>>>) -> Self {
-        Self { cause, verdict, attempts, history }
+    #[inline]
+    pub(crate) fn new(
+        cause: Cause<E>,
+        verdict: Verdict,
+        attempts: u32,
+        history: Option<History<E>>,
+        fallback: Option<Cause<E>>,
+    ) -> Self {
+        let more = (history.is_some() || fallback.is_some()).then(|| Box::new(More { history, fallback }));
+        Self { cause, verdict, attempts, more }
     }
 
     /// What the last attempt was judged to be; [`Class::Ignore`](super::Class::Ignore) for a rejection.
@@ -160,7 +175,12 @@ impl<E> CallError<E> {
 
     /// What a retry went through, if one stood around the operation and saw it fail.
     pub fn history(&self) -> Option<&History<E>> {
-        self.history.as_deref()
+        self.more.as_ref().and_then(|more| more.history.as_ref())
+    }
+
+    /// What the call's substitute failed with, if it was asked and failed: this error is what came before that.
+    pub fn fallback(&self) -> Option<&Cause<E>> {
+        self.more.as_ref().and_then(|more| more.fallback.as_ref())
     }
 
     /// The same error with the operation's errors mapped.
@@ -170,11 +190,15 @@ impl<E> CallError<E> {
             Cause::Rejected(r) => Cause::Rejected(r),
             Cause::TimedOut(t) => Cause::TimedOut(t),
         };
-        let history = self.history.map(|h| {
-            let History { first, first_kind, last_kind, elapsed, stop } = *h;
-            Box::new(History { first: first.map(&mut map), first_kind, last_kind, elapsed, stop })
+        let more = self.more.map(|more| {
+            let More { history, fallback } = *more;
+            let history = history.map(|h| {
+                let History { first, first_kind, last_kind, elapsed, stop } = h;
+                History { first: first.map(&mut map), first_kind, last_kind, elapsed, stop }
+            });
+            Box::new(More { history, fallback: fallback.map(&mut map) })
         });
-        CallError { cause: map(self.cause), verdict: self.verdict, attempts: self.attempts, history }
+        CallError { cause: map(self.cause), verdict: self.verdict, attempts: self.attempts, more }
     }
 }
 
@@ -202,13 +226,17 @@ impl Error for TimedOut {}
 impl<E: fmt::Display> fmt::Display for CallError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.cause.fmt(f)?;
-        match &self.history {
+        match self.history() {
             // The time-out has said it already.
-            Some(h) if h.stop == Stop::CutShort => Ok(()),
+            Some(h) if h.stop == Stop::CutShort => {}
             Some(h) if self.attempts > 1 => {
-                write!(f, " (after {} attempts in {:?}: {})", self.attempts, h.elapsed, h.stop)
+                write!(f, " (after {} attempts in {:?}: {})", self.attempts, h.elapsed, h.stop)?;
             }
-            Some(h) => write!(f, " ({})", h.stop),
+            Some(h) => write!(f, " ({})", h.stop)?,
+            None => {}
+        }
+        match self.fallback() {
+            Some(cause) => write!(f, "; the fallback failed, too: {cause}"),
             None => Ok(()),
         }
     }

@@ -29,7 +29,7 @@ pub enum PolicyKind {
     Degradation,
     /// A [`Hedge`](crate::hedge::Hedge).
     Hedge,
-    /// A fallback.
+    /// A [`Fallback`](crate::fallback::Fallback).
     Fallback,
     /// Faults on purpose.
     Chaos,
@@ -135,6 +135,8 @@ pub enum Reason {
     },
     /// The circuit breaker is half-open, and all its probes are taken.
     ProbesTaken,
+    /// The circuit breaker has closed, and its ramp lets only a share of the calls pass as yet.
+    RampingUp,
     /// The rate limit is used up for now.
     RateLimited,
     /// The call asks for more permits at once than the limit can ever give.
@@ -253,6 +255,7 @@ impl fmt::Display for Rejected {
             }
             Reason::Isolated { .. } => f.write_str(": isolated by hand")?,
             Reason::ProbesTaken => f.write_str(": half-open, all probes taken")?,
+            Reason::RampingUp => f.write_str(": ramping up after an outage")?,
             Reason::RateLimited => f.write_str(": used up")?,
             Reason::TooLarge => f.write_str(": more permits than it can ever give")?,
             Reason::QueueFull => f.write_str(": queue full")?,

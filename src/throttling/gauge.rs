@@ -103,19 +103,25 @@ pub(super) fn check_limits(limits: &LimitsByName) -> Result<(), ConfigError> {
 
 /// Gauges by their names.
 #[derive(Clone, Default)]
-pub(super) struct Gauges(Vec<(Name, Arc<dyn Reading>)>);
+pub(crate) struct Gauges(Vec<(Name, Arc<dyn Reading>)>);
 
 impl Gauges {
     /// The same with one more, or another of the same name.
-    pub(super) fn with(mut self, name: Name, gauge: impl Reading, limits: &LimitsByName) -> Result<Self, ConfigError> {
+    pub(super) fn with(self, name: Name, gauge: impl Reading, limits: &LimitsByName) -> Result<Self, ConfigError> {
+        let gauges = self.and(name, gauge);
+        gauges.all_have(limits)?;
+        Ok(gauges)
+    }
+
+    /// The same with one more, or another of the same name, whether or not it has limits.
+    pub(crate) fn and(mut self, name: Name, gauge: impl Reading) -> Self {
         self.0.retain(|(known, _)| *known != name);
         self.0.push((name, Arc::new(gauge)));
-        self.all_have(limits)?;
-        Ok(self)
+        self
     }
 
     /// That each has its limits.
-    pub(super) fn all_have(&self, limits: &LimitsByName) -> Result<(), ConfigError> {
+    pub(crate) fn all_have(&self, limits: &LimitsByName) -> Result<(), ConfigError> {
         let without = self.0.iter().find(|(name, _)| !limits.contains_key(name.as_str()));
         without.map_or(Ok(()), |(name, _)| {
             Err(ConfigError::new(format!("limits.{name}"), "must be there: a gauge of that name is watched"))

@@ -183,6 +183,7 @@ mod tests;
 mod turns;
 
 pub use adaptive::AdaptiveLimiter;
+pub(crate) use adaptive::AdaptivePermit;
 pub use adaptive_config::{Adaptation, AdaptiveLimitConfig};
 pub use client_throttle::{ClientThrottle, ClientThrottlePermit, ClientThrottleSnapshot};
 pub use client_throttle_config::ClientThrottleConfig;
@@ -191,6 +192,7 @@ pub use concurrency_config::{ConcurrencyLimitConfig, QueueOrder};
 pub use degradation::{Degradation, Feature};
 pub use degradation_config::DegradationConfig;
 pub use event::{DegradationEvent, ThrottlingEvent};
+pub(crate) use gauge::Gauges;
 pub use gauge::{Gauge, Limits, Reading};
 pub use keyed::KeyedRateLimiter;
 pub use rate::{RateLimiter, check_all};

@@ -76,7 +76,13 @@ impl Shedder {
         Ok(Self::make(config, Gauges::default(), Clock::tokio(), Entropy::from_os(), None))
     }
 
-    fn make(config: ShedderConfig, gauges: Gauges, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
+    pub(crate) fn make(
+        config: ShedderConfig,
+        gauges: Gauges,
+        clock: Clock,
+        entropy: Entropy,
+        name: Option<Name>,
+    ) -> Self {
         Self(Arc::new(Inner {
             gauges,
             name,

@@ -9,7 +9,7 @@ pub(crate) use changing::{ChangingWindow, Stamp};
 use std::time::Duration;
 
 use crate::{
-    sync::{AtomicU64, Ordering},
+    sync::{AtomicU32, AtomicU64, Ordering},
     time::{Instant, nanos},
 };
 
@@ -19,7 +19,9 @@ use crate::{
 /// Events belong to an epoch; those of another epoch than the one asked for are not counted, so a straggler from before a
 /// reset cannot be taken for news.
 pub(crate) struct TimeWindow {
-    width: u64,
+    width: AtomicU64,
+    /// How many of the buckets are in use.
+    live: AtomicU32,
     buckets: Box<[AtomicU64]>,
 }
 
@@ -34,14 +36,27 @@ const LATE: u32 = 1 << 16;
 impl TimeWindow {
     /// `buckets` must be at least 1, `span` at least one nanosecond for each.
     pub(crate) fn new(span: Duration, buckets: u32) -> Self {
-        let width = (nanos(span) / u64::from(buckets)).max(1);
-        Self { width, buckets: (0..buckets).map(|_| AtomicU64::new(0)).collect() }
+        let all = (0..buckets).map(|_| AtomicU64::new(0)).collect();
+        Self { width: AtomicU64::new(width(span, buckets)), live: AtomicU32::new(buckets), buckets: all }
+    }
+
+    /// How many buckets it can have.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.buckets.len() as u32
+    }
+
+    /// Gives it another span and number of buckets, at most its capacity, and forgets all events. Whoever counts meanwhile must do
+    /// so in another epoch than those who come after.
+    pub(crate) fn reshape(&self, span: Duration, buckets: u32) {
+        self.width.store(width(span, buckets), Ordering::Relaxed);
+        self.live.store(buckets.min(self.capacity()), Ordering::Relaxed);
+        self.clear();
     }
 
     /// The tick of `now`, which wraps after 2^32 widths, and its bucket. Ticks begin at 1, so that an untouched bucket is old.
     fn tick(&self, now: Instant) -> (u32, &AtomicU64) {
-        let tick = now.as_nanos() / self.width + 1;
-        (tick as u32, &self.buckets[(tick % self.buckets.len() as u64) as usize])
+        let tick = now.as_nanos() / self.width.load(Ordering::Relaxed) + 1;
+        (tick as u32, &self.buckets[(tick % u64::from(self.live.load(Ordering::Relaxed))) as usize])
     }
 
     /// Counts `n` more at `now`.
@@ -92,10 +107,14 @@ impl TimeWindow {
     /// How many of this epoch were counted in the window that ends at `now`.
     pub(crate) fn sum(&self, epoch: u32, now: Instant) -> u64 {
         let (tick, _) = self.tick(now);
-        let live = self.buckets.len() as u32;
+        let live = self.live.load(Ordering::Relaxed);
         let buckets = self.buckets.iter().map(|b| b.load(Ordering::Acquire));
         buckets.filter(|b| same_epoch(*b, epoch) && tick.wrapping_sub(tick_of(*b)) < live).map(|b| b & COUNT).sum()
     }
+}
+
+fn width(span: Duration, buckets: u32) -> u64 {
+    (nanos(span) / u64::from(buckets)).max(1)
 }
 
 fn key(epoch: u32, tick: u32) -> u64 {

@@ -49,6 +49,19 @@ fn a_straggler_of_another_epoch_or_lap_is_not_counted() {
     window.add(2, at(101), 1);
     window.add(1, at(101), 9); // once took the bucket away from what came after the reset
     assert_eq!(window.sum(2, at(101)), 6);
+    window.add(1, at(101), 9); // and once more, when the bucket is taken
+    assert_eq!(window.sum(2, at(101)), 6);
+}
+
+#[test]
+fn a_window_of_another_shape_begins_empty_and_slides_by_its_own_steps() {
+    let window = TimeWindow::new(Duration::from_secs(10), 10);
+    let at = |s: u64| Instant::from_nanos(s * 1_000_000_000);
+    window.add(1, at(100), 5);
+    window.reshape(Duration::from_secs(20), 4);
+    assert_eq!((window.sum(1, at(100)), window.sum(2, at(100)), window.capacity()), (0, 0, 10));
+    window.add(2, at(100), 1);
+    assert_eq!((window.sum(2, at(119)), window.sum(2, at(120))), (1, 0));
 }
 
 /// Was: half of all ticks lay "before" an untouched bucket, and nothing was counted there.

@@ -1,11 +1,14 @@
 //! Retry, behaviour 2: the delays.
-use std::{collections::BinaryHeap, time::Duration};
+use std::time::Duration;
 
 use proptest::prelude::*;
 use steadfast::{
     backoff::{Backoff, BackoffConfig, Curve, Jitter},
     entropy::Entropy,
 };
+
+#[path = "../../examples/common/contention.rs"]
+mod contention;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
@@ -76,66 +79,12 @@ proptest! {
     }
 }
 
-/// One hundred clients that each must write the same row once, and of those that write at the same time one alone succeeds: the
-/// contention simulation of Brooker's article. Returns the number of writes tried, and the time until all are done.
-fn contention(jitter: Jitter, seed: u64) -> (usize, Duration) {
-    const CLIENTS: usize = 100;
-    let entropy = Entropy::from_seed(seed);
-    // The network takes 10 ms each way, and 2 ms more or less (normally distributed: the sum of twelve uniform numbers).
-    let network = || {
-        let sum: f64 = (0..12).map(|_| entropy.unit()).sum();
-        Duration::from_secs_f64((10.0 + (sum - 6.0) * 2.0).abs() / 1e3)
-    };
-    // The article's base is 5 ms, and its exponents begin at 1, ours at 0.
-    let base = if jitter == Jitter::Decorrelated { MS(5) } else { MS(10) };
-    let config = BackoffConfig::default().between(base, MS(2000)).jitter(jitter);
-    #[derive(PartialEq, Eq, PartialOrd, Ord)]
-    enum At {
-        Read,
-        Write { version: u64 },
-    }
-    let mut backoffs: Vec<_> = (0..CLIENTS).map(|_| Backoff::new(config, &entropy).unwrap()).collect();
-    let mut queue = BinaryHeap::new();
-    let push = |queue: &mut BinaryHeap<_>, at: Duration, client: usize, what: At| {
-        queue.push(std::cmp::Reverse((at, client, what)));
-    };
-    for client in 0..CLIENTS {
-        push(&mut queue, network(), client, At::Read);
-    }
-    let (mut version, mut writes, mut end) = (0, 0, Duration::ZERO);
-    while let Some(std::cmp::Reverse((now, client, what))) = queue.pop() {
-        match what {
-            At::Read => push(&mut queue, now + network() + network(), client, At::Write { version }),
-            At::Write { version: seen } => {
-                writes += 1;
-                if seen == version {
-                    version += 1;
-                    end = end.max(now + network());
-                } else {
-                    let delay = backoffs[client].next().unwrap();
-                    push(&mut queue, now + network() + delay + network(), client, At::Read);
-                }
-            }
-        }
-    }
-    (writes, end)
-}
-
 /// Retry 2: the article's figures for one hundred clients, means of 30 seeds. Calls come within 5 % of them, times within 10 %
-/// (a mean of 200 runs of the article's own program lies within 2 % and 8 %).
+/// (a mean of 200 runs of the article's own program lies within 2 % and 8 %). The example `jitter` shows them.
 #[test]
 fn retry_2_the_contention_simulation_gives_the_article_s_figures() {
-    const RUNS: usize = 30;
-    let published = [
-        (Jitter::Full, 798.0, 5.0),
-        (Jitter::Decorrelated, 1009.0, 5.0),
-        (Jitter::Equal, 811.0, 6.5),
-        (Jitter::None, 1870.0, 64.6),
-    ];
-    for (jitter, calls, seconds) in published {
-        let runs: Vec<_> = (0..RUNS as u64).map(|seed| contention(jitter, seed)).collect();
-        let our_calls = runs.iter().map(|(calls, _)| calls).sum::<usize>() as f64 / RUNS as f64;
-        let our_seconds = runs.iter().map(|(_, time)| time.as_secs_f64()).sum::<f64>() / RUNS as f64;
+    for (jitter, calls, seconds) in contention::PUBLISHED {
+        let (our_calls, our_seconds) = contention::means(jitter, 100, 30).unwrap();
         println!("{jitter:?}: {our_calls:.0} calls (published {calls}), {our_seconds:.2} s (published {seconds})");
         assert!((our_calls / calls - 1.0).abs() < 0.05, "{jitter:?}: {our_calls} calls");
         assert!((our_seconds / seconds - 1.0).abs() < 0.10, "{jitter:?}: {our_seconds} s");

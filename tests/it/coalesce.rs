@@ -11,10 +11,15 @@ use std::{
 
 use futures::future::join_all;
 use steadfast::{
+    CallError, Pipeline,
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
     coalesce::{Coalesce, Lost},
     port::BoxFuture,
-    testing::drop_at_every_await,
+    retry::{Retry, RetryConfig},
+    testing::{ScriptedError, ScriptedService, drop_at_every_await},
+    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter},
     time::Clock,
+    timeout::Timeout,
 };
 
 const S: fn(u64) -> Duration = Duration::from_secs;
@@ -172,4 +177,68 @@ fn coalescing_what_is_forgotten_is_not_joined() {
             .await
     };
     assert_eq!(hand.block_on(futures::future::join(old, new)), (Ok(1), Ok(2)));
+}
+
+type Shared = Result<u16, Arc<CallError<ScriptedError>>>;
+
+/// Coalescing 3, around a pipeline: k callers are one call of it, with its retries, its place and what its breaker hears.
+#[test]
+fn coalescing_3_around_a_pipeline_k_callers_are_one_call_of_it() {
+    let (clock, hand) = Clock::manual();
+    let service = ScriptedService::new("503 in 1s, ok in 1s, 503", &clock).unwrap();
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, S(0))).unwrap().with_clock(&clock);
+    let retry = Retry::new(RetryConfig::default().max_attempts(2)).unwrap().with_clock(&clock);
+    let pipeline = Pipeline::new().then(limiter.clone()).then(retry).then(breaker.clone());
+    let coalesce: Coalesce<u32, Shared> = Coalesce::new();
+    let ask = || {
+        let (pipeline, service) = (pipeline.clone(), service.clone());
+        coalesce.run(&1, || async move { pipeline.call(|| service.call()).await.map_err(Arc::new) })
+    };
+    let answers = hand.block_on(join_all((0..100).map(|_| ask())));
+    assert!(answers.iter().all(|answer| matches!(answer, Ok(Ok(200)))), "{answers:?}");
+    assert_eq!((service.calls(), limiter.available()), (2, 1));
+    // An error is a result, too: the same one for all.
+    let answers = hand.block_on(join_all((0..100).map(|_| ask())));
+    let errors: Vec<_> = answers.into_iter().map(|answer| answer.unwrap().unwrap_err()).collect();
+    assert!(errors.iter().all(|error| Arc::ptr_eq(error, &errors[0]) && error.attempts() == 2));
+    assert_eq!(service.calls(), 4);
+}
+
+/// Coalescing 3: a caller whose time is over leaves, and takes nothing from the others, though it drove the call.
+#[test]
+fn coalescing_3_a_time_out_of_one_caller_is_not_that_of_the_others() {
+    let (clock, hand) = Clock::manual();
+    let service = ScriptedService::new("ok in 10s", &clock).unwrap();
+    let coalesce: Coalesce<u32, Shared> = Coalesce::new();
+    let ask = || {
+        let service = service.clone();
+        coalesce.run(&1, || async move { Pipeline::new().call(|| service.call()).await.map_err(Arc::new) })
+    };
+    let impatient = Timeout::new(S(1)).with_clock(&clock);
+    let first = impatient.call(|| async { Ok::<_, ()>(ask().await) });
+    let (first, others) = hand.block_on(futures::future::join(first, join_all((0..10).map(|_| ask()))));
+    assert!(first.unwrap_err().is_timed_out());
+    assert!(others.into_iter().all(|answer| matches!(answer, Ok(Ok(200)))));
+    assert_eq!((service.calls(), service.dropped()), (1, 0));
+}
+
+/// Coalescing 3: dropped at every await point, the only caller gives back what the pipeline held.
+#[test]
+fn coalescing_3_dropped_around_a_pipeline_everything_is_given_back() {
+    let (clock, hand) = Clock::manual();
+    let service = ScriptedService::new("503 in 1s, ok in 1s", &clock).unwrap();
+    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
+    let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
+    let pipeline = Pipeline::new().then(retry).then(limiter.clone());
+    let coalesce: Coalesce<u32, Shared> = Coalesce::new();
+    let polls = drop_at_every_await(
+        &hand,
+        || {
+            let (pipeline, service) = (pipeline.clone(), service.clone());
+            coalesce.run(&1, || async move { pipeline.call(|| service.call()).await.map_err(Arc::new) })
+        },
+        |_| assert_eq!((service.running(), limiter.available(), coalesce.under_way()), (0, 1, 0)),
+    );
+    assert!(polls >= 2, "{polls}");
 }

@@ -6,7 +6,9 @@ use steadfast::{
     Cause, FailureKind, Hint, Pipeline, Priority, Reason, Verdict,
     backoff::{BackoffConfig, Jitter},
     call::not_idempotent,
-    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, OpenConfig, State, TripConfig},
+    circuit_breaker::{
+        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, KeyedBreakers, OpenConfig, State, TripConfig,
+    },
     entropy::Entropy,
     outcome::TripRule,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig, RetryEvent},
@@ -94,6 +96,24 @@ fn circuit_breaker_consideration_4_the_open_time_fits_the_recovery() {
     assert_eq!([open_for(), open_for(), open_for()], [S(5), S(10), S(20)]);
     hand.advance(S(3 * 60));
     assert_eq!(open_for(), S(5));
+}
+
+/// 5 (option): recovery by a probe instead of by callers.
+#[test]
+fn circuit_breaker_consideration_5_a_probe_finds_out() {
+    let (clock, hand) = Clock::manual();
+    let breaker = CircuitBreaker::new(in_a_row(1).probes(1, 1.0)).unwrap().with_clock(&clock);
+    fail(&breaker, FailureKind::Server, 1);
+    hand.block_on(breaker.run(async || Ok::<_, ()>(()), clock.sleep(S(10))));
+    assert_eq!(breaker.state(), State::Closed);
+}
+
+/// 8 (option): a shard that fails does not close the others.
+#[test]
+fn circuit_breaker_consideration_8_one_a_shard() {
+    let shards = KeyedBreakers::new(in_a_row(1)).unwrap();
+    fail(&shards.get(&1), FailureKind::Server, 1);
+    assert_eq!((shards.get(&1).state(), shards.get(&2).state()), (State::Open, State::Closed));
 }
 
 /// 6 (default): by hand.

@@ -169,3 +169,50 @@ fn ground_tracing_is_told_of_calls_attempts_and_events() {
         ]
     );
 }
+
+#[test]
+fn ground_tracing_is_told_of_a_fallback_and_of_what_the_operation_is_called() {
+    use steadfast::{
+        Pipeline,
+        call::{OperationName, named},
+        chaos::{Chaos, ChaosConfig, ChaosRule},
+        fallback::{Fallback, FallbackConfig},
+        testing::ScriptedService,
+    };
+    use tracing_subscriber::layer::SubscriberExt;
+    static PRICE: OperationName = OperationName::new("price");
+    let told = Told::default();
+    let subscriber = tracing_subscriber::registry().with(told.clone());
+    tracing::subscriber::with_default(subscriber, || {
+        let (clock, hand) = Clock::manual();
+        let service = ScriptedService::new("503", &clock).unwrap();
+        let fallback = Fallback::new(FallbackConfig::default()).unwrap().named("yesterday").with_clock(&clock);
+        let rule = ChaosRule::latency(Duration::ZERO, Duration::from_nanos(1), 1.0).on_operations(["none"]);
+        let chaos = Chaos::new(ChaosConfig::of([rule])).unwrap().named("storm").with_clock(&clock);
+        chaos.set_enabled(false);
+        let pipeline = Pipeline::new().named("shop").then(fallback).then(chaos).classify(ScriptedService::classify);
+        let price = || named(&PRICE, || service.call());
+        let answer = hand.block_on(pipeline.call_or(price(), |_| std::future::ready(Ok(7)))).unwrap();
+        assert_eq!((answer.is_degraded(), answer.into_value()), (true, 7));
+        assert!(hand.block_on(pipeline.boxed().call_or(price(), |_| service.call())).is_err());
+    });
+    let told = told.0.lock().unwrap();
+    let failed =
+        "steadfast::fallback message=the fallback failed, too fallback=\"yesterday\" after=Failure(Overloaded)";
+    assert_eq!(
+        *told,
+        [
+            "steadfast::chaos message=chaos switched off chaos=\"storm\"",
+            "call pipeline=\"shop\"",
+            "attempt operation=\"price\" number=1",
+            "steadfast::fallback message=fell back fallback=\"yesterday\" after=Failure(Overloaded)",
+            "attempts=1",
+            "ok=true",
+            "call pipeline=\"shop\"",
+            "attempt operation=\"price\" number=1",
+            &format!("{failed} kind=Some(Overloaded)"),
+            "attempts=1",
+            "ok=false",
+        ]
+    );
+}

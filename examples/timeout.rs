@@ -1,0 +1,148 @@
+//! A deadline that travels as a header: from a caller to a front, from there to a back that is too slow.
+//!
+//! A caller waits for 300 ms. Without the header both servers go on for seconds though nobody waits any more; with it they stop when the
+//! caller does. (A back that is told nothing of the caller hears of the front's own limit.) The last line is the result as JSON.
+#![allow(missing_docs, reason = "a program has no readers from outside")]
+use std::{
+    net::SocketAddr,
+    process::ExitCode,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use hyper::{HeaderMap, Request, body::Incoming};
+use serde_json::json;
+use steadfast::{
+    Pipeline,
+    call::AttemptInfo,
+    http::{answer as refusal, deadline},
+    time::Clock,
+    timeout::Timeout,
+};
+
+#[path = "common/mod.rs"]
+mod common;
+use common::{Answer, Http, answer, end, say, serve};
+
+/// How long the caller waits.
+const PATIENCE: Duration = Duration::from_millis(300);
+/// How long the back would work.
+const WORK: Duration = Duration::from_millis(1500);
+/// What each server allows by itself.
+const OWN: Duration = Duration::from_secs(10);
+
+/// What a server saw of one request: the time that it was left, and how long it was at work.
+#[derive(Default)]
+struct Seen(Mutex<Vec<(Option<Duration>, Duration)>>);
+
+impl Seen {
+    fn last(&self) -> Option<(Option<Duration>, Duration)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).last().copied()
+    }
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    end(show().await)
+}
+
+/// Does `work` within what the headers leave, and within its own limit.
+async fn within<F>(request: &Request<Incoming>, seen: &Seen, work: impl FnMut(AttemptInfo) -> F + Send) -> Answer
+where
+    F: Future<Output = common::Result<Answer>> + Send,
+{
+    let clock = Clock::tokio();
+    let (start, left) = (clock.now(), deadline::read(request.headers()));
+    let pipeline = Pipeline::new().then(Timeout::new(OWN));
+    let work = steadfast::call::WithAttempt(work);
+    let done = match left {
+        Some(left) => pipeline.call_within(AttemptInfo::with_deadline(start + left), work).await,
+        None => pipeline.call(work).await,
+    };
+    seen.0.lock().unwrap_or_else(PoisonError::into_inner).push((left, clock.now() - start));
+    // A time-out becomes a 504.
+    done.unwrap_or_else(|error| refusal(&error))
+}
+
+/// What is left of an attempt's time, as headers.
+fn headers(attempt: AttemptInfo) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    if let Some(left) = attempt.remaining(Clock::tokio().now()) {
+        deadline::write(&mut headers, left);
+    }
+    headers
+}
+
+async fn show() -> common::Result<(serde_json::Value, bool)> {
+    let (front_saw, back_saw) = (Arc::new(Seen::default()), Arc::new(Seen::default()));
+    let (http, clock) = (Http::new(), Clock::tokio());
+    let back: SocketAddr = serve({
+        let seen = back_saw.clone();
+        move |request| {
+            let seen = seen.clone();
+            async move {
+                let work = |_| async {
+                    Clock::tokio().sleep(WORK).await;
+                    Ok(answer(200, "done"))
+                };
+                within(&request, &seen, work).await
+            }
+        }
+    })
+    .await?;
+    let front = serve({
+        let (seen, http) = (front_saw.clone(), http.clone());
+        move |request| {
+            let (seen, http) = (seen.clone(), http.clone());
+            async move { within(&request, &seen, |attempt| http.get_with(back, "/", headers(attempt))).await }
+        }
+    })
+    .await?;
+
+    say(format!("\na caller waits {PATIENCE:?} for a front, which asks a back that takes {WORK:?}\n"));
+    let caller = Pipeline::new().then(Timeout::new(PATIENCE));
+    let mut rows = Vec::new();
+    for tells in [false, true] {
+        let start = clock.now();
+        let error = caller
+            .call_with(|attempt| {
+                let headers = if tells { headers(attempt) } else { HeaderMap::new() };
+                http.get_with(front, "/", headers)
+            })
+            .await;
+        let waited = clock.now() - start;
+        // Whichever is first: the caller's own time-out, or the front's word that its time is over.
+        let gave_up = match &error {
+            Err(error) => error.is_timed_out(),
+            Ok(answer) => answer.status() == 504,
+        };
+        clock.sleep(WORK + Duration::from_millis(300)).await; // until whoever goes on is done
+        let (front_left, front_worked) = front_saw.last().ok_or("the front saw nothing")?;
+        let (back_left, back_worked) = back_saw.last().ok_or("the back saw nothing")?;
+        let title = if tells { "with the header" } else { "without a header" };
+        say(format!("  {title:<17} the caller gave up after {} ms", waited.as_millis()));
+        for (who, left, worked) in [("front", front_left, front_worked), ("back", back_left, back_worked)] {
+            let left = left.map_or("nothing".to_owned(), |left| format!("{} ms left", left.as_millis()));
+            say(format!("    the {who:<6} was told {left:<13} worked for {} ms", worked.as_millis()));
+        }
+        rows.push((gave_up, front_left, front_worked, back_left, back_worked));
+    }
+    let ms = |time: Duration| time.as_millis() as u64;
+    let told = |left: Option<Duration>| left.map_or(0, ms);
+    let [(quiet, f0, _, b0, worked_on), (spoke, f1, front_worked, b1, stopped)] = rows[..] else {
+        return Err("two rounds".into());
+    };
+    let summary = json!({
+        "patience_ms": ms(PATIENCE), "front_told_ms": told(f1), "back_told_ms": told(b1),
+        "back_worked_ms_without": ms(worked_on), "back_worked_ms_with": ms(stopped), "front_worked_ms_with": ms(front_worked),
+    });
+    let holds = quiet
+        && spoke
+        && f0.is_none()
+        && b0.is_some_and(|left| left > WORK)
+        && f1.is_some_and(|left| left <= PATIENCE)
+        && b1.zip(f1).is_some_and(|(back, front)| back <= front)
+        && worked_on >= WORK
+        && stopped < WORK / 2;
+    Ok((summary, holds))
+}

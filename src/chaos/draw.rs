@@ -1,0 +1,72 @@
+//! The pure part: what one attempt meets. Knows neither async nor a clock.
+use std::time::Duration;
+
+use super::{
+    ChaosConfig, ChaosRule,
+    config::{FaultConfig, Injection},
+};
+use crate::entropy::mix;
+
+/// What one attempt meets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Drawn {
+    /// How much later it starts.
+    pub(super) delay: Duration,
+    /// What ends it then.
+    pub(super) end: Option<End>,
+}
+
+/// What ends an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Fault(FaultConfig),
+    Hang,
+    Panic,
+}
+
+/// Draws for one attempt, from one number. Every rule has two draws of its own, by its place: what another rule is about, or whether the
+/// attempt is in its scope, moves no other draw.
+pub(super) fn draw(config: &ChaosConfig, seed: u64, operation: Option<&str>, attempt: u32) -> Drawn {
+    let mut drawn = Drawn::default();
+    for (i, rule) in config.rules.iter().enumerate() {
+        if !hits(rule, seed, i, operation, attempt) {
+            continue;
+        }
+        let end = match rule.inject {
+            Injection::Latency(latency) => {
+                let part = (latency.max - latency.min).mul_f64(unit(seed, 2 * i + 1));
+                drawn.delay = drawn.delay.saturating_add(latency.min + part);
+                continue;
+            }
+            Injection::Outcome => continue,
+            Injection::Fault(fault) => End::Fault(fault),
+            Injection::Hang => End::Hang,
+            Injection::Panic => End::Panic,
+        };
+        // The first that ends it; what comes behind it does not happen.
+        drawn.end = Some(end);
+        break;
+    }
+    drawn
+}
+
+/// Whether an operation comes back with a result that is made up.
+pub(super) fn draw_outcome(config: &ChaosConfig, seed: u64, operation: Option<&str>, attempt: u32) -> bool {
+    let hits =
+        |(i, rule): (usize, &ChaosRule)| rule.inject == Injection::Outcome && hits(rule, seed, i, operation, attempt);
+    config.rules.iter().enumerate().any(hits)
+}
+
+fn hits(rule: &ChaosRule, seed: u64, place: usize, operation: Option<&str>, attempt: u32) -> bool {
+    let here =
+        rule.operations.is_empty() || operation.is_some_and(|name| rule.operations.iter().any(|own| own == name));
+    let now = rule.attempts.is_empty() || rule.attempts.contains(&attempt);
+    here && now && unit(seed, 2 * place) < rule.rate
+}
+
+/// The `n`th number in `0.0..1.0` of this seed.
+fn unit(seed: u64, n: usize) -> f64 {
+    /// A double holds 53 bits of fraction.
+    const SCALE: f64 = 1.0 / (1u64 << 53) as f64;
+    (mix(seed ^ mix(n as u64 + 1)) >> 11) as f64 * SCALE
+}

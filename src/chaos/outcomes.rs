@@ -1,0 +1,62 @@
+//! Results that are made up: an adapter around the operation, for a policy sees no values.
+use std::future::Future;
+
+use super::Chaos;
+use crate::{
+    call::{CallContext, Operation, OperationName},
+    outcome::Priority,
+};
+
+/// An operation that comes back with a result that is made up, now and then: see [`Chaos::outcomes`].
+#[derive(Debug, Clone)]
+pub struct WithOutcomes<O, M> {
+    pub(super) chaos: Chaos,
+    pub(super) operation: O,
+    pub(super) make: M,
+}
+
+impl<O, M> Operation for WithOutcomes<O, M>
+where
+    O: Operation,
+    M: FnMut() -> Result<O::Output, O::Error> + Send,
+{
+    type Output = O::Output;
+    type Error = O::Error;
+
+    async fn run(&mut self, cx: CallContext<'_>) -> Result<O::Output, O::Error> {
+        if self.chaos.replaces(cx) { (self.make)() } else { self.operation.run(cx).await }
+    }
+
+    fn is_idempotent(&self) -> bool {
+        self.operation.is_idempotent()
+    }
+
+    fn is_spent(&self) -> bool {
+        self.operation.is_spent()
+    }
+
+    fn priority(&self) -> Option<Priority> {
+        self.operation.priority()
+    }
+
+    fn name(&self) -> Option<&'static OperationName> {
+        self.operation.name()
+    }
+
+    fn can_overlap(&self) -> bool {
+        self.operation.can_overlap()
+    }
+
+    fn start(
+        &mut self,
+        cx: CallContext<'_>,
+    ) -> Option<impl Future<Output = Result<O::Output, O::Error>> + Send + use<O, M>> {
+        let work = if self.chaos.replaces(cx) { Err((self.make)()) } else { Ok(self.operation.start(cx)?) };
+        Some(async move {
+            match work {
+                Ok(work) => work.await,
+                Err(made_up) => made_up,
+            }
+        })
+    }
+}

@@ -1,0 +1,74 @@
+//! Settings of a fallback.
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    call::FALL_BACK_ON,
+    config::{ConfigError, human, require, require_some_time},
+    outcome::KindSet,
+};
+
+/// Settings of a [`Fallback`](super::Fallback): plain data, from code or from a document.
+///
+/// ```
+/// use steadfast::{FailureKind, fallback::FallbackConfig};
+///
+/// let config: FallbackConfig = toml::from_str(r#"
+///     fall_back_on = ["timeout", "connect"]
+///     on_rejections = false
+///     timeout = "250ms"
+/// "#).unwrap();
+/// assert!(config.fall_back_on.contains(FailureKind::Connect));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct FallbackConfig {
+    /// The kinds of failure after which it falls back. By default all but `client`, `cancelled` and `panic`, as for a retry.
+    pub fall_back_on: KindSet,
+    /// Whether it falls back when a policy refused the call: the breaker is open, a limit reached. Yes by default.
+    pub on_rejections: bool,
+    /// How long the substitute may take; never longer than what is left of the call's time. 1 s by default. As long as it likes with
+    /// [`Duration::MAX`].
+    #[serde(with = "human")]
+    pub timeout: Duration,
+}
+
+impl FallbackConfig {
+    /// Sets the kinds of failure after which it falls back.
+    #[must_use]
+    pub const fn fall_back_on(mut self, kinds: KindSet) -> Self {
+        self.fall_back_on = kinds;
+        self
+    }
+
+    /// Sets whether it falls back when a policy refused the call.
+    #[must_use]
+    pub const fn on_rejections(mut self, yes: bool) -> Self {
+        self.on_rejections = yes;
+        self
+    }
+
+    /// Sets how long the substitute may take.
+    #[must_use]
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        require(
+            self.on_rejections || !self.fall_back_on.is_empty(),
+            "fall_back_on",
+            "must have a kind, or `on_rejections` must be on: this fallback never falls back",
+        )?;
+        require_some_time(self.timeout, "timeout")
+    }
+}
+
+impl Default for FallbackConfig {
+    fn default() -> Self {
+        Self { fall_back_on: FALL_BACK_ON, on_rejections: true, timeout: Duration::from_secs(1) }
+    }
+}

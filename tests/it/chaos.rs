@@ -1,0 +1,402 @@
+//! Chaos, behaviour 4 of its chapter: latency, fault, outcome, hang, panic, by rate and by context, seeded; off unless switched on.
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
+
+use futures::FutureExt;
+use proptest::prelude::*;
+use steadfast::{
+    Cause, FailureKind, Pipeline, PolicyKind, Priority, Reason,
+    call::{AttemptInfo, CallContext, OperationName, named, not_idempotent, with_priority},
+    chaos::{Chaos, ChaosConfig, ChaosEvent, ChaosRule, Injected, Injection},
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State, TripConfig},
+    entropy::Entropy,
+    hedge::{Hedge, HedgeConfig},
+    observe::Subscription,
+    retry::{Retry, RetryConfig},
+    testing::{ManualClock, ScriptedService, drop_at_every_await},
+    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter},
+    time::Clock,
+    timeout::Timeout,
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+static PRICE: OperationName = OperationName::new("price");
+static STOCK: OperationName = OperationName::new("stock");
+
+fn world(rules: impl IntoIterator<Item = ChaosRule>) -> (Chaos, ScriptedService, Clock, ManualClock) {
+    let (clock, hand) = Clock::manual();
+    let service = ScriptedService::new("ok", &clock).unwrap();
+    let chaos = Chaos::new(ChaosConfig::of(rules)).unwrap().named("c").with_clock(&clock);
+    (chaos.with_entropy(&Entropy::from_seed(1)), service, clock, hand)
+}
+
+fn told(events: &mut Subscription<ChaosEvent>) -> Vec<ChaosEvent> {
+    std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect()
+}
+
+#[test]
+fn chaos_4_latency_by_the_clock_of_the_crate() {
+    let (chaos, service, _, hand) = world([ChaosRule::latency(MS(10), MS(200), 1.0)]);
+    let mut events = chaos.events();
+    let mut seen = Vec::new();
+    for _ in 0..200 {
+        let start = hand.now();
+        hand.block_on(chaos.call(|| service.call())).unwrap();
+        seen.push(hand.now() - start);
+    }
+    assert!(seen.iter().all(|took| (MS(10)..=MS(200)).contains(took)));
+    assert!(seen.iter().any(|took| *took < MS(30)) && seen.iter().any(|took| *took > MS(180)), "{seen:?}");
+    assert_eq!(
+        told(&mut events)
+            .into_iter()
+            .map(|e| match e {
+                ChaosEvent::Delayed { by } => by,
+                other => panic!("{other:?}"),
+            })
+            .collect::<Vec<_>>(),
+        seen
+    );
+    assert_eq!((chaos.injected().delayed, service.calls()), (200, 200));
+    // Several add up.
+    let (chaos, service, _, hand) =
+        world([ChaosRule::latency(MS(10), MS(10), 1.0), ChaosRule::latency(MS(5), MS(5), 1.0)]);
+    let start = hand.now();
+    hand.block_on(chaos.call(|| service.call())).unwrap();
+    assert_eq!((hand.now() - start, chaos.injected().delayed), (MS(15), 1));
+}
+
+#[test]
+fn chaos_4_a_fault_is_judged_as_its_kind_and_told_as_injected() {
+    let (chaos, service, _, hand) = world([ChaosRule::fault_with_hint(FailureKind::Throttled, MS(3000), 1.0)]);
+    let mut events = chaos.events();
+    let error = hand.block_on(chaos.call(|| service.call())).unwrap_err();
+    assert_eq!(
+        (error.verdict().kind(), error.retry_after(), error.attempts()),
+        (Some(FailureKind::Throttled), Some(MS(3000)), 0)
+    );
+    let Cause::Rejected(rejected) = error.cause() else { panic!("{error}") };
+    assert_eq!(
+        (rejected.by(), rejected.reason()),
+        (PolicyKind::Chaos, Reason::Injected { kind: FailureKind::Throttled })
+    );
+    assert_eq!(error.to_string(), "rejected by the chaos `c`: an injected fault (throttled); try again in 3s");
+    assert_eq!((service.calls(), told(&mut events)), (0, vec![ChaosEvent::Failed { kind: FailureKind::Throttled }]));
+}
+
+#[test]
+fn chaos_4_every_policy_takes_a_fault_for_real() {
+    // A retry repeats it, though it repeats no refusal; its hint is honoured; a breaker counts it.
+    let (chaos, service, clock, hand) =
+        world([ChaosRule::fault_with_hint(FailureKind::Overloaded, MS(3000), 1.0).on_attempts([1, 2])]);
+    let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
+    let breaker =
+        CircuitBreaker::new(CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(3)));
+    let breaker = breaker.unwrap().with_clock(&clock);
+    let pipeline = Pipeline::new().then(retry).then(breaker.clone()).then(chaos.clone());
+    let start = hand.now();
+    hand.block_on(pipeline.call(|| service.call())).unwrap();
+    assert!(hand.now() - start >= MS(6000));
+    assert_eq!((service.calls(), chaos.injected().failed, chaos.injected().attempts), (1, 2, 3));
+    // A hedge starts the next at once.
+    let (chaos, service, clock, hand) = world([ChaosRule::fault(FailureKind::Connect, 1.0)]);
+    let chaos = chaos.with_filter(|cx| cx.hedge() == 0);
+    let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
+    hand.block_on(Pipeline::new().then(hedge).then(chaos.clone()).call(|| service.call())).unwrap();
+    assert_eq!((service.calls(), chaos.injected().attempts), (1, 1));
+    // And three in a row open the breaker.
+    let (chaos, service, _, hand) = world([ChaosRule::fault(FailureKind::Connect, 1.0)]);
+    let pipeline = Pipeline::new().then(breaker.clone()).then(chaos);
+    (0..3).for_each(|_| drop(hand.block_on(pipeline.call(|| service.call()))));
+    assert_eq!(breaker.state(), State::Open);
+}
+
+#[test]
+fn chaos_4_an_outcome_of_the_operation_s_own_types() {
+    let (chaos, service, clock, hand) = world([ChaosRule::outcome(1.0).on_attempts([1])]);
+    let mut events = chaos.events();
+    let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
+    let pipeline = Pipeline::new().then(retry).classify(|result: &Result<u16, _>| match result {
+        Ok(503) => steadfast::Verdict::failure(FailureKind::Overloaded),
+        other => ScriptedService::classify(other),
+    });
+    let answer = hand.block_on(pipeline.call(chaos.outcomes(|| service.call(), || Ok(503))));
+    assert_eq!((answer.unwrap(), service.calls(), chaos.injected().replaced), (200, 1, 1));
+    assert_eq!(told(&mut events), [ChaosEvent::Replaced]);
+    // The policy leaves such a rule alone.
+    assert!(hand.block_on(chaos.call(|| service.call())).is_ok());
+    // It is what the operation is, beside that; also under a hedge.
+    let wrapped =
+        chaos.outcomes(not_idempotent(with_priority(Priority::High, named(&PRICE, || service.call()))), || Ok(1));
+    use steadfast::call::Operation;
+    assert!(!wrapped.is_idempotent() && wrapped.can_overlap());
+    assert_eq!((wrapped.priority(), wrapped.name().map(OperationName::as_str)), (Some(Priority::High), Some("price")));
+    let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
+    assert_eq!(hand.block_on(hedge.call(chaos.outcomes(|| service.call(), || Ok(7)))).unwrap(), 7);
+    chaos.set_enabled(false);
+    assert_eq!(hand.block_on(hedge.call(chaos.outcomes(|| service.call(), || Ok(7)))).unwrap(), 200);
+}
+
+#[test]
+fn chaos_4_a_hang_ends_with_a_time_out_and_gives_everything_back() {
+    let (chaos, service, clock, hand) = world([ChaosRule::hang(1.0)]);
+    let mut events = chaos.events();
+    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
+    let timeout = Timeout::new(MS(100)).with_clock(&clock);
+    let pipeline = Pipeline::new().then(timeout).then(limiter.clone()).then(chaos.clone());
+    assert!(hand.block_on(pipeline.call(|| service.call())).unwrap_err().is_timed_out());
+    assert_eq!((service.calls(), limiter.available(), chaos.injected().hung), (0, 1, 1));
+    assert_eq!(told(&mut events), [ChaosEvent::Hung]);
+}
+
+#[test]
+fn chaos_4_a_panic_unwinds_and_the_others_count_it() {
+    let (chaos, service, clock, hand) = world([ChaosRule::panic(1.0)]);
+    let config = CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(1));
+    let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
+    let pipeline = Pipeline::new().then(breaker.clone()).then(chaos.clone());
+    assert!(catch_unwind(AssertUnwindSafe(|| hand.block_on(pipeline.call(|| service.call())))).is_err());
+    assert_eq!((breaker.state(), chaos.injected().panicked, service.calls()), (State::Open, 1, 0));
+}
+
+#[test]
+fn chaos_4_by_rate() {
+    let (chaos, service, _, hand) = world([
+        ChaosRule::latency(MS(1), MS(2), 0.2),
+        ChaosRule::fault(FailureKind::Server, 0.1),
+        ChaosRule::panic(0.05),
+    ]);
+    for _ in 0..10_000 {
+        let _ = hand.block_on(AssertUnwindSafe(chaos.call(|| service.call())).catch_unwind());
+    }
+    let injected = chaos.injected();
+    let near = |n: u64, expected: f64| (n as f64 / expected - 1.0).abs() < 0.1;
+    assert!(
+        near(injected.delayed, 2000.0) && near(injected.failed, 1000.0) && near(injected.panicked, 450.0),
+        "{injected:?}"
+    );
+    assert_eq!(injected.attempts, 10_000);
+    assert_eq!(service.calls() as u64, 10_000 - injected.failed - injected.panicked);
+}
+
+#[test]
+fn chaos_4_by_the_name_of_the_operation_and_the_number_of_the_attempt() {
+    let rule = ChaosRule::fault(FailureKind::Server, 1.0);
+    let (chaos, service, clock, hand) = world([rule.clone().on_operations(["price", "tax"]), rule.on_attempts([2])]);
+    let price = |chaos: &Chaos| hand.block_on(chaos.call(named(&PRICE, || service.call()))).is_ok();
+    assert!(!price(&chaos));
+    assert!(hand.block_on(chaos.call(named(&STOCK, || service.call()))).is_ok());
+    assert!(hand.block_on(chaos.call(|| service.call())).is_ok());
+    // Every mark that an operation has is still there, also inside another call.
+    let marked = || with_priority(Priority::Low, not_idempotent(named(&PRICE, || service.call())));
+    assert!(hand.block_on(chaos.call(marked())).is_err());
+    let outer = AttemptInfo::with_deadline(clock.now() + MS(1000));
+    let pipeline = Pipeline::new().then(chaos.clone());
+    assert!(hand.block_on(pipeline.call_within(outer, marked())).is_err());
+    assert!(hand.block_on(pipeline.call_within(outer, || service.call())).is_ok());
+    // The second attempt meets the other rule.
+    let once = ScriptedService::new("503, ok", &clock).unwrap();
+    let retry = Retry::new(RetryConfig::default().max_attempts(2)).unwrap().with_clock(&clock);
+    let error = hand.block_on(Pipeline::new().then(retry).then(chaos).call(|| once.call())).unwrap_err();
+    assert_eq!((error.is_rejected(), error.attempts()), (true, 1));
+}
+
+#[test]
+fn chaos_4_by_a_predicate() {
+    let (chaos, service, _, hand) = world([ChaosRule::fault(FailureKind::Server, 1.0)]);
+    let chaos = chaos.with_filter(|cx: CallContext<'_>| cx.priority() == Priority::Low);
+    assert!(hand.block_on(chaos.call(|| service.call())).is_ok());
+    assert!(hand.block_on(chaos.call(with_priority(Priority::Low, || service.call()))).is_err());
+    assert_eq!(chaos.injected().attempts, 1);
+}
+
+/// What each of some attempts in a row meets.
+fn meets(seed: u64, rules: &[ChaosRule]) -> Vec<String> {
+    let (chaos, service, _, hand) = world(rules.to_vec());
+    let chaos = chaos.with_entropy(&Entropy::from_seed(seed));
+    let one = |name| {
+        let start = hand.now();
+        let call = AssertUnwindSafe(chaos.call(named(name, || service.call()))).catch_unwind();
+        let came_to = match hand.block_on(call) {
+            Err(_) => "panic".to_owned(),
+            Ok(result) => result.map_or_else(|e| format!("{:?}", e.verdict().kind()), |_| "ok".into()),
+        };
+        format!("{came_to} {:?}", hand.now() - start)
+    };
+    (0..100).map(|i| one(if i % 2 == 0 { &PRICE } else { &STOCK })).collect()
+}
+
+fn mixed() -> Vec<ChaosRule> {
+    vec![ChaosRule::latency(MS(0), MS(100), 0.3), ChaosRule::fault(FailureKind::Server, 0.2), ChaosRule::panic(0.2)]
+}
+
+#[test]
+fn chaos_4_the_same_seed_injects_the_same() {
+    assert_eq!(meets(7, &mixed()), meets(7, &mixed()));
+    assert_ne!(meets(7, &mixed()), meets(8, &mixed()));
+}
+
+#[test]
+fn chaos_4_a_rule_that_is_aimed_elsewhere_moves_no_other_draw() {
+    let mut narrowed = mixed();
+    narrowed[1] = narrowed[1].clone().on_operations(["price"]);
+    for (i, (all, some)) in meets(7, &mixed()).into_iter().zip(meets(7, &narrowed)).enumerate() {
+        if i % 2 == 0 {
+            assert_eq!(all, some);
+        } else {
+            assert!(all == some || all.starts_with("Some(Server)"), "{i}: {all} {some}");
+        }
+    }
+}
+
+#[test]
+fn chaos_4_off_until_it_is_switched_on() {
+    let (clock, hand) = Clock::manual();
+    let service = ScriptedService::new("ok", &clock).unwrap();
+    assert!(!ChaosConfig::default().enabled);
+    let config: ChaosConfig = toml::from_str("rules = [{ inject = \"panic\", rate = 1.0 }]").unwrap();
+    let chaos = Chaos::new(config).unwrap().with_clock(&clock);
+    let mut events = chaos.events();
+    assert!(hand.block_on(chaos.call(|| service.call())).is_ok());
+    assert_eq!((chaos.is_enabled(), chaos.injected()), (false, Injected::default()));
+    let clone = chaos.clone();
+    clone.set_enabled(true);
+    clone.set_enabled(true);
+    assert!(catch_unwind(AssertUnwindSafe(|| hand.block_on(chaos.call(|| service.call())))).is_err());
+    clone.set_enabled(false);
+    assert!(hand.block_on(chaos.call(|| service.call())).is_ok());
+    assert_eq!(told(&mut events), [ChaosEvent::SwitchedOn, ChaosEvent::Panicked, ChaosEvent::SwitchedOff]);
+}
+
+#[test]
+fn chaos_4_reconfigured_while_in_use_for_all_clones_and_a_bad_configuration_is_refused_whole() {
+    let (chaos, service, _, hand) = world([ChaosRule::fault(FailureKind::Server, 1.0)]);
+    let pipeline = Pipeline::new().then(chaos.clone());
+    let kind = || hand.block_on(pipeline.call(|| service.call())).err().and_then(|e| e.verdict().kind());
+    assert_eq!(kind(), Some(FailureKind::Server));
+    let bad = ChaosConfig::of([ChaosRule::fault(FailureKind::Connect, 1.0), ChaosRule::hang(1.5)]);
+    let before = chaos.config();
+    assert_eq!(chaos.reconfigure(bad).unwrap_err().field(), "rules.1.rate");
+    assert_eq!((chaos.config(), kind()), (before, Some(FailureKind::Server)));
+    chaos.reconfigure(ChaosConfig::of([ChaosRule::fault(FailureKind::Connect, 1.0)])).unwrap();
+    assert_eq!(kind(), Some(FailureKind::Connect));
+    chaos.reconfigure(ChaosConfig::default()).unwrap();
+    assert_eq!((kind(), chaos.injected().failed), (None, 3));
+}
+
+#[test]
+fn chaos_4_impossible_values_are_refused_by_name() {
+    let refused = |rule: ChaosRule| Chaos::new(ChaosConfig::of([rule])).unwrap_err().field().to_owned();
+    for rate in [0.0, -0.1, 1.1, f64::NAN] {
+        assert_eq!(refused(ChaosRule::hang(rate)), "rules.0.rate");
+    }
+    assert_eq!(refused(ChaosRule::latency(MS(2), MS(1), 1.0)), "rules.0.inject.latency.min");
+    assert_eq!(refused(ChaosRule::latency(MS(0), MS(0), 1.0)), "rules.0.inject.latency.max");
+    assert_eq!(refused(ChaosRule::fault(FailureKind::Panic, 1.0)), "rules.0.inject.fault.kind");
+    assert_eq!(refused(ChaosRule::hang(1.0).on_attempts([1, 0])), "rules.0.attempts");
+    assert_eq!(refused(ChaosRule::hang(1.0).on_operations([""])), "rules.0.operations");
+    let many = ChaosConfig::of(vec![ChaosRule::hang(0.1); 101]);
+    assert_eq!(Chaos::new(many).unwrap_err().field(), "rules");
+    for (text, names) in [
+        ("enable = true", "enable"),
+        ("rules = [{ inject = \"hang\", rate = 0.1, often = true }]", "often"),
+        ("rules = [{ inject = { latency = { most = \"1s\" } }, rate = 0.1 }]", "most"),
+        ("rules = [{ inject = \"storm\", rate = 0.1 }]", "storm"),
+        ("rules = [{ inject = \"hang\" }]", "rate"),
+    ] {
+        let error = toml::from_str::<ChaosConfig>(text).unwrap_err().to_string();
+        assert!(error.contains(names), "{error}");
+    }
+}
+
+#[test]
+fn chaos_4_from_a_document_and_back() {
+    let config = ChaosConfig::of([
+        ChaosRule::latency(MS(1), MS(2), 0.5),
+        ChaosRule::fault_with_hint(FailureKind::Overloaded, MS(5), 0.25).on_operations(["price"]),
+        ChaosRule::fault(FailureKind::Connect, 0.25).on_attempts([1, 2]),
+        ChaosRule::new(Injection::Outcome, 0.125),
+        ChaosRule::hang(1.0),
+        ChaosRule::panic(1.0),
+    ]);
+    let text = toml::to_string(&config).unwrap();
+    assert_eq!(toml::from_str::<ChaosConfig>(&text).unwrap(), config, "{text}");
+}
+
+#[test]
+fn chaos_4_explain_warns_that_it_is_in_on_or_off_and_of_wrong_places() {
+    let (chaos, _, _, _) =
+        world([ChaosRule::hang(0.5).on_operations(["price"]), ChaosRule::fault(FailureKind::Server, 0.1)]);
+    let timeout = Timeout::new(MS(100));
+    let pipeline = Pipeline::new().then(timeout.clone()).then(chaos.clone());
+    assert_eq!(
+        pipeline.explain().warnings(),
+        ["the chaos `c`: is built in and switched on: it injects faults on purpose"]
+    );
+    let text = pipeline.explain().to_string();
+    assert!(text.contains("2. chaos `c`: on: hang in 50 % of price; fault (server) in 10 %"), "{text}");
+    chaos.set_enabled(false);
+    let warnings = pipeline.explain().warnings();
+    assert!(warnings.len() == 1 && warnings[0].contains("as soon as somebody switches it on"), "{warnings:?}");
+    let warnings = Pipeline::new().then(chaos).then(timeout).explain().warnings();
+    assert!(warnings.iter().any(|w| w.contains("what it hangs never ends")), "{warnings:?}");
+    assert!(
+        warnings.iter().any(|w| w.contains("stands outside the time-out, which never meets its faults")),
+        "{warnings:?}"
+    );
+}
+
+#[test]
+fn ground_chaos_dropped_at_every_await_leaves_nothing_behind() {
+    let (chaos, service, clock, hand) = world([ChaosRule::latency(MS(10), MS(10), 1.0)]);
+    let slow = ScriptedService::new("ok in 10ms", &clock).unwrap();
+    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
+    let pipeline = Pipeline::new().then(limiter.clone()).then(chaos);
+    let polls = drop_at_every_await(
+        &hand,
+        || pipeline.call(|| slow.call()),
+        |_| assert_eq!((slow.running(), limiter.available()), (0, 1)),
+    );
+    assert_eq!((polls, service.calls()), (3, 0));
+}
+
+proptest! {
+    /// The counts, beside what each call came to.
+    #[test]
+    fn chaos_4_counts_are_those_of_a_naive_model(
+        seed: u64,
+        rates in prop::collection::vec(0.01f64..=1.0, 4),
+        calls in 1usize..60,
+    ) {
+        let (chaos, service, clock, hand) = world([
+            ChaosRule::latency(MS(1), MS(50), rates[0]),
+            ChaosRule::fault(FailureKind::Server, rates[1]),
+            ChaosRule::hang(rates[2]),
+            ChaosRule::panic(rates[3]),
+        ]);
+        let chaos = chaos.with_entropy(&Entropy::from_seed(seed));
+        let mut events = chaos.events();
+        let pipeline = Pipeline::new().then(Timeout::new(MS(100)).with_clock(&clock)).then(chaos.clone());
+        let mut seen = Injected::default();
+        for _ in 0..calls {
+            let start = hand.now();
+            let result = hand.block_on(AssertUnwindSafe(pipeline.call(|| service.call())).catch_unwind());
+            let took = hand.now() - start;
+            seen.attempts += 1;
+            match result {
+                Err(_) => seen.panicked += 1,
+                Ok(Err(error)) if error.is_timed_out() => seen.hung += 1,
+                Ok(Err(_)) => seen.failed += 1,
+                Ok(Ok(_)) => prop_assert!(took < MS(100)),
+            }
+        }
+        let told = told(&mut events);
+        seen.delayed = told.iter().filter(|e| matches!(e, ChaosEvent::Delayed { .. })).count() as u64;
+        prop_assert_eq!(seen, chaos.injected());
+        let ended = told.len() as u64 - seen.delayed;
+        prop_assert_eq!(ended, seen.failed + seen.hung + seen.panicked);
+        prop_assert_eq!(service.calls() as u64, seen.attempts - ended);
+    }
+}

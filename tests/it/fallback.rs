@@ -1,0 +1,463 @@
+//! Fallback, behaviour 2 of its chapter: a value, a function of the error, or another operation; the result is marked degraded; a failing
+//! fallback keeps the first cause.
+use std::{
+    future::{pending, ready},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use proptest::prelude::*;
+use steadfast::{
+    BoxedPipeline, CallError, Cause, FailureKind, KindSet, Outcome, Pipeline, PolicyKind, Verdict,
+    call::{Attempt, AttemptInfo, CallContext, Policy, WithAttempt},
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State, TripConfig},
+    fallback::{Answer, Fallback, FallbackConfig, FallbackEvent, Setback},
+    hedge::{Hedge, HedgeConfig},
+    observe::Subscription,
+    retry::{Retry, RetryConfig},
+    testing::{ManualClock, ScriptedError, ScriptedService, drop_at_every_await},
+    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter},
+    time::Clock,
+    timeout::Timeout,
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn world(script: &str, config: FallbackConfig) -> (Fallback, ScriptedService, Clock, ManualClock) {
+    let (clock, hand) = Clock::manual();
+    let service = ScriptedService::new(script, &clock).unwrap();
+    (Fallback::new(config).unwrap().named("f").with_clock(&clock), service, clock, hand)
+}
+
+fn told(events: &mut Subscription<FallbackEvent>) -> Vec<FallbackEvent> {
+    std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect()
+}
+
+#[test]
+fn fallback_2_a_value() {
+    let (fallback, service, _, hand) = world("503, ok", FallbackConfig::default());
+    let mut events = fallback.events();
+    let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
+    let answer = hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap();
+    assert!(answer.is_degraded());
+    assert_eq!(*answer.value(), 7);
+    assert_eq!(
+        (answer.error().unwrap().verdict().kind(), answer.error().unwrap().attempts()),
+        (Some(FailureKind::Overloaded), 1)
+    );
+    let after = Setback::Failure(FailureKind::Overloaded);
+    assert_eq!(told(&mut events), [FallbackEvent::FellBack { after }]);
+    // What succeeds is not replaced, nor is its substitute asked, and nothing is told.
+    let answer = hand.block_on(pipeline.call_or(|| service.call(), |_| -> std::future::Ready<_> { panic!("asked") }));
+    assert!(matches!(answer, Ok(Answer::Own(200))));
+    assert_eq!((answer.unwrap().into_value(), told(&mut events)), (200, vec![]));
+}
+
+#[test]
+fn fallback_2_a_function_of_the_error() {
+    let (fallback, service, _, hand) = world("503 retry-after 3s", FallbackConfig::default());
+    let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
+    let answer = hand.block_on(pipeline.call_or(
+        || service.call(),
+        |failed| {
+            assert!(failed.value().is_none() && failed.rejection().is_none() && failed.error().is_some());
+            let wait = failed.verdict().hint().retry_after().unwrap();
+            let (kind, attempts) = (failed.kind(), failed.attempts());
+            async move {
+                assert_eq!((kind, attempts), (Some(FailureKind::Overloaded), 1));
+                Ok(wait.as_secs() as u16)
+            }
+        },
+    ));
+    assert_eq!(answer.unwrap().into_value(), 3);
+}
+
+#[test]
+fn fallback_2_another_operation_within_the_time_that_is_left() {
+    let (fallback, service, clock, hand) = world("503 in 100ms", FallbackConfig::default().timeout(MS(300)));
+    let replica = ScriptedService::new("204 in 100ms", &clock).unwrap();
+    let to_replica = Pipeline::new();
+    let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
+    let start = hand.now();
+    let other = |failed: steadfast::fallback::Failed<'_, u16, ScriptedError>| {
+        let within = failed.within();
+        assert_eq!(within.deadline(), Some(start + MS(400)));
+        let (to_replica, replica) = (&to_replica, &replica);
+        async move { Ok(to_replica.call_within(within, || replica.call()).await.unwrap()) }
+    };
+    let answer = hand.block_on(pipeline.call_or(|| service.call(), other)).unwrap();
+    assert_eq!((answer.is_degraded(), answer.into_value(), hand.now() - start), (true, 204, MS(200)));
+}
+
+#[test]
+fn fallback_2_a_refusal_triggers_it_or_not_as_configured() {
+    for (on, degraded) in [(true, true), (false, false)] {
+        let (fallback, service, clock, hand) = world("ok", FallbackConfig::default().on_rejections(on));
+        let mut events = fallback.events();
+        let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+        breaker.isolate();
+        let pipeline = Pipeline::new().then(fallback).then(breaker);
+        let answer = hand.block_on(pipeline.call_or(
+            || service.call(),
+            |failed| {
+                assert_eq!(failed.rejection().unwrap().by(), PolicyKind::CircuitBreaker);
+                ready(Ok(7))
+            },
+        ));
+        assert_eq!(answer.is_ok_and(|answer| answer.is_degraded()), degraded);
+        let after = Setback::Rejection(PolicyKind::CircuitBreaker);
+        assert_eq!(told(&mut events) == [FallbackEvent::FellBack { after }], degraded);
+        assert_eq!(service.calls(), 0);
+    }
+}
+
+#[test]
+fn fallback_2_the_kinds_of_failure_are_configurable() {
+    let only = KindSet::of(&[FailureKind::Client]);
+    for (config, script, degraded) in [
+        (FallbackConfig::default(), "404", false),
+        (FallbackConfig::default(), "429", true),
+        (FallbackConfig::default().fall_back_on(only), "404", true),
+        (FallbackConfig::default().fall_back_on(only), "503", false),
+    ] {
+        let (fallback, service, _, hand) = world(script, config);
+        let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
+        let answer = hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7))));
+        assert_eq!(answer.is_ok(), degraded, "{config:?} {script}");
+    }
+    // Ignored is not failed.
+    let (fallback, service, _, hand) = world("503", FallbackConfig::default());
+    let pipeline = Pipeline::new().then(fallback).classify(|_: &Result<u16, ScriptedError>| Verdict::ignore());
+    assert!(hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
+}
+
+#[test]
+fn fallback_2_a_failing_fallback_keeps_the_first_cause() {
+    let (fallback, service, clock, hand) = world("503 retry-after 2s", FallbackConfig::default());
+    let mut events = fallback.events();
+    let replica = ScriptedService::new("reset", &clock).unwrap();
+    let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
+    let error = hand.block_on(pipeline.call_or(|| service.call(), |_| replica.call())).unwrap_err();
+    assert_eq!((error.verdict().kind(), error.retry_after()), (Some(FailureKind::Overloaded), Some(MS(2000))));
+    assert!(matches!(error.cause(), Cause::Operation(_)));
+    assert!(error.to_string().contains("; the fallback failed, too: "), "{error}");
+    let after = Setback::Failure(FailureKind::Overloaded);
+    assert_eq!(told(&mut events), [FallbackEvent::Failed { after, kind: Some(FailureKind::Other) }]);
+    let mapped: CallError<String> = error.map_operation(|e| e.to_string());
+    assert!(matches!(mapped.fallback(), Some(Cause::Operation(text)) if !text.is_empty()));
+    // And with a retry's history of the first cause.
+    let retry = Retry::new(RetryConfig::default().max_attempts(2)).unwrap().with_clock(&clock);
+    let fallback = Fallback::new(FallbackConfig::default()).unwrap().with_clock(&clock);
+    let pipeline = Pipeline::new().then(fallback).then(retry).classify(ScriptedService::classify);
+    let error = hand.block_on(pipeline.call_or(|| service.call(), |_| replica.call())).unwrap_err();
+    assert_eq!((error.attempts(), error.history().unwrap().first_kind), (2, Some(FailureKind::Overloaded)));
+    assert!(error.fallback().is_some());
+    // A refusal stays a refusal.
+    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, MS(0))).unwrap().with_clock(&clock);
+    let _taken = limiter.try_acquire().unwrap();
+    let fallback = Fallback::new(FallbackConfig::default()).unwrap().with_clock(&clock);
+    let error =
+        hand.block_on(Pipeline::new().then(fallback).then(&limiter).call_or(|| service.call(), |_| replica.call()));
+    let error = error.unwrap_err();
+    assert!(error.is_rejected() && error.fallback().is_some() && error.history().is_none());
+}
+
+#[test]
+fn fallback_2_the_fallback_s_own_time_is_bounded_by_its_limit_and_by_the_deadline() {
+    for (limit, left, given) in [(MS(50), 5000, 50), (MS(50), 30, 30), (Duration::MAX, 40, 40)] {
+        let (fallback, service, clock, hand) = world("503", FallbackConfig::default().timeout(limit));
+        let mut events = fallback.events();
+        let held = Arc::new(());
+        let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
+        let start = hand.now();
+        let outer = AttemptInfo::with_deadline(clock.now() + MS(left));
+        let hangs = |_: steadfast::fallback::Failed<'_, u16, ScriptedError>| {
+            let held = held.clone();
+            async move {
+                let _held = held;
+                pending().await
+            }
+        };
+        let error = hand.block_on(pipeline.call_within_or(outer, || service.call(), hangs)).unwrap_err();
+        assert_eq!((hand.now() - start, Arc::strong_count(&held)), (MS(given), 1));
+        assert_eq!(error.verdict().kind(), Some(FailureKind::Overloaded), "the first cause");
+        assert!(
+            matches!(error.fallback(), Some(Cause::TimedOut(t)) if t.after == MS(given) && t.name.as_ref().is_some_and(|name| name.as_str() == "f"))
+        );
+        let after = Setback::Failure(FailureKind::Overloaded);
+        assert_eq!(told(&mut events), [FallbackEvent::TimedOut { after, given: MS(given) }]);
+    }
+    // With no time left it is polled once: a value is there.
+    let (fallback, service, clock, hand) = world("hang", FallbackConfig::default());
+    let pipeline = Pipeline::new().then(fallback).then(Timeout::new(Duration::MAX).with_clock(&clock));
+    let outer = AttemptInfo::with_deadline(clock.now() + MS(10));
+    let answer = hand.block_on(pipeline.call_within_or(outer, || service.call(), |_| ready(Ok(7)))).unwrap();
+    assert_eq!((answer.error().unwrap().is_timed_out(), answer.into_value()), (true, 7));
+}
+
+#[test]
+fn fallback_2_a_value_that_was_judged_a_failure_is_replaced_and_kept() {
+    let judge = |result: &Result<u16, ()>| match result {
+        Ok(status) if *status >= 500 => Verdict::failure(FailureKind::Server),
+        Ok(_) => Verdict::success(),
+        Err(()) => Verdict::failure(FailureKind::Connect),
+    };
+    let (fallback, _, _, hand) = world("ok", FallbackConfig::default());
+    let pipeline = Pipeline::new().then(fallback).classify(judge);
+    let answer = hand.block_on(pipeline.call_or(
+        || ready(Ok(500)),
+        |failed| {
+            assert_eq!((failed.value(), failed.cause().is_none()), (Some(&500), true));
+            ready(Ok(200))
+        },
+    ));
+    let Ok(Answer::Degraded { value: 200, instead_of }) = answer else { panic!("{answer:?}") };
+    assert_eq!(instead_of.unwrap(), 500);
+    // A substitute that is judged a failure has failed: the first value stays.
+    let answer = hand.block_on(pipeline.call_or(|| ready(Ok(500)), |_| ready(Ok(503))));
+    assert!(matches!(answer, Ok(Answer::Own(500))), "{answer:?}");
+}
+
+#[test]
+fn fallback_2_outermost_it_hears_of_time_outs_retries_and_refusals() {
+    let (fallback, service, clock, hand) = world("503 in 1s, hang", FallbackConfig::default());
+    let pipeline = Pipeline::new()
+        .then(fallback)
+        .then(Timeout::new(MS(3000)).with_clock(&clock))
+        .then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock))
+        .classify(ScriptedService::classify);
+    let answer = hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap();
+    let error = answer.error().unwrap();
+    assert_eq!((error.is_timed_out(), error.attempts(), error.history().is_some()), (true, 2, true));
+    assert_eq!((service.running(), answer.into_value()), (0, 7));
+}
+
+#[test]
+fn fallback_2_without_the_policy_a_call_falls_back_at_its_end_and_with_it_the_policy_decides() {
+    let (fallback, service, _, hand) =
+        world("503", FallbackConfig::default().fall_back_on(KindSet::of(&[FailureKind::Connect])));
+    let bare = Pipeline::new().classify(ScriptedService::classify);
+    assert!(hand.block_on(bare.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
+    let pipeline = bare.clone().then(Some(fallback.clone()));
+    assert!(hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
+    let absent = bare.clone().then(None::<Fallback>);
+    assert!(hand.block_on(absent.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
+    let boxed: BoxedPipeline<u16, ScriptedError> = pipeline.boxed();
+    assert!(hand.block_on(boxed.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
+    let boxed = bare.boxed();
+    assert!(hand.block_on(boxed.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
+    // A call without a substitute is as if there were no fallback; an error of the client's is not replaced at the end either.
+    let (clock, _) = Clock::manual();
+    let client = ScriptedService::new("404", &clock).unwrap();
+    assert!(hand.block_on(Pipeline::new().then(fallback).call(|| service.call())).is_err());
+    let bare = Pipeline::new().classify(ScriptedService::classify);
+    assert!(hand.block_on(bare.call_or(|| client.call(), |_| ready(Ok(7)))).is_err());
+}
+
+#[test]
+fn fallback_2_its_own_door_and_operations_that_are_told_of_their_attempt() {
+    let (fallback, service, _, hand) = world("reset", FallbackConfig::default());
+    let operation = WithAttempt(|attempt: AttemptInfo| {
+        assert_eq!(attempt.number(), 1);
+        service.call()
+    });
+    assert!(hand.block_on(fallback.call(operation, |_| ready(Ok(7)))).unwrap().is_degraded());
+}
+
+#[test]
+fn fallback_2_inside_a_breaker_it_hides_failures_and_explain_warns_of_each_wrong_place() {
+    let (fallback, service, clock, hand) = world("503", FallbackConfig::default());
+    let config = CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(1));
+    let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
+    let pipeline = Pipeline::new().then(breaker.clone()).then(fallback.clone());
+    hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap();
+    assert_eq!(breaker.state(), State::Closed);
+    let warns = |explained: Vec<String>, of: &str| assert!(explained.iter().any(|w| w.contains(of)), "{explained:?}");
+    warns(pipeline.explain().warnings(), "never sees the failures");
+    let hedge = Hedge::new(HedgeConfig::default()).unwrap();
+    warns(Pipeline::new().then(hedge).then(fallback.clone()).explain().warnings(), "a hedge, where nothing falls back");
+    let retry = Retry::new(RetryConfig::default()).unwrap();
+    warns(Pipeline::new().then(retry).then(fallback.clone()).explain().warnings(), "nothing is repeated");
+    warns(Pipeline::new().then(Timeout::new(MS(1))).then(fallback.clone()).explain().warnings(), "nothing falls back");
+    warns(Pipeline::new().then(fallback.clone()).then(fallback.clone()).explain().warnings(), "one substitute");
+    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap();
+    warns(Pipeline::new().then(limiter).then(fallback.clone()).explain().warnings(), "whose refusals it never sees");
+    assert_eq!(Pipeline::new().then(fallback.clone()).explain().warnings(), Vec::<String>::new());
+    let text = Pipeline::new().then(fallback).explain().to_string();
+    assert!(text.contains("fallback `f`: a substitute after timeout, connect, throttled, overloaded, server, other and refusals, within 1s"), "{text}");
+}
+
+#[test]
+fn fallback_2_inside_a_hedge_the_failure_passes() {
+    let (fallback, service, clock, hand) = world("503", FallbackConfig::default());
+    let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
+    let error = hand.block_on(Pipeline::new().then(hedge).then(fallback).call_or(|| service.call(), |_| ready(Ok(7))));
+    assert_eq!((error.unwrap_err().attempts(), service.calls()), (2, 2));
+}
+
+/// A policy of a user's own, outside, may repeat a call that fell back: its later success is not marked.
+#[test]
+fn fallback_2_what_is_repeated_after_a_fallback_is_not_degraded() {
+    struct Twice;
+    impl Policy for Twice {
+        async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+            inner.attempt(cx).await;
+            inner.attempt(cx).await
+        }
+    }
+    let (fallback, service, _, hand) = world("503, ok, 503 x2", FallbackConfig::default());
+    let pipeline = Pipeline::new().then(Twice).then(fallback);
+    let answer = hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap();
+    assert!(matches!(answer, Answer::Own(200)), "{answer:?}");
+    // And it is asked once a call: the second failure stands.
+    assert!(hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
+}
+
+#[test]
+fn fallback_2_reconfigured_while_in_use_for_all_clones_and_a_bad_configuration_is_refused_whole() {
+    let (fallback, service, _, hand) = world("503", FallbackConfig::default());
+    let clone = fallback.clone();
+    let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
+    let degraded = || hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).is_ok();
+    assert!(degraded());
+    let never = FallbackConfig::default().fall_back_on(KindSet::NONE).on_rejections(false).timeout(MS(5));
+    let refusal = clone.reconfigure(never).unwrap_err();
+    assert_eq!((refusal.field(), clone.config()), ("fall_back_on", FallbackConfig::default()));
+    assert_eq!(clone.reconfigure(FallbackConfig::default().timeout(Duration::ZERO)).unwrap_err().field(), "timeout");
+    assert!(degraded());
+    clone.reconfigure(FallbackConfig::default().fall_back_on(KindSet::NONE)).unwrap();
+    assert!(!degraded());
+    clone.reconfigure(FallbackConfig::default().timeout(MS(5))).unwrap();
+    assert!(degraded());
+    let start = hand.now();
+    let hung = pipeline.call_or(|| service.call(), |_| pending());
+    assert!(hand.block_on(hung).is_err());
+    assert_eq!(hand.now() - start, MS(5));
+}
+
+#[test]
+fn fallback_2_reconfigured_under_a_substitute_that_waits() {
+    let (fallback, service, clock, hand) = world("503", FallbackConfig::default().timeout(MS(100)));
+    let pipeline = Pipeline::new().then(fallback.clone());
+    let start = hand.now();
+    let change = async {
+        clock.sleep(MS(50)).await;
+        fallback.reconfigure(FallbackConfig::default().timeout(MS(5000))).unwrap();
+    };
+    let hangs = pipeline.call_or(|| service.call(), |_| pending());
+    let (ended, ()) = hand.block_on(futures::future::join(hangs, change));
+    assert!(ended.unwrap_err().fallback().is_some());
+    assert_eq!(hand.now() - start, MS(100), "it keeps its time");
+    assert!(hand.block_on(pipeline.call_or(|| service.call(), |_| pending())).is_err());
+    assert_eq!(hand.now() - start, MS(5100));
+}
+
+#[test]
+fn fallback_2_from_a_document_and_back() {
+    for config in [
+        FallbackConfig::default(),
+        FallbackConfig::default().timeout(Duration::MAX),
+        FallbackConfig::default().fall_back_on(KindSet::NONE).timeout(MS(1)),
+    ] {
+        let text = toml::to_string(&config).unwrap();
+        assert_eq!(toml::from_str::<FallbackConfig>(&text).unwrap(), config, "{text}");
+    }
+    assert!(toml::from_str::<FallbackConfig>("time_out = \"1s\"").unwrap_err().to_string().contains("time_out"));
+}
+
+#[test]
+fn ground_a_fallback_drops_what_is_at_work_and_conserves_the_places() {
+    let (fallback, service, clock, hand) = world("503 in 10ms", FallbackConfig::default());
+    let replica = ScriptedService::new("ok in 10ms", &clock).unwrap();
+    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, MS(0))).unwrap().with_clock(&clock);
+    let pipeline = Pipeline::new().then(fallback).then(limiter.clone());
+    let polls = drop_at_every_await(
+        &hand,
+        || pipeline.call_or(|| service.call(), |_| replica.call()),
+        |_| assert_eq!((service.running(), replica.running(), limiter.available()), (0, 0, 1)),
+    );
+    assert_eq!(polls, 3);
+}
+
+#[test]
+fn ground_a_panic_of_the_substitute_goes_on_unwinding() {
+    let (fallback, service, _, hand) = world("503", FallbackConfig::default());
+    let call = fallback.call(|| service.call(), |_| async { panic!("on purpose") });
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hand.block_on(call))).is_err());
+    assert!(hand.block_on(fallback.call(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
+}
+
+#[test]
+fn ground_a_call_with_a_substitute_can_be_spawned() {
+    fn is_send<T: Send>(_: &T) {}
+    let (fallback, service, _, _) = world("503", FallbackConfig::default());
+    let asked = AtomicUsize::new(0);
+    let pipeline = Pipeline::new().then(fallback);
+    let call = pipeline.call_or(
+        || service.call(),
+        |_| {
+            asked.fetch_add(1, SeqCst);
+            ready(Ok(7))
+        },
+    );
+    is_send(&call);
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Sub {
+    Gives,
+    Fails,
+    Hangs,
+}
+
+proptest! {
+    /// What a call with a substitute comes to, beside the rules said in one line each.
+    #[test]
+    fn fallback_2_the_answer_is_that_of_a_naive_model(
+        status in prop::sample::select(vec![200u16, 404, 429, 500, 503]),
+        kinds in prop::collection::vec(prop::sample::select(vec![
+            FailureKind::Client, FailureKind::Throttled, FailureKind::Server, FailureKind::Overloaded,
+        ]), 0..4),
+        sub in prop::sample::select(vec![Sub::Gives, Sub::Fails, Sub::Hangs]),
+        rejected: bool, on_rejections: bool, boxed: bool,
+    ) {
+        prop_assume!(on_rejections || !kinds.is_empty());
+        let config = FallbackConfig::default().fall_back_on(KindSet::of(&kinds)).on_rejections(on_rejections);
+        let (fallback, service, clock, hand) = world(&status.to_string(), config);
+        let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, MS(0))).unwrap().with_clock(&clock);
+        let _taken = rejected.then(|| limiter.try_acquire().unwrap());
+        let pipeline = Pipeline::new().then(fallback).then(limiter.clone()).classify(ScriptedService::classify);
+        let instead = |_: steadfast::fallback::Failed<'_, u16, ScriptedError>| {
+            let other = ScriptedService::new(match sub { Sub::Gives => "299", Sub::Fails => "500", Sub::Hangs => "hang" }, &clock);
+            other.unwrap().call()
+        };
+        let start = hand.now();
+        let answer = if boxed {
+            hand.block_on(pipeline.boxed::<u16, ScriptedError>().call_or(|| service.call(), instead))
+        } else {
+            hand.block_on(pipeline.call_or(|| service.call(), instead))
+        };
+
+        let kind = match status { 200 => None, 404 => Some(FailureKind::Client), 429 => Some(FailureKind::Throttled),
+            503 => Some(FailureKind::Overloaded), _ => Some(FailureKind::Server) };
+        let asked = if rejected { on_rejections } else { kind.is_some_and(|kind| kinds.contains(&kind)) };
+        let waited = if asked && matches!(sub, Sub::Hangs) { Duration::from_secs(1) } else { Duration::ZERO };
+        prop_assert_eq!(hand.now() - start, waited);
+        match answer {
+            Ok(Answer::Own(value)) => prop_assert!(value == 200 && !rejected),
+            Ok(Answer::Degraded { value, instead_of }) => {
+                prop_assert!(value == 299 && asked && matches!(sub, Sub::Gives));
+                prop_assert_eq!(instead_of.unwrap_err().is_rejected(), rejected);
+            }
+            Err(error) => {
+                prop_assert!(!(asked && matches!(sub, Sub::Gives)) && (rejected || kind.is_some()));
+                prop_assert_eq!(error.is_rejected(), rejected);
+                prop_assert_eq!(error.fallback().is_some(), asked);
+                prop_assert_eq!(error.verdict().kind(), if rejected { None } else { kind });
+            }
+        }
+    }
+}
