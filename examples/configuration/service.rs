@@ -3,9 +3,8 @@ use std::{sync::Arc, time::Duration};
 
 use serde::Deserialize;
 use steadfast::{
-    ConfigError, Pipeline,
+    BoxedPipeline, ConfigError, Pipeline,
     cache_aside::CacheAsideConfig,
-    call::Policy,
     chaos::{Chaos, ChaosConfig},
     circuit_breaker::{KeyedBreakers, KeyedBreakersConfig},
     http::ByStatus,
@@ -18,6 +17,8 @@ use steadfast::{
         Degradation, DegradationConfig, Gauge, KeyedRateLimiter, Quota, SharedRateLimitConfig, SharedRateLimiter,
     },
 };
+
+use crate::common::{Answer, Failure};
 
 /// All that can be said of it. A table or a field that nobody knows is refused, and named.
 #[derive(Debug, Deserialize)]
@@ -66,8 +67,9 @@ impl Service {
         let Document { payments, tenants, hosts, contract, features, chaos, .. } = document;
         let load = Gauge::new();
         load.set(0.3);
-        let large = |tenant: &String| usize::from(tenant == "tenant-0");
-        let limits = KeyedRateLimiter::with_tiers(tenants.standard, &[tenants.large], large);
+        let tier = |tenant: &String| (tenant == "tenant-0").then_some(0);
+        let limits = KeyedRateLimiter::new(tenants.standard);
+        let limits = limits.and_then(|limits| limits.with_tiers(&[tenants.large], tier));
         Ok(Self {
             payments: Standard::new(payments)
                 .and_then(|stack| stack.named("payments").with_gauge("load", load.clone()))
@@ -84,7 +86,7 @@ impl Service {
     }
 
     /// What stands around the calls of one host.
-    pub fn pipeline(&self, host: &str) -> Pipeline<impl Policy + Clone + use<>, ByStatus> {
+    pub fn pipeline(&self, host: &str) -> BoxedPipeline<Answer, Failure> {
         Pipeline::new()
             .named(host)
             .then(self.contract.clone())
@@ -92,10 +94,11 @@ impl Service {
             .then(self.hosts.get(&host.to_owned()))
             .then(self.chaos.clone())
             .classify(ByStatus::new())
+            .boxed()
     }
 
     /// Takes another document, for all calls from now on; refused whole, it changes nothing.
-    pub fn reconfigure(&self, text: &str) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+    pub fn reconfigure(&self, text: &str) -> Result<(), Failure> {
         // A service of it is made for a moment: what would be refused halfway is refused here.
         Self::new(toml::from_str(text)?)?;
         let Document { payments, tenants, hosts, contract, features, chaos, .. } = toml::from_str(text)?;
