@@ -75,7 +75,7 @@ async fn main() -> ExitCode {
 
 // ---- the shop ---------------------------------------------------------------------------------------------------------------
 
-/// Takes orders from its input, `key account` each, and says what became of each: paid, later, or failed. Ends with its input.
+/// Takes orders from its input, `order account` each, and says what became of each: paid, later, or failed. Ends with its input.
 async fn be_the_shop(bank: SocketAddr, file: &Path) -> Result<()> {
     let sqlite = Sqlite::open(SqliteConfig::at(file))?;
     let half_a_second = Duration::from_millis(500);
@@ -86,8 +86,8 @@ async fn be_the_shop(bank: SocketAddr, file: &Path) -> Result<()> {
     let config = JournalConfig::default().per_second(PACE).visibility(Duration::from_secs(2));
     let journal = Journal::new(Arc::new(sqlite.queue("orders")?), config)?.named("orders");
     let http = reqwest::Client::new();
-    let pay = move |key: String, account: String| {
-        let request = http.post(format!("http://{bank}/pay/{account}")).header(IDEMPOTENCY_KEY, key);
+    let pay = move |key: String, account: String, order: String| {
+        let request = http.post(format!("http://{bank}/pay/{account}")).header(IDEMPOTENCY_KEY, key).body(order);
         async move { request.send().await?.error_for_status().map(drop) }
     };
 
@@ -98,7 +98,10 @@ async fn be_the_shop(bank: SocketAddr, file: &Path) -> Result<()> {
             let replay = |entry: Replay| {
                 let (pipeline, pay) = (pipeline.clone(), pay.clone());
                 let account = entry.order.clone().unwrap_or_default();
-                async move { Replayed::of_call(pipeline.call(|| pay(entry.key.clone(), account.clone())).await) }
+                let order = String::from_utf8_lossy(&entry.body).into_owned();
+                async move {
+                    Replayed::of_call(pipeline.call(|| pay(entry.key.clone(), account.clone(), order.clone())).await)
+                }
             };
             journal.run(std::future::pending(), || Gate::of(&breaker), replay).await
         }
@@ -106,9 +109,12 @@ async fn be_the_shop(bank: SocketAddr, file: &Path) -> Result<()> {
 
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
     while let Some(order) = orders.next_line().await? {
-        let (key, account) = order.split_once(' ').ok_or("an order without an account")?;
-        let result = pipeline.call(|| pay(key.to_owned(), account.to_owned())).await;
-        let served = journal.or_defer(result, || Entry::new(key, "").in_order_of(account)).await;
+        let (order, account) = order.split_once(' ').ok_or("an order without an account")?;
+        // The same however often it is tried, and by whichever process.
+        let key = format!("pay {order}");
+        let result = pipeline.call(|| pay(key.clone(), account.to_owned(), order.to_owned())).await;
+        let entry = || Entry::new(key.clone(), order.to_owned()).in_order_of(account);
+        let served = journal.or_defer(result, entry).await;
         let said = match served {
             Ok(Served::Now(())) => "paid",
             Ok(Served::Later) => "later",
@@ -124,7 +130,9 @@ async fn be_the_shop(bank: SocketAddr, file: &Path) -> Result<()> {
 #[derive(Default)]
 struct Books {
     is_closed: bool,
-    /// What was paid, by key and account, in order. One key is paid once.
+    /// The keys that were paid: nothing is paid twice for one.
+    keys: Vec<String>,
+    /// What was paid, by order and account, in turn.
     paid: Vec<(String, String)>,
     /// When each was told to be, also again.
     told: Vec<(String, Instant)>,
@@ -155,7 +163,12 @@ impl Bank {
     }
 }
 
-async fn pay(State(bank): State<Bank>, Segments(account): Segments<String>, headers: HeaderMap) -> StatusCode {
+async fn pay(
+    State(bank): State<Bank>,
+    Segments(account): Segments<String>,
+    headers: HeaderMap,
+    order: String,
+) -> StatusCode {
     let Some(Ok(key)) = headers.get(IDEMPOTENCY_KEY).map(|key| key.to_str()) else { return StatusCode::BAD_REQUEST };
     let now = bank.clock.now();
     let open = bank.books(|books| {
@@ -163,8 +176,9 @@ async fn pay(State(bank): State<Bank>, Segments(account): Segments<String>, head
             return false;
         }
         books.told.push((key.to_owned(), now));
-        if !books.paid.iter().any(|(before, _)| before == key) {
-            books.paid.push((key.to_owned(), account));
+        if !books.keys.iter().any(|before| before == key) {
+            books.keys.push(key.to_owned());
+            books.paid.push((order, account));
         }
         true
     });
