@@ -36,7 +36,7 @@ const FLOORS: &[&[&str]] = &[
         "sharding",
     ],
     // The roof, and the wings: for tests, around services, for dashboards.
-    &["standard", "testing", "tower", "metrics"],
+    &["standard", "journal", "testing", "tower", "metrics"],
 ];
 
 /// Who alone may name what.

@@ -163,10 +163,16 @@ impl Core {
     }
 
     /// Asks to make a call, as a caller or as the probe of a loop: with such a loop at work, callers do not probe.
+    #[inline]
     pub(super) fn admit_as(&self, set: &Setting, now: impl Fn() -> Instant, prober: bool) -> Result<Ticket, Refusal> {
         let gate = self.gate(set);
         let waits = |gate: &Gate| !prober && gate.probers.load(Ordering::Acquire) > 0;
-        let refuse = |refusal| Err(if prober { refusal } else { gate.refuse(refusal) });
+        let refuse = |refusal| {
+            if !prober {
+                gate.count_rejection();
+            }
+            Err(refusal)
+        };
         loop {
             let word = self.word();
             match word.state() {

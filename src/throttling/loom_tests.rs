@@ -4,7 +4,7 @@ use std::task::Waker;
 use loom::{sync::Arc, thread};
 
 use super::{
-    QueueOrder, Quota,
+    AdaptiveLimitConfig, AdaptiveLimiter, QueueOrder, Quota,
     gauge::Due,
     gcra::{Gcra, Pace},
     semaphore::{Semaphore, Wish},
@@ -282,5 +282,20 @@ fn loom_a_window_that_changes_counts_nothing_twice() {
         let told = thread.join().unwrap();
         let sum = window.sum(at);
         assert!(sum == 1 || (told && sum == 2), "{sum}");
+    });
+}
+
+/// The limit that is wanted and the places that there are, set one after the other by two at once.
+#[test]
+fn loom_an_adaptive_limit_s_places_follow_its_last_change() {
+    loom::model(|| {
+        let config = AdaptiveLimitConfig::default().queue(0, std::time::Duration::from_secs(1));
+        let limiter = AdaptiveLimiter::new(config.limits(9, 1, 9)).unwrap();
+        let theirs = limiter.clone();
+        let thread = thread::spawn(move || theirs.reconfigure(config.limits(1, 1, 5)).unwrap());
+        limiter.reconfigure(config.limits(1, 1, 3)).unwrap();
+        thread.join().unwrap();
+        // Whoever came last, the limit is no higher than three: it is kept, not raised.
+        assert_eq!((limiter.limit(), limiter.in_flight()), (3, 0));
     });
 }
