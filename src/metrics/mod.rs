@@ -40,6 +40,9 @@
 //! | `steadfast_circuit_breaker_window_failures` | gauge |  | failures in its window |
 //! | `steadfast_circuit_breaker_window_slow` | gauge |  | slow calls in its window |
 //! | `steadfast_circuit_breaker_keys` | gauge | `state` | keys of a family of breakers, by their state |
+//! | `steadfast_shared_breaker_store_up` | gauge |  | 1 while the store answers by which processes share a breaker |
+//! | `steadfast_shared_breaker_reports` | gauge |  | other processes whose breaker is open |
+//! | `steadfast_shared_breaker_events_total` | counter | `event` | reported, opened_with_others, store_failed, notifier_failed |
 //! | `steadfast_throttling_rejected_total` | counter | `policy`, `reason` | calls that a limiter refused |
 //! | `steadfast_throttling_queued_total` | counter | `policy` | calls that had to wait their turn |
 //! | `steadfast_throttling_wait_seconds` | histogram, s | `policy` | waits, where they are known beforehand |
@@ -71,6 +74,7 @@
 //! | `steadfast_hedge_delay_seconds` | gauge, s |  | how long an attempt may take before another starts |
 //! | `steadfast_fallback_calls_total` | counter | `outcome` | calls that fell back: fell_back, failed, timed_out |
 //! | `steadfast_coalesce_under_way` | gauge |  | executions that callers share now |
+//! | `steadfast_journal_entries_total` | counter | `event` | entries: deferred, defer_failed, replayed, failed, poisoned |
 //! | `steadfast_chaos_enabled` | gauge |  | 1 while it is switched on |
 //! | `steadfast_chaos_injected_total` | counter | `injection` | faults on purpose: delayed, failed, replaced, hung, panicked |
 //! | `steadfast_cache_requests_total` | counter | `result` | look-ups: hit, miss, stale |

@@ -80,6 +80,13 @@ pub const NAMES: &[Series] = &[
     gauge("steadfast_circuit_breaker_window_failures", "", "failures in its window"),
     gauge("steadfast_circuit_breaker_window_slow", "", "slow calls in its window"),
     gauge("steadfast_circuit_breaker_keys", "state", "keys of a family of breakers, by their state"),
+    gauge("steadfast_shared_breaker_store_up", "", "1 while the store answers by which processes share a breaker"),
+    gauge("steadfast_shared_breaker_reports", "", "other processes whose breaker is open"),
+    counter(
+        "steadfast_shared_breaker_events_total",
+        "event",
+        "reported, opened_with_others, store_failed, notifier_failed",
+    ),
     counter("steadfast_throttling_rejected_total", "policy, reason", "calls that a limiter refused"),
     counter("steadfast_throttling_queued_total", "policy", "calls that had to wait their turn"),
     seconds(Of::Histogram, "steadfast_throttling_wait_seconds", "policy", "waits, where they are known beforehand"),
@@ -115,6 +122,7 @@ pub const NAMES: &[Series] = &[
     seconds(Of::Gauge, "steadfast_hedge_delay_seconds", "", "how long an attempt may take before another starts"),
     counter("steadfast_fallback_calls_total", "outcome", "calls that fell back: fell_back, failed, timed_out"),
     gauge("steadfast_coalesce_under_way", "", "executions that callers share now"),
+    counter("steadfast_journal_entries_total", "event", "entries: deferred, defer_failed, replayed, failed, poisoned"),
     gauge("steadfast_chaos_enabled", "", "1 while it is switched on"),
     counter(
         "steadfast_chaos_injected_total",

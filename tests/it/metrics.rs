@@ -16,10 +16,13 @@ use steadfast::{
     backoff::{BackoffConfig, Curve, Jitter},
     cache_aside::{CacheAside, CacheAsideConfig},
     chaos::{Chaos, ChaosConfig},
-    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, KeyedBreakers},
+    circuit_breaker::{
+        CircuitBreaker, CircuitBreakerConfig, KeyedBreakers, SharedCircuitBreaker, SharedCircuitBreakerConfig,
+    },
     coalesce::Coalesce,
     fallback::{Fallback, FallbackConfig},
     hedge::{Hedge, HedgeConfig},
+    journal::{Journal, JournalConfig},
     leader_election::LeaderElection,
     lease::StoreLease,
     metrics::{Measured, Metrics, NAMES, Of, Sample, Scope},
@@ -469,6 +472,11 @@ fn ground_the_table_is_the_page_s_and_all_that_is_registered() {
     let leases = Arc::new(StoreLease::new(store.clone()).unwrap());
     metrics.watch("x", &LeaderElection::builder(leases, "x").candidate("a").build().unwrap()).unwrap();
     metrics.watch("x", &QueueListener::builder(Arc::new(InMemoryQueue::new("x"))).build().unwrap()).unwrap();
+    let journal = Journal::new(Arc::new(InMemoryQueue::new("x")), JournalConfig::default()).unwrap();
+    metrics.watch("x", &journal).unwrap();
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
+    let config = SharedCircuitBreakerConfig::default();
+    metrics.watch("x", &SharedCircuitBreaker::new(breaker, store.clone(), "x", config).unwrap()).unwrap();
     let map = ShardMap::hashed(16, &[ShardId(0), ShardId(1)]).unwrap();
     let directory = hand.block_on(ShardDirectory::builder(store, "x").clock(&clock).create(&map)).unwrap();
     metrics.watch("x", &directory).unwrap();
