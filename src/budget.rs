@@ -1,5 +1,12 @@
 //! How much of the load may be retries and hedges: one budget for all that call the same target.
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 
@@ -89,6 +96,8 @@ impl Default for RetryBudgetConfig {
 pub struct RetryBudget(Arc<Inner>);
 
 struct Inner {
+    /// Switched off, it allows everything.
+    on: AtomicBool,
     requests: ChangingWindow,
     /// Behind a lock, so that look and take are one; only failed attempts come here.
     account: Mutex<Account>,
@@ -114,7 +123,8 @@ impl RetryBudget {
     /// For settings that were checked before.
     pub(crate) fn make(config: RetryBudgetConfig) -> Self {
         let window = || ChangingWindow::new(config.window, BUCKETS);
-        Self(Arc::new(Inner { requests: window(), account: Mutex::new(Account { config, taken: window() }) }))
+        let account = Mutex::new(Account { config, taken: window() });
+        Self(Arc::new(Inner { on: AtomicBool::new(true), requests: window(), account }))
     }
 
     /// Its settings, as they are now.
@@ -141,6 +151,16 @@ impl RetryBudget {
         self.0.balance(&self.0.account.lock(), now).max(0.0) as u64
     }
 
+    /// Switches it off, or on again.
+    pub(crate) fn switch(&self, on: bool) {
+        self.0.on.store(on, Ordering::Relaxed);
+    }
+
+    /// Whether it bounds anything.
+    pub(crate) fn is_on(&self) -> bool {
+        self.0.on.load(Ordering::Relaxed)
+    }
+
     /// Whether both are clones of one.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -155,7 +175,7 @@ impl RetryBudget {
         let account = self.0.account.lock();
         let Account { config, taken } = &*account;
         let cost = if kind == Some(FailureKind::Timeout) { config.timeout_cost } else { config.cost };
-        let allowed = self.0.balance(&account, now) >= f64::from(cost);
+        let allowed = !self.is_on() || self.0.balance(&account, now) >= f64::from(cost);
         if allowed {
             taken.add(now, cost);
         }

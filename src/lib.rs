@@ -40,7 +40,7 @@
 //! | [`timeout`] | a bounded time |
 //! | [`retry`] | again, when the failure passes; the retry budget |
 //! | [`circuit_breaker`] | not asking a service that fails |
-//! | [`throttling`] | how often, and how much at once; keyed by tenant |
+//! | [`throttling`] | how often, and how much at once; keyed by tenant; who goes first when not all can be served |
 //! | [`hedge`] | a second attempt beside one that takes long |
 //! | `chaos` | faults on purpose, to see that the others hold; by feature |
 //! | [`fallback`] | a substitute for what failed, marked as one |
@@ -48,6 +48,7 @@
 //! | [`cache_aside`] | copies of what a slower source holds, never served after they were invalidated |
 //! | [`leader_election`] | one of many leads, for a term, with a fencing token |
 //! | [`queue_listener`] | takes messages from a queue, goes quiet when there are none, wakes at once |
+//! | [`journal`] | what was refused now is kept in a queue, and done when the other side is well again |
 //! | [`sharding`] | one data set in several stores: who owns a key, asking all at once, moves that survive a crash |
 //! | [`claim_check`] | large bodies in a store, claims to them in the queue |
 //! | [`standard`] | the ready-made stack from one document |
@@ -56,6 +57,8 @@
 //! | [`port`] | what the ports share: the error that says what to do, what a backend can do, the fencing token |
 //! | [`outcome`] | the verdict that all policies read, and the one flat error |
 //! | `http` | HTTP and gRPC at the edges: answers judged, hints read, refusals and deadlines as headers, by feature |
+//! | `tower` | a pipeline as a layer around any service: axum, hyper, reqwest, tonic; by feature |
+//! | `metrics` | the numbers of all policies for a dashboard, by feature |
 //! | [`backoff`], [`entropy`], [`time`], [`config`], [`observe`] | delays, randomness, clocks, settings, events |
 //!
 //! # Pages
@@ -71,6 +74,8 @@
 //! | `http` | `http`: classifiers of HTTP and gRPC answers, hints, refusals as answers, deadlines as headers |
 //! | `reqwest` | the same for `reqwest`'s answers and errors; it comes without TLS: choose yours in your own manifest |
 //! | `tonic` | the same for `tonic::Status`, both ways |
+//! | `tower` | `tower::PipelineLayer`: a pipeline around any `tower` service, with `http` also for servers |
+//! | `metrics` | `metrics::Metrics`: counters, gauges and histograms of all policies through the `metrics` facade |
 //! | `lz4` | claim checks compress large bodies |
 //! | `chaos` | `chaos`: faults on purpose; a build without it cannot inject any |
 //! | `testing` | the scripted service, the drop-at-every-await harness, conformance suites, a network that fails |
@@ -100,8 +105,11 @@ mod hash;
 pub mod hedge;
 #[cfg(feature = "http")]
 pub mod http;
+pub mod journal;
 pub mod leader_election;
 pub mod lease;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod notify;
 pub mod observe;
 pub mod outcome;
@@ -120,6 +128,8 @@ pub mod testing;
 pub mod throttling;
 pub mod time;
 pub mod timeout;
+#[cfg(feature = "tower")]
+pub mod tower;
 mod window;
 
 pub use call::{BoxedPipeline, Pipeline};

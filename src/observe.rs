@@ -4,6 +4,17 @@
 //! slow or panic, and no call notices. One that falls behind by more than the ring holds misses the oldest, and is told how
 //! many. Without a subscription (and without a `tracing` subscriber that wants them) no event is built at all.
 //!
+//! # tracing
+//!
+//! Every event of every policy goes to `tracing` as well, where a subscriber wants it: target `steadfast::` and the room
+//! (`steadfast::circuit_breaker`), the policy's name as a field. Nothing is to be switched on here: a filter such as
+//! `steadfast=info` does it. What needs a look is a `WARN` (a breaker that opened, a retry that gave up, a call that timed out), what is as
+//! it should be an `INFO`, what comes with every call of a bad hour a `DEBUG`. Calls and attempts are spans of `steadfast::call`, at `DEBUG`.
+//!
+//! # Numbers
+//!
+//! Feature `metrics` counts events where they are sent, so that none is missed, and reads the gauges: room `metrics`.
+//!
 //! ```
 //! use steadfast::circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent};
 //!
@@ -20,6 +31,12 @@ use std::{
     collections::VecDeque,
     fmt,
     sync::{Arc, Mutex, OnceLock, PoisonError},
+};
+
+#[cfg(feature = "metrics")]
+use std::sync::{
+    RwLock,
+    atomic::{AtomicBool, Ordering::Relaxed},
 };
 
 use tokio::sync::broadcast;
@@ -61,13 +78,33 @@ pub(crate) struct Events<E>(Arc<Shared<E>>);
 struct Shared<E> {
     outbox: Mutex<Outbox<E>>,
     ring: OnceLock<broadcast::Sender<Event<E>>>,
+    #[cfg(feature = "metrics")]
+    taps: Taps<E>,
+}
+
+/// Those who count events where they are sent, so that none is missed.
+#[cfg(feature = "metrics")]
+struct Taps<E> {
+    any: AtomicBool,
+    each: RwLock<Vec<Tap<E>>>,
+}
+
+#[cfg(feature = "metrics")]
+type Tap<E> = Box<dyn Fn(&E) + Send + Sync>;
+
+#[cfg(feature = "metrics")]
+impl<E> Taps<E> {
+    fn each(&self) -> std::sync::RwLockReadGuard<'_, Vec<Tap<E>>> {
+        self.each.read().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 struct Outbox<E> {
     sent: u64,
     /// Whether somebody is at work sending. Who lays down an event meanwhile leaves it to them.
     sending: bool,
-    staged: VecDeque<(Instant, E)>,
+    /// What is to be sent, with the name of its source where that is not the sender's.
+    staged: VecDeque<(Instant, Option<Name>, E)>,
 }
 
 /// An event that `tracing` can be told.
@@ -81,22 +118,40 @@ pub(crate) trait Traced: Clone {
 impl<E: Traced> Events<E> {
     pub(crate) fn new() -> Self {
         let outbox = Mutex::new(Outbox { sent: 0, sending: false, staged: VecDeque::new() });
-        Self(Arc::new(Shared { outbox, ring: OnceLock::new() }))
+        Self(Arc::new(Shared {
+            outbox,
+            ring: OnceLock::new(),
+            #[cfg(feature = "metrics")]
+            taps: Taps { any: AtomicBool::new(false), each: RwLock::default() },
+        }))
     }
 
     pub(crate) fn subscribe(&self) -> Subscription<E> {
-        Subscription(self.0.ring.get_or_init(|| broadcast::Sender::new(RING)).subscribe())
+        Subscription {
+            receiver: self.0.ring.get_or_init(|| broadcast::Sender::new(RING)).subscribe(),
+            #[cfg(feature = "metrics")]
+            source: Arc::downgrade(&self.0),
+        }
     }
 
     /// Whether anybody listens. Ask before building an event.
     pub(crate) fn wanted(&self) -> bool {
+        #[cfg(feature = "metrics")]
+        if self.0.taps.any.load(Relaxed) {
+            return true;
+        }
         self.0.ring.get().is_some_and(|ring| ring.receiver_count() > 0) || E::wanted()
     }
 
     /// Lays an event down in order. May be called under a policy's lock; nothing is sent before [`flush`](Self::flush).
     pub(crate) fn stage(&self, at: Instant, event: impl FnOnce() -> E) {
+        self.stage_as(None, at, event);
+    }
+
+    /// The same for an event of another source than the one that will flush it: of a family, all members share one outbox.
+    pub(crate) fn stage_as(&self, source: Option<&Name>, at: Instant, event: impl FnOnce() -> E) {
         if self.wanted() {
-            self.outbox().staged.push_back((at, event()));
+            self.outbox().staged.push_back((at, source.cloned(), event()));
         }
     }
 
@@ -111,12 +166,15 @@ impl<E: Traced> Events<E> {
             return;
         }
         let mut sender = Sender { events: self, ended: false };
-        while let Some((number, at, what)) = sender.next() {
+        while let Some((number, at, own, what)) = sender.next() {
+            let source = own.as_ref().or(source);
             if let Some(ring) = self.0.ring.get() {
                 // An error means that nobody listens, which is nobody's loss.
                 let _ = ring.send(Event { number, at, source: source.cloned(), what: what.clone() });
             }
             what.trace(source.map_or("", Name::as_str));
+            #[cfg(feature = "metrics")]
+            self.0.taps.each().iter().for_each(|tap| tap(&what));
         }
     }
 
@@ -141,14 +199,14 @@ struct Sender<'a, E: Traced> {
 
 impl<E: Traced> Sender<'_, E> {
     /// The next event with its number. With none left the work is given up, under the same lock: no event falls between.
-    fn next(&mut self) -> Option<(u64, Instant, E)> {
+    fn next(&mut self) -> Option<(u64, Instant, Option<Name>, E)> {
         let mut outbox = self.events.outbox();
-        let Some((at, what)) = outbox.staged.pop_front() else {
+        let Some((at, own, what)) = outbox.staged.pop_front() else {
             (outbox.sending, self.ended) = (false, true);
             return None;
         };
         outbox.sent += 1;
-        Some((outbox.sent, at, what))
+        Some((outbox.sent, at, own, what))
     }
 }
 
@@ -173,7 +231,22 @@ impl<E> fmt::Debug for Events<E> {
 }
 
 /// The receiving end of a policy's events, from the moment it was made.
-pub struct Subscription<E>(broadcast::Receiver<Event<E>>);
+pub struct Subscription<E> {
+    receiver: broadcast::Receiver<Event<E>>,
+    #[cfg(feature = "metrics")]
+    source: std::sync::Weak<Shared<E>>,
+}
+
+#[cfg(feature = "metrics")]
+impl<E> Subscription<E> {
+    /// Has each event from now on counted where it is sent, in place of going through the ring. What counts must be quick.
+    pub(crate) fn tap(self, count: impl Fn(&E) + Send + Sync + 'static) {
+        if let Some(source) = self.source.upgrade() {
+            source.taps.each.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(count));
+            source.taps.any.store(true, Relaxed);
+        }
+    }
+}
 
 impl<E: Clone> Subscription<E> {
     /// The next event; waits for it.
@@ -185,7 +258,7 @@ impl<E: Clone> Subscription<E> {
     /// # Cancel safety
     /// Dropped while it waits, it loses nothing: the next call gives the same event.
     pub async fn recv(&mut self) -> Result<Event<E>, Missed> {
-        self.0.recv().await.map_err(|e| match e {
+        self.receiver.recv().await.map_err(|e| match e {
             broadcast::error::RecvError::Lagged(n) => Missed::Events(n),
             broadcast::error::RecvError::Closed => Missed::Closed,
         })
@@ -196,7 +269,7 @@ impl<E: Clone> Subscription<E> {
     /// # Errors
     /// As [`recv`](Self::recv).
     pub fn try_recv(&mut self) -> Result<Option<Event<E>>, Missed> {
-        match self.0.try_recv() {
+        match self.receiver.try_recv() {
             Ok(event) => Ok(Some(event)),
             Err(broadcast::error::TryRecvError::Empty) => Ok(None),
             Err(broadcast::error::TryRecvError::Lagged(n)) => Err(Missed::Events(n)),
@@ -207,6 +280,6 @@ impl<E: Clone> Subscription<E> {
 
 impl<E> fmt::Debug for Subscription<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Subscription").field("waiting", &self.0.len()).finish()
+        f.debug_struct("Subscription").field("waiting", &self.receiver.len()).finish()
     }
 }

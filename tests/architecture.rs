@@ -35,8 +35,8 @@ const FLOORS: &[&[&str]] = &[
         "queue_listener",
         "sharding",
     ],
-    // The roof, and the wing for tests.
-    &["standard", "testing"],
+    // The roof, and the wings: for tests, around services, for dashboards.
+    &["standard", "journal", "testing", "tower", "metrics"],
 ];
 
 /// Who alone may name what.
@@ -50,17 +50,20 @@ const DOORS: &[(&str, &[&str])] = &[
     ("tokio::spawn", &["testing"]),
     ("std::thread::spawn", &[]),
     // A backend that blocks has a thread of its own.
-    ("std::thread", &["backend", "circuit_breaker/permit.rs", "striped/tests.rs"]),
+    ("std::thread", &["backend", "circuit_breaker/permit.rs", "metrics/calls.rs", "striped/tests.rs"]),
     ("rusqlite", &["backend"]),
     ("twox_hash", &["hash.rs"]),
     ("futures_util", &["sharding/fan_out.rs"]),
     ("arc_swap", &["hedge", "chaos"]),
     ("quick_cache", &["cache_aside/local.rs"]),
     ("rustix", &["time"]),
-    ("http", &["http"]),
+    ("http", &["http", "tower"]),
     ("httpdate", &["http/hints.rs"]),
+    ("metrics", &["metrics"]),
     ("reqwest", &["http/by_reqwest.rs"]),
     ("tonic", &["http/by_tonic.rs"]),
+    ("tower_layer", &["tower"]),
+    ("tower_service", &["tower"]),
     ("lazy_static", &[]),
 ];
 
@@ -157,8 +160,11 @@ fn watched(code: &str) -> Vec<String> {
         "futures_util",
         "http",
         "httpdate",
+        "metrics",
         "reqwest",
         "tonic",
+        "tower_layer",
+        "tower_service",
     ]
     .into_iter()
     .flat_map(of)

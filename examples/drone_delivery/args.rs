@@ -62,9 +62,38 @@ pub struct Args {
     #[arg(long, value_name = "STORE", default_value = "memory")]
     pub store: StoreAt,
 
+    /// In how many shards the records of the requests lie, each a store of its own, with a circuit breaker of its own: with `--store
+    /// sqlite:FILE` the files `FILE.shard-0000` and so on. One shard is the job's own store.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub shards: u32,
+
+    /// Adds a shard this many seconds after the start, and moves its share of the records there while the job runs: `@1.5`. A run that was
+    /// killed meanwhile goes on with it, too.
+    #[arg(long, value_name = "@SECONDS")]
+    pub add_shard: Option<AddShard>,
+
     /// Draws throughput, latency and breaker states over time.
     #[arg(long, value_name = "FILE.svg")]
     pub plot: Option<PathBuf>,
+}
+
+/// When a shard is added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AddShard {
+    pub at: Duration,
+}
+
+impl FromStr for AddShard {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let seconds = text.strip_prefix('@').ok_or("must be `@` and seconds, as in `@1.5`")?;
+        Ok(Self { at: seconds_of(seconds).ok_or("the seconds must be a number, at least 0")? })
+    }
+}
+
+fn seconds_of(text: &str) -> Option<Duration> {
+    text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
 }
 
 /// Who is suspended, and when.
@@ -79,8 +108,7 @@ impl FromStr for Suspend {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let (owner, at) = text.rsplit_once('@').ok_or("must be an owner and seconds, as in `tenant-0001@0.5`")?;
-        let at = at.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-        match at {
+        match seconds_of(at) {
             Some(at) if !owner.is_empty() => Ok(Self { owner: owner.to_owned(), at }),
             Some(_) => Err("the owner must not be empty"),
             None => Err("the seconds must be a number, at least 0"),
@@ -96,7 +124,8 @@ pub enum Faults {
     None,
     /// Now and then: slow answers, 503s, resets, a hang.
     Flaky,
-    /// All of that more often; one service crashes for some seconds, another fails most calls for some.
+    /// All of that more often; one service crashes for some seconds, another fails most calls for some, and one of several shards is cut
+    /// off for one.
     Storm,
 }
 

@@ -1,7 +1,12 @@
 //! What goes wrong, decided by a seed.
-use std::time::Duration;
+use std::{convert::Infallible, time::Duration};
 
-use steadfast::entropy::Entropy;
+use steadfast::{
+    entropy::Entropy,
+    sharding::ShardId,
+    testing::faults::FaultNetwork,
+    time::{Clock, Instant},
+};
 
 use crate::{args::Faults, services::Service};
 
@@ -29,6 +34,8 @@ pub struct FaultPlan {
     pub crash: Option<(Service, Duration, Duration)>,
     /// The service that fails most calls, from when, for how long.
     pub brownout: Option<(Service, Duration, Duration)>,
+    /// The shard that is cut off, where there are several: from when, for how long.
+    pub cut: Option<(ShardId, Duration, Duration)>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -41,13 +48,13 @@ struct Rates {
 
 impl FaultPlan {
     /// The plan that this seed makes.
-    pub fn new(kind: Faults, seed: u64) -> Self {
+    pub fn new(kind: Faults, seed: u64, shards: u32) -> Self {
         let rates = match kind {
             Faults::None => Rates { slow: 0.0, overloaded: 0.0, reset: 0.0, hang: 0.0 },
             Faults::Flaky => Rates { slow: 0.02, overloaded: 0.01, reset: 0.01, hang: 0.002 },
             Faults::Storm => Rates { slow: 0.05, overloaded: 0.02, reset: 0.04, hang: 0.01 },
         };
-        let mut plan = Self { seed, rates, crash: None, brownout: None };
+        let mut plan = Self { seed, rates, crash: None, brownout: None, cut: None };
         if kind == Faults::Storm {
             let draw = Entropy::from_seed(seed);
             let pick = |from: &[Service]| from[draw.up_to(from.len() as u64 - 1) as usize];
@@ -57,6 +64,10 @@ impl FaultPlan {
             let others: Vec<Service> = Service::ALL.into_iter().filter(|s| *s != crashed).collect();
             plan.crash = Some((crashed, millis(800, 1200), millis(2500, 3500)));
             plan.brownout = Some((pick(&others), millis(4500, 5000), millis(1500, 2500)));
+            if shards > 1 {
+                let shard = ShardId(u32::try_from(draw.up_to(u64::from(shards) - 1)).unwrap_or_default());
+                plan.cut = Some((shard, millis(2000, 2500), millis(1000, 1500)));
+            }
         }
         plan
     }
@@ -65,6 +76,18 @@ impl FaultPlan {
     pub fn broken(&self, service: Service) -> Option<(Duration, Duration)> {
         let plans = [self.crash, self.brownout].into_iter().flatten();
         plans.into_iter().find(|(broken, ..)| *broken == service).map(|(_, from, lasts)| (from, from + lasts))
+    }
+
+    /// Cuts the shard off for its time, and never ends.
+    pub async fn cut(&self, network: &FaultNetwork, clock: &Clock, start: Instant) -> Infallible {
+        if let Some((shard, from, lasts)) = self.cut {
+            let shard = network.client(&shard.to_string());
+            clock.sleep_until(start + from).await;
+            shard.cut();
+            clock.sleep_until(start + from + lasts).await;
+            shard.heal();
+        }
+        std::future::pending().await
     }
 
     /// What `service` does with its request number `n`, that came this long after the start.
@@ -103,7 +126,7 @@ mod tests {
     #[test]
     fn a_seed_replays_and_another_differs() {
         let faults = |seed| -> Vec<Fault> {
-            let plan = FaultPlan::new(Faults::Storm, seed);
+            let plan = FaultPlan::new(Faults::Storm, seed, 1);
             (0..500).map(|n| plan.fault(Service::Drone, n, Duration::ZERO)).collect()
         };
         assert_eq!(faults(1), faults(1));
@@ -112,8 +135,16 @@ mod tests {
 
     #[test]
     fn no_faults_means_none() {
-        let plan = FaultPlan::new(Faults::None, 1);
+        let plan = FaultPlan::new(Faults::None, 1, 4);
         assert!((0..10_000).all(|n| plan.fault(Service::Account, n, Duration::ZERO) == Fault::None));
-        assert!(plan.crash.is_none() && plan.brownout.is_none());
+        assert!(plan.crash.is_none() && plan.brownout.is_none() && plan.cut.is_none());
+    }
+
+    #[test]
+    fn a_storm_cuts_off_one_of_several_shards_and_is_the_same_storm_else() {
+        let plan = |shards| FaultPlan::new(Faults::Storm, 1, shards);
+        let (alone, several) = (plan(1), plan(4));
+        assert!(alone.cut.is_none() && several.cut.is_some_and(|(shard, ..)| shard.0 < 4));
+        assert_eq!((alone.crash, alone.brownout), (several.crash, several.brownout));
     }
 }

@@ -34,6 +34,8 @@ pub struct DeadLetter {
 /// What there is to do.
 #[derive(Debug, Default)]
 pub struct Intake {
+    /// How many requests in all, of every class.
+    pub input: usize,
     /// Those to work on, by their place in the input.
     pub requests: Vec<(usize, Request)>,
     /// What each place of the input is before any work.
@@ -69,7 +71,7 @@ pub fn read(mut from: impl BufRead) -> io::Result<Vec<Line>> {
 impl Intake {
     /// The first `wanted` requests of the input, which is repeated under new ids: a repetition has the classes of the input.
     pub fn new(lines: &[Line], wanted: usize) -> Self {
-        let (mut intake, mut seen) = (Self::default(), HashSet::new());
+        let (mut intake, mut seen) = (Self { input: wanted, ..Self::default() }, HashSet::new());
         for (n, line) in (0..wanted).zip(lines.iter().cycle()) {
             match &line.request {
                 Ok(request) => {

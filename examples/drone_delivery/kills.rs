@@ -1,18 +1,24 @@
 //! Real kills: the job runs as a process of its own, is killed at chosen points of its progress, and is started again.
 use std::{
+    collections::HashSet,
     env,
     path::Path,
     process::{Child, Command, Stdio},
+    sync::Arc,
 };
 
 use clap::Parser;
 use serde_json::Value;
 use steadfast::{
     backend::sqlite::{Sqlite, SqliteConfig},
+    sharding::{ShardDirectory, ShardId, ShardMap},
     store::{Scan, StoreExt},
 };
 
-use crate::{args::Args, ledger::State};
+use crate::{
+    args::Args,
+    ledger::{State, shard_file},
+};
 
 const ARGS: &str = "DRONE_DELIVERY_ARGS";
 
@@ -44,50 +50,138 @@ fn output(child: Child, line: &str) -> String {
     output.lines().find_map(|l| l.strip_prefix(line)).unwrap_or_else(|| panic!("no {line:?} in {output}")).to_owned()
 }
 
-/// How many requests the file says have come to their end by work.
-async fn finished(sqlite: &Sqlite) -> usize {
-    let rows = sqlite.store().scan_all(Scan::partition("requests").limit(1000)).await.unwrap();
-    let ended = |value: &[u8]| matches!(serde_json::from_slice(value).unwrap(), State::Scheduled | State::Rejected);
-    rows.iter().filter(|row| ended(&row.value)).count()
+/// What a job keeps: its own file, and the files of its shards.
+struct Kept {
+    own: Sqlite,
+    shards: Vec<Sqlite>,
+}
+
+impl Kept {
+    fn open(file: &Path, shards: u32) -> Self {
+        let open = |file: &Path| Sqlite::open(SqliteConfig::at(file)).unwrap();
+        let own = open(file);
+        let shards = match shards {
+            1 => vec![own.clone()],
+            _ => (0..shards).map(|id| open(&shard_file(file, ShardId(id)))).collect(),
+        };
+        Self { own, shards }
+    }
+
+    /// What is written of each request, and where; during a move some are there twice.
+    async fn records(&self) -> Vec<(usize, String, State)> {
+        let mut records = Vec::new();
+        for (shard, sqlite) in self.shards.iter().enumerate() {
+            let rows = sqlite.store().scan_all(Scan::partition("requests").limit(1000)).await.unwrap();
+            records.extend(rows.into_iter().map(|row| (shard, row.row, serde_json::from_slice(&row.value).unwrap())));
+        }
+        records
+    }
+
+    /// How many requests the files say have come to their end by work.
+    async fn finished(&self) -> usize {
+        let ended = |(_, row, state)| matches!(state, State::Scheduled | State::Rejected).then_some(row);
+        self.records().await.into_iter().filter_map(ended).collect::<HashSet<_>>().len()
+    }
+
+    /// The map of the shards, as it is just now.
+    async fn map(&self) -> Option<Arc<ShardMap>> {
+        let directory = ShardDirectory::builder(Arc::new(self.own.store()), "deliveries").open().await.ok()?;
+        Some(directory.map())
+    }
+
+    /// Each record is there once, where the map says; each scheduled request has a drone, once. `summary` says the same.
+    async fn assert_whole(&self, summary: &str) -> Value {
+        let summary: Value = serde_json::from_str(summary).unwrap();
+        let figures =
+            ["input", "scheduled", "rejected", "duplicates", "dead_lettered", "lost", "violations", "half_done"];
+        assert_eq!(figures.map(|name| summary[name].as_u64().unwrap()), [2000, 1893, 48, 28, 31, 0, 0, 0], "{summary}");
+        let (records, map) = (self.records().await, self.map().await.unwrap());
+        assert!(map.moving().is_none() && records.len() == 2000, "{}", records.len());
+        for (shard, row, _) in records {
+            assert_eq!(map.shard_of(&row).map(|id| id.0 as usize), Some(shard), "{row}");
+        }
+        assert_eq!(summary["shards"].as_u64(), Some(map.shards().len() as u64));
+        assert_eq!(self.finished().await, 1941);
+        // The books themselves, and not only the report on them: a drone for each scheduled request, once.
+        let drones = self.own.store().scan_all(Scan::partition("books of drone").limit(1000)).await.unwrap();
+        let mut flown: Vec<_> = drones.iter().map(|row| row.value.clone()).collect();
+        flown.sort();
+        flown.dedup();
+        assert_eq!((drones.len(), flown.len()), (1893, 1893));
+        summary
+    }
+}
+
+fn kill(mut run: Child) {
+    run.kill().unwrap(); // SIGKILL
+    assert!(!run.wait().unwrap().success());
 }
 
 /// Kills the job when so many are finished, each time; then lets it come to its end, and holds the summary against the input's.
-async fn killed_at(points: &[usize], more: &[&str]) {
+async fn killed_at(points: &[usize], shards: u32, more: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("job.db");
-    let sqlite = Sqlite::open(SqliteConfig::at(&file)).unwrap();
+    let kept = Kept::open(&file, shards);
+    let shards = shards.to_string();
+    let more: Vec<&str> = more.iter().copied().chain(["--shards", &shards]).collect();
     for point in points {
-        let mut run = start(&file, more);
-        while finished(&sqlite).await < *point {
+        let mut run = start(&file, &more);
+        while kept.finished().await < *point {
             assert_eq!(run.try_wait().unwrap(), None, "it ended before it could be killed at {point}");
         }
-        run.kill().unwrap(); // SIGKILL
-        assert!(!run.wait().unwrap().success());
+        kill(run);
     }
-    let before = finished(&sqlite).await;
+    let before = kept.finished().await;
     assert!(before >= *points.last().unwrap() && before < 1941, "{before}");
     // A call that was under way when its process was killed may have had its effect: it comes again, and has no second one.
-    let summary: Value = serde_json::from_str(&output(start(&file, more), "summary: ")).unwrap();
-    let figures = ["input", "scheduled", "rejected", "duplicates", "dead_lettered", "lost", "violations", "half_done"];
-    assert_eq!(figures.map(|name| summary[name].as_u64().unwrap()), [2000, 1893, 48, 28, 31, 0, 0, 0], "{summary}");
+    let summary = kept.assert_whole(&output(start(&file, &more), "summary: ")).await;
     assert_eq!(summary["resumed"], before);
-    assert_eq!(finished(&sqlite).await, 1941);
-    // The books themselves, and not only the report on them: a drone for each scheduled request, once.
-    let drones = sqlite.store().scan_all(Scan::partition("books of drone").limit(1000)).await.unwrap();
-    let mut flown: Vec<_> = drones.iter().map(|row| row.value.clone()).collect();
-    flown.sort();
-    flown.dedup();
-    assert_eq!((drones.len(), flown.len()), (1893, 1893));
 }
 
 #[tokio::test]
 async fn a_job_that_is_killed_in_the_middle_is_finished_with_nothing_scheduled_twice() {
-    killed_at(&[0, 1, 400, 900, 1500], &["--rate", "800"]).await;
+    killed_at(&[0, 1, 400, 900, 1500], 1, &["--rate", "800"]).await;
+}
+
+#[tokio::test]
+async fn so_is_one_whose_records_lie_in_shards() {
+    killed_at(&[0, 1, 500, 1200], 4, &["--rate", "800"]).await;
 }
 
 #[tokio::test]
 async fn so_is_one_that_is_killed_in_a_storm() {
-    killed_at(&[150, 700], &["--faults", "storm"]).await;
+    killed_at(&[150, 700], 1, &["--faults", "storm"]).await;
+}
+
+#[tokio::test]
+async fn so_is_one_that_is_killed_in_a_storm_that_cuts_off_a_shard() {
+    killed_at(&[150, 700], 4, &["--faults", "storm"]).await;
+}
+
+/// Each change of the map is a step of a move: the job is killed behind these, and has then moved what it would have moved anyway.
+#[tokio::test]
+async fn a_job_that_is_killed_while_its_records_are_moved_finishes_the_move() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("job.db");
+    let kept = Kept::open(&file, 5);
+    let more = ["--rate", "500", "--shards", "4", "--add-shard", "@0.2"];
+    let mut in_a_move = 0;
+    for version in [2, 3, 4, 5, 8, 10, 13, 17] {
+        let mut run = start(&file, &more);
+        while kept.map().await.is_none_or(|map| map.version() < version) {
+            assert_eq!(run.try_wait().unwrap(), None, "it ended before version {version} of the map");
+        }
+        kill(run);
+        in_a_move += u32::from(kept.map().await.unwrap().moving().is_some());
+    }
+    assert!(in_a_move > 0);
+    let summary = kept.assert_whole(&output(start(&file, &more), "summary: ")).await;
+    let first = ShardMap::hashed(4_096, &[0, 1, 2, 3].map(ShardId)).unwrap();
+    let moved =
+        kept.records().await.into_iter().filter(|(shard, row, _)| first.shard_of(row) != Some(ShardId(*shard as u32)));
+    assert_eq!((&summary["shards"], &summary["records_moved"]), (&5.into(), &moved.count().into()), "{summary}");
+    // Killed or not, the same has moved: a fifth.
+    assert!((350..450).contains(&summary["records_moved"].as_u64().unwrap()), "{summary}");
 }
 
 #[tokio::test]
@@ -95,7 +189,9 @@ async fn a_file_of_another_job_is_refused_and_left_as_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("job.db");
     output(start(&file, &["--requests", "20"]), "summary: ");
-    for other in [["--requests", "21"].as_slice(), &["--requests", "20", "--seed", "2"]] {
+    let others: [&[&str]; 3] =
+        [&["--requests", "21"], &["--requests", "20", "--seed", "2"], &["--requests", "20", "--shards", "2"]];
+    for other in others {
         let error = output(start(&file, other), "error: ");
         assert!(error.contains("it belongs to another job: 20 requests"), "{error}");
     }
@@ -111,6 +207,17 @@ async fn a_damaged_file_is_an_error_and_left_as_it_is() {
     let error = output(start(&file, &[]), "error: ");
     assert!(error.starts_with("--store: ") && error.contains("no database"), "{error}");
     assert!(std::fs::read(&file).unwrap().starts_with(b"no database"));
+}
+
+#[test]
+fn a_shard_is_added_at_a_second() {
+    let args = |more: &[&str]| Args::try_parse_from(["drone_delivery"].iter().chain(more));
+    assert_eq!(args(&["--add-shard", "@1.5"]).unwrap().add_shard.unwrap().at, std::time::Duration::from_millis(1500));
+    for wrong in
+        [["--add-shard", "1.5"], ["--add-shard", "@"], ["--add-shard", "@-1"], ["--shards", "0"], ["--shards", "x"]]
+    {
+        assert!(args(&wrong).is_err(), "{wrong:?}");
+    }
 }
 
 #[test]

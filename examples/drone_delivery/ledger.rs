@@ -1,12 +1,21 @@
-//! The job's ledger, in a store: what each request has come to, so that a run that was killed is gone on with.
-use std::{collections::BTreeMap, path::PathBuf, str::FromStr, sync::Arc};
+//! The job's ledger, in shards: what each request has come to, so that a run that was killed is gone on with.
+use std::{
+    collections::{BTreeMap, HashMap},
+    path::{Path, PathBuf},
+    str::FromStr,
+    sync::Arc,
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 use steadfast::{
     port::PortError,
     queue::{InMemoryQueue, Queue},
-    store::{InMemoryStore, Key, Precondition, Scan, Store, StoreError, StoreExt, Version, Write},
+    sharding::{ShardId, ShardMap},
+    store::{InMemoryStore, Key, Row, Store, StoreError, StoreExt, Version},
 };
+
+use crate::shards::{self, Shards, Unrouted};
 
 /// The queue of the requests that were accepted.
 const ACCEPTED: &str = "accepted";
@@ -42,17 +51,32 @@ impl StoreAt {
             Self::Sqlite(file) => sqlite(file),
         }
     }
+
+    /// The store of a shard: its own memory, or a file of its own beside the job's.
+    pub fn shard(&self, shard: ShardId) -> Result<Arc<dyn Store>, PortError> {
+        match self {
+            Self::Memory => Ok(Arc::new(InMemoryStore::new())),
+            Self::Sqlite(file) => Ok(sqlite(&shard_file(file, shard))?.0),
+        }
+    }
+}
+
+/// `job.db.shard-0003`.
+pub fn shard_file(file: &Path, shard: ShardId) -> PathBuf {
+    let mut name = file.as_os_str().to_owned();
+    name.push(format!(".shard-{:04}", shard.0));
+    name.into()
 }
 
 #[cfg(feature = "sqlite")]
-fn sqlite(file: &std::path::Path) -> Result<Ports, PortError> {
+fn sqlite(file: &Path) -> Result<Ports, PortError> {
     use steadfast::backend::sqlite::{Sqlite, SqliteConfig};
     let sqlite = Sqlite::open(SqliteConfig::at(file))?;
     Ok((Arc::new(sqlite.store()), Arc::new(sqlite.queue(ACCEPTED)?)))
 }
 
 #[cfg(not(feature = "sqlite"))]
-fn sqlite(_: &std::path::Path) -> Result<Ports, PortError> {
+fn sqlite(_: &Path) -> Result<Ports, PortError> {
     Err(PortError::invalid("--store", "sqlite needs the feature `sqlite`, which this build has not: --features sqlite"))
 }
 
@@ -83,6 +107,13 @@ pub struct Identity {
     pub input: String,
     pub requests: usize,
     pub seed: u64,
+    /// How many shards it began with.
+    #[serde(default = "one")]
+    pub shards: u32,
+}
+
+const fn one() -> u32 {
+    1
 }
 
 /// One request's record.
@@ -90,56 +121,43 @@ pub struct Identity {
 pub struct Entry {
     pub state: State,
     pub version: Version,
+    /// Whether a newer state may have been written, of which no answer came.
+    in_doubt: bool,
+}
+
+/// Why an entry was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum Unwritten {
+    /// The record's shard is away: again after this long, at least.
+    #[error("{why}")]
+    Away { wait: Duration, why: String },
+    /// It is pointless to go on.
+    #[error("{0}")]
+    Failed(String),
 }
 
 /// The records, one for each request of the job, by its place in the input.
-pub struct Ledger(Arc<dyn Store>);
-
-const REQUESTS: &str = "requests";
+pub struct Ledger {
+    /// What concerns the whole job.
+    store: Arc<dyn Store>,
+    pub shards: Arc<Shards>,
+}
 
 impl Ledger {
-    pub fn new(store: Arc<dyn Store>) -> Self {
-        Self(store)
-    }
-
-    /// Takes the job up: enters what is new, and gives what each request has come to before.
-    pub async fn take_up(
-        &self,
-        job: &Identity,
-        mut fresh: BTreeMap<usize, State>,
-    ) -> Result<BTreeMap<usize, Entry>, String> {
-        self.identify(job).await?;
-        let mut entries = BTreeMap::new();
-        let rows = self.0.scan_all(Scan::partition(REQUESTS).limit(1000)).await.map_err(|e| e.to_string())?;
-        for row in rows {
-            let place = row.row.parse().map_err(|_| format!("the row {:?} is no place in the input", row.row))?;
-            let state = serde_json::from_slice(&row.value).map_err(|e| format!("request {place}: {e}"))?;
-            fresh.remove(&place);
-            entries.insert(place, Entry { state, version: row.version });
-        }
-        let fresh: Vec<(usize, State)> = fresh.into_iter().collect();
-        // A run that is killed here has entered some: the next one enters the others.
-        for some in fresh.chunks(self.0.capabilities().max_batch().clamp(1, 500)) {
-            let enter = |(place, state): &(usize, State)| Write::put(row(*place), json(state), Precondition::Absent);
-            let versions = self.0.batch(REQUESTS, some.iter().map(enter).collect()).await.map_err(|e| changed(&e))?;
-            for ((place, state), version) in some.iter().zip(versions) {
-                let version = version.ok_or("a record that was put has no version")?;
-                entries.insert(*place, Entry { state: state.clone(), version });
-            }
-        }
-        Ok(entries)
-    }
-
-    async fn identify(&self, job: &Identity) -> Result<(), String> {
+    /// The job's ledger: its file is this job's, or is made so.
+    pub async fn open(store: &Arc<dyn Store>, job: &Identity) -> Result<(), String> {
         let key = Key::new("job", "identity");
-        match self.0.insert(key, json(job)).await {
+        match store.insert(key, json(job)).await {
             Ok(_) => return Ok(()),
             Err(StoreError::Conflict { .. }) => {}
             Err(error) => return Err(error.to_string()),
         }
-        let record = self.0.get(key).await.map_err(|e| e.to_string())?.ok_or("its identity was deleted meanwhile")?;
+        let record = store.get(key).await.map_err(shards::why)?.ok_or("its identity was deleted meanwhile")?;
         let kept: Identity = serde_json::from_slice(&record.value).map_err(|e| format!("its identity: {e}"))?;
-        let show = |job: &Identity| format!("{} requests of input {}, seed {}", job.requests, job.input, job.seed);
+        let show = |job: &Identity| {
+            let shards = if job.shards == 1 { String::new() } else { format!(", {} shards", job.shards) };
+            format!("{} requests of input {}, seed {}{shards}", job.requests, job.input, job.seed)
+        };
         if kept == *job {
             Ok(())
         } else {
@@ -147,19 +165,150 @@ impl Ledger {
         }
     }
 
+    pub fn new(store: Arc<dyn Store>, shards: Arc<Shards>) -> Self {
+        Self { store, shards }
+    }
+
+    /// Takes the job up: enters what is new, and gives what each request has come to before. Nothing is on the move then.
+    pub async fn take_up(
+        &self,
+        mut fresh: BTreeMap<usize, State>,
+        patience: Duration,
+    ) -> Result<BTreeMap<usize, Entry>, String> {
+        let mut entries = BTreeMap::new();
+        let at_home = |rows: &mut Vec<_>, row, home: bool| rows.extend(home.then_some(row));
+        let read = self.shards.read(patience, at_home).await?;
+        for row in read.into_values().flatten() {
+            let (place, state) = parse(&row.row, &row.value)?;
+            fresh.remove(&place);
+            entries.insert(place, Entry { state, version: row.version, in_doubt: false });
+        }
+        // Once all are entered none may be missing: a shard that has come back empty is not taken for a new one.
+        let entered = Key::new("job", "entered");
+        if let Some((first, _)) = fresh.first_key_value() {
+            if self.store.get(entered).await.map_err(shards::why)?.is_some() {
+                let n = fresh.len();
+                return Err(format!(
+                    "{n} of its records are gone, the first that of request {first}: where is its shard?"
+                ));
+            }
+            // A run that is killed here has entered some: the next one enters the others.
+            let rows = fresh.iter().map(|(place, state)| (row(*place), json(state).into())).collect();
+            let mut versions = self.shards.insert(rows).await?;
+            for (place, state) in fresh {
+                let version = versions.remove(&row(place)).ok_or("a record that was put has no version")?;
+                entries.insert(place, Entry { state, version, in_doubt: false });
+            }
+        }
+        match self.store.insert(entered, "all").await {
+            Ok(_) | Err(StoreError::Conflict { .. }) => Ok(entries),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
     /// Says what a request has come to, if nobody else has since: compare and set.
-    pub async fn advance(&self, place: usize, entry: &mut Entry, state: State) -> Result<(), String> {
-        let replaced = self.0.replace(Key::new(REQUESTS, &row(place)), json(&state), entry.version).await;
-        let version = replaced.map_err(|e| changed(&e))?;
-        *entry = Entry { state, version };
-        Ok(())
+    pub async fn advance(&self, place: usize, entry: &mut Entry, state: &State) -> Result<(), Unwritten> {
+        let row = row(place);
+        loop {
+            let error = match self.shards.replace(&row, json(state).into(), entry.version).await {
+                Ok(version) => {
+                    *entry = Entry { state: state.clone(), version, in_doubt: false };
+                    return Ok(());
+                }
+                Err(error) if shards::conflicts(&error) => error,
+                Err(error) => return Err(entry.unwritten(&error)),
+            };
+            // Not as it was read: it was moved, and its new shard counts versions of its own; or what was written had no answer; or
+            // somebody else has it.
+            let kept = self.shards.get(&row).await.map_err(|error| entry.unwritten(&error))?;
+            let kept = kept.ok_or_else(|| Unwritten::Failed(format!("the record of request {place} is gone")))?;
+            let (_, now) = parse(&row, &kept.value).map_err(Unwritten::Failed)?;
+            if now == *state && entry.in_doubt {
+                *entry = Entry { state: now, version: kept.version, in_doubt: false };
+                return Ok(());
+            }
+            if now != entry.state {
+                return Err(Unwritten::Failed(format!("another process works on it at the same time: {error}")));
+            }
+            entry.version = kept.version;
+        }
+    }
+
+    /// Reads all records back, from all shards. Where nothing is on the move it finds those that are astray, too.
+    pub async fn tally(&self, patience: Duration) -> Result<Tally, String> {
+        let fold = |rows: &mut Vec<_>, row: Row, home: bool| rows.push((parse(&row.row, &row.value), home));
+        let mut tally = Tally::default();
+        for (shard, rows) in self.shards.read(patience, fold).await? {
+            tally.shards.insert(shard, 0);
+            for (parsed, home) in rows {
+                let (place, state) = parsed.map_err(|e| format!("{shard}: {e}"))?;
+                tally.add(shard, place, &state, home);
+            }
+        }
+        Ok(tally)
     }
 }
 
-fn changed(error: &StoreError) -> String {
-    match error {
-        StoreError::Conflict { .. } => format!("another process works on it at the same time: {error}"),
-        _ => error.to_string(),
+impl Entry {
+    fn unwritten(&mut self, error: &Unrouted) -> Unwritten {
+        self.in_doubt |= shards::in_doubt(error);
+        match shards::away(error) {
+            Some(wait) => Unwritten::Away { wait, why: error.to_string() },
+            None => Unwritten::Failed(error.to_string()),
+        }
+    }
+}
+
+fn parse(row: &str, value: &[u8]) -> Result<(usize, State), String> {
+    let place = row.parse().map_err(|_| format!("the row {row:?} is no place in the input"))?;
+    let state = serde_json::from_slice(value).map_err(|e| format!("request {place}: {e}"))?;
+    Ok((place, state))
+}
+
+/// What the shards hold.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Tally {
+    pub scheduled: usize,
+    pub rejected: usize,
+    pub duplicates: usize,
+    pub dead_lettered: usize,
+    pub lost: usize,
+    /// Of requests whose work has not come to its end.
+    pub open: usize,
+    /// Records, by shard.
+    pub shards: BTreeMap<ShardId, usize>,
+    /// Where the record of each place lies.
+    places: HashMap<usize, ShardId>,
+    /// Records that lie where the map does not say.
+    pub astray: Vec<String>,
+}
+
+impl Tally {
+    fn add(&mut self, shard: ShardId, place: usize, state: &State, home: bool) {
+        if !home {
+            return self.astray.push(format!("a record of request {place} lies at {shard}, which does not own it"));
+        }
+        *self.shards.entry(shard).or_default() += 1;
+        self.places.insert(place, shard);
+        let class = match state {
+            State::Scheduled => &mut self.scheduled,
+            State::Rejected => &mut self.rejected,
+            State::Duplicate => &mut self.duplicates,
+            State::DeadLettered { .. } => &mut self.dead_lettered,
+            State::Lost { .. } => &mut self.lost,
+            State::Received { .. } => &mut self.open,
+        };
+        *class += 1;
+    }
+
+    /// How many records there are.
+    pub fn records(&self) -> usize {
+        self.places.len()
+    }
+
+    /// How many of them lie elsewhere than by this map.
+    pub fn moved_since(&self, map: &ShardMap) -> usize {
+        self.places.iter().filter(|(place, shard)| map.shard_of(&row(**place)) != Some(**shard)).count()
     }
 }
 

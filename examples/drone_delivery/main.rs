@@ -15,6 +15,7 @@ mod input;
 #[cfg(feature = "sqlite")]
 mod kills;
 mod ledger;
+mod mover;
 mod page;
 mod pipelines;
 mod plot;
@@ -22,6 +23,9 @@ mod record;
 mod report;
 mod request;
 mod services;
+#[cfg(test)]
+mod shard_tests;
+mod shards;
 mod workflow;
 
 use std::{
@@ -39,10 +43,13 @@ use clap::Parser;
 use steadfast::{
     cache_aside::CacheAside,
     entropy::Entropy,
+    sharding::ShardId,
+    store::Store,
+    testing::faults::{FaultConfig, FaultNetwork},
     throttling::{Quota, RateLimiter},
     time::Clock,
 };
-use tokio::task::JoinSet;
+use tokio::{sync::oneshot, task::JoinSet};
 
 use crate::{
     args::Args,
@@ -52,10 +59,12 @@ use crate::{
     ingest::{Accepted, Arrivals, Reception},
     input::{Intake, Line},
     ledger::{Fingerprint, Fingerprinted, Identity, Ledger, State},
+    mover::Growth,
     pipelines::Protection,
     record::{Done, End, Record},
-    report::Report,
+    report::{Report, Sharded},
     services::{Books, Running, Service},
+    shards::{OpenShard, Shards},
     workflow::Workflow,
 };
 
@@ -82,19 +91,32 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     }
     let mut intake = Intake::new(&lines, wanted);
     let (store, queue) = args.store.open().map_err(|e| format!("--store: {e}"))?;
-    let ledger = Ledger::new(store.clone());
-    let job = Identity { input: print.to_string(), requests: wanted, seed: args.seed };
-    let mut entries = ledger.take_up(&job, take(&mut intake.states)).await.map_err(|e| format!("--store: {e}"))?;
+    let (clock, entropy) = (Clock::tokio(), Entropy::from_seed(args.seed));
+    let job = Identity { input: print.to_string(), requests: wanted, seed: args.seed, shards: args.shards };
+    let (at, own, alone) = (args.store.clone(), store.clone(), args.shards == 1);
+    // One shard is the job's own store.
+    let plan = FaultPlan::new(args.faults, args.seed, args.shards);
+    let network = FaultNetwork::new(FaultConfig::default(), args.seed, &clock)?;
+    let behind = plan.cut.is_some().then(|| network.clone());
+    let shard = move |id: ShardId| {
+        let store = if alone && id == ShardId(0) { own.clone() } else { at.shard(id)? };
+        Ok(behind.as_ref().map_or(store.clone(), |network| network.client(&id.to_string()).store(store)))
+    };
+    let patience = Duration::from_secs(args.patience);
+    let opened = open(&job, &store, Box::new(shard), patience, &clock, &entropy).await;
+    let (ledger, growth, moved) = opened.map_err(|e| format!("--store: {e}"))?;
+    if moved {
+        let _ = writeln!(io::stderr().lock(), "resumed: a move of records between shards");
+    }
+    let taken_up = ledger.take_up(take(&mut intake.states), patience).await;
+    let mut entries = taken_up.map_err(|e| format!("--store: {e}"))?;
 
-    let plan = FaultPlan::new(args.faults, args.seed);
-    let clock = Clock::tokio();
     let start = clock.now();
     let record = Arc::new(Record::new(&clock, start, args.suspend.as_ref().map(|suspend| suspend.owner.clone())));
     let mut services = Vec::new();
     for service in Service::ALL {
         services.push(Running::start(service, &plan, args.suspend.clone(), &clock, start, store.clone()).await?);
     }
-    let entropy = Entropy::from_seed(args.seed);
     let protections = Protection::all(args, &entropy)?;
     let mut followers = JoinSet::new();
     for (service, protection) in Service::ALL.into_iter().zip(protections.iter()) {
@@ -120,7 +142,8 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
         dispatch: Dispatch::new(&clock),
         starts,
         entropy,
-        patience: (!args.unprotected).then(|| Duration::from_secs(args.patience)),
+        patience: (!args.unprotected).then_some(patience),
+        shard_patience: patience,
         progress: progress(intake.requests.len()),
         protections,
         record: record.clone(),
@@ -161,8 +184,27 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
         Ok::<(), String>(())
     };
     let arrive = arrivals.send(&*queue, &workflow.clock, &deepest);
-    let (took, (), ()) = tokio::try_join!(arrive, reception.run(), work)
-        .map_err(|e| format!("--store: {e}; nothing is lost: start again on it"))?;
+    let (over, ended) = oneshot::channel::<()>();
+    let all = async {
+        let all = async { tokio::try_join!(arrive, reception.run(), work) };
+        tokio::select! {
+            all = all => {
+                drop(over);
+                all.map(|(took, (), ())| took)
+            }
+            never = plan.cut(&network, &growth.clock, start) => match never {},
+        }
+    };
+    // A shard is added while there is work; what is on the move when that ends comes to its end.
+    let grow = async {
+        let Some(add) = args.add_shard else { return Ok(None) };
+        tokio::select! {
+            _ = ended => Ok(None),
+            () = growth.clock.sleep_until(start + add.at) => growth.add(ShardId(args.shards), start).await.map(Some),
+        }
+    };
+    let again = |e| format!("--store: {e}; nothing is lost: start again on it");
+    let (took, grown) = tokio::try_join!(all, grow).map_err(again)?;
     let accepted = Accepted {
         took,
         deepest: deepest.into_inner().unwrap_or_else(PoisonError::into_inner),
@@ -170,6 +212,15 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     };
     drop(reception);
     workflow.progress.finish_and_clear();
+    if let Some((shard, ..)) = plan.cut {
+        network.client(&shard.to_string()).heal();
+    }
+    let sharded = Sharded {
+        tally: workflow.ledger.tally(patience).await.map_err(again)?,
+        traffic: growth.shards.traffic(),
+        grown,
+        first: args.shards,
+    };
     let turned_away = Service::ALL.map(|service| workflow.protections[service as usize].turned_away());
     // With the last of the breakers their events end, and so do the followers, who have then read them all.
     drop(workflow);
@@ -182,11 +233,29 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     for (books, service) in books.iter_mut().zip(&services) {
         *books = service.books().await.map_err(|e| format!("--store: {e}"))?;
     }
-    let report = Report::new(args, plan, wanted, intake, record, turned_away, &books);
+    let report = Report::new(args, plan, intake, record, sharded, turned_away, &books);
     if let Some(path) = &args.plot {
         fs::write(path, plot::draw(&report)).map_err(|e| format!("--plot {}: {e}", path.display()))?;
     }
     Ok(report)
+}
+
+/// The ledger in its shards, and who moves its records. What an earlier run was moving when it was killed is moved first: says whether
+/// there was something.
+async fn open(
+    job: &Identity,
+    store: &Arc<dyn Store>,
+    opened: Box<OpenShard>,
+    patience: Duration,
+    clock: &Clock,
+    entropy: &Entropy,
+) -> Result<(Ledger, Growth, bool), String> {
+    Ledger::open(store, job).await?;
+    let shards = Shards::open(store, job.shards, opened, clock, entropy).await?;
+    let directory = Shards::directory(store, clock, entropy).open().await.map_err(|e| e.to_string())?;
+    let growth = Growth { shards: shards.clone(), directory, clock: clock.clone(), patience };
+    let resumed = growth.resume().await?;
+    Ok((Ledger::new(store.clone(), shards), growth, resumed))
 }
 
 /// The input, and what tells it from another.

@@ -7,9 +7,10 @@ use std::{
 use crate::{
     args::{Args, Faults},
     figures::{Quantiles, grouped, per_second, short},
+    mover::Grown,
     pipelines::honoured_within,
     record::{Done, End},
-    report::Report,
+    report::{Report, Sharded},
     services::Service,
 };
 
@@ -19,6 +20,7 @@ impl fmt::Display for Report {
         self.classes(f)?;
         self.calls(f)?;
         self.broken(f)?;
+        self.shards(f)?;
         self.times(f)?;
         self.owners(f)?;
         self.verdict(f)
@@ -46,6 +48,10 @@ impl Report {
                 writeln!(f, "  from {from:.1} s to {to:.1} s {service} {what}")?;
             }
         }
+        if let Some((shard, from, lasts)) = self.plan.cut {
+            let (from, to) = (from.as_secs_f64(), (from + lasts).as_secs_f64());
+            writeln!(f, "  from {from:.1} s to {to:.1} s {shard} is cut off")?;
+        }
         if self.plan.crash.is_some() { writeln!(f) } else { Ok(()) }
     }
 
@@ -56,14 +62,17 @@ impl Report {
         };
         let put_back = match self.record.put_back {
             0 => String::new(),
-            n => format!("put back {} times where a service was away, and gone on later", grouped(n)),
+            n => {
+                let who = if self.args.shards > 1 { "a service or a shard" } else { "a service" };
+                format!("put back {} times where {who} was away, and gone on later", grouped(n))
+            }
         };
         class(f, "scheduled", self.scheduled(), &put_back)?;
         if !self.record.before.is_empty() {
             class(f, "", self.record.before.len(), "  resumed: finished before, by an earlier run")?;
         }
         class(f, "rejected", self.rejected(), "by the account service: the owner is suspended")?;
-        class(f, "duplicates", self.duplicates, "handled once")?;
+        class(f, "duplicates", self.duplicates(), "handled once")?;
         class(f, "dead-lettered", self.dead_lettered(), "")?;
         let mut reasons: BTreeMap<String, (usize, Vec<usize>)> = BTreeMap::new();
         for (line, letter) in &self.dead_letters {
@@ -143,6 +152,48 @@ impl Report {
         Ok(())
     }
 
+    /// Where the records lie, and how each shard fared.
+    fn shards(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Sharded { tally, traffic, grown, first } = &self.sharded;
+        if tally.shards.len() < 2 {
+            return Ok(());
+        }
+        let records = tally.records().max(1) as f64;
+        let head = ["records", "share", "calls", "stale [4]", "moving [4]", "rejected", "openings"];
+        write!(f, "\n  {:<10}", "shard")?;
+        head.iter().try_for_each(|name| write!(f, "{name:>11}"))?;
+        writeln!(f)?;
+        for (shard, n) in &tally.shards {
+            let t = traffic.get(shard).copied().unwrap_or_default();
+            let share = format!("{:.1} %", *n as f64 / records * 100.0);
+            let calls = [t.calls, t.stale, t.moving, t.rejected, t.openings].map(grouped);
+            write!(f, "  {:<10}{:>11}{share:>11}", shard.to_string(), grouped(*n))?;
+            calls.iter().try_for_each(|n| write!(f, "{n:>11}"))?;
+            writeln!(f)?;
+        }
+        if let Some(Grown { shard, at, took, failed, caught_up }) = grown {
+            let (at, took, caught_up) = (short(*at), short(*took), grouped(*caught_up));
+            write!(
+                f,
+                "  {shard} was added after {at}, and had its share {took} later; {caught_up} records changed meanwhile"
+            )?;
+            if *failed > 0 {
+                write!(f, "; a move failed {failed} times, and was gone on with")?;
+            }
+            writeln!(f)?;
+        } else if self.args.add_shard.is_some() {
+            writeln!(f, "  the job was over before a shard could be added")?;
+        }
+        if tally.shards.len() > *first as usize {
+            let (moved, all) = (self.sharded.moved(), grouped(tally.records()));
+            let ideal = 1.0 - f64::from(*first) / tally.shards.len() as f64;
+            let (share, ideal) = (moved as f64 / records * 100.0, ideal * 100.0);
+            let moved = grouped(moved);
+            writeln!(f, "  {moved} of {all} records were moved, {share:.1} %; ideal is {ideal:.1} %")?;
+        }
+        Ok(())
+    }
+
     fn times(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let line = |f: &mut Formatter<'_>, what: &str, n: usize, q: Quantiles| {
             let (p50, p99, max) = (short(q.p50), short(q.p99), short(q.max));
@@ -181,6 +232,12 @@ impl Report {
         writeln!(f, "  [2] a step: one that succeeded, with its retries; a request: from its first step to its end,")?;
         writeln!(f, "      with the time for which it was put back")?;
         writeln!(f, "  [3] since the start of the run: owners take turns, so one that asks for much waits for itself")?;
+        if self.sharded.tally.shards.len() > 1 {
+            writeln!(
+                f,
+                "  [4] refused by the shard, and routed again: by a map that was out of date; while the record was on the move"
+            )?;
+        }
         let (n, took) = (grouped(self.record.done.len()), short(self.elapsed));
         writeln!(f, "\n  {n} requests in {took}: {} a second", per_second(Some(self.throughput())))?;
         let accepted = &self.record.accepted;
@@ -220,6 +277,17 @@ impl Report {
             violations => {
                 writeln!(f, "  the services' books do NOT agree, {} times:", grouped(violations.len()))?;
                 violations.iter().take(5).try_for_each(|v| writeln!(f, "    {v}"))?;
+            }
+        }
+        match self.astray().as_slice() {
+            [] => {
+                let (n, shards) = (grouped(self.sharded.tally.records()), self.sharded.tally.shards.len());
+                let where_from = if shards == 1 { String::new() } else { format!(" from {shards} shards, once each") };
+                writeln!(f, "  all {n} records were read back{where_from}, and say the same")?;
+            }
+            astray => {
+                writeln!(f, "  the records that were read back do NOT agree, {} times:", grouped(astray.len()))?;
+                astray.iter().take(5).try_for_each(|why| writeln!(f, "    {why}"))?;
             }
         }
         if self.accounted() != self.input {

@@ -6,10 +6,14 @@ use steadfast::{
     BoxedPipeline, ConfigError, Pipeline,
     backoff::BackoffConfig,
     cache_aside::CacheAsideConfig,
+    call::{Identity, Stack},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, HalfOpenConfig, OpenConfig, TripConfig},
     entropy::Entropy,
+    port::ByFailure,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
+    sharding::ShardId,
     throttling::{Quota, RateLimitConfig, RateLimiter},
+    time::Clock,
     timeout::Timeout,
 };
 
@@ -71,6 +75,20 @@ impl Protection {
             .then(Timeout::new(Duration::from_millis(300)).named("attempt"));
         Ok(Self { pipeline: pipeline.boxed(), breaker: Some(breaker) })
     }
+}
+
+/// What stands around the calls of one shard: the others' breakers have no part in it. Nothing is tried again here: what failed is put back, and
+/// comes again when its shard does.
+pub type ShardPipeline = Pipeline<Stack<Stack<Identity, CircuitBreaker>, Timeout>, ByFailure>;
+
+/// The pipeline of one shard, and its breaker, for the report.
+pub fn shard(shard: ShardId, clock: &Clock, entropy: &Entropy) -> Result<(ShardPipeline, CircuitBreaker), ConfigError> {
+    let trip = TripConfig::default().failure_rate(0.5).consecutive_failures(5);
+    let config = CircuitBreakerConfig::default().count_window(40, 10).trip(trip).open(open()).half_open(half_open());
+    let breaker = CircuitBreaker::new(config)?.named(shard.to_string()).with_clock(clock).with_entropy(entropy);
+    let attempt = Timeout::new(CALL).named("shard").with_clock(clock);
+    let pipeline = Pipeline::new().classify(ByFailure).then(breaker.clone()).then(attempt);
+    Ok((pipeline.named(shard.to_string()), breaker))
 }
 
 /// How accounts are cached. An account that is suspended is looked up anew after one second, give or take a tenth and the time of a look-up: that is

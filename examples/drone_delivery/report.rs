@@ -2,6 +2,7 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use serde::Serialize;
+use steadfast::sharding::ShardId;
 
 use crate::{
     args::{Args, Faults},
@@ -9,10 +10,35 @@ use crate::{
     faults::FaultPlan,
     figures::{Figures, Quantiles},
     input::{DeadLetters, Intake},
+    ledger::Tally,
+    mover::Grown,
     pipelines::honoured_within,
     record::{End, Inner},
     services::{Books, Service},
+    shards::{Traffic, first_map},
 };
+
+/// What the shards hold at the end, and what they went through.
+pub struct Sharded {
+    pub tally: Tally,
+    pub traffic: BTreeMap<ShardId, Traffic>,
+    /// The shard that this run added.
+    pub grown: Option<Grown>,
+    /// How many there were when the job began.
+    pub first: u32,
+}
+
+impl Sharded {
+    /// Records that lie elsewhere than when the job began.
+    pub fn moved(&self) -> usize {
+        first_map(self.first).map_or(0, |map| self.tally.moved_since(&map))
+    }
+
+    /// Calls by key that a shard refused, and that were routed again.
+    pub fn refused(&self) -> u64 {
+        self.traffic.values().map(|traffic| traffic.stale + traffic.moving).sum()
+    }
+}
 
 pub struct Report {
     pub args: Args,
@@ -25,6 +51,7 @@ pub struct Report {
     pub dead_letters: DeadLetters,
     pub figures: [Figures; 5],
     pub audit: Audit,
+    pub sharded: Sharded,
     /// From a request's first step to its end.
     pub took: Quantiles,
 }
@@ -33,9 +60,9 @@ impl Report {
     pub fn new(
         args: &Args,
         plan: FaultPlan,
-        input: usize,
         intake: Intake,
         record: Inner,
+        sharded: Sharded,
         turned_away: [u64; 5],
         books: &[Books; 5],
     ) -> Self {
@@ -46,12 +73,13 @@ impl Report {
         Self {
             args: args.clone(),
             elapsed,
-            input,
+            input: intake.input,
             duplicates: intake.duplicates,
             dead_letters: intake.dead_letters,
             figures,
             audit: Audit::new(record.before.iter().chain(&record.done), books),
             took: Quantiles::of(record.done.iter().map(|d| d.took)),
+            sharded,
             plan,
             record,
         }
@@ -61,30 +89,53 @@ impl Report {
         self.record.before.iter().chain(&self.record.done).filter(|d| end(&d.end)).count()
     }
 
+    // The classes are what the shards hold, read back at the end.
     pub fn scheduled(&self) -> usize {
-        self.count(|end| *end == End::Scheduled)
+        self.sharded.tally.scheduled
     }
 
     pub fn rejected(&self) -> usize {
-        self.count(|end| *end == End::Rejected)
+        self.sharded.tally.rejected
     }
 
-    pub fn lost(&self) -> usize {
-        self.count(|end| matches!(end, End::Lost(_)))
+    pub fn duplicates(&self) -> usize {
+        self.sharded.tally.duplicates
     }
 
     pub fn dead_lettered(&self) -> usize {
-        self.dead_letters.values().map(|letter| letter.times).sum()
+        self.sharded.tally.dead_lettered
+    }
+
+    pub fn lost(&self) -> usize {
+        self.sharded.tally.lost
+    }
+
+    /// Where the shards do not hold what this process made of the requests, or not where they should.
+    pub fn astray(&self) -> Vec<String> {
+        let tally = &self.sharded.tally;
+        let mut astray = tally.astray.clone();
+        let classes = [
+            ("scheduled", tally.scheduled, self.count(|end| *end == End::Scheduled)),
+            ("rejected", tally.rejected, self.count(|end| *end == End::Rejected)),
+            ("lost", tally.lost, self.count(|end| matches!(end, End::Lost(_)))),
+            ("duplicates", tally.duplicates, self.duplicates),
+            ("dead-lettered", tally.dead_lettered, self.dead_letters.values().map(|letter| letter.times).sum()),
+            ("without an end", tally.open, 0),
+        ];
+        let differ = classes.into_iter().filter(|(_, kept, wanted)| kept != wanted);
+        astray.extend(differ.map(|(class, kept, wanted)| format!("{class}: {kept} in the shards, {wanted} expected")));
+        astray
     }
 
     /// The sum of the classes: each request is in one of them.
     pub fn accounted(&self) -> usize {
-        self.scheduled() + self.rejected() + self.duplicates + self.dead_lettered() + self.lost()
+        self.scheduled() + self.rejected() + self.duplicates() + self.dead_lettered() + self.lost()
     }
 
     /// Whether every request ended in one class, none was lost, and the services agree.
     pub fn is_sound(&self) -> bool {
-        let all = self.lost() == 0 && self.audit.violations.is_empty() && self.accounted() == self.input;
+        let agree = self.audit.violations.is_empty() && self.astray().is_empty();
+        let all = self.lost() == 0 && agree && self.accounted() == self.input;
         all && self.passed_after_suspension().is_none_or(|after| after <= honoured_within())
     }
 
@@ -106,7 +157,7 @@ impl Report {
             input: self.input,
             scheduled: self.scheduled(),
             rejected: self.rejected(),
-            duplicates: self.duplicates,
+            duplicates: self.duplicates(),
             dead_lettered: self.dead_lettered(),
             lost: self.lost(),
             resumed: self.record.before.len(),
@@ -124,7 +175,7 @@ impl Report {
             passed_after_suspension_ms: self.passed_after_suspension().map(millis),
             repeats_absorbed: self.audit.repeats,
             half_done: self.audit.half_done,
-            violations: self.audit.violations.len(),
+            violations: self.audit.violations.len() + self.astray().len(),
             missed_events: self.record.missed,
             p50_ms: millis(self.took.p50),
             p99_ms: millis(self.took.p99),
@@ -135,6 +186,9 @@ impl Report {
             seed: self.args.seed,
             unprotected: self.args.unprotected,
             services: Service::ALL.iter().zip(&self.figures).map(|(s, f)| (s.as_str(), f.into())).collect(),
+            records_moved: self.sharded.moved(),
+            shard_refusals: self.sharded.refused(),
+            shards: self.sharded.tally.shards.len(),
         };
         // Numbers and names alone: there is nothing that JSON could not say.
         serde_json::to_string(&summary).unwrap_or_default()
@@ -175,6 +229,9 @@ struct Summary {
     seed: u64,
     unprotected: bool,
     services: BTreeMap<&'static str, ServiceSummary>,
+    records_moved: usize,
+    shard_refusals: u64,
+    shards: usize,
 }
 
 #[derive(Serialize)]

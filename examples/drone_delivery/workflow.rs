@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 use crate::{
     client::{Client, HttpError},
     dispatch::Dispatch,
-    ledger::{Entry, Ledger, State},
+    ledger::{Entry, Ledger, State, Unwritten},
     pipelines::Protection,
     record::{Done, End, Record},
     request::Request,
@@ -32,6 +32,10 @@ pub struct Job {
     entry: Entry,
     /// The first step that is not done.
     step: usize,
+    /// What became of it, when that is known.
+    end: Option<End>,
+    /// Since when its ledger has not taken what is to be entered.
+    unwritten: Option<Instant>,
     /// When work on it began.
     began: Option<Instant>,
     /// Who waits for its end: its message in the queue.
@@ -45,7 +49,30 @@ impl Job {
             State::Received { step } | State::Lost { step, .. } => step,
             _ => 0,
         };
-        Self { request, place, entry, step, began: None, ended: None }
+        let mut job = Self { request, place, entry, step, end: None, unwritten: None, began: None, ended: None };
+        job.go_to(step);
+        job
+    }
+
+    /// What the ledger is to say of it.
+    fn state(&self) -> State {
+        match &self.end {
+            None => State::Received { step: self.step },
+            Some(End::Scheduled) => State::Scheduled,
+            Some(End::Rejected) => State::Rejected,
+            Some(End::Lost(why)) => State::Lost { step: self.step, why: why.clone() },
+        }
+    }
+
+    /// Goes on with this step, or the one after, where it is not needed. Where there is none, all is done.
+    fn go_to(&mut self, step: usize) {
+        self.step = step;
+        if Service::ALL.get(step) == Some(&Service::Transport) && !self.request.needs_transport() {
+            self.step += 1;
+        }
+        if self.step >= Service::ALL.len() {
+            self.end = Some(End::Scheduled);
+        }
     }
 
     /// The same, and the news of its end.
@@ -71,13 +98,15 @@ pub struct Workflow {
     pub entropy: Entropy,
     /// How long a request may be put back; `None` where nothing is.
     pub patience: Option<Duration>,
+    /// How long a record's shard may be away.
+    pub shard_patience: Duration,
     pub progress: indicatif::ProgressBar,
 }
 
 /// What came of working on a job.
 enum Went {
     Ended(End),
-    /// The service is away: again after this long.
+    /// The service is away, or the record's shard: again after this long.
     Again(Duration),
 }
 
@@ -96,12 +125,6 @@ impl Workflow {
             };
             match self.clone().advance(&mut job, began).await? {
                 Went::Ended(end) => {
-                    let state = match &end {
-                        End::Scheduled => State::Scheduled,
-                        End::Rejected => State::Rejected,
-                        End::Lost(why) => State::Lost { step: job.step, why: why.clone() },
-                    };
-                    self.ledger.advance(job.place, &mut job.entry, state).await?;
                     let (at, took) = (self.record.now(), self.clock.now() - began);
                     let done = Done::new(job.request, at, took, end);
                     self.record.lock().done.push(done);
@@ -124,34 +147,64 @@ impl Workflow {
     }
 
     async fn advance(self: Arc<Self>, job: &mut Job, began: Instant) -> Result<Went, String> {
-        while let Some(service) = Service::ALL.get(job.step).copied() {
-            if service == Service::Transport && !job.request.needs_transport() {
-                job.step += 1;
-                continue;
+        loop {
+            // What is done is in the ledger before anything else is.
+            if let Some(wait) = self.enter(job).await? {
+                return Ok(Went::Again(wait));
             }
+            if let Some(end) = job.end.take() {
+                return Ok(Went::Ended(end));
+            }
+            let service = Service::ALL[job.step];
             let before = self.clock.now();
             let called = match service {
                 Service::Account => self.account(&job.request.owner).await,
                 _ => self.call(service, &job.request).await.map(|_| true).map_err(Arc::new),
             };
             match called {
-                Ok(false) => return Ok(Went::Ended(End::Rejected)),
+                Ok(false) => job.end = Some(End::Rejected),
                 Ok(true) => {
                     if service == Service::Account {
                         self.record.approved(&job.request.owner);
                     }
                     self.record.step(service, self.clock.now() - before);
-                    job.step += 1;
-                    // The last step's entry is the end's.
-                    if job.step < Service::ALL.len() {
-                        let state = State::Received { step: job.step };
-                        self.ledger.advance(job.place, &mut job.entry, state).await?;
-                    }
+                    job.go_to(job.step + 1);
                 }
-                Err(error) => return Ok(self.failed(service, &error, began)),
+                Err(error) => match self.failed(service, &error, began) {
+                    Went::Ended(end) => job.end = Some(end),
+                    again @ Went::Again(_) => return Ok(again),
+                },
             }
         }
-        Ok(Went::Ended(End::Scheduled))
+    }
+
+    /// Enters what the ledger does not say yet; gives how long to wait where the record's shard is away. That is no reason to lose a
+    /// request: after the patience the run ends, and the next one goes on.
+    async fn enter(&self, job: &mut Job) -> Result<Option<Duration>, String> {
+        let state = job.state();
+        if state == job.entry.state {
+            return Ok(None);
+        }
+        match self.ledger.advance(job.place, &mut job.entry, &state).await {
+            Ok(()) => {
+                job.unwritten = None;
+                Ok(None)
+            }
+            Err(Unwritten::Failed(why)) => Err(why),
+            Err(Unwritten::Away { wait, why }) => {
+                let now = self.clock.now();
+                if now - *job.unwritten.get_or_insert(now) >= self.shard_patience {
+                    return Err(why);
+                }
+                Ok(Some(self.spread(wait)))
+            }
+        }
+    }
+
+    /// At least as long, so that what was put back together does not come back together.
+    fn spread(&self, wait: Duration) -> Duration {
+        let wait = wait.max(Duration::from_millis(50));
+        wait + wait.mul_f64(self.entropy.unit() / 2.0)
     }
 
     /// A step failed for all that its pipeline could do: put back, unless that is pointless or the patience is over.
@@ -159,9 +212,7 @@ impl Workflow {
         let hopeless = matches!(error.cause(), Cause::Operation(error) if error.is_final());
         match self.patience {
             Some(patience) if !hopeless && self.clock.now() - began < patience => {
-                let wait = error.retry_after().unwrap_or_default().max(Duration::from_millis(50));
-                // Spread, so that what was put back together does not come back together.
-                Went::Again(wait + wait.mul_f64(self.entropy.unit() / 2.0))
+                Went::Again(self.spread(error.retry_after().unwrap_or_default()))
             }
             _ => Went::Ended(End::Lost(format!("{service}: {error}"))),
         }

@@ -104,6 +104,12 @@ impl<T, E> Kept<T, E> {
         };
     }
 
+    /// The operation cannot be run again, whatever the server said about that.
+    #[cold]
+    pub(super) fn not_again(&mut self) {
+        self.bad.verdict = self.bad.verdict.with_hint(Hint::DoNotRetry);
+    }
+
     /// Takes over what came of a fork. The attempts were counted here already, and what an outer retry remembers stays.
     pub(super) fn adopt(&mut self, fork: Self) {
         let Bad { cause, verdict, past } = fork.bad;

@@ -28,6 +28,7 @@ mod ledger;
 mod operation;
 mod pipeline;
 mod policy;
+mod switch;
 mod traced;
 
 pub use boxed::BoxedPipeline;
@@ -44,3 +45,4 @@ pub use pipeline::Pipeline;
 pub(crate) use pipeline::{call_alone, call_alone_or};
 pub(crate) use policy::ByMut;
 pub use policy::{Attempt, Identity, Policy, Stack};
+pub use switch::Switch;

@@ -33,6 +33,12 @@ pub trait Operation: Send {
         None
     }
 
+    /// Whether it cannot be run again: what it needs was moved into the last run. Then no retry waits for another attempt. A closure never
+    /// is.
+    fn is_spent(&self) -> bool {
+        false
+    }
+
     /// Whether [`start`](Self::start) gives futures that run beside each other. Every closure can; a type of your own says so.
     fn can_overlap(&self) -> bool {
         false
@@ -129,6 +135,10 @@ impl<O: Operation> Operation for NotIdempotent<O> {
         false
     }
 
+    fn is_spent(&self) -> bool {
+        self.0.is_spent()
+    }
+
     fn priority(&self) -> Option<Priority> {
         self.0.priority()
     }
@@ -187,6 +197,10 @@ impl<O: Operation> Operation for Prioritized<O> {
         self.operation.is_idempotent()
     }
 
+    fn is_spent(&self) -> bool {
+        self.operation.is_spent()
+    }
+
     fn priority(&self) -> Option<Priority> {
         Some(self.priority)
     }
@@ -242,6 +256,10 @@ impl<O: Operation> Operation for Named<O> {
 
     fn is_idempotent(&self) -> bool {
         self.operation.is_idempotent()
+    }
+
+    fn is_spent(&self) -> bool {
+        self.operation.is_spent()
     }
 
     fn priority(&self) -> Option<Priority> {

@@ -1,8 +1,12 @@
 //! Policies composed, outermost first.
+#[cfg(feature = "tower")]
+use std::sync::Arc;
 use std::{future::Future, pin::Pin};
 
 use tracing::Instrument;
 
+#[cfg(feature = "tower")]
+use super::Frame;
 use super::{
     Answered, AttemptInfo, CallContext, Explanation, Failed, Identity, Operation, Policy, Stack, WithAttempt,
     instead::run_or,
@@ -188,6 +192,34 @@ impl<P: Policy, C> Pipeline<P, C> {
     {
         let frame = outer.frame(&operation);
         run_or(self.name.as_ref(), &self.policy, &self.classify, operation, instead, frame.context()).await
+    }
+
+    /// As [`call`](Self::call) or [`call_within`](Self::call_within), as one future that owns all it needs, with nothing in it twice: it is
+    /// to be boxed.
+    #[cfg(feature = "tower")]
+    #[inline]
+    pub(crate) fn call_owned<O: Operation, T>(
+        self: Arc<Self>,
+        outer: Option<AttemptInfo>,
+        operation: O,
+        finish: impl FnOnce(Result<O::Output, CallError<O::Error>>) -> T,
+    ) -> impl Future<Output = T>
+    where
+        C: Classify<O::Output, O::Error>,
+    {
+        let frame = outer.map(|outer| outer.frame(&operation));
+        async move {
+            let Self { policy, classify, name } = &*self;
+            let cx = frame.as_ref().map_or_else(|| CallContext::of(&operation), Frame::context);
+            if traced::wanted() {
+                let traced =
+                    Box::pin(run_traced(policy, classify, operation, cx).instrument(traced::call(name.as_ref())));
+                return finish(traced.await);
+            }
+            let mut judged = Judged::new(operation, classify);
+            policy.around(ByMut(&mut judged), cx).await;
+            finish(judged.result())
+        }
     }
 
     /// What stands around a call, in order, with warnings where the order or the settings will hurt.

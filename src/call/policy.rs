@@ -10,7 +10,7 @@ use super::{
     fork::{NoForks, OperationForks},
     ledger::Kept,
 };
-use crate::outcome::{CallError, Classify, Outcome, Rejected, Verdict};
+use crate::outcome::{CallError, Classify, Outcome, PolicyKind, Reason, Rejected, Verdict};
 
 /// One attempt as a policy sees it: it may be made, and made again; its value cannot be touched.
 pub trait Attempt: Send {
@@ -101,6 +101,12 @@ pub struct Stack<Outer, Inner> {
     pub(super) inner: Inner,
 }
 
+impl<P, Q> Stack<P, Q> {
+    pub(crate) const fn new(outer: P, inner: Q) -> Self {
+        Self { outer, inner }
+    }
+}
+
 impl<P: Policy, Q: Policy> Policy for Stack<P, Q> {
     #[inline]
     async fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> Outcome {
@@ -122,7 +128,7 @@ impl<P: Policy, Q: Policy> Policy for Stack<P, Q> {
 pin_project_lite::pin_project! {
     /// One of two futures. An `async` block with a `match` would do the same, and nest its type deeper: compilers bound that depth.
     #[project = EitherProj]
-    enum Either<L, R> {
+    pub(super) enum Either<L, R> {
         Left { #[pin] future: L },
         Right { #[pin] future: R },
     }
@@ -290,9 +296,17 @@ impl<'c, O: Operation, C: ?Sized> Judged<'c, O, C> {
 impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Attempt for Judged<'_, O, C> {
     #[inline]
     async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome {
+        if self.operation.is_spent() {
+            let reason = Reason::Custom("it cannot be run again");
+            return self.refuse(Rejected::new(PolicyKind::Custom("operation"), reason));
+        }
         self.kept.attempts += 1;
         let result = self.operation.run(cx).await;
-        self.kept.judge(result, self.classify)
+        let outcome = self.kept.judge(result, self.classify);
+        if outcome.is_failure() && self.operation.is_spent() {
+            self.kept.not_again();
+        }
+        outcome
     }
 
     fn ledger(&mut self) -> &mut dyn Ledger {

@@ -41,6 +41,10 @@ impl<O: Operation> Operation for Traced<O> {
         self.0.is_idempotent()
     }
 
+    fn is_spent(&self) -> bool {
+        self.0.is_spent()
+    }
+
     fn priority(&self) -> Option<Priority> {
         self.0.priority()
     }

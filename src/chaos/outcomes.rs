@@ -31,6 +31,10 @@ where
         self.operation.is_idempotent()
     }
 
+    fn is_spent(&self) -> bool {
+        self.operation.is_spent()
+    }
+
     fn priority(&self) -> Option<Priority> {
         self.operation.priority()
     }

@@ -5,12 +5,16 @@ use loom::{sync::Arc, thread};
 
 use super::{
     CircuitBreakerConfig, State, TripConfig,
-    state::{Core, Refusal, Setting, Ticket},
+    bads::Counts,
+    fleet::Fleet,
+    gate::Gate,
+    parts::RampConfig,
+    plan::{ALL, Setting},
+    state::{Core, Refusal, Ticket},
     tally::Mark,
 };
 use crate::{
     entropy::Entropy,
-    observe::Events,
     outcome::{FailureKind, TripRule},
     time::Instant,
 };
@@ -24,8 +28,17 @@ struct Breaker {
 
 impl Breaker {
     fn new(config: CircuitBreakerConfig) -> Arc<Self> {
-        let set = Setting { config, entropy: Entropy::from_seed(1), events: Events::new() };
-        Arc::new(Self { core: Core::new(&set.config), set })
+        let set = Setting::new(config, Entropy::from_seed(1), None);
+        Arc::new(Self { core: Core::new(&config, Instant::from_nanos(0), None), set })
+    }
+
+    fn reconfigure(&self, config: CircuitBreakerConfig) {
+        self.set.replace(config);
+        self.core.reconfigured(&self.set, NOW);
+    }
+
+    fn counts(&self) -> Counts {
+        self.core.figures(NOW).1
     }
 
     fn admit(&self) -> Option<Ticket> {
@@ -113,7 +126,7 @@ fn loom_breaker_a_late_outcome_cannot_move_another_generation() {
         thread.join().unwrap();
         // It came before the isolation, which then closed it; or after, and changed nothing.
         assert_eq!(breaker.state(), State::Closed);
-        assert_eq!(breaker.core.figures(&breaker.set.config, NOW).1.failures, 0);
+        assert_eq!(breaker.core.figures(NOW).1.failures, 0);
     });
 }
 
@@ -216,7 +229,7 @@ fn loom_breaker_that_comes_to_no_decision_opens_once() {
         assert_eq!(breaker.admit(), None);
         assert_eq!(thread.join().unwrap(), None);
         assert_eq!((breaker.state(), breaker.core.word().generation()), (State::Open, 3));
-        assert_eq!(breaker.core.figures(&breaker.set.config, NOW).0, 1);
+        assert_eq!(breaker.core.figures(NOW).0, 1);
     });
 }
 
@@ -230,7 +243,7 @@ fn loom_breaker_no_outcome_is_lost_in_a_window_that_was_clean() {
         (0..2).for_each(|_| breaker.succeed());
         breaker.fail();
         // The successes have pushed the two failures out.
-        let counts = breaker.core.figures(&breaker.set.config, NOW).1;
+        let counts = breaker.core.figures(NOW).1;
         assert_eq!((breaker.state(), counts.calls, counts.failures), (State::Closed, 3, 1));
         (0..2).for_each(|_| breaker.fail());
         assert_eq!(breaker.state(), State::Open);
@@ -250,5 +263,129 @@ fn loom_breaker_a_row_of_failures_is_ended_by_a_success_or_is_not() {
         assert_eq!(breaker.state(), State::Closed);
         (0..2).for_each(|_| breaker.fail());
         assert_eq!(breaker.state(), State::Open);
+    });
+}
+
+/// Settings are replaced while outcomes come: each of them is counted once, by the old window or the new.
+#[test]
+fn loom_breaker_no_outcome_is_lost_where_its_window_is_resized() {
+    for (from, to) in [(2, 3), (3, 2)] {
+        for prepared in 0..3 {
+            loom::model(move || {
+                let breaker = Breaker::new(rate(from, from, 1.0));
+                (0..prepared).for_each(|_| breaker.succeed());
+                let theirs = breaker.clone();
+                let thread = thread::spawn(move || {
+                    theirs.succeed();
+                    theirs.fail();
+                });
+                breaker.reconfigure(rate(to, to, 1.0));
+                thread.join().unwrap();
+                let counts = breaker.counts();
+                // The window held at most `from` before it was changed, and holds at most `to` since.
+                let (least, most) = ((prepared + 2).min(from).min(to), (prepared + 2).min(to));
+                assert!((u64::from(least)..=u64::from(most)).contains(&counts.calls), "{counts:?}");
+                assert_eq!(counts.failures, 1);
+                // It is as good as one that was so from the beginning: it takes as many successes to push the failure out.
+                (1..to).for_each(|_| breaker.succeed());
+                assert_eq!(breaker.counts().failures, 1);
+                breaker.succeed();
+                assert_eq!(breaker.counts().failures, 0);
+            });
+        }
+    }
+}
+
+/// A success that was begun by the settings before is judged by those after.
+#[test]
+fn loom_breaker_no_trip_is_missed_where_the_rules_change() {
+    loom::model(|| {
+        let breaker = Breaker::new(rate(4, 4, 0.5));
+        breaker.fail();
+        let theirs = breaker.clone();
+        let thread = thread::spawn(move || theirs.succeed());
+        breaker.reconfigure(rate(4, 2, 0.5));
+        thread.join().unwrap();
+        assert_eq!(breaker.state(), State::Open, "one of two failed, and two are enough");
+    });
+    loom::model(|| {
+        let row =
+            |n| CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(n).failure_rate(1.0));
+        let breaker = Breaker::new(row(4).count_window(10, 10));
+        (0..2).for_each(|_| breaker.fail());
+        let theirs = breaker.clone();
+        let thread = thread::spawn(move || theirs.succeed());
+        breaker.reconfigure(row(3).count_window(9, 9));
+        thread.join().unwrap();
+        (0..2).for_each(|_| breaker.fail());
+        assert_eq!(breaker.state(), State::Closed, "the success has ended the row");
+        breaker.fail();
+        assert_eq!(breaker.state(), State::Open);
+    });
+}
+
+#[test]
+fn loom_breaker_a_window_that_becomes_one_of_time_loses_no_failure() {
+    loom::model(|| {
+        let breaker = Breaker::new(rate(2, 2, 1.0));
+        let theirs = breaker.clone();
+        let thread = thread::spawn(move || theirs.succeed());
+        breaker.reconfigure(rate(2, 2, 1.0).time_window(Duration::from_secs(10), 2, 9));
+        breaker.fail();
+        thread.join().unwrap();
+        let counts = breaker.counts();
+        // The success came before the windows were others, and is gone with them, or after.
+        assert!((1..=2).contains(&counts.calls) && counts.failures == 1, "{counts:?}");
+    });
+}
+
+#[test]
+fn loom_breaker_a_ramp_admits_just_its_share_of_racing_calls() {
+    loom::model(|| {
+        let gate = Arc::new(Gate::new(true));
+        gate.begin_ramp(NOW);
+        let theirs = gate.clone();
+        let thread = thread::spawn(move || (0..2).filter(|_| theirs.passes(ALL / 2)).count());
+        let ours = (0..2).filter(|_| gate.passes(ALL / 2)).count();
+        assert_eq!(ours + thread.join().unwrap(), 2);
+    });
+}
+
+/// The end of a ramp takes no outcome with it.
+#[test]
+fn loom_breaker_a_ramp_ends_once_and_loses_no_outcome() {
+    loom::model(|| {
+        let breaker =
+            Breaker::new(rate(4, 4, 1.0).probes(1, 1.0).ramp(RampConfig::linear(Duration::from_nanos(10), 0.5)));
+        let early = Instant::from_nanos(5);
+        breaker.core.open_by_hand(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
+        let probe = breaker.core.admit(&breaker.set, || early).unwrap();
+        breaker.core.success(&breaker.set, probe, || early);
+        assert!(breaker.core.word().is_ramping());
+        let ticket = breaker.core.admit(&breaker.set, || early).unwrap();
+        let theirs = breaker.clone();
+        let thread = thread::spawn(move || {
+            theirs.core.success(&theirs.set, ticket, || NOW);
+            theirs.admit().unwrap()
+        });
+        breaker.admit().unwrap();
+        thread.join().unwrap();
+        assert!(breaker.core.word().passes_all());
+        assert_eq!(breaker.counts().calls, 1);
+    });
+}
+
+#[test]
+fn loom_breaker_a_family_opens_no_more_than_its_share() {
+    loom::model(|| {
+        let fleet = Arc::new(Fleet::new(0.5));
+        (0..3).for_each(|_| fleet.join()); // of three, one
+        let theirs = fleet.clone();
+        let thread = thread::spawn(move || theirs.try_open());
+        let ours = fleet.try_open();
+        assert!(ours ^ thread.join().unwrap());
+        assert_eq!(fleet.open(), 1);
+        fleet.closed();
+        assert!(fleet.try_open());
     });
 }

@@ -1,7 +1,11 @@
 //! The door without async: ask, call, record.
 use std::fmt;
 
-use super::{policy::Inner, state::Ticket, tally::Mark};
+use super::{
+    policy::{Inner, Shared},
+    state::Ticket,
+    tally::Mark,
+};
 use crate::{
     call::Ledger,
     outcome::{Class, FailureKind, Hint, Outcome, Verdict},
@@ -26,7 +30,7 @@ pub struct Permit<'a> {
 impl<'a> Permit<'a> {
     #[inline]
     pub(super) fn new(breaker: &'a Inner, ticket: Option<Ticket>) -> Self {
-        let started = breaker.times_calls.then(|| breaker.clock.now());
+        let started = breaker.core.tally.plan().times_calls().then(|| breaker.starts());
         Self { breaker, ticket, started, running: false }
     }
 
@@ -58,6 +62,13 @@ impl<'a> Permit<'a> {
         self.settle(Verdict::failure(FailureKind::Other));
     }
 
+    /// Records how a probe of a loop ended: there, every error is a failure.
+    pub(super) fn settle_probe(&mut self, failure: Option<FailureKind>) {
+        if let Some(ticket) = self.ticket.take() {
+            self.breaker.record_probe(ticket, self.started, failure);
+        }
+    }
+
     /// Runs a piece of the call: a panic in it is the call's own.
     #[inline]
     pub(super) fn run<R>(&mut self, piece: impl FnOnce() -> R) -> R {
@@ -74,19 +85,37 @@ impl Inner {
         let failure = match verdict.class() {
             Class::Ignore => return self.core.ignore(ticket),
             Class::Success => None,
-            Class::Failure { kind, weight } => self.set.config.failures.contains(kind).then_some((kind, weight)),
+            Class::Failure { kind, weight } => self.shared.set.live.is_failure(kind).then_some((kind, weight)),
         };
-        let slow = match (started, self.set.config.trip.slow_call) {
-            (Some(started), Some(limit)) => self.clock.now() - started > limit,
-            _ => false,
-        };
+        let slow = started.is_some_and(|started| self.took_longer(started));
         if failure.is_none() && !slow {
-            if self.core.success(&self.set, ticket, || self.clock.now()) {
+            if self.core.success(&self.shared.set, ticket, || self.shared.clock.now()) {
                 self.flush();
             }
             return;
         }
         self.record_bad(ticket, failure, slow, verdict.hint());
+    }
+
+    /// The time now, out of line: most breakers never ask.
+    #[inline(never)]
+    fn starts(&self) -> Instant {
+        self.shared.clock.now()
+    }
+
+    /// Whether a call that began then is slow.
+    fn took_longer(&self, started: Instant) -> bool {
+        self.shared.set.live.slow_call().is_some_and(|limit| self.shared.clock.now() - started > limit)
+    }
+
+    fn record_probe(&self, ticket: Ticket, started: Option<Instant>, failure: Option<FailureKind>) {
+        let failure = failure.map(|kind| (kind, kind.default_weight()));
+        let slow = started.is_some_and(|started| self.took_longer(started));
+        if failure.is_some() || slow {
+            return self.record_bad(ticket, failure, slow, Hint::None);
+        }
+        self.core.success(&self.shared.set, ticket, || self.shared.clock.now());
+        self.flush();
     }
 
     #[cold]
@@ -100,17 +129,19 @@ impl Inner {
                 other => mark.retry_after = other.retry_after(),
             }
         }
-        if self.set.events.wanted() {
-            self.set.events.stage(self.clock.now(), || mark.failure.map_or(Slow, |kind| Failed { kind }));
+        let Shared { set, clock, .. } = &*self.shared;
+        if set.events.wanted() {
+            let event = || mark.failure.map_or(Slow, |kind| Failed { kind });
+            set.events.stage_as(self.core.name.as_ref(), clock.now(), event);
         }
-        self.core.bad(&self.set, ticket, mark, || self.clock.now());
+        self.core.bad(set, ticket, mark, || clock.now());
         self.flush();
     }
 
     #[cold]
     fn record_drop(&self, ticket: Ticket, started: Option<Instant>, panicked: bool) {
-        let late = match (started, self.set.config.count_drop_after) {
-            (Some(started), Some(limit)) => self.clock.now() - started >= limit,
+        let late = match (started, self.shared.set.live.drop_after()) {
+            (Some(started), Some(limit)) => self.shared.clock.now() - started >= limit,
             _ => false,
         };
         // Counted whatever the set of kinds: a panic is no answer, and a drop is counted because another setting says so.

@@ -11,14 +11,15 @@ use std::{
 };
 
 use super::{
-    CircuitBreakerConfig, CircuitBreakerEvent, Permit, State, WindowConfig,
-    state::{Core, Refusal, Setting, Ticket},
+    CircuitBreakerConfig, CircuitBreakerEvent, Permit, State, Transition,
+    plan::Setting,
+    state::{Core, Refusal, Ticket},
 };
 use crate::{
-    call::{self, Attempt, CallContext, Cold, Explanation, Layer, Operation, Policy},
+    call::{self, Attempt, CallContext, Cold, Explanation, Operation, Policy},
     config::{ConfigError, Name},
     entropy::Entropy,
-    observe::{Events, Subscription},
+    observe::Subscription,
     outcome::{CallError, Class, Outcome, PolicyKind, Reason, Rejected, Verdict},
     time::{Clock, Instant},
 };
@@ -27,38 +28,25 @@ use crate::{
 ///
 /// A clone is the same breaker. One breaker stands for one other side: one service, one shard, one host.
 #[derive(Clone)]
-pub struct CircuitBreaker(Arc<Inner>);
+pub struct CircuitBreaker(pub(super) Arc<Inner>);
 
 pub(super) struct Inner {
     pub(super) core: Core,
-    pub(super) set: Setting,
-    pub(super) clock: Clock,
-    name: Option<Name>,
-    shadow: AtomicBool,
-    /// Whether a rule needs to know how long a call took.
-    pub(super) times_calls: bool,
+    pub(super) shared: Arc<Shared>,
 }
 
-/// What a breaker looks like at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Snapshot {
-    /// Its state. An open breaker whose time is over is open until a call comes.
-    pub state: State,
-    /// Calls, failures and slow calls in its window.
-    pub calls: u64,
-    /// Failures in its window.
-    pub failures: u64,
-    /// Slow calls in its window.
-    pub slow: u64,
-    /// Openings in a row.
-    pub openings: u32,
-    /// Calls rejected since it was made.
-    pub rejected: u64,
-    /// Since when it is open or isolated.
-    pub since: Option<Instant>,
-    /// How long it stays open yet.
-    pub retry_after: Option<Duration>,
+/// What the members of a family have in common; a breaker alone has it to itself.
+pub(super) struct Shared {
+    pub(super) set: Setting,
+    pub(super) clock: Clock,
+    /// Of a whole family; each member has one of its own as well.
+    pub(super) shadow: AtomicBool,
+}
+
+impl Shared {
+    pub(super) fn new(set: Setting, clock: Clock) -> Self {
+        Self { set, clock, shadow: AtomicBool::new(false) }
+    }
 }
 
 impl CircuitBreaker {
@@ -73,70 +61,87 @@ impl CircuitBreaker {
 
     /// For settings that were checked before.
     pub(crate) fn make(config: CircuitBreakerConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
-        Self(Arc::new(Inner {
-            core: Core::new(&config),
-            times_calls: config.trip.slow_call.is_some() || config.count_drop_after.is_some(),
-            set: Setting { config, entropy, events: Events::new() },
-            clock,
-            name,
-            shadow: AtomicBool::new(false),
-        }))
+        let shared = Shared::new(Setting::new(config, entropy, None), clock);
+        Self::member(Arc::new(shared), &config, name)
+    }
+
+    /// A breaker that shares settings with others, which are these now.
+    pub(super) fn member(shared: Arc<Shared>, config: &CircuitBreakerConfig, name: Option<Name>) -> Self {
+        let core = Core::new(config, shared.clock.now(), name);
+        if let Some(fleet) = &shared.set.fleet {
+            fleet.join();
+        }
+        Self(Arc::new(Inner { core, shared }))
     }
 
     /// A new breaker of the same settings with a name, for errors and events.
     #[must_use]
     pub fn named(self, name: impl Into<Name>) -> Self {
-        Self::make(self.0.set.config, self.0.clock.clone(), self.0.set.entropy.clone(), Some(name.into()))
+        let Shared { set, clock, .. } = &*self.0.shared;
+        Self::make(set.config(), clock.clone(), set.entropy.clone(), Some(name.into()))
     }
 
     /// A new breaker of the same settings on another clock.
     #[must_use]
     pub fn with_clock(self, clock: &Clock) -> Self {
-        Self::make(self.0.set.config, clock.clone(), self.0.set.entropy.clone(), self.0.name.clone())
+        let set = &self.0.shared.set;
+        Self::make(set.config(), clock.clone(), set.entropy.clone(), self.0.core.name.clone())
     }
 
     /// A new breaker of the same settings with other randomness for its jitter.
     #[must_use]
     pub fn with_entropy(self, entropy: &Entropy) -> Self {
-        Self::make(self.0.set.config, self.0.clock.clone(), entropy.clone(), self.0.name.clone())
+        let Shared { set, clock, .. } = &*self.0.shared;
+        Self::make(set.config(), clock.clone(), entropy.clone(), self.0.core.name.clone())
     }
 
-    /// Its settings.
-    pub fn config(&self) -> &CircuitBreakerConfig {
-        &self.0.set.config
+    /// Its settings, as they are now.
+    pub fn config(&self) -> CircuitBreakerConfig {
+        self.0.shared.set.config()
+    }
+
+    /// Replaces its settings while it is in use, for all its clones.
+    ///
+    /// It stays in the state that it is in, for as long as it was to stay there; openings in a row, totals, and calls under way go on
+    /// counting. A count window keeps its last outcomes, as many as the new one holds; a time window keeps them if the new one is just
+    /// as long and has as many buckets; a row of failures, and weights over the same period, are kept. What is kept is judged by the new
+    /// rules at once, so a rule that is broken already opens it now.
+    ///
+    /// A member of [`KeyedBreakers`](super::KeyedBreakers) shares its settings with all of them: replace the family's.
+    ///
+    /// # Errors
+    /// Where a setting breaks its rule; then nothing has changed.
+    pub fn reconfigure(&self, config: CircuitBreakerConfig) -> Result<(), ConfigError> {
+        config.check()?;
+        let Shared { set, clock, .. } = &*self.0.shared;
+        crate::config::require(set.fleet.is_none(), "circuit_breaker", "belongs to a family: reconfigure that")?;
+        set.replace(config);
+        let now = clock.now();
+        set.events.stage_as(self.0.core.name.as_ref(), now, || CircuitBreakerEvent::Reconfigured);
+        self.0.core.reconfigured(set, now);
+        self.0.flush();
+        Ok(())
     }
 
     /// Its name.
     pub fn name(&self) -> Option<&str> {
-        self.0.name.as_ref().map(Name::as_str)
+        self.0.core.name.as_ref().map(Name::as_str)
     }
 
     /// Its events from now on.
     pub fn events(&self) -> Subscription<CircuitBreakerEvent> {
-        self.0.set.events.subscribe()
+        self.0.shared.set.events.subscribe()
+    }
+
+    /// Its changes of state from now on, and nothing else: however many calls it rejects meanwhile, a follower misses none before
+    /// there are a thousand that it has not taken.
+    pub fn transitions(&self) -> Subscription<Transition> {
+        self.0.shared.set.transitions.subscribe()
     }
 
     /// What it does with calls now.
     pub fn state(&self) -> State {
         self.0.core.word().state()
-    }
-
-    /// What it looks like now. Takes its lock for a moment: for dashboards, not for every call.
-    pub fn snapshot(&self) -> Snapshot {
-        let Inner { core, set, clock, .. } = &*self.0;
-        let now = clock.now();
-        let (openings, counts) = core.figures(&set.config, now);
-        let state = self.state();
-        Snapshot {
-            state,
-            calls: counts.calls,
-            failures: counts.failures,
-            slow: counts.slow,
-            openings,
-            rejected: core.rejected(),
-            since: matches!(state, State::Open | State::Isolated).then(|| core.since()),
-            retry_after: (state == State::Open).then(|| core.until() - now),
-        }
     }
 
     /// Asks to make a call.
@@ -196,37 +201,40 @@ impl CircuitBreaker {
 
     /// Opens it until somebody [closes](Self::close) it: it does not probe by itself.
     pub fn isolate(&self) {
-        self.0.core.isolate(&self.0.set, self.0.clock.now());
-        self.0.flush();
+        self.by_hand(|core, set, now| core.isolate(set, now));
     }
 
-    /// Closes it, with an empty window. Earlier openings are remembered: should it open soon again, it stays open for longer.
+    /// Closes it, with an empty window, for all calls at once, without a ramp. Earlier openings are remembered: should it open soon
+    /// again, it stays open for longer.
     pub fn close(&self) {
-        self.0.core.close_by_hand(&self.0.set, self.0.clock.now(), false);
-        self.0.flush();
+        self.by_hand(|core, set, now| core.close_by_hand(set, now, false));
     }
 
-    /// Closes it and forgets all that was.
+    /// Closes it and forgets all that was, but the totals.
     pub fn reset(&self) {
-        self.0.core.close_by_hand(&self.0.set, self.0.clock.now(), true);
-        self.0.flush();
+        self.by_hand(|core, set, now| core.close_by_hand(set, now, true));
     }
 
     /// Opens it for `d`, after which it probes.
     pub fn force_open(&self, d: Duration) {
-        self.0.core.open_by_hand(&self.0.set, self.0.clock.now(), d);
+        self.by_hand(|core, set, now| core.open_by_hand(set, now, d));
+    }
+
+    fn by_hand(&self, act: impl FnOnce(&Core, &Setting, Instant)) {
+        let Inner { core, shared } = &*self.0;
+        act(core, &shared.set, shared.clock.now());
         self.0.flush();
     }
 
     /// Turns shadow mode on or off: on, it measures and changes its state as ever, but rejects nothing. For trying settings on
     /// real traffic; its events tell what it would have done.
     pub fn set_shadow(&self, on: bool) {
-        self.0.shadow.store(on, Relaxed);
+        self.0.core.shadow.store(on, Relaxed);
     }
 
     /// Whether it is in shadow mode.
     pub fn is_shadow(&self) -> bool {
-        self.0.shadow.load(Relaxed)
+        self.0.is_shadow()
     }
 }
 
@@ -253,21 +261,27 @@ impl Inner {
 
     #[inline(never)]
     fn admit_unhealthy(&self) -> Result<Option<Ticket>, Refusal> {
-        let admitted = self.core.admit(&self.set, || self.clock.now());
-        if self.set.events.wanted() {
+        let Shared { set, clock, .. } = &*self.shared;
+        let admitted = self.core.admit(set, || clock.now());
+        if set.events.wanted() || set.transitions.wanted() {
             self.tell_admission(admitted.is_err());
         }
         match admitted {
-            Err(_) if self.shadow.load(Relaxed) => Ok(None),
+            Err(_) if self.is_shadow() => Ok(None),
             admitted => admitted.map(Some),
         }
+    }
+
+    fn is_shadow(&self) -> bool {
+        self.core.shadow.load(Relaxed) || self.shared.shadow.load(Relaxed)
     }
 
     #[cold]
     #[inline(never)]
     fn tell_admission(&self, refused: bool) {
-        if refused {
-            self.set.events.stage(self.clock.now(), || CircuitBreakerEvent::Rejected);
+        let Shared { set, clock, .. } = &*self.shared;
+        if refused && set.events.wanted() {
+            set.events.stage_as(self.core.name.as_ref(), clock.now(), || CircuitBreakerEvent::Rejected);
         }
         self.flush();
     }
@@ -278,13 +292,26 @@ impl Inner {
             Refusal::Open { since, rule, last, .. } => Reason::CircuitOpen { since, rule, last },
             Refusal::Isolated { since } => Reason::Isolated { since },
             Refusal::ProbesTaken => Reason::ProbesTaken,
+            Refusal::RampingUp => Reason::RampingUp,
         };
         let wait = if let Refusal::Open { wait, .. } = refusal { Some(wait) } else { None };
-        Rejected::by_policy(PolicyKind::CircuitBreaker, self.name.as_ref(), reason, wait)
+        Rejected::by_policy(PolicyKind::CircuitBreaker, self.core.name.as_ref(), reason, wait)
     }
 
     pub(super) fn flush(&self) {
-        self.set.events.flush(self.name.as_ref());
+        self.shared.set.transitions.flush(None);
+        self.shared.set.events.flush(None);
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(fleet) = &self.shared.set.fleet {
+            if !self.core.word().is_closed() {
+                fleet.closed();
+            }
+            fleet.leave();
+        }
     }
 }
 
@@ -309,34 +336,14 @@ impl Policy for CircuitBreaker {
     }
 
     fn describe(&self, explanation: &mut Explanation) {
-        let CircuitBreakerConfig { window, min_calls, trip, open, .. } = &self.0.set.config;
-        let over = match window {
-            WindowConfig::Calls { calls } => format!("the last {calls} calls"),
-            WindowConfig::Time { time, .. } => format!("the last {time:?}"),
-        };
-        let percent =
-            |share: f64| format!("{:.3}", share * 100.0).trim_end_matches(['0']).trim_end_matches('.').to_owned();
-        let rules: Vec<String> = [
-            trip.failure_rate.map(|r| format!("{} % failures over {over} (at least {min_calls})", percent(r))),
-            trip.slow_call_rate.map(|r| {
-                let slow = trip.slow_call.unwrap_or_default();
-                format!("{} % slower than {slow:?} over {over} (at least {min_calls})", percent(r))
-            }),
-            trip.consecutive_failures.map(|n| format!("{n} failures in a row")),
-            trip.weight.map(|w| format!("failures of weight {w} within {:?}", trip.weight_period.unwrap_or_default())),
-        ]
-        .into_iter()
-        .flatten()
-        .collect();
-        let settings = format!("opens on {}; for {:?} to {:?}", rules.join(", or "), open.base, open.cap);
-        explanation.push(Layer::new(PolicyKind::CircuitBreaker, self.0.name.clone(), settings));
+        explanation.push(super::explain::layer(&self.config(), self.0.core.name.clone()));
     }
 }
 
 impl fmt::Debug for CircuitBreaker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CircuitBreaker")
-            .field("name", &self.0.name)
+            .field("name", &self.0.core.name)
             .field("state", &self.state())
             .finish_non_exhaustive()
     }

@@ -3,51 +3,70 @@
 //! Admission while closed, and a success in a healthy window, are loads of one cache line. Every change of state happens under
 //! the lock; the word is written last, so whoever reads it sees all that belongs to it.
 use super::{
-    CircuitBreakerConfig, CircuitBreakerEvent as Event, State, Undecided,
-    tally::{Mark, Tally},
+    CircuitBreakerConfig, State, Undecided,
+    bads::{Bads, Counts},
+    gate::{Gate, load},
+    plan::{ALL, Setting},
+    tally::{Counted, Mark, Tally},
     word::Word,
 };
 use crate::{
-    backoff::scaled,
-    entropy::Entropy,
-    observe::Events,
+    config::Name,
     outcome::{FailureKind, TripRule},
-    striped::Striped,
-    sync::{AtomicU32, AtomicU64, Mutex, Ordering},
+    sync::{AtomicU64, Mutex, Ordering},
     time::Instant,
 };
-use std::{sync::OnceLock, time::Duration};
-
-/// What all calls of a breaker (and all breakers of one family) have in common.
-pub(super) struct Setting {
-    pub(super) config: CircuitBreakerConfig,
-    pub(super) entropy: Entropy,
-    pub(super) events: Events<Event>,
-}
+use std::{
+    sync::{Arc, OnceLock, atomic::AtomicBool},
+    time::Duration,
+};
 
 /// One breaker's state.
 pub(super) struct Core {
     pub(super) word: AtomicU64,
     pub(super) tally: Tally,
-    /// When it opened, or was isolated; when the open time ends; when half-open must have come to a decision.
-    since: AtomicU64,
-    until: AtomicU64,
-    deadline: AtomicU64,
-    /// The rule that opened it, and the kind of the last failure plus one, in a byte each.
-    why: AtomicU32,
+    /// When it came into the state that it is in.
+    pub(super) entered: AtomicU64,
     /// Made when it first stops being closed.
-    rejections: OnceLock<Box<Striped>>,
-    /// Nothing until something goes wrong: a healthy breaker of a large family stays small.
-    inner: Mutex<Option<Box<Inner>>>,
+    gate: OnceLock<Box<Gate>>,
+    /// Nothing until something goes wrong.
+    pub(super) inner: Mutex<Option<Box<Inner>>>,
+    pub(super) name: Option<Name>,
+    /// Of a family's member: whether it was asked for since its family last looked for idle ones.
+    pub(super) used: AtomicBool,
+    pub(super) shadow: AtomicBool,
 }
 
-#[derive(Default)]
+/// What is read and written under the lock alone.
 pub(super) struct Inner {
-    openings: u32,
-    closed_since: Option<Instant>,
-    good: u32,
-    bad: u32,
-    pub(super) bads: super::tally::Bads,
+    /// The settings that it goes by, and their number.
+    pub(super) config: Arc<CircuitBreakerConfig>,
+    number: u32,
+    pub(super) openings: u32,
+    pub(super) closed_since: Option<Instant>,
+    /// The first generation of the state that it is in: an outcome of any since then counts.
+    pub(super) lineage: u32,
+    pub(super) good: u32,
+    pub(super) bad: u32,
+    pub(super) bads: Bads,
+    pub(super) totals: Totals,
+    /// The kind of the last failure, while it has no gate to tell it.
+    pub(super) last: Option<FailureKind>,
+}
+
+/// What is counted over a breaker's life.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Totals {
+    pub(super) openings: u64,
+    pub(super) failures: u64,
+    pub(super) slow: u64,
+    pub(super) spared: u64,
+    /// In each state, until it came into the one that it is in.
+    pub(super) time: [Duration; 4],
+    /// How many times in a row it opened again soon after it had closed.
+    pub(super) flaps: u32,
+    /// Whether it was told of the present opening that it is spared.
+    pub(super) told_spared: bool,
 }
 
 /// Leave to make a call, by a generation of the state.
@@ -71,19 +90,39 @@ pub(super) enum Refusal {
         since: Instant,
     },
     ProbesTaken,
+    RampingUp,
+}
+
+impl Inner {
+    fn new(set: &Setting) -> Self {
+        let (number, config) = set.whole();
+        let bads = Bads::new(&config);
+        Self {
+            config,
+            number,
+            openings: 0,
+            closed_since: None,
+            lineage: 0,
+            good: 0,
+            bad: 0,
+            bads,
+            totals: Totals::default(),
+            last: None,
+        }
+    }
 }
 
 impl Core {
-    pub(super) fn new(config: &CircuitBreakerConfig) -> Self {
+    pub(super) fn new(config: &CircuitBreakerConfig, now: Instant, name: Option<Name>) -> Self {
         Self {
             word: AtomicU64::new(Word::new(State::Closed, 0, 0).0),
             tally: Tally::new(config),
-            since: AtomicU64::new(0),
-            until: AtomicU64::new(0),
-            deadline: AtomicU64::new(0),
-            why: AtomicU32::new(0),
-            rejections: OnceLock::new(),
+            entered: AtomicU64::new(now.as_nanos()),
+            gate: OnceLock::new(),
             inner: Mutex::new(None),
+            name,
+            used: AtomicBool::new(true),
+            shadow: AtomicBool::new(false),
         }
     }
 
@@ -91,41 +130,87 @@ impl Core {
         Word(self.word.load(Ordering::Acquire))
     }
 
-    /// Leave to make a call, if it is closed.
+    pub(super) fn gate(&self, set: &Setting) -> &Gate {
+        self.gate.get_or_init(|| Box::new(Gate::new(set.fleet.is_some())))
+    }
+
+    pub(super) fn gate_if_any(&self) -> Option<&Gate> {
+        self.gate.get().map(|gate| &**gate)
+    }
+
+    /// What the lock guards, by the settings of now.
+    pub(super) fn fresh<'a>(&self, set: &Setting, inner: &'a mut Option<Box<Inner>>) -> &'a mut Inner {
+        let is_new = inner.is_none();
+        let inner = inner.get_or_insert_with(|| Box::new(Inner::new(set)));
+        if is_new || inner.number != set.number() {
+            (inner.number, inner.config) = set.whole();
+            self.tally.reshape(&self.word, &inner.config, Some(&mut inner.bads));
+        }
+        inner
+    }
+
+    /// Leave to make a call, if it is closed and lets all calls pass.
     #[inline]
     pub(super) fn admit_closed(&self) -> Option<Ticket> {
         let word = self.word();
-        word.is_closed().then_some(Ticket { generation: word.generation(), probe: false })
+        word.passes_all().then_some(Ticket { generation: word.generation(), probe: false })
     }
 
     /// Asks to make a call in whatever state. `now` is read only if it is needed.
     #[inline]
     pub(super) fn admit(&self, set: &Setting, now: impl Fn() -> Instant) -> Result<Ticket, Refusal> {
+        self.admit_as(set, now, false)
+    }
+
+    /// Asks to make a call, as a caller or as the probe of a loop: with such a loop at work, callers do not probe.
+    #[inline]
+    pub(super) fn admit_as(&self, set: &Setting, now: impl Fn() -> Instant, prober: bool) -> Result<Ticket, Refusal> {
+        let gate = self.gate(set);
+        let waits = |gate: &Gate| !prober && gate.probers.load(Ordering::Acquire) > 0;
+        let refuse = |refusal| {
+            if !prober {
+                gate.count_rejection();
+            }
+            Err(refusal)
+        };
         loop {
             let word = self.word();
             match word.state() {
-                State::Closed => return Ok(Ticket { generation: word.generation(), probe: false }),
-                State::Isolated => {
-                    self.count_rejection();
-                    return Err(Refusal::Isolated { since: self.since() });
+                State::Closed if word.is_ramping() => {
+                    let (began, now) = (load(&gate.ramp), now());
+                    if self.word().generation() != word.generation() {
+                        continue; // it may be another ramp
+                    }
+                    let share = set.live.ramp_share(now - began);
+                    if share >= ALL {
+                        self.end_ramp(set, word.generation(), now);
+                    } else if !gate.passes(share) {
+                        return refuse(Refusal::RampingUp);
+                    }
+                    return Ok(Ticket { generation: word.generation(), probe: false });
                 }
+                State::Closed => return Ok(Ticket { generation: word.generation(), probe: false }),
+                State::Isolated => return refuse(Refusal::Isolated { since: load(&gate.since) }),
                 State::Open => {
-                    let (until, now) = (load(&self.until), now());
+                    let (until, now) = (load(&gate.until), now());
                     if now < until {
-                        let (since, (rule, last)) = (self.since(), self.why());
+                        let (since, (rule, last)) = (load(&gate.since), gate.why());
                         if self.word() != word {
                             continue; // the values may belong to another opening
                         }
-                        self.count_rejection();
-                        return Err(Refusal::Open { since, rule, last, wait: until.as_nanos() - now.as_nanos() });
+                        let wait = until.as_nanos() - now.as_nanos();
+                        return refuse(Refusal::Open { since, rule, last, wait });
+                    }
+                    if waits(gate) {
+                        return refuse(Refusal::ProbesTaken);
                     }
                     let mut inner = self.inner.lock();
                     if self.word() == word {
-                        return Ok(self.half_open(set, inner.get_or_insert_default(), now));
+                        return Ok(self.half_open(set, self.fresh(set, &mut inner), now));
                     }
                 }
                 State::HalfOpen => {
-                    let deadline = load(&self.deadline);
+                    let deadline = load(&gate.deadline);
                     if self.word().generation() != word.generation() {
                         continue;
                     }
@@ -133,15 +218,14 @@ impl Core {
                     if now >= deadline {
                         let mut inner = self.inner.lock();
                         if self.word().generation() == word.generation() {
-                            let inner = inner.get_or_insert_default();
-                            match set.config.half_open.undecided {
+                            let inner = self.fresh(set, &mut inner);
+                            match inner.config.half_open.undecided {
                                 Undecided::Open => self.open(set, inner, now, TripRule::Undecided, None),
-                                Undecided::Close => self.close(set, inner, now),
+                                Undecided::Close => self.close(set, inner, now, false),
                             }
                         }
-                    } else if word.count() >= set.config.half_open.probes {
-                        self.count_rejection();
-                        return Err(Refusal::ProbesTaken);
+                    } else if waits(gate) || word.count() >= set.live.probes() {
+                        return refuse(Refusal::ProbesTaken);
                     } else if self.replace(word, word.with_count(word.count() + 1)) {
                         return Ok(Ticket { generation: word.generation(), probe: true });
                     }
@@ -150,14 +234,9 @@ impl Core {
         }
     }
 
-    #[inline]
-    fn count_rejection(&self) {
-        self.rejections.get_or_init(|| Box::new(Striped::new())).increase();
-    }
-
     /// How many calls were refused.
     pub(super) fn rejected(&self) -> u64 {
-        self.rejections.get().map_or(0, |counter| counter.sum())
+        self.gate_if_any().map_or(0, Gate::rejected)
     }
 
     /// Gives back a ticket whose call came to nothing.
@@ -178,14 +257,16 @@ impl Core {
     #[inline]
     pub(super) fn success(&self, set: &Setting, ticket: Ticket, now: impl Fn() -> Instant) -> bool {
         if ticket.probe {
-            self.probed(set, ticket, true, None, now());
-            true
-        } else if self.tally.success(&self.word, &set.config, ticket.generation, &now) {
-            // The outcomes before it are bad enough, and it brings the window to where they are judged.
-            self.judge(set, ticket, None, &now);
-            true
-        } else {
-            false
+            self.probed(set, ticket, None, now());
+            return true;
+        }
+        match self.tally.success(&self.word, &set.live, ticket.generation, &now) {
+            Counted::Done => false,
+            // The outcomes before it are bad enough, and it brings the window to where they are judged; or the window is another.
+            counted => {
+                self.judge(set, ticket, None, counted == Counted::Late, &now);
+                true
+            }
         }
     }
 
@@ -193,183 +274,90 @@ impl Core {
     #[cold]
     pub(super) fn bad(&self, set: &Setting, ticket: Ticket, mark: Mark, now: impl Fn() -> Instant) {
         if ticket.probe {
-            let good = mark.failure.is_none() && !mark.slow;
-            self.probed(set, ticket, good, Some(mark), now());
+            self.probed(set, ticket, Some(mark), now());
         } else {
-            self.judge(set, ticket, Some(mark), &now);
+            self.judge(set, ticket, Some(mark), false, &now);
         }
     }
 
-    /// Records what is not plain success, or judges a success, and opens if a rule says so.
+    /// Records what is not plain success, or counts a success that the rules are judged at, and opens if one says so.
     #[cold]
-    fn judge(&self, set: &Setting, ticket: Ticket, mark: Option<Mark>, now: &dyn Fn() -> Instant) {
+    fn judge(&self, set: &Setting, ticket: Ticket, mark: Option<Mark>, late: bool, now: &dyn Fn() -> Instant) {
         let mut inner = self.inner.lock();
+        let inner = self.fresh(set, &mut inner);
         let word = self.word();
-        if !word.is_closed() || word.generation() != ticket.generation {
+        if !word.is_closed() || !word.is_since(inner.lineage, ticket.generation) {
             return;
         }
-        let inner = inner.get_or_insert_default();
         let made = match mark {
             Some(mark) => {
-                self.remember(mark);
-                self.tally.bad(&self.word, &set.config, ticket.generation, &mut inner.bads, mark, now)
+                self.remember(inner, mark);
+                self.tally.bad(&self.word, word.generation(), &mut inner.bads, mark, now)
             }
-            None => self.tally.success_judged(&self.word, &set.config),
+            None => {
+                // Once more where its windows were changed under it.
+                let late = late || word.generation() != ticket.generation;
+                let again = || self.tally.success(&self.word, &set.live, word.generation(), &now);
+                if late && again() != Counted::Judge {
+                    return;
+                }
+                self.tally.success_judged(&self.word)
+            }
         };
-        let unavailable = mark.and_then(|m| m.unavailable);
-        let rule = match unavailable {
+        let hint = mark.and_then(|m| m.unavailable.or(m.retry_after));
+        let rule = match mark.and_then(|m| m.unavailable) {
             Some(_) => Some(TripRule::Unavailable),
-            None => self.tally.verdict(made, &set.config, &inner.bads, now),
+            None => self.tally.verdict(made, &inner.config, &inner.bads, now),
         };
         if let Some(rule) = rule {
-            self.open(set, inner, now(), rule, mark.and_then(|m| m.unavailable.or(m.retry_after)));
+            self.trip(set, inner, now(), rule, hint);
+        } else {
+            inner.totals.told_spared = false;
         }
     }
 
     /// Records a probe's outcome.
-    fn probed(&self, set: &Setting, ticket: Ticket, good: bool, mark: Option<Mark>, now: Instant) {
+    fn probed(&self, set: &Setting, ticket: Ticket, mark: Option<Mark>, now: Instant) {
         let mut inner = self.inner.lock();
+        let inner = self.fresh(set, &mut inner);
         let word = self.word();
         if word.state() != State::HalfOpen || word.generation() != ticket.generation {
             return;
         }
-        let inner = inner.get_or_insert_default();
         if let Some(mark) = mark {
-            self.remember(mark);
+            self.remember(inner, mark);
         }
+        let good = mark.is_none_or(|mark| mark.failure.is_none() && !mark.slow);
         *if good { &mut inner.good } else { &mut inner.bad } += 1;
-        let half_open = &set.config.half_open;
         let hint = mark.and_then(|m| m.unavailable.or(m.retry_after));
         if mark.is_some_and(|m| m.unavailable.is_some()) {
             self.open(set, inner, now, TripRule::Unavailable, hint);
-        } else if inner.good >= half_open.required() {
-            self.close(set, inner, now);
-        } else if inner.bad > half_open.probes - half_open.required() {
-            self.open(set, inner, now, TripRule::Probes, hint);
+        } else {
+            self.decide(set, inner, now, hint);
         }
     }
 
-    /// Isolates it: it stays open until somebody closes it.
-    pub(super) fn isolate(&self, set: &Setting, now: Instant) {
-        let mut inner = self.inner.lock();
-        self.forget_calm(set, inner.get_or_insert_default(), now);
-        self.since.store(now.as_nanos(), Ordering::Release);
-        self.enter(State::Isolated, 0);
-        set.events.stage(now, || Event::Isolated);
-    }
-
-    /// Closes it by hand; with `forget`, also forgets earlier openings.
-    pub(super) fn close_by_hand(&self, set: &Setting, now: Instant, forget: bool) {
-        let mut inner = self.inner.lock();
-        let inner = inner.get_or_insert_default();
-        if forget {
-            inner.openings = 0;
-            self.why.store(0, Ordering::Release);
-        }
-        self.close(set, inner, now);
-    }
-
-    /// Opens it by hand for `d`.
-    pub(super) fn open_by_hand(&self, set: &Setting, now: Instant, d: Duration) {
-        let mut inner = self.inner.lock();
-        let inner = inner.get_or_insert_default();
-        self.forget_calm(set, inner, now);
-        self.open_until(set, inner, now, TripRule::ByHand, d);
-    }
-
-    fn half_open(&self, set: &Setting, inner: &mut Inner, now: Instant) -> Ticket {
-        (inner.good, inner.bad) = (0, 0);
-        self.deadline.store((now + set.config.half_open.max).as_nanos(), Ordering::Release);
-        let generation = self.enter(State::HalfOpen, 1);
-        set.events.stage(now, || Event::HalfOpened);
-        Ticket { generation, probe: true }
-    }
-
-    fn close(&self, set: &Setting, inner: &mut Inner, now: Instant) {
-        if !self.word().is_closed() {
-            inner.closed_since = Some(now);
-        }
-        self.tally.clear(&mut inner.bads);
-        self.enter(State::Closed, 0);
-        set.events.stage(now, || Event::Closed);
-    }
-
-    fn open(&self, set: &Setting, inner: &mut Inner, now: Instant, rule: TripRule, hint: Option<Duration>) {
-        let open = &set.config.open;
-        self.forget_calm(set, inner, now);
-        let grown = scaled(open.base, open.factor.powf(f64::from(inner.openings))).min(open.cap);
-        inner.openings = inner.openings.saturating_add(1);
-        let jittered = scaled(grown, 1.0 + open.jitter * set.entropy.unit()).min(open.cap);
-        let hint = hint.unwrap_or_default().min(open.max_hint);
-        self.open_until(set, inner, now, rule, if rule == TripRule::Unavailable { hint } else { jittered.max(hint) });
-    }
-
-    /// Forgets an opening for each stable time that it was closed. Called before it leaves that state.
-    fn forget_calm(&self, set: &Setting, inner: &mut Inner, now: Instant) {
-        if let (true, Some(closed)) = (self.word().is_closed(), inner.closed_since) {
-            let calm = (now - closed).as_nanos() / set.config.open.stable_for.as_nanos();
-            inner.openings = inner.openings.saturating_sub(u32::try_from(calm).unwrap_or(u32::MAX));
+    fn remember(&self, inner: &mut Inner, mark: Mark) {
+        inner.totals.slow += u64::from(mark.slow);
+        if let Some(kind) = mark.failure {
+            inner.totals.failures += 1;
+            inner.last = Some(kind);
+            if let Some(gate) = self.gate_if_any() {
+                gate.set_last(Some(kind));
+            }
         }
     }
 
-    fn open_until(&self, set: &Setting, inner: &mut Inner, now: Instant, rule: TripRule, open_for: Duration) {
-        let (_, last) = self.why();
-        // Release: whoever reads one of them without the lock sees that the word was changed since the opening before.
-        self.since.store(now.as_nanos(), Ordering::Release);
-        self.until.store((now + open_for).as_nanos(), Ordering::Release);
-        let last_bits = self.why.load(Ordering::Relaxed) & 0xff;
-        self.why.store(u32::from(rule.to_bits()) << 8 | last_bits, Ordering::Release);
-        self.enter(State::Open, 0);
-        let openings = inner.openings;
-        set.events.stage(now, || Event::Opened { rule, open_for, openings, last });
-    }
-
-    /// Writes the state, in a new generation. Called under the lock, after everything that belongs to the state.
-    fn enter(&self, state: State, count: u32) -> u32 {
-        let word = Word::new(state, self.word().generation().wrapping_add(1), count);
-        if state != State::Closed {
-            // Now, so that no rejection has to allocate it.
-            self.rejections.get_or_init(|| Box::new(Striped::new()));
+    /// Openings in a row, what the window holds, and the totals.
+    pub(super) fn figures(&self, now: Instant) -> (u32, Counts, Totals) {
+        let inner = self.inner.lock();
+        match inner.as_deref() {
+            Some(inner) => (inner.openings, self.tally.counts(self.word(), &inner.bads, now), inner.totals),
+            None => (0, self.tally.counts_of_good(self.word(), now), Totals::default()),
         }
-        // A concurrent compare-and-set of the old generation loses; whoever made it is late. (A store would do, but loom orders
-        // only swaps among compare-and-sets.)
-        self.word.swap(word.0, Ordering::AcqRel);
-        word.generation()
     }
 
-    fn replace(&self, old: Word, new: Word) -> bool {
+    pub(super) fn replace(&self, old: Word, new: Word) -> bool {
         self.word.compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
-
-    fn remember(&self, mark: Mark) {
-        if let Some(kind) = mark.failure {
-            let rule = self.why.load(Ordering::Relaxed) & 0xff00;
-            self.why.store(rule | (u32::from(kind.to_bits()) + 1), Ordering::Release);
-        }
-    }
-
-    fn why(&self) -> (TripRule, Option<FailureKind>) {
-        let why = self.why.load(Ordering::Acquire);
-        (TripRule::from_bits((why >> 8) as u8), (why as u8).checked_sub(1).and_then(FailureKind::from_bits))
-    }
-
-    pub(super) fn since(&self) -> Instant {
-        load(&self.since)
-    }
-
-    pub(super) fn until(&self) -> Instant {
-        load(&self.until)
-    }
-
-    /// Openings in a row, and failures and slow calls in the count window.
-    pub(super) fn figures(&self, config: &CircuitBreakerConfig, now: Instant) -> (u32, super::tally::Counts) {
-        let inner = self.inner.lock();
-        let none = Inner::default();
-        let inner = inner.as_deref().unwrap_or(&none);
-        (inner.openings, self.tally.counts(self.word(), config, &inner.bads, now))
-    }
-}
-
-fn load(at: &AtomicU64) -> Instant {
-    Instant::from_nanos(at.load(Ordering::Acquire))
 }

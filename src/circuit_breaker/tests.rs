@@ -3,13 +3,14 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{CircuitBreaker, CircuitBreakerConfig, Permit, State, TripConfig, WindowConfig};
+use super::{CircuitBreaker, CircuitBreakerConfig, Permit, RampConfig, State, TripConfig, WindowConfig};
 use crate::{
     outcome::{FailureKind, Verdict},
     time::{Clock, Instant, ManualClock},
 };
 
 #[derive(Debug, Clone, Copy)]
+#[expect(clippy::large_enum_variant, reason = "a few hundred of them")]
 enum Step {
     Success,
     Failure {
@@ -24,8 +25,10 @@ enum Step {
         fails: bool,
     },
     Advance(u64),
+    Reconfigure(CircuitBreakerConfig),
 }
 
+#[derive(Clone, Copy)]
 struct Record {
     at: Instant,
     failed: bool,
@@ -43,9 +46,18 @@ struct Model {
 }
 
 enum Modelled {
-    Closed(Vec<Record>),
+    Closed(Closed),
     Open { until: Instant },
     HalfOpen { taken: u32, good: u32, bad: u32, deadline: Instant },
+}
+
+#[derive(Default)]
+struct Closed {
+    window: Vec<Record>,
+    weights: Vec<Record>,
+    in_a_row: u32,
+    /// When the ramp began, and the sum of the shares of all calls that asked since.
+    ramp: Option<(Instant, f64)>,
 }
 
 const SLOW: Duration = Duration::from_millis(100);
@@ -54,7 +66,21 @@ impl Model {
     fn admit(&mut self, now: Instant) -> Option<u32> {
         let probes = self.config.half_open.probes;
         match &mut self.state {
-            Modelled::Closed(_) => {}
+            Modelled::Closed(closed) => {
+                if let Some((began, sum)) = &mut closed.ramp {
+                    let share = self.config.ramp.map_or(1.0, |ramp| {
+                        let steps = ((now - *began).as_nanos() * u128::from(ramp.steps) / ramp.time.as_nanos()) as f64;
+                        ramp.from + (1.0 - ramp.from) * (steps / f64::from(ramp.steps)).min(1.0)
+                    });
+                    let before = *sum;
+                    *sum += share;
+                    if share >= 1.0 {
+                        closed.ramp = None;
+                    } else if before.ceil() == (before + share).ceil() {
+                        return None;
+                    }
+                }
+            }
             Modelled::Open { until } if now >= *until => {
                 let deadline = now + self.config.half_open.max;
                 self.enter(Modelled::HalfOpen { taken: 1, good: 0, bad: 0, deadline });
@@ -74,59 +100,97 @@ impl Model {
         if generation != self.generation {
             return;
         }
-        let required = self.config.half_open.required();
         let decided = match (&mut self.state, record) {
             (Modelled::HalfOpen { taken, .. }, None) => {
                 *taken -= 1;
                 None
             }
             (Modelled::HalfOpen { good, bad, .. }, Some(record)) => {
-                *if record.failed || record.slow { &mut *bad } else { &mut *good } += 1;
-                if *good >= required {
-                    Some(true)
-                } else {
-                    (*bad > self.config.half_open.probes - required).then_some(false)
-                }
+                *if record.failed || record.slow { bad } else { good } += 1;
+                self.settled(now)
             }
-            (Modelled::Closed(records), Some(record)) => {
-                records.push(record);
-                self.broken(now).then_some(false)
+            (Modelled::Closed(closed), Some(record)) => {
+                if self.config.has_rate() {
+                    closed.window.push(record);
+                }
+                closed.weights.push(record);
+                closed.in_a_row = if record.failed { closed.in_a_row + 1 } else { 0 };
+                self.settled(now)
             }
             _ => None,
         };
+        self.settle(decided, now);
+    }
+
+    /// Whether it closes (true) or opens now.
+    fn settled(&self, now: Instant) -> Option<bool> {
+        let required = self.config.half_open.required();
+        match self.state {
+            Modelled::HalfOpen { good, .. } if good >= required => Some(true),
+            Modelled::HalfOpen { bad, .. } => (bad > self.config.half_open.probes - required).then_some(false),
+            Modelled::Closed(_) => self.broken(now).then_some(false),
+            Modelled::Open { .. } => None,
+        }
+    }
+
+    fn settle(&mut self, decided: Option<bool>, now: Instant) {
         match decided {
             Some(true) => {
                 self.closed_since = Some(now);
-                self.enter(Modelled::Closed(Vec::new()));
+                let ramp = self.config.ramp.map(|_| (now, 0.0));
+                self.enter(Modelled::Closed(Closed { ramp, ..Closed::default() }));
             }
             Some(false) => self.open(now),
             None => {}
         }
     }
 
+    fn reconfigure(&mut self, config: CircuitBreakerConfig, now: Instant) {
+        let old = std::mem::replace(&mut self.config, config);
+        if let Modelled::Closed(closed) = &mut self.state {
+            match (old.window, config.window) {
+                _ if !old.has_rate() || !config.has_rate() => closed.window.clear(),
+                (WindowConfig::Calls { calls: was }, WindowConfig::Calls { calls }) => {
+                    let held = closed.window.len().min(was as usize).min(calls as usize);
+                    closed.window.drain(..closed.window.len() - held);
+                }
+                (was, is) if was == is => {}
+                _ => closed.window.clear(),
+            }
+            if old.trip.consecutive_failures.is_none() || config.trip.consecutive_failures.is_none() {
+                closed.in_a_row = 0;
+            }
+            if old.trip.weight_period != config.trip.weight_period {
+                closed.weights.clear();
+            }
+        }
+        self.settle(self.settled(now), now);
+    }
+
+    /// What the window of the rates holds.
+    fn window(&self, now: Instant) -> Vec<Record> {
+        let Modelled::Closed(closed) = &self.state else { return Vec::new() };
+        match self.config.window {
+            WindowConfig::Calls { calls } => closed.window.iter().rev().take(calls as usize).copied().collect(),
+            WindowConfig::Time { time, buckets } => {
+                closed.window.iter().filter(|r| within(now, r.at, time, buckets)).copied().collect()
+            }
+        }
+    }
+
     fn broken(&self, now: Instant) -> bool {
-        let Modelled::Closed(records) = &self.state else { return false };
+        let Modelled::Closed(closed) = &self.state else { return false };
         let trip = &self.config.trip;
-        // Whether an instant lies in the last `buckets` steps of `span`, of which the one of now is the last.
-        let within = |at: Instant, span: Duration, buckets: u32| {
-            let width = (span / buckets).as_nanos() as u64;
-            now.as_nanos() / width - at.as_nanos() / width < u64::from(buckets)
-        };
-        let window: Vec<&Record> = match self.config.window {
-            WindowConfig::Calls { calls } => records.iter().rev().take(calls as usize).collect(),
-            WindowConfig::Time { time, buckets } => records.iter().filter(|r| within(r.at, time, buckets)).collect(),
-        };
+        let window = self.window(now);
         let share = |what: fn(&Record) -> bool| {
             let bad = window.iter().filter(|r| what(r)).count();
             if window.len() < self.config.min_calls as usize { 0.0 } else { bad as f64 / window.len() as f64 }
         };
-        let in_a_row = records.iter().rev().take_while(|r| r.failed).count();
-        let weight = trip
-            .weight_period
-            .map_or(0, |period| records.iter().filter(|r| within(r.at, period, 10)).map(|r| r.weight).sum());
+        let weights = |period| closed.weights.iter().filter(move |r| within(now, r.at, period, 10)).map(|r| r.weight);
+        let weight: u32 = trip.weight_period.map_or(0, |period| weights(period).sum());
         trip.failure_rate.is_some_and(|rate| share(|r| r.failed) >= rate)
             || trip.slow_call_rate.is_some_and(|rate| share(|r| r.slow) >= rate)
-            || trip.consecutive_failures.is_some_and(|n| in_a_row >= n as usize)
+            || trip.consecutive_failures.is_some_and(|n| closed.in_a_row >= n)
             || trip.weight.is_some_and(|limit| weight >= limit)
     }
 
@@ -155,6 +219,18 @@ impl Model {
     }
 }
 
+impl CircuitBreakerConfig {
+    fn has_rate(&self) -> bool {
+        self.trip.failure_rate.is_some() || self.trip.slow_call_rate.is_some()
+    }
+}
+
+/// Whether an instant lies in the last `buckets` steps of `span`, of which the one of now is the last.
+fn within(now: Instant, at: Instant, span: Duration, buckets: u32) -> bool {
+    let width = (span / buckets).as_nanos() as u64;
+    now.as_nanos() / width - at.as_nanos() / width < u64::from(buckets)
+}
+
 fn configs() -> impl Strategy<Value = CircuitBreakerConfig> {
     let window = prop_oneof![
         (1u32..12).prop_map(|calls| WindowConfig::Calls { calls }),
@@ -163,9 +239,14 @@ fn configs() -> impl Strategy<Value = CircuitBreakerConfig> {
     ];
     let share = || proptest::option::of(prop_oneof![Just(0.1), Just(0.25), Just(0.5), Just(1.0)]);
     let rules = (share(), share(), proptest::option::of(1u32..6), proptest::option::of(1u32..30));
-    (window, 1u32..12, rules, 1u32..5, prop_oneof![Just(0.3), Just(0.6), Just(1.0)]).prop_filter_map(
+    // Shares that binary fractions hold exactly.
+    let ramp = (200u64..3000, prop_oneof![Just(0.25), Just(0.5)], prop_oneof![Just(1), Just(2), Just(4)])
+        .prop_map(|(ms, from, steps)| RampConfig::stepped(Duration::from_millis(ms), from, steps));
+    let half_open = (1u32..5, prop_oneof![Just(0.3), Just(0.6), Just(1.0)]);
+    (window, 1u32..12, rules, half_open, proptest::option::of(ramp), any::<bool>()).prop_filter_map(
         "at least one rule",
-        |(window, min_calls, (failure_rate, slow_call_rate, consecutive_failures, weight), probes, success_rate)| {
+        |(window, min_calls, rules, (probes, success_rate), ramp, long)| {
+            let (failure_rate, slow_call_rate, consecutive_failures, weight) = rules;
             let mut config = CircuitBreakerConfig { window, min_calls, ..CircuitBreakerConfig::default() };
             if let WindowConfig::Calls { calls } = window {
                 config.min_calls = min_calls.min(calls);
@@ -176,8 +257,9 @@ fn configs() -> impl Strategy<Value = CircuitBreakerConfig> {
                 slow_call: slow_call_rate.map(|_| SLOW),
                 consecutive_failures,
                 weight,
-                weight_period: weight.map(|_| Duration::from_millis(1500)),
+                weight_period: weight.map(|_| Duration::from_millis(if long { 3000 } else { 1500 })),
             };
+            config.ramp = ramp;
             config.open.jitter = 0.0;
             config.open.base = Duration::from_millis(500);
             config.open.stable_for = Duration::from_millis(2000);
@@ -197,6 +279,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         1 => Just(Step::Dropped),
         2 => any::<bool>().prop_map(|fails| Step::Late { fails }),
         4 => (0u64..1200).prop_map(Step::Advance),
+        1 => configs().prop_map(Step::Reconfigure),
     ];
     proptest::collection::vec(step, 1..150)
 }
@@ -232,13 +315,18 @@ proptest! {
     #[test]
     fn breaker_the_machine_equals_the_naive_model(config in configs(), steps in steps()) {
         let (clock, hand) = Clock::manual();
+        let began = hand.now();
         let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
-        let closed = Modelled::Closed(Vec::new());
+        let closed = Modelled::Closed(Closed::default());
         let mut model = Model { config, state: closed, generation: 0, openings: 0, closed_since: None };
         let mut late: Option<(Permit<'_>, u32)> = None;
         for s in steps {
             match s {
                 Step::Advance(ms) => hand.advance(Duration::from_millis(ms)),
+                Step::Reconfigure(config) => {
+                    breaker.reconfigure(config).unwrap();
+                    model.reconfigure(config, hand.now());
+                }
                 Step::Late { fails } => match late.take() {
                     None => {
                         let (permit, admitted) = (breaker.try_acquire().ok(), model.admit(hand.now()));
@@ -260,7 +348,13 @@ proptest! {
                 },
                 s => step(&breaker, &mut model, &hand, s)?,
             }
-            prop_assert_eq!(breaker.state(), model.state());
+            let (snapshot, window) = (breaker.snapshot(), model.window(hand.now()));
+            prop_assert_eq!(snapshot.state, model.state());
+            let count = |what: fn(&Record) -> bool| window.iter().filter(|r| what(r)).count() as u64;
+            let held = (count(|_| true), count(|r| r.failed), count(|r| r.slow));
+            prop_assert_eq!((snapshot.calls, snapshot.failures, snapshot.slow), held);
+            let life = State::ALL.iter().map(|state| snapshot.time_in(*state)).sum::<Duration>();
+            prop_assert_eq!(life, hand.now() - began);
         }
     }
 }

@@ -17,6 +17,16 @@ impl State {
     /// All states, for a gauge each.
     pub const ALL: [Self; 4] = [Self::Closed, Self::Open, Self::HalfOpen, Self::Isolated];
 
+    /// The state as a number, for a gauge: 0 closed, 1 open, 2 half-open, 3 isolated.
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// A gauge for each state, with its label: exactly one reads 1.
+    pub fn gauges(self) -> [(&'static str, u8); 4] {
+        Self::ALL.map(|state| (state.as_str(), u8::from(state == self)))
+    }
+
     /// The state as a word.
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -28,15 +38,17 @@ impl State {
     }
 }
 
-/// From the top: state (2 bits), "the window is full" (1), generation (29), count (32).
+/// From the top: state (2 bits), "ramping up" (1), "the window is full" (1), generation (28), count (32).
 ///
 /// Closed, the count numbers the recorded outcomes (it wraps: only differences below a window's size are used); half-open, it
-/// is the number of probes taken. The generation goes up with every change of state.
+/// is the number of probes taken. The generation goes up with every change of state, and where a closed breaker's windows are
+/// changed, so that a compare-and-set which was begun by the old settings fails.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Word(pub(super) u64);
 
-const FULL: u64 = 1 << 61;
-const GENERATION: u64 = (1 << 29) - 1;
+const RAMP: u64 = 1 << 61;
+const FULL: u64 = 1 << 60;
+const GENERATION: u64 = (1 << 28) - 1;
 
 impl Word {
     pub(super) const fn new(state: State, generation: u32, count: u32) -> Self {
@@ -51,6 +63,22 @@ impl Word {
             2 => State::HalfOpen,
             _ => State::Isolated,
         }
+    }
+
+    /// Closed, and not ramping up: every call passes.
+    #[inline]
+    pub(super) const fn passes_all(self) -> bool {
+        self.0 >> 61 == 0
+    }
+
+    #[inline]
+    pub(super) const fn is_ramping(self) -> bool {
+        self.0 & RAMP != 0
+    }
+
+    /// The same with or without the mark of a ramp.
+    pub(super) const fn with_ramp(self, on: bool) -> Self {
+        Self(if on { self.0 | RAMP } else { self.0 & !RAMP })
     }
 
     #[inline]
@@ -84,6 +112,29 @@ impl Word {
     /// How many outcomes the window of `size` holds.
     pub(super) const fn filled(self, size: u32) -> u32 {
         if self.is_full() { size } else { self.count() }
+    }
+
+    /// The same in this generation.
+    pub(super) const fn in_generation(self, generation: u32) -> Self {
+        Self(self.0 & !(GENERATION << 32) | (generation as u64 & GENERATION) << 32)
+    }
+
+    /// The generation after this one, with a window that holds what it held.
+    pub(super) const fn next(self) -> Self {
+        let generation = (self.generation() as u64 + 1) & GENERATION;
+        Self(self.0 & !(GENERATION << 32) | generation << 32)
+    }
+
+    /// The same with a window that is full, or is not, at this count.
+    pub(super) const fn with_window(self, full: bool, count: u32) -> Self {
+        let flags = if full { self.0 | FULL } else { self.0 & !FULL };
+        Self(flags >> 32 << 32 | count as u64)
+    }
+
+    /// Whether `generation` lies between `first` and this one's, both included. Generations come round.
+    pub(super) fn is_since(self, first: u32, generation: u32) -> bool {
+        let after = |g: u32| u64::from(g.wrapping_sub(first)) & GENERATION;
+        after(generation) <= after(self.generation())
     }
 
     /// The same with another count.

@@ -115,7 +115,20 @@ impl Fallback {
         call::call_alone_or(self, operation, instead)
     }
 
-    /// After a failure that asks for it: gives what the call comes to.
+    /// What the call comes to, after what is inside came to this.
+    #[inline]
+    pub(crate) async fn settle<A: Attempt>(&self, inner: A, outcome: Outcome, cx: CallContext<'_>) -> Outcome {
+        if !outcome.is_failure() && outcome != Outcome::Rejected {
+            return outcome;
+        }
+        let config = self.config();
+        if !call::falls_back(outcome, config.fall_back_on, config.on_rejections) {
+            return outcome;
+        }
+        boxed(self.fall_back(inner, outcome, cx)).await
+    }
+
+    /// After a failure that asks for it.
     async fn fall_back<A: Attempt>(&self, mut inner: A, outcome: Outcome, cx: CallContext<'_>) -> Outcome {
         let after = match outcome.kind() {
             Some(kind) => Setback::Failure(kind),
@@ -162,14 +175,7 @@ impl Policy for Fallback {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         let outcome = inner.attempt(cx).await;
-        if !outcome.is_failure() && outcome != Outcome::Rejected {
-            return outcome;
-        }
-        let config = self.config();
-        if !call::falls_back(outcome, config.fall_back_on, config.on_rejections) {
-            return outcome;
-        }
-        boxed(self.fall_back(inner, outcome, cx)).await
+        self.settle(inner, outcome, cx).await
     }
 
     fn describe(&self, explanation: &mut Explanation) {

@@ -220,7 +220,7 @@ impl Policy for Hedge {
         };
         let settings = format!("up to {max_attempts} attempts at once, each after {after}");
         let mut layer = Layer::new(PolicyKind::Hedge, self.0.name.clone(), settings)
-            .with_budget(self.0.budget.is_some())
+            .with_budget(self.0.budget.as_ref().is_some_and(RetryBudget::is_on))
             .with_idempotent(idempotent);
         if let HedgeDelay::Fixed(delay) = delay {
             layer = layer.with_delay(delay);

@@ -77,10 +77,12 @@ pub enum TripRule {
     Undecided,
     /// Somebody opened it by hand.
     ByHand,
+    /// The breakers of other processes opened.
+    Shared,
 }
 
 impl TripRule {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::FailureRate,
         Self::SlowCallRate,
         Self::ConsecutiveFailures,
@@ -89,6 +91,7 @@ impl TripRule {
         Self::Probes,
         Self::Undecided,
         Self::ByHand,
+        Self::Shared,
     ];
 
     pub(crate) const fn to_bits(self) -> u8 {
@@ -111,6 +114,7 @@ impl fmt::Display for TripRule {
             Self::Probes => "failed probes",
             Self::Undecided => "half-open without a decision",
             Self::ByHand => "opened by hand",
+            Self::Shared => "opened in other processes",
         })
     }
 }
@@ -135,6 +139,8 @@ pub enum Reason {
     },
     /// The circuit breaker is half-open, and all its probes are taken.
     ProbesTaken,
+    /// The circuit breaker has closed, and its ramp lets only a share of the calls pass as yet.
+    RampingUp,
     /// The rate limit is used up for now.
     RateLimited,
     /// The call asks for more permits at once than the limit can ever give.
@@ -253,6 +259,7 @@ impl fmt::Display for Rejected {
             }
             Reason::Isolated { .. } => f.write_str(": isolated by hand")?,
             Reason::ProbesTaken => f.write_str(": half-open, all probes taken")?,
+            Reason::RampingUp => f.write_str(": ramping up after an outage")?,
             Reason::RateLimited => f.write_str(": used up")?,
             Reason::TooLarge => f.write_str(": more permits than it can ever give")?,
             Reason::QueueFull => f.write_str(": queue full")?,

@@ -1,7 +1,7 @@
 //! The failure of a backend, and what to do about it.
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
-use crate::outcome::{FailureKind, Hint, Verdict};
+use crate::outcome::{Classify, FailureKind, Hint, Verdict};
 
 /// What to do about an error.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -190,4 +190,26 @@ pub fn verdict<T, E: Failure>(result: &Result<T, E>) -> Verdict {
         (_, Some(wait)) => Hint::RetryAfter(wait),
         (_, None) => Hint::None,
     })
+}
+
+/// [`verdict`] as a judge: one pipeline with it serves calls of every type.
+///
+/// ```
+/// use steadfast::{Pipeline, port::ByFailure, store::{InMemoryStore, Key, Store, StoreExt}};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let (store, pipeline) = (InMemoryStore::new(), Pipeline::new().classify(ByFailure));
+/// let key = Key::new("orders", "42");
+/// let version = pipeline.call(|| store.insert(key, "placed")).await.unwrap();
+/// let record = pipeline.call(|| store.get(key)).await.unwrap();
+/// assert_eq!(record.unwrap().version, version);
+/// # });
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ByFailure;
+
+impl<T, E: Failure> Classify<T, E> for ByFailure {
+    fn classify(&self, result: &Result<T, E>) -> Verdict {
+        verdict(result)
+    }
 }

@@ -17,7 +17,7 @@ mod token;
 
 pub(crate) use capability::check_part;
 pub use capability::{Capabilities, Capability, Unsupported};
-pub use error::{ErrorClass, Failure, PortError, PortErrorKind, verdict};
+pub use error::{ByFailure, ErrorClass, Failure, PortError, PortErrorKind, verdict};
 pub use token::FencingToken;
 
 use std::{future::Future, pin::Pin};

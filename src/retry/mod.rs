@@ -60,6 +60,11 @@
 //!
 //! Dropping the call drops the running attempt or the wait; no other attempt is made. What was taken from the budget stays taken.
 //!
+//! # Changes while in use
+//!
+//! [`Retry::reconfigure`] changes the settings of all clones: a call under way follows them from its next failure on, with the delays that it began with.
+//! [`RetryBudget::reconfigure`] keeps what was earned and taken, in proportion to a shorter window. A bad change is refused whole.
+//!
 //! # Events
 //!
 //! [`RetryEvent`]: every failure that led to another attempt, recoveries, and giving up with its reason. A call that succeeds at

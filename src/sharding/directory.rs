@@ -35,6 +35,9 @@ pub enum ShardingError {
     /// The mover failed. The move goes on, or is given up, by the next run.
     #[error("the mover failed: {0}")]
     Mover(PortError),
+    /// Owners changed while all shards were asked, each time, until the patience ended. Ask again.
+    #[error("owners changed while all shards were asked")]
+    Moving,
 }
 
 /// A shard map in a store, and this process's copy of it. A clone is the same directory.

@@ -2,6 +2,7 @@
 //! work of a mover that was overtaken.
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
+use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use super::{
@@ -12,8 +13,9 @@ use super::{
 };
 use crate::sync::Mutex;
 
-/// Why a shard refused. Nothing was done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+/// Why a shard refused. Nothing was done. A shard sends it to the router as it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Refused {
     /// The key is not this shard's, and the router's map is the older one: refresh it.
@@ -36,7 +38,7 @@ pub enum Refused {
 }
 
 /// The router's map is older than the shard's.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("stale map: the router has version {router}, the shard version {shard}")]
 pub struct StaleMap {
     /// The version by which the router sent it.

@@ -19,6 +19,7 @@ impl Default for KeyBytes {
 
 impl KeyBytes {
     /// The bytes of this key.
+    #[inline]
     pub fn of(key: &(impl ShardKey + ?Sized)) -> Self {
         let mut bytes = Self::default();
         key.encode(true, &mut bytes);
@@ -26,20 +27,27 @@ impl KeyBytes {
     }
 
     /// Adds bytes at the end.
+    #[inline]
     pub fn push(&mut self, bytes: &[u8]) {
         let end = self.len + bytes.len();
         if self.heap.is_empty() && end <= INLINE {
             self.inline[self.len..end].copy_from_slice(bytes);
         } else {
-            if self.heap.is_empty() {
-                self.heap.extend_from_slice(&self.inline[..self.len]);
-            }
-            self.heap.extend_from_slice(bytes);
+            self.push_on_heap(bytes);
         }
         self.len = end;
     }
 
+    #[cold]
+    fn push_on_heap(&mut self, bytes: &[u8]) {
+        if self.heap.is_empty() {
+            self.heap.extend_from_slice(&self.inline[..self.len]);
+        }
+        self.heap.extend_from_slice(bytes);
+    }
+
     /// The bytes.
+    #[inline]
     pub fn as_slice(&self) -> &[u8] {
         if self.heap.is_empty() { &self.inline[..self.len] } else { &self.heap }
     }
@@ -49,9 +57,25 @@ impl KeyBytes {
 pub trait ShardKey {
     /// Writes the key's bytes. `last` is false where another part of a tuple follows.
     fn encode(&self, last: bool, out: &mut KeyBytes);
+
+    /// The bytes that [`encode`](Self::encode) writes of the last part, where they stand in memory already: routing then copies nothing.
+    #[inline]
+    fn in_place(&self) -> Option<&[u8]> {
+        None
+    }
+}
+
+/// Does this with a key's bytes.
+#[inline]
+pub(super) fn with_bytes<R>(key: &(impl ShardKey + ?Sized), act: impl FnOnce(&[u8]) -> R) -> R {
+    match key.in_place() {
+        Some(bytes) => act(bytes),
+        None => act(KeyBytes::of(key).as_slice()),
+    }
 }
 
 impl ShardKey for [u8] {
+    #[inline]
     fn encode(&self, last: bool, out: &mut KeyBytes) {
         if last {
             return out.push(self);
@@ -65,48 +89,85 @@ impl ShardKey for [u8] {
         }
         out.push(&[0, 0]);
     }
+
+    #[inline]
+    fn in_place(&self) -> Option<&[u8]> {
+        Some(self)
+    }
 }
 
 impl ShardKey for str {
+    #[inline]
     fn encode(&self, last: bool, out: &mut KeyBytes) {
         self.as_bytes().encode(last, out);
+    }
+
+    #[inline]
+    fn in_place(&self) -> Option<&[u8]> {
+        Some(self.as_bytes())
     }
 }
 
 impl ShardKey for String {
+    #[inline]
     fn encode(&self, last: bool, out: &mut KeyBytes) {
         self.as_bytes().encode(last, out);
+    }
+
+    #[inline]
+    fn in_place(&self) -> Option<&[u8]> {
+        Some(self.as_bytes())
     }
 }
 
 impl ShardKey for Vec<u8> {
+    #[inline]
     fn encode(&self, last: bool, out: &mut KeyBytes) {
         self.as_slice().encode(last, out);
+    }
+
+    #[inline]
+    fn in_place(&self) -> Option<&[u8]> {
+        Some(self)
     }
 }
 
 /// Of fixed length: a UUID is its 16 bytes.
 impl<const N: usize> ShardKey for [u8; N] {
+    #[inline]
     fn encode(&self, _: bool, out: &mut KeyBytes) {
         out.push(self);
+    }
+
+    #[inline]
+    fn in_place(&self) -> Option<&[u8]> {
+        Some(self)
     }
 }
 
 impl<K: ShardKey + ?Sized> ShardKey for &K {
+    #[inline]
     fn encode(&self, last: bool, out: &mut KeyBytes) {
         (**self).encode(last, out);
+    }
+
+    #[inline]
+    fn in_place(&self) -> Option<&[u8]> {
+        (**self).in_place()
     }
 }
 
 macro_rules! integers {
     ($($unsigned:ty, $signed:ty;)*) => {$(
         impl ShardKey for $unsigned {
+            #[inline]
             fn encode(&self, _: bool, out: &mut KeyBytes) {
                 out.push(&self.to_be_bytes());
             }
         }
         /// The sign's bit is turned over, so that what is below zero comes first.
         impl ShardKey for $signed {
+            #[inline]
             fn encode(&self, _: bool, out: &mut KeyBytes) {
                 out.push(&(*self ^ <$signed>::MIN).to_be_bytes());
             }
@@ -117,12 +178,14 @@ integers! { u8, i8; u16, i16; u32, i32; u64, i64; u128, i128; }
 
 /// Milliseconds since 1970, so that ranges of time are ranges of keys.
 impl ShardKey for crate::time::Timestamp {
+    #[inline]
     fn encode(&self, last: bool, out: &mut KeyBytes) {
         self.as_millis().encode(last, out);
     }
 }
 
 impl<A: ShardKey, B: ShardKey> ShardKey for (A, B) {
+    #[inline]
     fn encode(&self, last: bool, out: &mut KeyBytes) {
         self.0.encode(false, out);
         self.1.encode(last, out);
@@ -130,6 +193,7 @@ impl<A: ShardKey, B: ShardKey> ShardKey for (A, B) {
 }
 
 impl<A: ShardKey, B: ShardKey, C: ShardKey> ShardKey for (A, B, C) {
+    #[inline]
     fn encode(&self, last: bool, out: &mut KeyBytes) {
         self.0.encode(false, out);
         self.1.encode(false, out);
@@ -142,11 +206,13 @@ impl<A: ShardKey, B: ShardKey, C: ShardKey> ShardKey for (A, B, C) {
 /// ```
 /// assert_eq!(steadfast::sharding::hash_bytes(b""), 0x2d06_8005_38d3_94c2);
 /// ```
+#[inline]
 pub fn hash_bytes(bytes: &[u8]) -> u64 {
     stable_hash(bytes)
 }
 
 /// The [hash](hash_bytes) of a key's bytes.
+#[inline]
 pub fn hash_key(key: &(impl ShardKey + ?Sized)) -> u64 {
-    hash_bytes(KeyBytes::of(key).as_slice())
+    with_bytes(key, hash_bytes)
 }

@@ -1,8 +1,10 @@
 //! The shard map: which shard owns a key. Pinned keys over ranges of keys, or over virtual shards.
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::{
-    key::{KeyBytes, ShardKey, hash_bytes},
+    key::{KeyBytes, ShardKey, hash_bytes, with_bytes},
     pins::Pins,
     ranges::Ranges,
     route::HashRouter,
@@ -11,7 +13,8 @@ use super::{
 use crate::config::{ConfigError, require};
 
 /// A shard's number. It is never given to another.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
 pub struct ShardId(pub u32);
 
 impl fmt::Display for ShardId {
@@ -113,7 +116,13 @@ impl ShardMap {
     pub(super) fn of_slots(owners: Vec<Option<ShardId>>, pinned: Pins) -> Self {
         let layout = Layout::Slots(u32::try_from(owners.len()).unwrap_or(Self::MAX_SLOTS));
         let low = |s: u32| if s == 0 { Vec::new() } else { s.to_be_bytes().to_vec() };
-        Self::build(1, layout, (0..).map(low).zip(owners).collect(), pinned, None)
+        let mut runs: Vec<(Vec<u8>, Option<ShardId>)> = Vec::new();
+        for (s, owner) in (0..).zip(owners) {
+            if runs.last().is_none_or(|run| run.1 != owner) {
+                runs.push((low(s), owner));
+            }
+        }
+        Self::build(1, layout, runs, pinned, None)
     }
 
     /// Of a list of ranges that is sorted.
@@ -168,7 +177,7 @@ impl ShardMap {
     /// The shard that owns a key, or `None` where it is neither listed nor in a range.
     #[inline]
     pub fn shard_of(&self, key: &(impl ShardKey + ?Sized)) -> Option<ShardId> {
-        self.shard_of_bytes(KeyBytes::of(key).as_slice())
+        with_bytes(key, |bytes| self.shard_of_bytes(bytes))
     }
 
     /// The same, of a key's bytes.

@@ -49,7 +49,7 @@
 //! # });
 //! ```
 //!
-//! `examples/sharding.rs` has four databases, a fifth that comes in under load, and a mover that is killed.
+//! `examples/sharding` has four databases, a fifth that comes in under load, and a mover that is killed.
 //!
 //! # Moving
 //!
@@ -75,7 +75,9 @@
 //! # Composing
 //!
 //! - Put the operation of [`FanOut::run`] and [`ShardDirectory::route`] into a pipeline of its own for each shard: a bad shard then opens its
-//!   breaker alone.
+//!   breaker alone. Judge by [`port::ByFailure`](crate::port::ByFailure) and end with `.await?`: what the shard refused is then no failure of
+//!   the shard, and is routed again.
+//! - [`ShardDirectory::ask_all`] is a fan-out that meets each row once, also while some are moved.
 //! - Rebalance under a [leader election](crate::leader_election), so that the work is done once.
 //! - [`ShardDirectory::run`] beside the service, with a notifier, keeps the copies fresh.
 //! - An index, from another attribute to the shard key, stands in front of `route`: look the key up there, then route by it.
@@ -91,7 +93,12 @@
 //!
 //! # Pitfalls
 //!
+//! - Versions are each store's own: a record that was moved has another one there. After a conflict compare what it says, not its version alone.
+//! - While something is moved its rows lie at two shards, and a bare [`FanOut::run`] may meet them twice, or never: count by
+//!   [`ShardDirectory::ask_all`].
 //! - Whoever is inside a guard holds up the next step of a move: enter for one transaction, not for a session.
+//! - A write that was sent to a database goes on when its future is dropped. Let a request run to its end inside the guard, in a task of its own,
+//!   also where its client has hung up.
 //! - A shard that restarts must [open](ShardGuard::open) its guard from the store before it serves anybody.
 //! - Keys of different types must not meet in one map: their bytes have orders of their own.
 //! - A pinned key belongs to no range: a plan moves it by itself.
@@ -136,6 +143,7 @@ mod routed;
 mod run;
 mod sketch;
 mod step;
+mod whole;
 mod wire;
 
 pub use config::{FanOutConfig, ShardDirectoryConfig};

@@ -7,7 +7,7 @@ use crate::config::{ConfigError, require};
 
 impl ShardMap {
     /// The fewest moves of virtual shards after which these shards own all, each as many as another, give or take one. A shard that is not
-    /// listed is emptied, of pinned keys too, which go home; a new one gets its share.
+    /// listed is emptied, of pinned keys too, which go home; a new one gets its share. Made again when some of it is done, it is what was left.
     ///
     /// # Errors
     /// Where the map is not hashed; where there are no shards, one is listed twice, or they are more than virtual shards.
@@ -92,8 +92,9 @@ fn deal(slots: &mut [Option<ShardId>], shards: &[ShardId]) {
     }
     let all = slots.iter().flatten().count();
     let (each, odd) = (all / held.len(), all % held.len());
-    // Who holds most keeps the odd ones: that moves least.
-    held.sort_by_key(|(shard, count)| (std::cmp::Reverse(*count), *shard));
+    // Who holds more than an even share keeps the odd ones: that moves least. Then by their numbers alone, so that a plan that is made
+    // again halfway is what was left of it.
+    held.sort_by_key(|(shard, count)| (*count <= each, *shard));
     let mut room: Vec<(ShardId, usize)> =
         held.iter().enumerate().map(|(i, (shard, _))| (*shard, each + usize::from(i < odd))).collect();
     room.sort_unstable();

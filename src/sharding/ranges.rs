@@ -9,14 +9,31 @@ pub(super) struct Ranges {
     /// What all starts but the first begin with, and the eight bytes that follow it in each.
     common: Vec<u8>,
     prefixes: Vec<u64>,
+    /// For each of the first bits in which the prefixes differ, how many of them are below.
+    index: Vec<u32>,
+    /// How many bits all prefixes begin with, and how far down the ones that follow are to be shifted.
+    skip: u32,
+    shift: u32,
 }
 
 /// The first eight bytes as a number. Where two of them differ they are ordered as their bytes are; where they do not, all bytes say.
+#[inline]
 fn prefix(bytes: &[u8]) -> u64 {
-    let mut first = [0; 8];
-    let n = bytes.len().min(8);
-    first[..n].copy_from_slice(&bytes[..n]);
-    u64::from_be_bytes(first)
+    if let Some(first) = bytes.first_chunk() {
+        return u64::from_be_bytes(*first);
+    }
+    // From both ends: what overlaps is the same.
+    let left = 64 - 8 * bytes.len() as u32;
+    match (bytes.first_chunk(), bytes.last_chunk(), bytes) {
+        (Some(first), Some(last), _) => {
+            u64::from(u32::from_be_bytes(*first)) << 32 | u64::from(u32::from_be_bytes(*last)) << left
+        }
+        (_, _, []) => 0,
+        (_, _, [a]) => u64::from(*a) << 56,
+        (_, _, [a, b, rest @ ..]) => {
+            u64::from(*a) << 56 | u64::from(*b) << 48 | rest.first().map_or(0, |c| u64::from(*c) << 40)
+        }
+    }
 }
 
 impl Ranges {
@@ -25,7 +42,7 @@ impl Ranges {
         if list.first().is_none_or(|first| !first.0.is_empty()) {
             list.insert(0, (Vec::new(), None));
         }
-        let mut ranges = Self { list, common: Vec::new(), prefixes: Vec::new() };
+        let mut ranges = Self { list, common: Vec::new(), prefixes: Vec::new(), index: Vec::new(), skip: 0, shift: 0 };
         ranges.index();
         ranges
     }
@@ -38,22 +55,60 @@ impl Ranges {
             _ => Vec::new(),
         };
         self.prefixes = starts.iter().map(|(start, _)| prefix(&start[self.common.len()..])).collect();
+        (self.index, self.skip, self.shift) = (Vec::new(), 0, 0);
+        let (Some(first), Some(last)) = (self.prefixes.first(), self.prefixes.last()) else { return };
+        self.skip = (first ^ last).leading_zeros();
+        // Two to four places for each prefix.
+        let bits = (self.prefixes.len().ilog2() + 2).min(64 - self.skip.min(63));
+        self.shift = 64 - bits;
+        let mut below = 0;
+        for (at, prefix) in (0..).zip(&self.prefixes) {
+            // Those that are all alike are never looked for here.
+            let place = if self.skip == 64 { 0 } else { (prefix << self.skip >> self.shift) as usize };
+            while below <= place {
+                self.index.push(at);
+                below += 1;
+            }
+        }
+        self.index.resize((1 << bits) + 1, u32::try_from(self.prefixes.len()).unwrap_or(u32::MAX));
     }
 
-    /// The number of the range that a position is in.
+    /// How many prefixes are below this.
+    #[inline]
+    fn below(&self, wanted: u64) -> usize {
+        match (self.prefixes.first(), self.prefixes.last()) {
+            (Some(first), Some(last)) if wanted > *first && wanted <= *last => {
+                // Between two that begin with the same bits, so it does, too.
+                let place = (wanted << self.skip >> self.shift) as usize;
+                let (from, to) = (self.index[place] as usize, self.index[place + 1] as usize);
+                from + self.prefixes[from..to].partition_point(|p| *p < wanted)
+            }
+            (Some(first), _) if wanted > *first => self.prefixes.len(),
+            _ => 0,
+        }
+    }
+
+    /// The number of the range that a position is in. A call of its own, so that a look-up of a virtual shard does not carry it.
+    #[inline(never)]
     pub(super) fn place(&self, position: &[u8]) -> usize {
         let (head, rest) = position.split_at(position.len().min(self.common.len()));
-        match head.cmp(&self.common) {
-            std::cmp::Ordering::Less => return 0,
-            std::cmp::Ordering::Greater => return self.list.len() - 1,
-            std::cmp::Ordering::Equal => {}
+        if !self.common.is_empty() {
+            match head.cmp(&self.common) {
+                std::cmp::Ordering::Less => return 0,
+                std::cmp::Ordering::Greater => return self.list.len() - 1,
+                std::cmp::Ordering::Equal => {}
+            }
         }
         let wanted = prefix(rest);
-        let from = self.prefixes.partition_point(|p| *p < wanted);
+        let from = self.below(wanted);
         if self.prefixes.get(from) != Some(&wanted) {
             return from;
         }
-        let alike = self.prefixes[from..].partition_point(|p| *p == wanted);
+        // Mostly it is alone.
+        let alike = match self.prefixes.get(from + 1) {
+            Some(next) if *next == wanted => self.prefixes[from..].partition_point(|p| *p == wanted),
+            _ => 1,
+        };
         from + self.list[from + 1..=from + alike].partition_point(|(start, _)| start.as_slice() <= position)
     }
 

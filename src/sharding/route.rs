@@ -15,17 +15,28 @@ pub type Node = u32;
 #[allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
+    clippy::cast_possible_wrap,
     clippy::cast_sign_loss,
     reason = "the paper's arithmetic"
 )]
+#[inline]
 pub fn jump(mut key: u64, buckets: u32) -> Node {
-    let (mut bucket, mut next) = (0_u64, 0_u64);
-    while next < u64::from(buckets.max(1)) {
-        bucket = next;
-        key = key.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(1);
-        next = ((bucket + 1) as f64 * ((1_u64 << 31) as f64 / ((key >> 33) + 1) as f64)) as u64;
+    let buckets = u64::from(buckets.max(1));
+    let mut next = 0_i64;
+    loop {
+        // Four jumps at a time, and then a look which of them was the last below: the processor cannot foresee it, and a wrong guess costs as
+        // much as a jump. A jump goes up, or from the highest number below zero, which is above all buckets, too.
+        let mut bucket = next;
+        for _ in 0..4 {
+            key = key.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(1);
+            let after = next.wrapping_add(1) as f64;
+            next = (after * ((1_u64 << 31) as f64 / ((key >> 33) as i64 + 1) as f64)) as i64;
+            bucket = if (next as u64) < buckets { next } else { bucket };
+        }
+        if next as u64 >= buckets {
+            return bucket as Node;
+        }
     }
-    bucket as Node
 }
 
 /// A hash's way to one of so many nodes.
@@ -90,29 +101,53 @@ impl Rendezvous {
     }
 
     /// The node of this hash.
+    #[allow(clippy::cast_possible_truncation, reason = "nodes are counted in 32 bits")]
+    pub fn node(&self, hash: u64) -> Node {
+        if let Some(weights) = &self.weights {
+            return self.heaviest(weights, hash);
+        }
+        let (mut best, mut highest) = (0, 0);
+        for (i, node) in self.nodes.iter().enumerate() {
+            let score = mix(hash ^ node);
+            if score > highest {
+                (highest, best) = (score, i);
+            }
+        }
+        best as Node
+    }
+
+    /// The node with the highest `-w / ln(u)`. As `-ln(u)` is at least `1 - u`, one whose `w / (1 - u)` is below a score that some node has is
+    /// out without a logarithm, with room for what rounding can do: nearly all are.
     #[allow(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
         reason = "53 bits are kept; nodes are counted in 32"
     )]
-    pub fn node(&self, hash: u64) -> Node {
-        let mut best = 0;
-        if let Some(weights) = &self.weights {
-            let mut highest = f64::NEG_INFINITY;
-            for (i, (node, weight)) in self.nodes.iter().zip(weights).enumerate() {
-                let unit = ((mix(hash ^ node) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
-                let score = -weight / unit.ln();
-                if score > highest {
-                    (highest, best) = (score, i);
-                }
+    fn heaviest(&self, weights: &[f64], hash: u64) -> Node {
+        let unit = |node: &u64| ((mix(hash ^ node) >> 11) as i64 as f64 + 0.5) / (1_u64 << 53) as f64;
+        let score = |weight: &f64, unit: f64| -weight / unit.ln();
+        // Below each score, and finite.
+        let below = |score: f64| score.min(f64::MAX) * (1.0 - 1e-9);
+        // The most hopeful of the first few.
+        let (mut heavy, mut near) = (&0.0, 0.0);
+        for (node, weight) in self.nodes.iter().zip(weights).take(16) {
+            let unit = unit(node);
+            if weight * (1.0 - near) > heavy * (1.0 - unit) {
+                (heavy, near) = (weight, unit);
             }
-        } else {
-            let mut highest = 0;
-            for (i, node) in self.nodes.iter().enumerate() {
-                let score = mix(hash ^ node);
-                if score > highest {
-                    (highest, best) = (score, i);
-                }
+        }
+        let mut bar = below(score(heavy, near));
+        let (mut best, mut highest) = (0, f64::NEG_INFINITY);
+        for (i, (node, weight)) in self.nodes.iter().zip(weights).enumerate() {
+            let unit = unit(node);
+            if *weight < bar * (1.0 - unit) {
+                continue;
+            }
+            let score = score(weight, unit);
+            if score > highest {
+                (highest, best) = (score, i);
+                bar = bar.max(below(score));
             }
         }
         best as Node
@@ -122,7 +157,10 @@ impl Rendezvous {
 /// A ring with virtual nodes (Karger and others 1997): a hash belongs to the next point.
 #[derive(Debug, Clone)]
 pub struct Ring {
-    points: Vec<(u64, Node)>,
+    /// The high half of each point, and whose it is: what a look-up reads.
+    near: Vec<(u32, Node)>,
+    /// Each point whole, for hashes whose high half is a point's.
+    points: Vec<u64>,
     /// For each of the first bits of a hash, the first point at or above them.
     index: Vec<u32>,
     shift: u32,
@@ -140,30 +178,49 @@ impl Ring {
         let hashes = named(names)?;
         let total = hashes.len().checked_mul(points as usize).filter(|all| *all < 1 << 30);
         require(total.is_some(), "points", "must be fewer than 2^30 in all")?;
-        let mut ring: Vec<(u64, Node)> = hashes
-            .iter()
-            .enumerate()
-            .flat_map(|(i, node)| (0..points).map(move |p| (mix(node ^ mix(u64::from(p) + 1)), i as Node)))
-            .collect();
-        ring.sort_unstable_by_key(|(point, node)| (*point, hashes[*node as usize]));
-        let bits = (ring.len().next_power_of_two().trailing_zeros() + 1).min(30);
+        let turns: Vec<u64> = (1..=u64::from(points)).map(mix).collect();
+        let of = |node: u64| turns.iter().map(move |turn| mix(node ^ turn));
+        // About two points to each of the index's places: they are in order once each is put into its place, and a place is in order.
+        let bits = (total.unwrap_or(1).next_power_of_two().trailing_zeros()).clamp(2, 29) - 1;
         let shift = 64 - bits;
-        let index = (0..1_u64 << bits).map(|b| ring.partition_point(|(p, _)| *p < b << shift) as u32).collect();
-        Ok(Self { points: ring, index, shift, nodes: hashes.len() })
+        let place = |point: u64| (point >> shift) as usize;
+        let mut index = vec![0_u32; (1 << bits) + 1];
+        hashes.iter().flat_map(|node| of(*node)).for_each(|point| index[place(point) + 1] += 1);
+        (1..index.len()).for_each(|i| index[i] += index[i - 1]);
+        let mut free = index.clone();
+        let mut ring = vec![(0_u64, 0 as Node); total.unwrap_or(0)];
+        for (i, node) in hashes.iter().enumerate() {
+            for point in of(*node) {
+                let at = &mut free[place(point)];
+                ring[*at as usize] = (point, i as Node);
+                *at += 1;
+            }
+        }
+        for run in index.windows(2) {
+            ring[run[0] as usize..run[1] as usize].sort_unstable_by_key(|(p, node)| (*p, hashes[*node as usize]));
+        }
+        let near = ring.iter().map(|(point, node)| ((point >> 32) as u32, *node)).collect();
+        Ok(Self { near, points: ring.into_iter().map(|p| p.0).collect(), index, shift, nodes: hashes.len() })
     }
 
-    #[allow(clippy::cast_possible_truncation, reason = "as many bits as the index has")]
+    #[allow(clippy::cast_possible_truncation, reason = "as many bits as the index has; half a hash")]
+    #[inline]
     fn place(&self, hash: u64) -> usize {
+        let half = (hash >> 32) as u32;
         let mut at = self.index[(hash >> self.shift) as usize] as usize;
-        while at < self.points.len() && self.points[at].0 < hash {
+        while let Some((point, _)) = self.near.get(at) {
+            if *point > half || *point == half && self.points[at] >= hash {
+                return at;
+            }
             at += 1;
         }
-        if at == self.points.len() { 0 } else { at }
+        0
     }
 
     /// The node of this hash.
+    #[inline]
     pub fn node(&self, hash: u64) -> Node {
-        self.points[self.place(hash)].1
+        self.near[self.place(hash)].1
     }
 
     /// The first node from this hash on that holds fewer than `ceil((1 + e) * (m + 1) / n)` of the `m` keys held so far (Mirrokni,
@@ -176,7 +233,7 @@ impl Ring {
         let held: u64 = loads.iter().sum();
         let bound = ((1.0 + e) * (held + 1) as f64 / self.nodes as f64).ceil();
         let from = self.place(hash);
-        let around = self.points[from..].iter().chain(&self.points[..from]);
+        let around = self.near[from..].iter().chain(&self.near[..from]);
         around.map(|(_, node)| *node).find(|node| ((loads[*node as usize] + 1) as f64) <= bound)
     }
 }
@@ -231,6 +288,7 @@ impl Maglev {
 
     /// The node of this hash.
     #[allow(clippy::cast_possible_truncation, reason = "the high half of a product is below the length")]
+    #[inline]
     pub fn node(&self, hash: u64) -> Node {
         self.table[((u128::from(hash) * self.table.len() as u128) >> 64) as usize]
     }

@@ -6,7 +6,11 @@ use super::{
     key::{KeyBytes, ShardKey},
     map::ShardId,
 };
-use crate::backoff::Backoff;
+use crate::{
+    backoff::Backoff,
+    outcome::{CallError, Cause},
+    port::{Failure, PortError},
+};
 
 /// Where a call goes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,6 +30,36 @@ pub enum ShardError<E> {
     /// The operation's own error.
     #[error("{0}")]
     Failed(E),
+}
+
+/// Of a call through the shard's own pipeline: what the shard refused stays a refusal, which is routed again; all else is the call's error.
+///
+/// ```
+/// # use steadfast::{Pipeline, port::{self, PortError}, sharding::{Refused, ShardError}};
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let pipeline = Pipeline::new().classify(port::verdict);
+/// let ask = || async { Err::<(), ShardError<PortError>>(Refused::Moving.into()) };
+/// let answer = pipeline.call(ask).await.map_err(ShardError::from);
+/// assert!(matches!(answer, Err(ShardError::Refused(Refused::Moving))));
+/// # });
+/// ```
+impl<E> From<CallError<ShardError<E>>> for ShardError<CallError<ShardError<E>>> {
+    fn from(error: CallError<ShardError<E>>) -> Self {
+        match error.cause() {
+            Cause::Operation(ShardError::Refused(refused)) => Self::Refused(*refused),
+            _ => Self::Failed(error),
+        }
+    }
+}
+
+/// A refusal is on its merits: the shard is well, and no breaker counts it against it.
+impl<E: Failure> Failure for ShardError<E> {
+    fn backend(&self) -> Option<&PortError> {
+        match self {
+            Self::Refused(_) => None,
+            Self::Failed(error) => error.backend(),
+        }
+    }
 }
 
 /// Why a routed call failed.

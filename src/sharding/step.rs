@@ -1,4 +1,6 @@
 //! What moves, and how far it is.
+use serde::{Deserialize, Serialize};
+
 use super::{
     key::{KeyBytes, ShardKey},
     map::{ShardId, ShardMap},
@@ -6,7 +8,8 @@ use super::{
 use crate::config::{ConfigError, require};
 
 /// A part of a map that moves as one.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Part {
     /// `[low, high)`: of the keys' bytes; in a hashed map, of the virtual shards' numbers as four bytes, the highest first.
     Range {
@@ -50,7 +53,8 @@ impl Part {
 }
 
 /// How far a move is. Each step is recorded in the store before it is done, and told to both shards before anything is done for it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Step {
     /// The source owns the part and takes writes; its rows are copied.
     Copying,
@@ -64,8 +68,8 @@ pub enum Step {
     Undoing,
 }
 
-/// A move as it is recorded in the map.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// A move as it is recorded in the map. It can be sent along with a mover's work, for [the check](super::ShardGuard::enter_move) at the shard.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
     /// The version of the map that began it. No other move has it.
     pub id: u64,
@@ -80,7 +84,7 @@ pub struct Move {
 }
 
 /// A move that is planned: nothing was done yet.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Planned {
     /// What moves.
     pub part: Part,

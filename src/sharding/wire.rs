@@ -1,5 +1,5 @@
 //! A map as text, for the store.
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use super::{
     map::{Layout, ShardId, ShardMap},
@@ -9,17 +9,30 @@ use super::{
 
 const FIRST: &str = "steadfast-shards 1";
 
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().fold("x".to_owned(), |mut text, byte| {
-        let _ = write!(text, "{byte:02x}");
-        text
-    })
+/// An x, and two digits a byte.
+struct Hex<'a>(&'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_char('x')?;
+        self.0
+            .iter()
+            .flat_map(|byte| [byte >> 4, byte & 15])
+            .try_for_each(|digit| f.write_char(char::from(if digit < 10 { b'0' + digit } else { b'a' + digit - 10 })))
+    }
+}
+
+fn digit(text: u8) -> Option<u8> {
+    char::from(text).to_digit(16).and_then(|digit| u8::try_from(digit).ok())
 }
 
 fn bytes(text: &str) -> Option<Vec<u8>> {
-    let digits = text.strip_prefix('x')?.as_bytes();
-    let pair = |two: &[u8]| u8::from_str_radix(std::str::from_utf8(two).ok()?, 16).ok();
-    if digits.len() % 2 == 0 { digits.chunks(2).map(pair).collect() } else { None }
+    let (pairs, rest) = text.strip_prefix('x')?.as_bytes().as_chunks::<2>();
+    let mut bytes = Vec::with_capacity(pairs.len());
+    for [high, low] in pairs {
+        bytes.push(digit(*high)? << 4 | digit(*low)?);
+    }
+    rest.is_empty().then_some(bytes)
 }
 
 fn shard(text: &str) -> Option<ShardId> {
@@ -44,21 +57,23 @@ impl ShardMap {
         };
         let _ = writeln!(out, "slots {slots}");
         for (low, _, owner) in self.ranges.iter() {
-            let _ = writeln!(out, "range {} {}", hex(low), owner.map_or("-".to_owned(), |s| s.0.to_string()));
+            let _ = match owner {
+                Some(shard) => writeln!(out, "range {} {}", Hex(low), shard.0),
+                None => writeln!(out, "range {} -", Hex(low)),
+            };
         }
         let mut pinned: Vec<_> = self.pinned.iter().collect();
         pinned.sort();
         for (key, owner) in pinned {
-            let _ = writeln!(out, "pin {} {}", hex(key), owner.0);
+            let _ = writeln!(out, "pin {} {}", Hex(key), owner.0);
         }
         if let Some(work) = &self.moving {
             let step = STEPS.iter().find(|s| s.0 == work.step).map_or("", |s| s.1);
             let _ = write!(out, "move {} {step} {} {} ", work.id, work.from.0, work.to.0);
             let _ = match &work.part {
-                Part::Key(key) => writeln!(out, "key {}", hex(key)),
-                Part::Range { low, high } => {
-                    writeln!(out, "range {} {}", hex(low), high.as_ref().map_or("-".to_owned(), |h| hex(h)))
-                }
+                Part::Key(key) => writeln!(out, "key {}", Hex(key)),
+                Part::Range { low, high: None } => writeln!(out, "range {} -", Hex(low)),
+                Part::Range { low, high: Some(high) } => writeln!(out, "range {} {}", Hex(low), Hex(high)),
             };
         }
         out

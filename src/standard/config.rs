@@ -5,13 +5,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     circuit_breaker::CircuitBreakerConfig,
-    config::{ConfigError, human, require_some_time},
+    config::{ConfigError, human, require, require_some_time},
+    fallback::FallbackConfig,
+    hedge::HedgeConfig,
     retry::{RetryBudgetConfig, RetryConfig},
-    throttling::{ConcurrencyLimitConfig, RateLimitConfig},
+    throttling::{AdaptiveLimitConfig, ClientThrottleConfig, ConcurrencyLimitConfig, RateLimitConfig, ShedderConfig},
 };
 
 /// Settings of the [`Standard`](super::Standard) stack. An empty document is the default: time-outs of 30 s and 10 s, three
-/// attempts within a budget of 20 %, a breaker at one half, no limits. `false` switches a part off, `true` takes its defaults.
+/// attempts within a budget of 20 %, a breaker at one half, no limits, no hedge. `false` switches a part off, `true` takes its defaults.
 ///
 /// ```
 /// use steadfast::standard::StandardConfig;
@@ -20,25 +22,42 @@ use crate::{
 /// assert!(config.retry.is_none());
 /// assert_eq!(config.concurrency_limit.unwrap().capacity, 32);
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct StandardConfig {
+    /// After which failures a call's substitute takes their place, and how long it may take. Off by default:
+    /// [`call_or`](crate::Pipeline::call_or) then goes by defaults of its own.
+    #[serde(with = "switch")]
+    pub fallback: Option<FallbackConfig>,
     /// The time of the whole call. 30 s by default.
     #[serde(with = "switch_time")]
     pub timeout: Option<Duration>,
+    /// Giving up what matters less while a gauge is above its limit; the gauges come [by code](super::Standard::with_gauge). Off by
+    /// default.
+    #[serde(with = "switch")]
+    pub shed: Option<ShedderConfig>,
     /// How often. No limit by default.
     #[serde(with = "switch")]
     pub rate_limit: Option<RateLimitConfig>,
     /// How many at once. No limit by default.
     #[serde(with = "switch")]
     pub concurrency_limit: Option<ConcurrencyLimitConfig>,
+    /// How many at once, where the limit finds itself: in the place of the one that is given. Off by default.
+    #[serde(with = "switch")]
+    pub adaptive_limit: Option<AdaptiveLimitConfig>,
     /// Repeating what failed. On by default.
     #[serde(with = "switch")]
     pub retry: Option<RetryConfig>,
-    /// The bound on what retries add to the load. On by default.
+    /// The bound on what retries and hedges add to the load. On by default.
     #[serde(with = "switch")]
     pub retry_budget: Option<RetryBudgetConfig>,
+    /// A further attempt beside a slow one. Off by default.
+    #[serde(with = "switch")]
+    pub hedge: Option<HedgeConfig>,
+    /// Sending no more than the other side accepts. Off by default.
+    #[serde(with = "switch")]
+    pub client_throttle: Option<ClientThrottleConfig>,
     /// Rejecting while too much fails. On by default.
     #[serde(with = "switch")]
     pub circuit_breaker: Option<CircuitBreakerConfig>,
@@ -51,12 +70,11 @@ impl Default for StandardConfig {
     fn default() -> Self {
         Self {
             timeout: Some(Duration::from_secs(30)),
-            rate_limit: None,
-            concurrency_limit: None,
             retry: Some(RetryConfig::default()),
             retry_budget: Some(RetryBudgetConfig::default()),
             circuit_breaker: Some(CircuitBreakerConfig::default()),
             attempt_timeout: Some(Duration::from_secs(10)),
+            ..Self::none()
         }
     }
 }
@@ -65,30 +83,43 @@ impl StandardConfig {
     /// Nothing at all: for building up in code.
     pub const fn none() -> Self {
         Self {
+            fallback: None,
             timeout: None,
+            shed: None,
             rate_limit: None,
             concurrency_limit: None,
+            adaptive_limit: None,
             retry: None,
             retry_budget: None,
+            hedge: None,
+            client_throttle: None,
             circuit_breaker: None,
             attempt_timeout: None,
         }
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        let Self { timeout, rate_limit, concurrency_limit, retry, retry_budget, circuit_breaker, attempt_timeout } =
-            self;
-        for (time, field) in [(timeout, "timeout"), (attempt_timeout, "attempt_timeout")] {
+        fn part<T>(name: &str, part: Option<&T>, check: fn(&T) -> Result<(), ConfigError>) -> Result<(), ConfigError> {
+            part.map_or(Ok(()), check).map_err(|e| e.within(name))
+        }
+        for (time, field) in [(self.timeout, "timeout"), (self.attempt_timeout, "attempt_timeout")] {
             time.map_or(Ok(()), |d| require_some_time(d, field))?;
         }
-        let parts = [
-            ("rate_limit", rate_limit.map(|c| c.check())),
-            ("concurrency_limit", concurrency_limit.map(|c| c.check())),
-            ("retry", retry.map(|c| c.check())),
-            ("retry_budget", retry_budget.map(|c| c.check())),
-            ("circuit_breaker", circuit_breaker.map(|c| c.check())),
-        ];
-        parts.into_iter().try_for_each(|(part, checked)| checked.unwrap_or(Ok(())).map_err(|e| e.within(part)))
+        require(
+            self.concurrency_limit.is_none() || self.adaptive_limit.is_none(),
+            "adaptive_limit",
+            "must be off where `concurrency_limit` is on: the one finds itself, the other is given",
+        )?;
+        part("fallback", self.fallback.as_ref(), FallbackConfig::check)?;
+        part("shed", self.shed.as_ref(), ShedderConfig::check)?;
+        part("rate_limit", self.rate_limit.as_ref(), RateLimitConfig::check)?;
+        part("concurrency_limit", self.concurrency_limit.as_ref(), ConcurrencyLimitConfig::check)?;
+        part("adaptive_limit", self.adaptive_limit.as_ref(), AdaptiveLimitConfig::check)?;
+        part("retry", self.retry.as_ref(), RetryConfig::check)?;
+        part("retry_budget", self.retry_budget.as_ref(), RetryBudgetConfig::check)?;
+        part("hedge", self.hedge.as_ref(), HedgeConfig::check)?;
+        part("client_throttle", self.client_throttle.as_ref(), ClientThrottleConfig::check)?;
+        part("circuit_breaker", self.circuit_breaker.as_ref(), CircuitBreakerConfig::check)
     }
 }
 

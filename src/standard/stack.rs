@@ -1,35 +1,39 @@
 //! The stack itself.
-use super::StandardConfig;
+use std::{fmt, sync::Arc};
+
+use super::{StandardConfig, parts::Parts};
 use crate::{
-    call::{Attempt, CallContext, Explanation, Pipeline, Policy, Stack},
+    call::{Attempt, ByMut, CallContext, Explanation, Identity, Pipeline, Policy, Stack},
     circuit_breaker::CircuitBreaker,
     config::{ConfigError, Name},
     entropy::Entropy,
+    fallback::Fallback,
+    hedge::Hedge,
     outcome::Outcome,
-    retry::{Retry, RetryBudget},
-    throttling::{ConcurrencyLimiter, RateLimiter},
+    retry::Retry,
+    sync::Mutex,
+    throttling::{AdaptiveLimiter, ClientThrottle, ConcurrencyLimiter, Gauges, RateLimiter, Reading, Shedder},
     time::Clock,
     timeout::Timeout,
 };
 
 /// The standard stack as one policy. A clone shares its state.
-#[derive(Debug, Clone)]
-pub struct Standard {
-    config: StandardConfig,
-    name: Option<Name>,
-    clock: Clock,
-    entropy: Entropy,
+#[derive(Clone)]
+pub struct Standard(Arc<Inner>);
+
+struct Inner {
+    config: Mutex<StandardConfig>,
+    surroundings: Surroundings,
     parts: Parts,
 }
 
+/// What the parts are made with, beside their settings.
 #[derive(Debug, Clone)]
-struct Parts {
-    timeout: Option<Timeout>,
-    rate_limit: Option<RateLimiter>,
-    concurrency_limit: Option<ConcurrencyLimiter>,
-    retry: Option<Retry>,
-    circuit_breaker: Option<CircuitBreaker>,
-    attempt_timeout: Option<Timeout>,
+pub(super) struct Surroundings {
+    pub(super) name: Option<Name>,
+    pub(super) clock: Clock,
+    pub(super) entropy: Entropy,
+    pub(super) gauges: Gauges,
 }
 
 impl Standard {
@@ -40,89 +44,143 @@ impl Standard {
     /// without a retry to use it.
     pub fn new(config: StandardConfig) -> Result<Self, ConfigError> {
         config.check()?;
-        Ok(Self::make(config, None, Clock::tokio(), Entropy::from_os()))
+        let (clock, entropy) = (Clock::tokio(), Entropy::from_os());
+        Ok(Self::make(config, Surroundings { name: None, clock, entropy, gauges: Gauges::default() }))
     }
 
     /// For settings that were checked before.
-    fn make(config: StandardConfig, name: Option<Name>, clock: Clock, entropy: Entropy) -> Self {
-        // Each part is called by the stack's name and its own.
-        let title = |part: &str| Name::from(name.as_ref().map_or_else(|| part.to_owned(), |n| format!("{n}.{part}")));
-        let timeout = |limit, part| Timeout::new(limit).named(title(part)).with_clock(&clock);
-        let budget = config.retry_budget.map(RetryBudget::make);
-        let parts = Parts {
-            timeout: config.timeout.map(|limit| timeout(limit, "timeout")),
-            rate_limit: config.rate_limit.map(|c| RateLimiter::make(&c, clock.clone(), Some(title("rate_limit")))),
-            concurrency_limit: config
-                .concurrency_limit
-                .map(|c| ConcurrencyLimiter::make(c, clock.clone(), Some(title("concurrency_limit")))),
-            retry: config.retry.map(|c| {
-                let retry = Retry::make(c, clock.clone(), entropy.clone(), Some(title("retry")));
-                budget.iter().fold(retry, Retry::with_budget)
-            }),
-            circuit_breaker: config
-                .circuit_breaker
-                .map(|c| CircuitBreaker::make(c, clock.clone(), entropy.clone(), Some(title("circuit_breaker")))),
-            attempt_timeout: config.attempt_timeout.map(|limit| timeout(limit, "attempt_timeout")),
-        };
-        Self { config, name, clock, entropy, parts }
+    fn make(config: StandardConfig, surroundings: Surroundings) -> Self {
+        let parts = Parts::new(&config, &surroundings);
+        Self(Arc::new(Inner { config: Mutex::new(config), surroundings, parts }))
+    }
+
+    fn changed(&self, change: impl FnOnce(&mut Surroundings)) -> Self {
+        let mut surroundings = self.0.surroundings.clone();
+        change(&mut surroundings);
+        Self::make(self.config(), surroundings)
     }
 
     /// A new stack of the same settings with a name; its parts are called `name.retry` and so on.
     #[must_use]
     pub fn named(self, name: impl Into<Name>) -> Self {
-        Self::make(self.config, Some(name.into()), self.clock, self.entropy)
+        self.changed(|with| with.name = Some(name.into()))
     }
 
     /// A new stack of the same settings on another clock.
     #[must_use]
     pub fn with_clock(self, clock: &Clock) -> Self {
-        Self::make(self.config, self.name, clock.clone(), self.entropy)
+        self.changed(|with| with.clock = clock.clone())
     }
 
     /// A new stack of the same settings with other randomness for its jitter.
     #[must_use]
     pub fn with_entropy(self, entropy: &Entropy) -> Self {
-        Self::make(self.config, self.name, self.clock, entropy.clone())
+        self.changed(|with| with.entropy = entropy.clone())
     }
 
-    /// Its settings.
-    pub fn config(&self) -> &StandardConfig {
-        &self.config
+    /// A new stack of the same settings whose shedder watches this gauge too, also one that the document switches on later.
+    ///
+    /// # Errors
+    /// If the shedder is on and has no limits for a gauge of this name.
+    pub fn with_gauge(self, name: impl Into<Name>, gauge: impl Reading) -> Result<Self, ConfigError> {
+        let gauges = self.0.surroundings.gauges.clone().and(name.into(), gauge);
+        if let Some(shed) = self.config().shed {
+            gauges.all_have(&shed.limits).map_err(|e| e.within("shed"))?;
+        }
+        Ok(self.changed(|with| with.gauges = gauges))
     }
 
-    /// The time-out of the whole call.
+    /// Its settings, as they are now.
+    pub fn config(&self) -> StandardConfig {
+        self.0.config.lock().clone()
+    }
+
+    /// Changes the settings while it is in use, for all clones. Each part keeps what it knows, also while it is switched off: a breaker stays open, a limit as full
+    /// as it was. Calls under way end under what admitted them, or under the new settings, as the parts' own `reconfigure` says; none is lost.
+    ///
+    /// ```
+    /// use steadfast::standard::{Standard, StandardConfig};
+    ///
+    /// let stack = Standard::new(StandardConfig::default()).unwrap();
+    /// let load = |document| -> Result<(), Box<dyn std::error::Error>> { Ok(stack.reconfigure(toml::from_str(document)?)?) };
+    ///
+    /// load("retry = { max_attempts = 5 }\nrate_limit = { permits = 10, per = '1s' }").unwrap();
+    /// assert_eq!(stack.retry().unwrap().config().max_attempts, 5);
+    ///
+    /// let error = load("retry = { max_attempts = 0 }").unwrap_err();
+    /// assert_eq!(error.to_string(), "invalid `retry.max_attempts`: must be at least 1");
+    /// assert_eq!(stack.retry().unwrap().config().max_attempts, 5);
+    /// ```
+    ///
+    /// # Errors
+    /// As [`new`](Self::new), and where a gauge that the shedder watches has no limits. Then nothing has changed.
+    pub fn reconfigure(&self, config: StandardConfig) -> Result<(), ConfigError> {
+        config.check()?;
+        // Held to the end, so that two who change it do not mix their documents.
+        let mut current = self.0.config.lock();
+        self.0.parts.reconfigure(&config, &self.0.surroundings)?;
+        *current = config;
+        Ok(())
+    }
+
+    /// The fallback, if it is on.
+    pub fn fallback(&self) -> Option<&Fallback> {
+        self.0.parts.fallback.get()
+    }
+
+    /// The time-out of the whole call, if it is on.
     pub fn timeout(&self) -> Option<&Timeout> {
-        self.parts.timeout.as_ref()
+        self.0.parts.timeout.get()
     }
 
-    /// The rate limit.
+    /// The shedder, if it is on.
+    pub fn shed(&self) -> Option<&Shedder> {
+        self.0.parts.admission.shed.get()
+    }
+
+    /// The rate limit, if it is on.
     pub fn rate_limit(&self) -> Option<&RateLimiter> {
-        self.parts.rate_limit.as_ref()
+        self.0.parts.admission.rate_limit.get()
     }
 
-    /// The concurrency limit.
+    /// The concurrency limit, if it is on.
     pub fn concurrency_limit(&self) -> Option<&ConcurrencyLimiter> {
-        self.parts.concurrency_limit.as_ref()
+        self.0.parts.admission.concurrency_limit.get()
     }
 
-    /// The retry.
+    /// The concurrency limit that finds itself, if it is on.
+    pub fn adaptive_limit(&self) -> Option<&AdaptiveLimiter> {
+        self.0.parts.admission.adaptive_limit.get()
+    }
+
+    /// The retry, if it is on.
     pub fn retry(&self) -> Option<&Retry> {
-        self.parts.retry.as_ref()
+        self.0.parts.retry.get()
     }
 
-    /// The circuit breaker.
+    /// The hedge, if it is on.
+    pub fn hedge(&self) -> Option<&Hedge> {
+        self.0.parts.hedge.get()
+    }
+
+    /// The client throttle, if it is on.
+    pub fn client_throttle(&self) -> Option<&ClientThrottle> {
+        self.0.parts.guard.throttle.get()
+    }
+
+    /// The circuit breaker, if it is on.
     pub fn circuit_breaker(&self) -> Option<&CircuitBreaker> {
-        self.parts.circuit_breaker.as_ref()
+        self.0.parts.guard.breaker.get()
     }
 
-    /// The time-out of each attempt.
+    /// The time-out of each attempt, if it is on.
     pub fn attempt_timeout(&self) -> Option<&Timeout> {
-        self.parts.attempt_timeout.as_ref()
+        self.0.parts.attempt_timeout.get()
     }
 
     /// A pipeline of this stack alone, of the same name.
-    pub fn into_pipeline(self) -> Pipeline<Stack<crate::call::Identity, Self>> {
-        match self.name.clone() {
+    pub fn into_pipeline(self) -> Pipeline<Stack<Identity, Self>> {
+        match self.0.surroundings.name.clone() {
             Some(name) => Pipeline::new().named(name).then(self),
             None => Pipeline::new().then(self),
         }
@@ -130,7 +188,7 @@ impl Standard {
 
     /// What it does, in order, with warnings where the settings will hurt.
     pub fn explain(&self) -> Explanation {
-        let mut explanation = Explanation::new(self.name.clone());
+        let mut explanation = Explanation::new(self.0.surroundings.name.clone());
         self.describe(&mut explanation);
         explanation
     }
@@ -138,25 +196,36 @@ impl Standard {
 
 impl Policy for Standard {
     #[inline]
-    async fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> Outcome {
-        let Parts { timeout, rate_limit, concurrency_limit, retry, circuit_breaker, attempt_timeout } = &self.parts;
-        let stack = Pipeline::new()
-            .then(timeout)
-            .then(rate_limit)
-            .then(concurrency_limit)
-            .then(retry)
-            .then(circuit_breaker)
-            .then(attempt_timeout);
-        stack.policy().around(inner, cx).await
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+        let Parts { fallback, timeout, admission, retry, budget: _, hedge, guard, attempt_timeout } = &self.0.parts;
+        // Not a pipeline's `then`, which begins with a policy that does nothing: the compiler bounds how deep they nest.
+        let attempt = Stack::new(guard, attempt_timeout);
+        let stack = Stack::new(timeout, Stack::new(admission, Stack::new(retry, Stack::new(hedge, attempt))));
+        let outcome = stack.around(ByMut(&mut inner), cx).await;
+        match fallback.get() {
+            Some(fallback) => fallback.settle(inner, outcome, cx).await,
+            None => outcome,
+        }
+    }
+
+    fn has_fallback(&self) -> bool {
+        self.0.parts.fallback.has_fallback()
     }
 
     fn describe(&self, explanation: &mut Explanation) {
-        let Parts { timeout, rate_limit, concurrency_limit, retry, circuit_breaker, attempt_timeout } = &self.parts;
-        timeout.describe(explanation);
-        rate_limit.describe(explanation);
-        concurrency_limit.describe(explanation);
-        retry.describe(explanation);
-        circuit_breaker.describe(explanation);
-        attempt_timeout.describe(explanation);
+        let parts = &self.0.parts;
+        parts.fallback.describe(explanation);
+        parts.timeout.describe(explanation);
+        parts.admission.describe(explanation);
+        parts.retry.describe(explanation);
+        parts.hedge.describe(explanation);
+        parts.guard.describe(explanation);
+        parts.attempt_timeout.describe(explanation);
+    }
+}
+
+impl fmt::Debug for Standard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Standard").field("name", &self.0.surroundings.name).field("parts", &self.0.parts).finish()
     }
 }

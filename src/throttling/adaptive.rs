@@ -56,7 +56,7 @@ impl AdaptiveLimiter {
         Ok(Self::make(config, Clock::tokio(), Entropy::default(), None))
     }
 
-    fn make(config: AdaptiveLimitConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
+    pub(crate) fn make(config: AdaptiveLimitConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
         let places = ConcurrencyLimiter::make(config.places(), clock.clone(), name.clone());
         let machine = Mutex::new(Gradient::new(config, clock.now(), entropy.unit()));
         let shares = PriorityShares::by_priority(config.shares).map(|share| AtomicU64::new(share.to_bits()));
@@ -68,7 +68,7 @@ impl AdaptiveLimiter {
         self.machine(|machine| machine.config())
     }
 
-    /// Changes the settings while it is in use. What it has learnt stays learnt: its limit is brought between the new bounds, and `initial` changes nothing.
+    /// Changes the settings while it is in use. What it has learnt stays learnt: its limit is brought between the new bounds. `initial` is for one that has learnt nothing yet.
     ///
     /// # Errors
     /// Where a setting breaks its rule; then nothing has changed.
@@ -80,7 +80,22 @@ impl AdaptiveLimiter {
             }
             machine.reconfigure(config, self.0.clock.now())
         });
-        self.0.places.reconfigure(super::ConcurrencyLimitConfig { capacity, ..config.places() })
+        self.0.places.reconfigure(super::ConcurrencyLimitConfig { capacity, ..config.places() })?;
+        self.follow(capacity);
+        Ok(())
+    }
+
+    /// The places were set to this limit. Whoever was overtaken between the machine and the places finds another one now, and sets that.
+    fn follow(&self, mut set: u32) {
+        loop {
+            let limit = self.machine(|machine| machine.limit());
+            if limit == set {
+                return;
+            }
+            // It is never zero, which alone is refused.
+            let _ = self.0.places.resize(limit);
+            set = limit;
+        }
     }
 
     /// A new limiter of the same settings with a name, for errors and events.
@@ -152,12 +167,18 @@ impl AdaptiveLimiter {
     }
 
     /// Takes a place: where the priority has the whole limit, it waits for one in the queue; else it is shed where its share is taken.
-    async fn admit(&self, cx: CallContext<'_>) -> Result<ConcurrencyPermit<'_>, Rejected> {
+    #[inline]
+    pub(crate) async fn admit(&self, cx: CallContext<'_>) -> Result<AdaptivePermit<'_>, Rejected> {
+        let permit = self.place(cx).await?;
+        Ok(AdaptivePermit { limiter: self, permit, began: self.0.clock.now(), under_way: self.in_flight() })
+    }
+
+    async fn place(&self, cx: CallContext<'_>) -> Result<ConcurrencyPermit<'_>, Rejected> {
         let places = &self.0.places;
         let priority = cx.priority();
         let share = f64::from_bits(self.0.shares[priority.index()].load(Ordering::Relaxed));
         if share >= 1.0 {
-            return places.admit(cx.deadline()).await;
+            return places.admit(|| cx.deadline()).await;
         }
         // Of a small limit at least one place is everybody's.
         let limit = places.capacity();
@@ -183,22 +204,37 @@ impl AdaptiveLimiter {
         let now = self.0.clock.now();
         let unit = || self.0.entropy.unit();
         if let Some(limit) = self.machine(|machine| machine.record((began, now), under_way, sample, unit)) {
-            // It is never zero, which alone is refused.
             let _ = self.0.places.resize(limit);
+            self.follow(limit);
         }
     }
 }
 
+/// A place, and what is needed to learn from the call that has it. Dropped, it teaches nothing.
+pub(crate) struct AdaptivePermit<'a> {
+    limiter: &'a AdaptiveLimiter,
+    permit: ConcurrencyPermit<'a>,
+    began: Instant,
+    under_way: u32,
+}
+
+impl AdaptivePermit<'_> {
+    /// Gives the place back, and learns.
+    pub(crate) fn settle(self, outcome: Outcome) {
+        drop(self.permit);
+        self.limiter.learn(self.began, self.under_way, outcome);
+    }
+}
+
 impl Policy for AdaptiveLimiter {
+    #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         let permit = match self.admit(cx).await {
             Ok(permit) => permit,
             Err(rejected) => return inner.refuse(rejected),
         };
-        let (began, under_way) = (self.0.clock.now(), self.in_flight());
         let outcome = inner.attempt(cx).await;
-        drop(permit);
-        self.learn(began, under_way, outcome);
+        permit.settle(outcome);
         outcome
     }
 

@@ -132,7 +132,7 @@ impl AdaptiveLimitConfig {
         self
     }
 
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         require(self.min >= 1, "min", "must be at least 1")?;
         require(self.min <= self.initial && self.initial <= self.max, "initial", "must be from `min` to `max`")?;
         require_some_time(self.window, "window")?;

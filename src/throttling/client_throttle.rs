@@ -110,7 +110,7 @@ impl ClientThrottle {
         Ok(Self::make(config, Clock::tokio(), Entropy::from_os(), None))
     }
 
-    fn make(config: ClientThrottleConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
+    pub(crate) fn make(config: ClientThrottleConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
         Self(Arc::new(Inner {
             config: Mutex::new(config),
             dials: Dials::new(&config),
@@ -239,7 +239,7 @@ impl ClientThrottlePermit<'_> {
     }
 
     #[inline]
-    fn settle(mut self, class: Class) {
+    pub(crate) fn settle(mut self, class: Class) {
         let accepted = match class {
             Class::Success => true,
             Class::Failure { kind, .. } => !self.throttle.dials.refusals().contains(kind),

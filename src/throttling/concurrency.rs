@@ -129,8 +129,9 @@ impl ConcurrencyLimiter {
     /// Takes its place if so many more are free then, and nobody waits.
     #[inline]
     pub(super) fn try_admit_leaving(&self, left: u32) -> Option<ConcurrencyPermit<'_>> {
+        // Not `then_some`: a permit that is made and dropped gives back what nobody took.
         let taken = self.inner.semaphore.try_take_leaving(self.weight, left);
-        taken.then_some(ConcurrencyPermit { limiter: self, weight: self.weight })
+        taken.then(|| ConcurrencyPermit { limiter: self, weight: self.weight })
     }
 
     /// Takes its place (or, [`weighing`](Self::weighing) more, its places) if they are free and nobody waits.
@@ -155,15 +156,19 @@ impl ConcurrencyLimiter {
     /// Dropped while it waits, it leaves the queue; a place that it had been given in that moment goes to the next.
     #[inline]
     pub async fn acquire(&self) -> Result<ConcurrencyPermit<'_>, Rejected> {
-        self.admit(None).await
+        self.admit(|| None).await
     }
 
-    /// Takes its place, or waits for it until then at most.
-    pub(super) async fn admit(&self, deadline: Option<Instant>) -> Result<ConcurrencyPermit<'_>, Rejected> {
+    /// Takes its place, or waits for it until then at most. It does not ask for the deadline unless it waits.
+    #[inline]
+    pub(crate) async fn admit(
+        &self,
+        deadline: impl FnOnce() -> Option<Instant>,
+    ) -> Result<ConcurrencyPermit<'_>, Rejected> {
         if self.inner.semaphore.try_take(self.weight) {
             return Ok(ConcurrencyPermit { limiter: self, weight: self.weight });
         }
-        self.wait(deadline).await
+        self.wait(deadline()).await
     }
 
     async fn wait(&self, deadline: Option<Instant>) -> Result<ConcurrencyPermit<'_>, Rejected> {
@@ -274,13 +279,9 @@ impl Drop for Place<'_> {
 impl Policy for ConcurrencyLimiter {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let permit = if self.inner.semaphore.try_take(self.weight) {
-            ConcurrencyPermit { limiter: self, weight: self.weight }
-        } else {
-            match self.wait(cx.deadline()).await {
-                Ok(permit) => permit,
-                Err(rejected) => return inner.refuse(rejected),
-            }
+        let permit = match self.admit(|| cx.deadline()).await {
+            Ok(permit) => permit,
+            Err(rejected) => return inner.refuse(rejected),
         };
         let outcome = inner.attempt(cx).await;
         drop(permit);

@@ -223,8 +223,9 @@ impl Inner {
 
     #[cold]
     fn sample(&self, now: Instant) {
+        let Some(mut turn) = self.due.take(now.as_nanos()) else { return };
         let config = self.machine.lock().config.clone();
-        let Some(turn) = self.due.take(now.as_nanos(), config.sample_every) else { return };
+        turn.again_after(config.sample_every);
         // A gauge is foreign code: no lock is held while it is read.
         let pressure = self.gauges.pressure(&config.limits);
         let mut machine = self.machine.lock();

@@ -103,19 +103,25 @@ pub(super) fn check_limits(limits: &LimitsByName) -> Result<(), ConfigError> {
 
 /// Gauges by their names.
 #[derive(Clone, Default)]
-pub(super) struct Gauges(Vec<(Name, Arc<dyn Reading>)>);
+pub(crate) struct Gauges(Vec<(Name, Arc<dyn Reading>)>);
 
 impl Gauges {
     /// The same with one more, or another of the same name.
-    pub(super) fn with(mut self, name: Name, gauge: impl Reading, limits: &LimitsByName) -> Result<Self, ConfigError> {
+    pub(super) fn with(self, name: Name, gauge: impl Reading, limits: &LimitsByName) -> Result<Self, ConfigError> {
+        let gauges = self.and(name, gauge);
+        gauges.all_have(limits)?;
+        Ok(gauges)
+    }
+
+    /// The same with one more, or another of the same name, whether or not it has limits.
+    pub(crate) fn and(mut self, name: Name, gauge: impl Reading) -> Self {
         self.0.retain(|(known, _)| *known != name);
         self.0.push((name, Arc::new(gauge)));
-        self.all_have(limits)?;
-        Ok(self)
+        self
     }
 
     /// That each has its limits.
-    pub(super) fn all_have(&self, limits: &LimitsByName) -> Result<(), ConfigError> {
+    pub(crate) fn all_have(&self, limits: &LimitsByName) -> Result<(), ConfigError> {
         let without = self.0.iter().find(|(name, _)| !limits.contains_key(name.as_str()));
         without.map_or(Ok(()), |(name, _)| {
             Err(ConfigError::new(format!("limits.{name}"), "must be there: a gauge of that name is watched"))
@@ -163,6 +169,9 @@ pub(super) struct Due(AtomicU64);
 /// Somebody reads now.
 const BUSY: u64 = u64::MAX;
 
+/// Somebody reads now, by settings that have changed meanwhile: it is due again as soon as they have.
+const STALE: u64 = BUSY - 1;
+
 impl Due {
     pub(super) fn new() -> Self {
         Self(AtomicU64::new(0))
@@ -175,31 +184,46 @@ impl Due {
     }
 
     /// Takes the turn, if nobody else did; it is over when the guard is dropped, also by a panic of a gauge.
-    pub(super) fn take(&self, now: u64, every: Duration) -> Option<Turn<'_>> {
+    pub(super) fn take(&self, now: u64) -> Option<Turn<'_>> {
         let due = self.0.load(Ordering::Acquire);
-        let next = now.saturating_add(nanos(every)).min(BUSY - 1);
-        let is_mine = now >= due && self.0.compare_exchange(due, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        is_mine.then_some(Turn { due: self, next })
+        let is_mine = now >= due
+            && due < STALE
+            && self.0.compare_exchange(due, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+        // Not `then_some`: a turn that is made and dropped ends somebody else's.
+        is_mine.then(|| Turn { due: self, now, next: now })
     }
 
-    /// Makes it due at once, unless somebody reads now.
+    /// Makes it due at once; where somebody reads now, as soon as they have.
     pub(super) fn now(&self) {
-        let due = self.0.load(Ordering::Acquire);
-        if due != BUSY {
-            // If it fails, somebody began to read in this moment.
-            let _ = self.0.compare_exchange(due, 0, Ordering::AcqRel, Ordering::Relaxed);
+        let mut due = self.0.load(Ordering::Acquire);
+        loop {
+            let next = if due < STALE { 0 } else { STALE };
+            match self.0.compare_exchange_weak(due, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(changed) => due = changed,
+            }
         }
     }
 }
 
-/// The turn to read the gauges.
+/// The turn to read the gauges. Settings are looked up after it was taken: if they change later, it is [due](Due::now) again.
 pub(super) struct Turn<'a> {
     due: &'a Due,
+    now: u64,
     next: u64,
+}
+
+impl Turn<'_> {
+    /// It is due again after so long.
+    pub(super) fn again_after(&mut self, every: Duration) {
+        self.next = self.now.saturating_add(nanos(every)).min(STALE - 1);
+    }
 }
 
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
-        self.due.0.store(self.next, Ordering::Release);
+        if self.due.0.compare_exchange(BUSY, self.next, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            self.due.0.store(0, Ordering::Release);
+        }
     }
 }

@@ -78,10 +78,12 @@ impl Gradient {
         self.config
     }
 
-    /// Takes other settings, and keeps what it has learnt; gives the limit.
+    /// Takes other settings, and keeps what it has learnt, if it has learnt anything; gives the limit.
     pub(super) fn reconfigure(&mut self, config: AdaptiveLimitConfig, now: Instant) -> u32 {
         self.config = config;
-        self.limit = self.limit.clamp(f64::from(config.min), f64::from(config.max));
+        let is_new = self.base.is_none() && self.window.calls == 0;
+        let limit = if is_new { f64::from(config.initial) } else { self.limit };
+        self.limit = limit.clamp(f64::from(config.min), f64::from(config.max));
         self.measure_at = self.measure_at.min(now + config.remeasure.mul_f64(1.2));
         self.limit()
     }

@@ -4,11 +4,17 @@ use std::task::Waker;
 use loom::{sync::Arc, thread};
 
 use super::{
-    QueueOrder, Quota,
+    AdaptiveLimitConfig, AdaptiveLimiter, QueueOrder, Quota,
+    gauge::Due,
     gcra::{Gcra, Pace},
     semaphore::{Semaphore, Wish},
 };
-use crate::{outcome::Reason, time::Instant, window::TimeWindow};
+use crate::{
+    outcome::Reason,
+    sync::Mutex,
+    time::Instant,
+    window::{ChangingWindow, TimeWindow},
+};
 
 fn semaphore(capacity: u32, queue: u32) -> Arc<Semaphore> {
     Arc::new(Semaphore::new(capacity, queue, QueueOrder::Fifo))
@@ -183,5 +189,113 @@ fn loom_a_bucket_that_turns_over_loses_nothing() {
         window.add(0, at(12), 2);
         thread.join().unwrap();
         assert_eq!(window.sum(0, at(12)), 3);
+    });
+}
+
+#[test]
+fn loom_a_shorter_queue_turns_away_only_whom_it_must() {
+    loom::model(|| {
+        let semaphore = semaphore(1, 4);
+        assert!(semaphore.try_take(1));
+        let Ok(Wish::Waits(first)) = semaphore.take_or_wait(1) else { panic!("it is taken") };
+        let Ok(Wish::Waits(second)) = semaphore.take_or_wait(1) else { panic!("it is taken") };
+        let theirs = semaphore.clone();
+        let thread = thread::spawn(move || theirs.give_back(1));
+        semaphore.change(1, 0, QueueOrder::Fifo);
+        thread.join().unwrap();
+        let looks = [first, second].map(|id| semaphore.look(id, Waker::noop()).expect("everybody is settled"));
+        let got = looks.iter().filter(|look| look.is_ok()).count() as i64;
+        assert_eq!(looks[1], Err(Reason::QueueFull));
+        assert_eq!((semaphore.free() + got, semaphore.size().1), (1, 0));
+        semaphore.give_back(got as u32);
+        assert!(semaphore.try_take(1), "no mark is left behind");
+    });
+}
+
+/// It was once `then_some`: who did not get the turn ended that of who had.
+#[test]
+fn loom_the_gauges_are_read_by_one_at_a_time() {
+    loom::model(|| {
+        let due = Arc::new(Due::new());
+        let readers = Arc::new(loom::sync::atomic::AtomicU32::new(0));
+        let read = move |due: &Due, readers: &loom::sync::atomic::AtomicU32| {
+            if let Some(mut turn) = due.take(1_000) {
+                turn.again_after(std::time::Duration::from_nanos(100));
+                assert_eq!(readers.fetch_add(1, loom::sync::atomic::Ordering::SeqCst), 0, "two read at once");
+                readers.fetch_sub(1, loom::sync::atomic::Ordering::SeqCst);
+                return true;
+            }
+            false
+        };
+        let theirs = (due.clone(), readers.clone());
+        let thread = thread::spawn(move || read(&theirs.0, &theirs.1));
+        let ours = read(&due, &readers);
+        assert!(ours ^ thread.join().unwrap(), "one reads, and then it is not due");
+        assert!(!due.is(1_099) && due.is(1_100));
+    });
+}
+
+#[test]
+fn loom_changed_settings_are_read_at_once_also_where_somebody_reads_by_the_old_ones() {
+    loom::model(|| {
+        let due = Arc::new(Due::new());
+        let changed = Arc::new(Mutex::new(false));
+        let theirs = (due.clone(), changed.clone());
+        let thread = thread::spawn(move || {
+            let mut turn = theirs.0.take(1_000).expect("nobody else takes it");
+            let by_old = !*theirs.1.lock();
+            turn.again_after(std::time::Duration::from_secs(3_600));
+            by_old
+        });
+        *changed.lock() = true;
+        due.now();
+        let by_old = thread.join().unwrap();
+        assert!(due.is(1_000) || !by_old);
+    });
+}
+
+#[test]
+fn loom_what_is_taken_back_is_taken_once() {
+    loom::model(|| {
+        let window = Arc::new(ChangingWindow::new(std::time::Duration::from_nanos(20), 2));
+        let at = Instant::from_nanos(1_000);
+        let stamp = window.add(at, 1);
+        let theirs = window.clone();
+        let thread = thread::spawn(move || theirs.take_back(stamp));
+        window.add(at, 1);
+        thread.join().unwrap();
+        assert_eq!(window.sum(at), 1);
+    });
+}
+
+/// A change of the span takes with it what was counted before; what races with it is counted once or missed, never twice. Who came late once took
+/// the bucket in which all of it was, and it was lost.
+#[test]
+fn loom_a_window_that_changes_counts_nothing_twice() {
+    loom::model(|| {
+        let window = Arc::new(ChangingWindow::new(std::time::Duration::from_nanos(20), 2));
+        let at = Instant::from_nanos(1_000);
+        let stamp = window.add(at, 1);
+        let theirs = window.clone();
+        let thread = thread::spawn(move || theirs.add_at(stamp));
+        window.set_span(std::time::Duration::from_nanos(40), at);
+        let told = thread.join().unwrap();
+        let sum = window.sum(at);
+        assert!(sum == 1 || (told && sum == 2), "{sum}");
+    });
+}
+
+/// The limit that is wanted and the places that there are, set one after the other by two at once.
+#[test]
+fn loom_an_adaptive_limit_s_places_follow_its_last_change() {
+    loom::model(|| {
+        let config = AdaptiveLimitConfig::default().queue(0, std::time::Duration::from_secs(1));
+        let limiter = AdaptiveLimiter::new(config.limits(9, 1, 9)).unwrap();
+        let theirs = limiter.clone();
+        let thread = thread::spawn(move || theirs.reconfigure(config.limits(1, 1, 5)).unwrap());
+        limiter.reconfigure(config.limits(1, 1, 3)).unwrap();
+        thread.join().unwrap();
+        // Whoever came last, the limit is no higher than three: it is kept, not raised.
+        assert_eq!((limiter.limit(), limiter.in_flight()), (3, 0));
     });
 }

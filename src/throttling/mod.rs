@@ -1,13 +1,22 @@
-//! Throttling: how often, and how much at once.
+//! Throttling: how often, how much at once, and who goes first when not all can be served.
 //!
 //! A [`RateLimiter`] bounds calls in a time, a [`KeyedRateLimiter`] does so for each tenant, a [`ConcurrencyLimiter`] (a bulkhead)
-//! bounds calls that run at once, an [`AdaptiveLimiter`] finds that bound by itself.
+//! bounds calls that run at once, an [`AdaptiveLimiter`] finds that bound by itself. A [`ClientThrottle`] turns a client's own calls away while the
+//! other side refuses them, a [`Shedder`] gives up the calls that matter least while a gauge is high, a [`Degradation`] serves all of them with less.
 //!
 //! # When, and when not
 //!
-//! When service levels must hold, when no tenant may take all, when bursts come, when cost has a ceiling. A rate limit protects the
-//! other side from this one (or a price per call); a concurrency limit protects this side from a slow other side. Not in place of
+//! When service levels must hold, when no tenant may take all, when bursts come, when cost has a ceiling. Not in place of
 //! scaling: it is a stop-gap while that happens.
+//!
+//! | what is scarce | take |
+//! |---|---|
+//! | calls in a time: a contract, a price per call | [`RateLimiter`]; by tenant [`KeyedRateLimiter`]; between processes [`SharedRateLimiter`] |
+//! | the other side's places, and it is known how many | [`ConcurrencyLimiter`] |
+//! | the same, and it is not known, or changes | [`AdaptiveLimiter`] |
+//! | the other side's patience: it refuses, and each refusal costs it too | [`ClientThrottle`] |
+//! | this side's own processor, memory, queue | [`Shedder`]; where work can be left out, [`Degradation`] |
+//! | any of the limits above, for calls that matter more | [`PriorityShares`] |
 //!
 //! # Defaults
 //!
@@ -16,6 +25,13 @@
 //! | how much | 100 a second, all at once if need be | 32 at once |
 //! | waiting | not at all | 128 wait for at most 1 s |
 //! | order | of arrival | of arrival, or newest first |
+//!
+//! | setting | adaptive limit | client throttle | shedder | degradation |
+//! |---|---|---|---|---|
+//! | begins | at 20, from 1 to 200 | above 2 requests for each accepted one, in 2 minutes | above a soft limit | above a soft limit, one feature a second |
+//! | at most | | 90 % rejected | all but critical calls, from the hard limit on | all features, from the hard limit on |
+//! | reacts | each 100 ms and 10 calls | with each request | each 100 ms: at once | each 100 ms: at once |
+//! | lets go | with the latencies | with each accept | after 200 ms, in 3 s | after 10 s, a feature each 10 s |
 //!
 //! # Example
 //!
@@ -39,46 +55,103 @@
 //! assert!(places.try_acquire().is_ok());
 //! ```
 //!
+//! The examples `throttling` (each limit by itself), `overload` and `multi_tenant_surveys` show more.
+//!
+//! # Who goes first
+//!
+//! A call has a [`Priority`](crate::Priority), given by [`with_priority`](crate::call::with_priority). Under overload there are two ways to serve
+//! what matters most:
+//!
+//! - [`PriorityShares`] of an [`AdaptiveLimiter`]: a low call is let in while less than half of the limit is taken. It decides by what is taken in
+//!   that moment, needs no gauge, and cannot swing. It sees one other side's places, and nothing else.
+//! - A [`Shedder`]: sees whatever a gauge sees. What it sheds is a share that follows the gauge, not a class that comes and goes, so that it
+//!   comes to rest between the limits. The wider they are apart, the calmer; the nearer, the shorter the queue that it allows.
+//!
+//! Three times the capacity for a minute (the example `overload`, of seed 1; a service of 100 requests a second gets 40 of high priority, 100 of
+//! normal and 160 of low):
+//!
+//! | client | high: served | its p99 | normal | low | worst 5 s to best | well again after |
+//! |---|---|---|---|---|---|---|
+//! | a time-out alone | 0.8 % | 996 ms | 0.7 % | 0.8 % | | not in 40 s |
+//! | limit with shares | 100.0 % | 264 ms | 60.7 % | 0.5 % | 6.4 % | 0 s |
+//! | shedder | 99.8 % | 467 ms | 59.8 % | 1.2 % | 9.1 % | 0 s |
+//!
+//! A refusal for the sake of others says so ([`Rejected::is_shed`](crate::Rejected::is_shed)): such work may be deferred, where a call over its rate
+//! should come back later.
+//!
+//! # Changes while in use
+//!
+//! Each of them has `reconfigure`: a bad change is refused whole, clones follow, and what was learnt or used is kept.
+//!
+//! | | what is kept | who waits |
+//! |---|---|---|
+//! | rate limit, keyed limit | how full it is; strict, and from one way of counting to the other: what was used | is set anew, in order; refused at once if it comes too late now |
+//! | concurrency limit | who runs | keeps patience and order; refused where the queue becomes too short, after all free places are given |
+//! | adaptive limit | what it has learnt, between the new bounds | as above |
+//! | client throttle | requests and accepts, in proportion to a shorter window | |
+//! | shedder | how much is shed; it falls by the new times | |
+//! | degradation | how many features are off, by the new order | |
+//!
 //! # Composing
 //!
 //! Rate limit outside concurrency limit, both outside the retry: what is refused costs the other side nothing, and a call that waits
-//! for its turn holds no place. Both see the call's deadline, and refuse at once what could not begin before it.
+//! for its turn holds no place. Both see the call's deadline, and refuse at once what could not begin before it. A shedder, or a feature of a
+//! degradation, stands outside all of them: it protects this side. A client throttle stands inside the retry, so that each attempt counts, and
+//! outside the attempt's time-out. A retry does not repeat what any of them refused.
 //!
 //! # Cancel safety
 //!
 //! A call that is dropped while it waits leaves the queue, and those behind it move up. A place is free again when its permit is
-//! dropped, also by a panic. A rate limit's permit, once its turn has come, is used.
+//! dropped, also by a panic. A rate limit's permit, once its turn has come, is used. To a client throttle a dropped call counts as if it had not been
+//! made. A shedder and a degradation hold nothing for a call; their `run` may be dropped at any time.
 //!
 //! # Events
 //!
-//! [`ThrottlingEvent`]: rejected, queued, limit changed. The keyed limiter has none: its errors tell the caller.
+//! [`ThrottlingEvent`]: rejected, queued, limit changed, shedding began and ended. [`DegradationEvent`]: a feature switched off, or on. The keyed
+//! limiter has none: its errors tell the caller.
 //!
 //! # Considerations
 //!
 //! 1. Throttling is decided early, as part of the design: it shows in the interface, as an error with a time to come back.
-//! 2. It reacts fast and lets go fast: permits come back continuously, not at the end of a window. (default)
-//! 3. A refusal is a specific error with a time to come back: [`Rejected`](crate::Rejected). (default)
-//! 4. A stop-gap while scaling out: [`RateLimiter::set_quota`] and [`ConcurrencyLimiter::resize`] follow the capacity while in use.
+//! 2. It reacts fast and lets go fast: permits come back continuously, not at the end of a window; a shedder follows its gauge upwards at once, and
+//!    its hysteresis is stated: held for [`hold`](ShedderConfig::hold), to nothing within [`recover`](ShedderConfig::recover). (default)
+//! 3. A refusal is a specific error with a time to come back: [`Rejected`](crate::Rejected); over HTTP 429 or 503 with `retry-after`, by feature
+//!    `http`. (default)
+//! 4. A stop-gap while scaling out: [`RateLimiter::set_quota`], [`KeyedRateLimiter::reconfigure`] and [`ConcurrencyLimiter::resize`] follow the
+//!    capacity while in use. The example `multi_tenant_surveys` doubles its quotas when a second instance has come.
 //! 5. If scaling costs more than a short refusal, refuse.
-//! 6. If demand outruns throttling itself, keep reserve: a refusal costs some tens of nanoseconds, but not nothing.
-//! 7. Strategies: reject over a rate per tenant ([`KeyedRateLimiter::with_tiers`]); shedding by priority and deferring come with a
-//!    later version.
+//! 6. If demand outruns throttling itself, keep reserve: a refusal costs some tens of nanoseconds, but not nothing. Limits that leave no head-room
+//!    are told by [`explain`](crate::Pipeline::explain): soft and hard limits that are as good as one, a burst of one, `k` of one, shares that
+//!    keep no place. (warning)
+//! 7. Strategies: reject over a rate per tenant ([`KeyedRateLimiter::with_tiers`]); switch off what is not essential ([`Degradation`]); level by
+//!    priority ([`PriorityShares`], [`Shedder`]) and by what a tenant is worth (tiers); what was shed may be deferred
+//!    ([`Rejected::is_shed`](crate::Rejected::is_shed), [`journal`](crate::journal)). (default)
 //! 8. Metering per tenant: the keyed limiter is the meter. (default)
 //!
 //! # Pitfalls
 //!
 //! An adaptive limit takes latency for load. Where calls differ in kind, give each kind a limiter of its own: a slow kind among fast ones reads as
-//! overload. Once a minute it holds some calls back, for as long as ten of them take, to measure what one takes alone.
+//! overload. Once a minute it holds some calls back, for as long as ten of them take, to measure what one takes alone; with shares, it refuses
+//! those of lower priority then.
 //!
 //! A smooth limit lets a burst pass and then the even flow: up to `permits + burst` in one window. Where a contract says "never more than
 //! n in any window", take [`RateLimitConfig::strict`]. A limit in one process bounds that process: three instances admit three times
 //! as much; a [`SharedRateLimiter`] bounds them together, through a store ([`shared`]).
 //!
+//! A client throttle takes the refusals of one other side: give each target one of its own. Its formula has no memory of when: as the book has it
+//! ([`ClientThrottleConfig::sre`]) it may come to reject nearly all of what is sent to a service that takes a fixed share of the requests, not a
+//! fixed number. The default rejects 90 % at most.
+//!
+//! A shedder is as good as its gauge: one that lags by seconds makes it swing. The age of the oldest request in a queue is a better one than the
+//! queue's length, and either is better than the processor's load, which says 100 % at all overloads alike.
+//!
 //! # Source
 //!
-//! The adaptive limit: Netflix, "Performance Under Load", 2018, and its library concurrency-limits (AIMD); Envoy's adaptive concurrency (the gradient against a
-//! minimum that is measured again). "Throttling pattern" and "Bulkhead pattern", Azure Architecture Center. GCRA: ITU-T I.371. Newest first under overload: Ben
-//! Maurer, "Fail at Scale" (ACM Queue, 2015).
+//! The adaptive limit: Netflix, "Performance Under Load", 2018, and its library concurrency-limits (AIMD); Envoy's adaptive concurrency (the
+//! gradient against a minimum that is measured again). "Throttling pattern" and "Bulkhead pattern", Azure Architecture Center. GCRA: ITU-T I.371.
+//! Newest first under overload: Ben Maurer, "Fail at Scale" (ACM Queue, 2015). The client throttle, and priorities as four classes: Alejandro
+//! Forero Cuervo, "Handling Overload" (Site Reliability Engineering, 2016); its aggression and floor: Envoy's admission control. Shedding by a cut
+//! through priorities that follows the load: Zhou et al., "Overload Control for Scaling WeChat Microservices" (SoCC 2018).
 mod adaptive;
 mod adaptive_config;
 mod client_throttle;
@@ -110,6 +183,7 @@ mod tests;
 mod turns;
 
 pub use adaptive::AdaptiveLimiter;
+pub(crate) use adaptive::AdaptivePermit;
 pub use adaptive_config::{Adaptation, AdaptiveLimitConfig};
 pub use client_throttle::{ClientThrottle, ClientThrottlePermit, ClientThrottleSnapshot};
 pub use client_throttle_config::ClientThrottleConfig;
@@ -118,6 +192,7 @@ pub use concurrency_config::{ConcurrencyLimitConfig, QueueOrder};
 pub use degradation::{Degradation, Feature};
 pub use degradation_config::DegradationConfig;
 pub use event::{DegradationEvent, ThrottlingEvent};
+pub(crate) use gauge::Gauges;
 pub use gauge::{Gauge, Limits, Reading};
 pub use keyed::KeyedRateLimiter;
 pub use rate::{RateLimiter, check_all};

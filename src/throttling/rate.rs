@@ -154,6 +154,19 @@ impl RateLimiter {
         Ok(())
     }
 
+    /// Takes a permit, or waits for it within the call's deadline and the limit's patience.
+    #[inline]
+    pub(crate) async fn admit(&self, cx: CallContext<'_>) -> Result<(), Rejected> {
+        let max_wait = self.0.max_wait();
+        if max_wait.is_zero() {
+            return self.check();
+        }
+        let now = self.0.clock.now();
+        let patience = now + max_wait;
+        let latest = cx.deadline().map_or(patience, |deadline| deadline.min(patience));
+        self.wait_until(1, now, latest).await
+    }
+
     async fn wait_until(&self, n: u32, now: Instant, latest: Instant) -> Result<(), Rejected> {
         let Inner { turns, clock, events, name, .. } = &*self.0;
         let queued = turns.enqueue(n, now.as_nanos(), latest.as_nanos()).map_err(|refusal| self.0.rejected(refusal))?;
@@ -264,16 +277,7 @@ impl RateLimiter {
 impl Policy for RateLimiter {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let max_wait = self.0.max_wait();
-        let admitted = if max_wait.is_zero() {
-            self.check()
-        } else {
-            let now = self.0.clock.now();
-            let patience = now + max_wait;
-            let latest = cx.deadline().map_or(patience, |deadline| deadline.min(patience));
-            self.wait_until(1, now, latest).await
-        };
-        match admitted {
+        match self.admit(cx).await {
             Ok(()) => inner.attempt(cx).await,
             Err(rejected) => inner.refuse(rejected),
         }

@@ -187,6 +187,8 @@ impl Semaphore {
             wakers.extend(queue.waiting.remove(&id).and_then(|w| w.waker));
             queue.settled.insert(id, Err(Reason::TooLarge));
         }
+        // Before the queue is cut: nobody is turned away for whom there is a place now.
+        self.grant(&mut queue, &mut wakers);
         while queue.waiting.len() > queue.limit {
             let last = match queue.order {
                 QueueOrder::Fifo => queue.waiting.pop_last(),
@@ -196,16 +198,20 @@ impl Semaphore {
             wakers.extend(waiting.waker);
             queue.settled.insert(id, Err(Reason::QueueFull));
         }
+        self.grant(&mut queue, &mut wakers);
         drop(queue);
         wakers.into_iter().for_each(Waker::wake);
-        self.serve();
     }
 
-    /// Gives free permits to those who wait, in order, and takes the mark away when nobody is left.
     #[cold]
     fn serve(&self) {
         let mut wakers = Vec::new();
-        let mut queue = self.queue.lock();
+        self.grant(&mut self.queue.lock(), &mut wakers);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Gives free permits to those who wait, in order, and takes the mark away when nobody is left.
+    fn grant(&self, queue: &mut Queue, wakers: &mut Vec<Waker>) {
         loop {
             let next = match queue.order {
                 QueueOrder::Fifo => queue.waiting.first_key_value(),
@@ -231,8 +237,6 @@ impl Semaphore {
             wakers.extend(queue.waiting.remove(&id).and_then(|w| w.waker));
             queue.settled.insert(id, Ok(()));
         }
-        drop(queue);
-        wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Free permits; below zero after a shrink.

@@ -40,9 +40,9 @@ use crate::{
 /// assert!((shedder.shed_share(Priority::Normal) - 0.5).abs() < 1e-9);
 ///
 /// cpu.set(0.2);
-/// hand.advance(Duration::from_millis(500));
+/// hand.advance(Duration::from_millis(100));
 /// assert!(shedder.try_admit(Priority::Low).is_err(), "held");
-/// hand.advance(Duration::from_secs(10));
+/// hand.advance(Duration::from_secs(3));
 /// assert!(shedder.try_admit(Priority::Low).is_ok());
 /// ```
 #[derive(Clone)]
@@ -76,7 +76,13 @@ impl Shedder {
         Ok(Self::make(config, Gauges::default(), Clock::tokio(), Entropy::from_os(), None))
     }
 
-    fn make(config: ShedderConfig, gauges: Gauges, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
+    pub(crate) fn make(
+        config: ShedderConfig,
+        gauges: Gauges,
+        clock: Clock,
+        entropy: Entropy,
+        name: Option<Name>,
+    ) -> Self {
         Self(Arc::new(Inner {
             gauges,
             name,
@@ -205,8 +211,9 @@ impl Inner {
 
     #[cold]
     fn sample(&self, now: Instant) {
+        let Some(mut turn) = self.due.take(now.as_nanos()) else { return };
         let config = self.machine.lock().config.clone();
-        let Some(turn) = self.due.take(now.as_nanos(), config.sample_every) else { return };
+        turn.again_after(config.sample_every);
         // A gauge is foreign code: no lock is held while it is read.
         let pressure = self.gauges.pressure(&config.limits);
         let mut machine = self.machine.lock();

@@ -35,10 +35,11 @@ pub struct ShedderConfig {
     /// How often the gauges are read. 100 ms by default.
     #[serde(with = "human")]
     pub sample_every: Duration,
-    /// For how long as much is shed as at a peak, before it becomes less. 1 s by default.
+    /// For how long as much is shed as at a peak, before it becomes less. 200 ms by default.
     #[serde(with = "human")]
     pub hold: Duration,
-    /// How long it takes from shedding all that may be shed to shedding nothing, at the fastest. 10 s by default.
+    /// How long it takes from shedding all that may be shed to shedding nothing, at the fastest. 3 s by default: where it
+    /// takes longer, each chance peak leaves capacity unused after it (10 s: a tenth of it, in the example `overload`).
     #[serde(with = "human")]
     pub recover: Duration,
     /// Calls of this priority and above are never shed. Critical by default.
@@ -50,8 +51,8 @@ impl Default for ShedderConfig {
         Self {
             limits: LimitsByName::new(),
             sample_every: Duration::from_millis(100),
-            hold: Duration::from_secs(1),
-            recover: Duration::from_secs(10),
+            hold: Duration::from_millis(200),
+            recover: Duration::from_secs(3),
             spare: Priority::Critical,
         }
     }

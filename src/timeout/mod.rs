@@ -45,6 +45,10 @@
 //! timer, which is most of what a time-out costs elsewhere; work that computes for long before its first `.await` is not timed
 //! while it does, as nothing could stop it there anyway.
 //!
+//! # Changes while in use
+//!
+//! [`Timeout::reconfigure`] changes the limit of all clones. A call whose time runs already keeps what it was given.
+//!
 //! # Cancel safety
 //!
 //! Dropping the call drops the work. When the time is over the work is dropped first, and the error returned after that: whatever

@@ -9,7 +9,7 @@ pub(crate) use changing::{ChangingWindow, Stamp};
 use std::time::Duration;
 
 use crate::{
-    sync::{AtomicU64, Ordering},
+    sync::{AtomicU32, AtomicU64, Ordering},
     time::{Instant, nanos},
 };
 
@@ -19,7 +19,9 @@ use crate::{
 /// Events belong to an epoch; those of another epoch than the one asked for are not counted, so a straggler from before a
 /// reset cannot be taken for news.
 pub(crate) struct TimeWindow {
-    width: u64,
+    width: AtomicU64,
+    /// How many of the buckets are in use.
+    live: AtomicU32,
     buckets: Box<[AtomicU64]>,
 }
 
@@ -34,14 +36,31 @@ const LATE: u32 = 1 << 16;
 impl TimeWindow {
     /// `buckets` must be at least 1, `span` at least one nanosecond for each.
     pub(crate) fn new(span: Duration, buckets: u32) -> Self {
-        let width = (nanos(span) / u64::from(buckets)).max(1);
-        Self { width, buckets: (0..buckets).map(|_| AtomicU64::new(0)).collect() }
+        let all = (0..buckets).map(|_| AtomicU64::new(0)).collect();
+        Self { width: AtomicU64::new(width(span, buckets)), live: AtomicU32::new(buckets), buckets: all }
+    }
+
+    /// How many buckets it can have.
+    pub(crate) fn capacity(&self) -> u32 {
+        self.buckets.len() as u32
+    }
+
+    /// Gives it another span and number of buckets, at most its capacity, and forgets all events. Whoever counts meanwhile must do
+    /// so in another epoch than those who come after.
+    pub(crate) fn reshape(&self, span: Duration, buckets: u32) {
+        self.width.store(width(span, buckets), Ordering::Relaxed);
+        self.live.store(buckets.min(self.capacity()), Ordering::Relaxed);
+        self.clear();
     }
 
     /// The tick of `now`, which wraps after 2^32 widths, and its bucket. Ticks begin at 1, so that an untouched bucket is old.
     fn tick(&self, now: Instant) -> (u32, &AtomicU64) {
-        let tick = now.as_nanos() / self.width + 1;
-        (tick as u32, &self.buckets[(tick % self.buckets.len() as u64) as usize])
+        let tick = self.tick_at(now);
+        (tick as u32, &self.buckets[(tick % u64::from(self.live.load(Ordering::Relaxed))) as usize])
+    }
+
+    fn tick_at(&self, now: Instant) -> u64 {
+        now.as_nanos() / self.width.load(Ordering::Relaxed) + 1
     }
 
     /// Counts `n` more at `now`.
@@ -52,8 +71,8 @@ impl TimeWindow {
         loop {
             let count = if old & !COUNT == key {
                 (old & COUNT).saturating_add(u64::from(n)).min(COUNT)
-            } else if same_epoch(old, epoch) && old & COUNT != 0 && tick_of(old).wrapping_sub(tick) < LATE {
-                return; // a later lap owns the bucket: this event is already too old to count
+            } else if old & COUNT != 0 && is_ahead(old, epoch, tick) {
+                return; // a later epoch or lap owns the bucket: this event is already too old to count
             } else {
                 u64::from(n).min(COUNT)
             };
@@ -85,16 +104,21 @@ impl TimeWindow {
 
     /// Forgets all events. Those of earlier epochs would not be counted anyway, but epochs come round again.
     pub(crate) fn clear(&self) {
-        self.buckets.iter().for_each(|bucket| bucket.store(0, Ordering::Relaxed));
+        // Not a plain store: it is ordered among the additions of others, before or after each.
+        self.buckets.iter().for_each(|bucket| _ = bucket.swap(0, Ordering::AcqRel));
     }
 
     /// How many of this epoch were counted in the window that ends at `now`.
     pub(crate) fn sum(&self, epoch: u32, now: Instant) -> u64 {
-        let (tick, _) = self.tick(now);
-        let live = self.buckets.len() as u32;
+        let tick = self.tick_at(now) as u32;
+        let live = self.live.load(Ordering::Relaxed);
         let buckets = self.buckets.iter().map(|b| b.load(Ordering::Acquire));
         buckets.filter(|b| same_epoch(*b, epoch) && tick.wrapping_sub(tick_of(*b)) < live).map(|b| b & COUNT).sum()
     }
+}
+
+fn width(span: Duration, buckets: u32) -> u64 {
+    (nanos(span) / u64::from(buckets)).max(1)
 }
 
 fn key(epoch: u32, tick: u32) -> u64 {
@@ -103,6 +127,12 @@ fn key(epoch: u32, tick: u32) -> u64 {
 
 fn same_epoch(bucket: u64, epoch: u32) -> bool {
     (bucket >> 56) as u8 == epoch as u8
+}
+
+/// Whether the bucket belongs to a later epoch, or to a later lap of this one. Its user clears it between epochs, so that none comes round.
+fn is_ahead(bucket: u64, epoch: u32, tick: u32) -> bool {
+    let epochs = ((bucket >> 56) as u8).wrapping_sub(epoch as u8);
+    if epochs == 0 { tick_of(bucket).wrapping_sub(tick) < LATE } else { epochs < 1 << 7 }
 }
 
 fn tick_of(bucket: u64) -> u32 {

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::TimeWindow;
+use super::{ChangingWindow, TimeWindow};
 use crate::time::Instant;
 
 proptest! {
@@ -47,7 +47,21 @@ fn a_straggler_of_another_epoch_or_lap_is_not_counted() {
     window.add(1, at(101), 9); // from before a reset
     assert_eq!(window.sum(2, at(101)), 5);
     window.add(2, at(101), 1);
+    window.add(1, at(101), 9); // once took the bucket away from what came after the reset
     assert_eq!(window.sum(2, at(101)), 6);
+    window.add(1, at(101), 9); // and once more, when the bucket is taken
+    assert_eq!(window.sum(2, at(101)), 6);
+}
+
+#[test]
+fn a_window_of_another_shape_begins_empty_and_slides_by_its_own_steps() {
+    let window = TimeWindow::new(Duration::from_secs(10), 10);
+    let at = |s: u64| Instant::from_nanos(s * 1_000_000_000);
+    window.add(1, at(100), 5);
+    window.reshape(Duration::from_secs(20), 4);
+    assert_eq!((window.sum(1, at(100)), window.sum(2, at(100)), window.capacity()), (0, 0, 10));
+    window.add(2, at(100), 1);
+    assert_eq!((window.sum(2, at(119)), window.sum(2, at(120))), (1, 0));
 }
 
 /// Was: half of all ticks lay "before" an untouched bucket, and nothing was counted there.
@@ -81,4 +95,56 @@ fn a_bucket_stops_at_its_top_and_says_so() {
     window.clear();
     assert!(window.has_room(3, at(4)));
     assert_eq!(window.sum(3, at(5)), 0);
+}
+
+proptest! {
+    /// While the span stays, against a list in which what is taken back is struck out.
+    #[test]
+    fn a_changing_window_equals_a_list(steps in proptest::collection::vec((0u64..120, 0u32..3, any::<proptest::sample::Index>()), 1..100)) {
+        let (span, buckets) = (1_200, 12);
+        let window = ChangingWindow::new(Duration::from_nanos(span), buckets);
+        let (mut now, mut list) = (10_000, Vec::new());
+        for (advance, act, which) in steps {
+            now += advance;
+            let at = Instant::from_nanos(now);
+            match act {
+                0 if !list.is_empty() => {
+                    let (_, stamp) = list.swap_remove(which.index(list.len()));
+                    window.take_back(stamp);
+                }
+                1 if !list.is_empty() => {
+                    // One more, with another.
+                    let (then, stamp) = list[which.index(list.len())];
+                    if now / 100 - then / 100 < 12 {
+                        prop_assert!(window.add_at(stamp));
+                        list.push((then, stamp));
+                    }
+                }
+                _ => list.push((now, window.add(at, 1))),
+            }
+            let live = list.iter().filter(|(then, _)| now / 100 - then / 100 < 12).count();
+            prop_assert_eq!(window.sum(at), live as u64);
+        }
+    }
+
+    /// Changes of the span keep what counts, in proportion where it is shorter; stamps from before a change do nothing.
+    #[test]
+    fn a_window_keeps_what_it_counts_when_its_span_changes(spans in proptest::collection::vec(1u64..100, 1..600)) {
+        let window = ChangingWindow::new(Duration::from_nanos(12 * 50), 12);
+        let at = Instant::from_nanos(1_000_000);
+        let stamps: Vec<_> = (0..1_000).map(|_| window.add(at, 1)).collect();
+        let (mut wide, mut kept, mut changed) = (50, 1_000, false);
+        for next in spans {
+            window.set_span(Duration::from_nanos(12 * next), at);
+            kept = if next < wide { (kept as f64 * (next as f64 / wide as f64)).round() as u64 } else { kept };
+            changed |= next != wide;
+            wide = next;
+            prop_assert_eq!(window.sum(at), kept);
+            // Epochs come round after 256 changes: what is older than its window is not taken back either.
+            if changed && kept > 0 {
+                prop_assert!(stamps.iter().take(3).all(|stamp| !window.add_at(*stamp)) || wide == 50);
+            }
+            kept = window.sum(at);
+        }
+    }
 }

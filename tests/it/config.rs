@@ -5,11 +5,18 @@ use serde::{Serialize, de::DeserializeOwned};
 use steadfast::{
     ConfigError,
     backoff::{Backoff, BackoffConfig},
-    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, TripConfig},
+    circuit_breaker::{
+        CircuitBreaker, CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, RampConfig, TripConfig,
+    },
     entropy::Entropy,
+    fallback::FallbackConfig,
+    hedge::HedgeConfig,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     standard::{Standard, StandardConfig},
-    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, KeyedRateLimiter, Quota, RateLimitConfig, RateLimiter},
+    throttling::{
+        AdaptiveLimitConfig, ClientThrottleConfig, ConcurrencyLimitConfig, ConcurrencyLimiter, KeyedRateLimiter, Quota,
+        RateLimitConfig, RateLimiter, ShedderConfig,
+    },
 };
 
 /// Reads a document and builds what it describes: the refusal, or nothing.
@@ -114,6 +121,10 @@ fn kinds() -> Vec<Kind> {
                 ("open", &["1", "true"], &["{}"]),
                 ("half_open", &["1", "true"], &["{}"]),
                 ("count_drop_after", &["\"0s\""], &["\"1ns\""]),
+                ("ramp", &["1", "true", "\"1s\""], &["{}"]),
+                ("ramp.time", &["\"0s\"", "\"25h\""], &["\"1ns\"", "\"1day\""]),
+                ("ramp.from", &["0", "-0.1", "1.1", "nan", "inf", "\"1\""], &["0.001", "1"]),
+                ("ramp.steps", &["-1", "1000001", "1.5"], &["0", "1000000"]),
                 ("trip.failure_rate", &["0", "-0.5", "1.001", "nan", "inf", "\"1\""], &["0.001", "1", "1.0"]),
                 (
                     "trip.slow_call_rate",
@@ -134,6 +145,16 @@ fn kinds() -> Vec<Kind> {
                 ("half_open.success_rate", &["0", "-1", "1.1", "nan", "inf", "\"1\""], &["0.001", "1"]),
                 ("half_open.max", &["\"0s\""], &["\"1ns\""]),
                 ("half_open.undecided", &["\"perhaps\"", "true", "1"], &["\"open\"", "\"close\""]),
+            ]
+        ),
+        kind!(
+            KeyedBreakersConfig,
+            KeyedBreakers::<u32>::new,
+            KeyedBreakersConfig::default(),
+            &[
+                ("breaker", &["1", "true"], &["{}"]),
+                ("max_open", &["0", "-1", "1.1", "nan", "inf", "\"1\""], &["0.001", "1"]),
+                ("idle", &["\"0s\""], &["\"1ns\""]),
             ]
         ),
         kind!(
@@ -189,6 +210,15 @@ fn kinds() -> Vec<Kind> {
                 ("retry_budget", &["1", "\"1s\"", "[]", "{ share = 1 }"], &["true", "false", "{}"]),
                 ("circuit_breaker", &["1", "\"1s\"", "[]", "{ trips = 1 }"], &["true", "false", "{}"]),
                 ("attempt_timeout", &["\"0s\"", "true", "1"], &["\"1ns\"", "false"]),
+                ("shed", &["1", "\"1s\"", "[]", "{ limit = 1 }"], &["true", "false", "{}"]),
+                (
+                    "adaptive_limit",
+                    &["1", "\"1s\"", "[]", "{ maximum = 1 }", "true\nconcurrency_limit = true"],
+                    &["true", "false", "{}", "true\nconcurrency_limit = false"]
+                ),
+                ("hedge", &["1", "\"1s\"", "[]", "{ attempts = 1 }"], &["true", "false", "{}"]),
+                ("fallback", &["1", "\"1s\"", "[]", "{ kinds = 1 }"], &["true", "false", "{}"]),
+                ("client_throttle", &["1", "\"1s\"", "[]", "{ ratio = 1 }"], &["true", "false", "{}"]),
             ]
         ),
     ]
@@ -200,7 +230,8 @@ fn everything_of_a_breaker() -> CircuitBreakerConfig {
         .slow_call_rate(0.5, Duration::from_secs(1))
         .consecutive_failures(5)
         .weighted_failures(5, Duration::from_secs(1));
-    CircuitBreakerConfig::default().trip(rules).count_drop_after(Duration::from_secs(1))
+    let ramp = RampConfig::linear(Duration::from_secs(1), 0.5);
+    CircuitBreakerConfig::default().trip(rules).ramp(ramp).count_drop_after(Duration::from_secs(1))
 }
 
 fn everything_of_a_rate_limit() -> RateLimitConfig {
@@ -212,6 +243,10 @@ fn everything() -> StandardConfig {
     all.rate_limit = Some(everything_of_a_rate_limit());
     all.concurrency_limit = Some(ConcurrencyLimitConfig::default());
     all.circuit_breaker = Some(everything_of_a_breaker());
+    (all.shed, all.hedge) = (Some(ShedderConfig::default()), Some(HedgeConfig::default()));
+    all.fallback = Some(FallbackConfig::default());
+    (all.adaptive_limit, all.client_throttle) =
+        (Some(AdaptiveLimitConfig::default()), Some(ClientThrottleConfig::default()));
     all
 }
 
@@ -314,6 +349,7 @@ fn config_an_unknown_field_is_refused_in_every_section() {
         "[circuit_breaker.trip]",
         "[circuit_breaker.open]",
         "[circuit_breaker.half_open]",
+        "[circuit_breaker.ramp]",
     ];
     for section in sections {
         let told = toml::from_str::<StandardConfig>(&format!("{section}\nmax_atempts = 3\n")).unwrap_err().to_string();

@@ -245,7 +245,7 @@ fn config_what_is_written_is_read_back_unchanged() {
     let rate = RateLimitConfig::from(Quota::per_minute(7).burst(3)).max_wait(S(2));
     let places = ConcurrencyLimitConfig::of(5).queue(9, S(3)).order(QueueOrder::NewestFirst);
     let mut all = StandardConfig::none();
-    round_trips(all);
+    round_trips(all.clone());
     (all.timeout, all.rate_limit, all.concurrency_limit) = (Some(S(1)), Some(rate), Some(places));
     (all.retry, all.circuit_breaker, all.attempt_timeout) = (Some(retry), Some(breaker), Some(NS));
     all.retry_budget = Some(RetryBudgetConfig::default().ratio(0.1 + 0.2));

@@ -3,15 +3,20 @@
 use std::time::Duration;
 
 use steadfast::{
-    Cause, FailureKind, Hint, Pipeline, Reason, Verdict,
+    Cause, FailureKind, Hint, Pipeline, Priority, Reason, Verdict,
     backoff::{BackoffConfig, Jitter},
     call::not_idempotent,
-    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, OpenConfig, State, TripConfig},
+    circuit_breaker::{
+        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, KeyedBreakers, OpenConfig, State, TripConfig,
+    },
     entropy::Entropy,
     outcome::TripRule,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig, RetryEvent},
     testing::ManualClock,
-    throttling::{KeyedRateLimiter, Quota, RateLimiter},
+    throttling::{
+        AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, Degradation, DegradationConfig,
+        KeyedRateLimiter, PriorityShares, Quota, RateLimiter, Shedder, ShedderConfig,
+    },
     time::Clock,
     timeout::Timeout,
 };
@@ -91,6 +96,24 @@ fn circuit_breaker_consideration_4_the_open_time_fits_the_recovery() {
     assert_eq!([open_for(), open_for(), open_for()], [S(5), S(10), S(20)]);
     hand.advance(S(3 * 60));
     assert_eq!(open_for(), S(5));
+}
+
+/// 5 (option): recovery by a probe instead of by callers.
+#[test]
+fn circuit_breaker_consideration_5_a_probe_finds_out() {
+    let (clock, hand) = Clock::manual();
+    let breaker = CircuitBreaker::new(in_a_row(1).probes(1, 1.0)).unwrap().with_clock(&clock);
+    fail(&breaker, FailureKind::Server, 1);
+    hand.block_on(breaker.run(async || Ok::<_, ()>(()), clock.sleep(S(10))));
+    assert_eq!(breaker.state(), State::Closed);
+}
+
+/// 8 (option): a shard that fails does not close the others.
+#[test]
+fn circuit_breaker_consideration_8_one_a_shard() {
+    let shards = KeyedBreakers::new(in_a_row(1)).unwrap();
+    fail(&shards.get(&1), FailureKind::Server, 1);
+    assert_eq!((shards.get(&1).state(), shards.get(&2).state()), (State::Open, State::Closed));
 }
 
 /// 6 (default): by hand.
@@ -253,6 +276,39 @@ fn throttling_consideration_4_follows_the_capacity() {
     let limiter = RateLimiter::new(Quota::per_second(10)).unwrap();
     limiter.set_quota(Quota::per_second(20)).unwrap();
     assert_eq!(limiter.config().permits, 20);
+}
+
+/// 6 (warning): limits that leave no head-room are told.
+#[test]
+fn throttling_consideration_6_limits_without_head_room_are_told() {
+    let narrow =
+        Shedder::new(ShedderConfig::default().limit("cpu", 0.9, 0.91)).unwrap().with_gauge("cpu", || 0.0).unwrap();
+    let shares = AdaptiveLimitConfig::default().shares(PriorityShares::new(1.0, 1.0, 1.0));
+    let told = [
+        (Pipeline::new().then(narrow).explain(), "no head-room"),
+        (Pipeline::new().then(RateLimiter::new(Quota::per_second(10).burst(1)).unwrap()).explain(), "no head-room"),
+        (
+            Pipeline::new().then(ClientThrottle::new(ClientThrottleConfig::default().k(1.0)).unwrap()).explain(),
+            "no head-room",
+        ),
+        (Pipeline::new().then(AdaptiveLimiter::new(shares).unwrap()).explain(), "keep no place"),
+    ];
+    for (explanation, what) in told {
+        assert!(explanation.warnings().iter().any(|warning| warning.contains(what)), "{explanation}");
+    }
+}
+
+/// 7 (default): what matters least is given up first, by switching it off or by shedding it; a refusal for the sake of others says so.
+#[test]
+fn throttling_consideration_7_what_is_not_essential_goes_first() {
+    let shedder = Shedder::new(ShedderConfig::default().limit("cpu", 0.7, 0.9)).unwrap();
+    let shedder = shedder.with_gauge("cpu", || 0.8).unwrap();
+    assert!(shedder.try_admit(Priority::Low).unwrap_err().is_shed());
+    assert!(shedder.try_admit(Priority::High).is_ok());
+    let degradation = Degradation::new(DegradationConfig::of(["avatars", "search"]).limit("cpu", 0.7, 0.9)).unwrap();
+    let degradation = degradation.with_gauge("cpu", || 0.8).unwrap();
+    assert!(degradation.feature("avatars").unwrap().check().unwrap_err().is_shed());
+    assert!(degradation.feature("search").unwrap().check().is_ok());
 }
 
 /// 7 and 8 (defaults): a rate for each tenant, by its value; nobody takes another's share.

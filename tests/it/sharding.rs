@@ -1,11 +1,11 @@
 //! The behaviours of sharding's specification.
-use std::{cell::Cell, collections::BTreeMap, future::pending, time::Duration};
+use std::{cell::Cell, collections::BTreeMap, future::pending, ops::Bound, time::Duration};
 
 use proptest::prelude::*;
 use steadfast::{
     sharding::{
         FanOut, FanOutConfig, HashRouter, HotKeys, Jump, KeyBytes, Maglev, Part, Planned, Rendezvous, Ring,
-        ShardFailure, ShardId, ShardMap, ShardMeter, hash_bytes, hash_key, jump, merge_sorted, skew,
+        ShardFailure, ShardId, ShardKey, ShardMap, ShardMeter, hash_bytes, hash_key, jump, merge_sorted, skew,
     },
     time::{Clock, Timestamp},
 };
@@ -53,6 +53,108 @@ fn sharding_1_jump_vectors() {
         (1_673_758_223_894_951_030, 11, 5),
     ] {
         assert_eq!(jump(key, buckets), bucket, "{key} {buckets}");
+    }
+}
+
+/// Where 20,000 keys lie, in one number.
+fn routes(node: impl Fn(u64) -> u32) -> u64 {
+    (0..20_000_u64).fold(0, |all: u64, key| all.wrapping_mul(31).wrapping_add(u64::from(node(hash_key(&key)))))
+}
+
+/// Other releases of this crate route by these tables, too: what they say is for ever.
+#[test]
+fn sharding_13_routers_vectors() {
+    let of = |n: usize| {
+        let names = names(n);
+        let weights: Vec<(&String, f64)> = names.iter().zip((1..).map(|w: u32| f64::from(w % 7 + 1))).collect();
+        let (plain, weighted) = (Rendezvous::new(&names).unwrap(), Rendezvous::weighted(&weights).unwrap());
+        let (few, many) = (Ring::new(&names, 1).unwrap(), Ring::new(&names, 100).unwrap());
+        let maglev = Maglev::new(&names).unwrap();
+        let loads: Vec<u64> = (0..n as u64).map(|i| i * i % 11).collect();
+        [
+            ("jump", routes(|hash| jump(hash, n as u32))),
+            ("jump, more buckets", routes(|hash| jump(hash, n as u32 * 1_000_003))),
+            ("rendezvous", routes(|hash| plain.node(hash))),
+            ("weighted", routes(|hash| weighted.node(hash))),
+            ("ring of 1 point", routes(|hash| few.node(hash))),
+            ("ring of 100 points", routes(|hash| many.node(hash))),
+            ("bounded", routes(|hash| many.bounded(hash, &loads, 0.1).unwrap())),
+            ("maglev", routes(|hash| maglev.node(hash))),
+        ]
+    };
+    let golden = [
+        (
+            7,
+            [
+                0xf91e_cb3e_1ccd_a1c6,
+                0x9e13_4683_5b83_2113,
+                0x54eb_6684_3087_97e7,
+                0x0a19_5392_e725_25c5,
+                0x51e4_73a2_fac7_c6ca,
+                0xd577_9796_bc6b_3988,
+                0xa41b_2225_b2cb_88c4,
+                0xbad9_f668_d8a7_86ea,
+            ],
+        ),
+        (
+            16,
+            [
+                0xa337_65f5_27fb_9121,
+                0x62c8_04b9_b490_37ae,
+                0x1d11_dc36_ffb2_2fc7,
+                0xc64a_f315_5a19_8dce,
+                0x7c3a_b44b_10c3_6ba3,
+                0xdfd0_8c2a_47ae_cfa1,
+                0x69b5_470a_d751_75d3,
+                0x3c6f_9196_a051_580e,
+            ],
+        ),
+        (
+            1_000,
+            [
+                0x9ad1_fb1d_4660_8fb3,
+                0x7c18_34b8_9eca_a88e,
+                0x197e_9fb6_a309_79e3,
+                0xecac_99ae_e80b_2ea6,
+                0xd602_a4bb_5f19_4796,
+                0xe827_f6ee_b960_2461,
+                0x87a2_2bb3_16c9_1b5e,
+                0xa308_c671_4ac0_3627,
+            ],
+        ),
+    ];
+    for (n, golden) in golden {
+        for ((router, routes), golden) in of(n).into_iter().zip(golden) {
+            assert_eq!(routes, golden, "{router} of {n}: {routes:#x}");
+        }
+    }
+}
+
+proptest! {
+    /// No short cut passes the right node by, whatever the weights.
+    #[test]
+    fn sharding_3_weighted_rendezvous_agrees_with_its_formula(
+        weights in prop::collection::vec(prop_oneof![0.5_f64..5.0, prop::num::f64::POSITIVE | prop::num::f64::SUBNORMAL], 1..60),
+        keys in prop::collection::vec(any::<u64>(), 50),
+    ) {
+        let nodes: Vec<(String, f64)> = names(weights.len()).into_iter().zip(weights).collect();
+        let router = Rendezvous::weighted(&nodes).unwrap();
+        let mix = |z: u64| {
+            let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        };
+        for key in keys {
+            let mut best = (f64::NEG_INFINITY, 0);
+            for ((name, weight), i) in nodes.iter().zip(0..) {
+                let unit = ((mix(key ^ hash_bytes(name.as_bytes())) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+                let score = -weight / unit.ln();
+                if score > best.0 {
+                    best = (score, i);
+                }
+            }
+            prop_assert_eq!(router.node(key), best.1);
+        }
     }
 }
 
@@ -134,7 +236,7 @@ fn sharding_6_ranges_are_half_open_and_gaps_declared() {
     assert!(ShardMap::ranges(&[(1_u64, None), (1, None)]).is_err());
 }
 
-fn order<K: steadfast::sharding::ShardKey>(a: &K, b: &K) -> std::cmp::Ordering {
+fn order<K: ShardKey>(a: &K, b: &K) -> std::cmp::Ordering {
     KeyBytes::of(a).as_slice().cmp(KeyBytes::of(b).as_slice())
 }
 
@@ -164,6 +266,35 @@ proptest! {
             prop_assert_eq!(map.shard_of(&key), naive);
         }
         prop_assert_eq!(ShardMap::from_text(&map.to_text()), Some(map));
+    }
+
+    /// However they lie: evenly, all at one end, in two heaps, alike for longer than what is compared first.
+    #[test]
+    fn sharding_6_range_maps_find_their_way_in_any_heap(
+        numbers in prop::collection::btree_set(0_u64..400, 1..200),
+        (times, plus) in (prop::sample::select(vec![1, 3, 1 << 20, u64::MAX / 400]), any::<u64>()),
+        common in prop::sample::select(vec!["", "tenant-", "a long common beginning "]),
+        tail in prop::sample::select(vec!["", "x", "123456789"]),
+    ) {
+        let number = |n: u64| if n.is_multiple_of(7) { n } else { n.wrapping_mul(times).wrapping_add(plus) };
+        let text = |n: u64| format!("{common}{}{n:03}{tail}", if n.is_multiple_of(5) { "\0" } else { "" });
+        let of_numbers: BTreeMap<u64, u32> = numbers.iter().map(|n| (number(*n), *n as u32)).collect();
+        let of_texts: BTreeMap<String, u32> = numbers.iter().map(|n| (text(*n), *n as u32)).collect();
+        let starts: Vec<_> = of_numbers.iter().map(|(k, s)| (*k, Some(ShardId(*s)))).collect();
+        let map = ShardMap::ranges(&starts).unwrap();
+        let starts: Vec<_> = of_texts.iter().map(|(k, s)| (k.clone(), Some(ShardId(*s)))).collect();
+        let text_map = ShardMap::ranges(&starts).unwrap();
+        for n in 0..400 {
+            for key in [number(n), number(n).wrapping_add(1), number(n).wrapping_sub(1), n, !n] {
+                let naive = of_numbers.range(..=key).next_back().map(|r| ShardId(*r.1));
+                prop_assert_eq!(map.shard_of(&key), naive, "{}", key);
+            }
+            let key = text(n);
+            for key in [&key[..key.len() - 1], &key, &format!("{key}\0"), &key[..common.len()], "", "zzz"] {
+                let naive = of_texts.range::<str, _>((Bound::Unbounded, Bound::Included(key))).next_back().map(|r| ShardId(*r.1));
+                prop_assert_eq!(text_map.shard_of(key), naive, "{}", key);
+            }
+        }
     }
 }
 
@@ -305,6 +436,7 @@ fn sharding_13_routing_allocates_nothing() {
     let ranges = ShardMap::ranges(&starts).unwrap();
     let routers =
         (Rendezvous::new(&names(16)).unwrap(), Ring::new(&names(16), 100).unwrap(), Maglev::new(&names(16)).unwrap());
+    let long = "tenant".repeat(50);
     let used = allocation_counter::measure(|| {
         for k in 0..100_u64 {
             let key = ("tenant", k);
@@ -312,6 +444,7 @@ fn sharding_13_routing_allocates_nothing() {
             let hash = hash_key(&key);
             let all: [&dyn HashRouter; 4] = [&routers.0, &routers.1, &routers.2, &Jump(16)];
             assert!(all.iter().all(|router| router.node(hash) < 16));
+            assert!(hashed.shard_of(&long).is_some() && ranges.shard_of(long.as_str()).is_some());
         }
     });
     assert_eq!(used.count_total, 0);
@@ -325,6 +458,14 @@ fn sharding_keys_a_long_key_is_a_key_like_another() {
         assert_eq!(KeyBytes::of(&(long.clone(), 1_u8)).as_slice().len(), n + 3);
         assert!(KeyBytes::of(&(long, 9_u8)).as_slice() < KeyBytes::of(&(longer, 1_u8)).as_slice());
     }
+    // What stands in memory already is what would be written.
+    let (text, bytes) = ("a\0b".to_owned(), vec![0_u8, 255, 0]);
+    let keys: [&dyn ShardKey; 5] = [&text, &text.as_str(), &bytes, &bytes.as_slice(), &[0_u8; 4]];
+    for key in keys {
+        assert_eq!(key.in_place(), Some(KeyBytes::of(key).as_slice()));
+    }
+    let written: [&dyn ShardKey; 4] = [&1_u64, &-1_i64, &("a", "b"), &Timestamp::from_millis(7)];
+    assert!(written.iter().all(|key| key.in_place().is_none()));
     let id = uuid::Uuid::from_u128(7);
     assert_eq!(KeyBytes::of(id.as_bytes()).as_slice(), id.as_bytes());
 }
@@ -350,9 +491,16 @@ fn sharding_maps_refuse_what_cannot_be() {
         "",
         "steadfast-shards 1",
         "steadfast-shards 1\nversion 1\nslots 0\nrange xzz 1",
+        "steadfast-shards 1\nversion 1\nslots 0\nrange x -\nrange x0 1",
+        "steadfast-shards 1\nversion 1\nslots 0\nrange x -\nrange x0_ 1",
         "steadfast-shards 2\nversion 1\nslots 0\n",
     ];
     assert!(damaged.iter().all(|text| ShardMap::from_text(text).is_none()));
+    // As it lies in stores already.
+    let mut map = ShardMap::ranges(&[(0x0f_u8, Some(ShardId(3))), (0xa0, None)]).unwrap();
+    map.pin(&0xff_u8, ShardId(12)).unwrap();
+    let text = "steadfast-shards 1\nversion 1\nslots 0\nrange x -\nrange x0f 3\nrange xa0 -\npin xff 12\n";
+    assert_eq!((map.to_text().as_str(), ShardMap::from_text(text)), (text, Some(map)));
 }
 
 #[test]
@@ -431,7 +579,10 @@ proptest! {
             prop_assert!(!after.contains(shard) || done.shard_of(key) == Some(ShardId(*shard)), "a pin stays");
         }
         prop_assert_eq!(ShardMap::from_text(&done.to_text()), Some(done.clone()));
-        prop_assert!(done.plan(&shards(&after)).unwrap().is_empty(), "a second plan moves nothing");
+        for halfway in 0..=plan.len() {
+            let left = carry_out(map.clone(), &plan[..halfway]).plan(&shards(&after)).unwrap();
+            prop_assert_eq!(&left, &plan[halfway..], "a plan that is made again is what was left of it");
+        }
     }
 
     #[test]

@@ -10,12 +10,14 @@ use std::{
 };
 
 use steadfast::{
+    Pipeline,
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State, TripConfig},
     notify::InMemoryNotifier,
-    port::{BoxFuture, PortError, PortErrorKind},
+    port::{BoxFuture, ByFailure, PortError, PortErrorKind},
     sharding::{
-        Access, KeyBytes, Move, Mover, Part, Planned, Refused, RouteError, Routed, ShardDirectory,
-        ShardDirectoryConfig, ShardError, ShardGuard, ShardId, ShardMap, ShardMeter, ShardingError, ShardingEvent,
-        StaleMap, Step,
+        Access, FanOut, FanOutConfig, FannedOut, KeyBytes, Move, Mover, Part, Planned, Refused, RouteError, Routed,
+        ShardDirectory, ShardDirectoryConfig, ShardError, ShardGuard, ShardId, ShardMap, ShardMeter, ShardingError,
+        ShardingEvent, StaleMap, Step,
     },
     store::{InMemoryStore, Key, Store},
     testing::{
@@ -247,6 +249,43 @@ fn sharding_8_a_stale_router_refreshes_once_and_nothing_is_written_to_the_wrong_
 }
 
 #[test]
+fn sharding_8_a_refusal_through_a_shards_own_pipeline_is_routed_again_and_opens_no_breaker() {
+    let map = ShardMap::hashed(64, &ids(1)).unwrap();
+    let scene = Scene::new(&map);
+    scene.run(async {
+        scene.mover.rebalance(&map.plan(&[ShardId(1)]).unwrap(), &scene.world).await.unwrap();
+        // One failure opens it.
+        let trip = TripConfig::default().consecutive_failures(1);
+        let breaker = |_| CircuitBreaker::new(CircuitBreakerConfig::default().trip(trip)).unwrap();
+        let breakers = [0, 1].map(breaker);
+        let (mut asked, mut away) = (Vec::new(), false);
+        for key in [7_u64, 7] {
+            let answer = scene.router.route(&key, |to| {
+                asked.push(to.shard.0);
+                let pipeline = Pipeline::new().classify(ByFailure).then(breakers[to.shard.0 as usize].clone());
+                let world = &scene.world;
+                async move {
+                    let write = || async move {
+                        world.add(to, key).await.map_err(|error| match error {
+                            ShardError::Refused(refused) => ShardError::Refused::<PortError>(refused),
+                            ShardError::Failed(()) => unreachable!(),
+                        })?;
+                        let down = || ShardError::Failed(PortError::new(PortErrorKind::Unavailable, "down"));
+                        if away { Err(down()) } else { Ok(()) }
+                    };
+                    pipeline.call(write).await.map_err(ShardError::from)
+                }
+            });
+            // What is no refusal is the call's own error, and the breaker's business.
+            assert_eq!(answer.await.is_err(), away);
+            away = true;
+        }
+        assert_eq!(asked, [0, 1, 1]);
+        assert_eq!(breakers.map(|breaker| breaker.state()), [State::Closed, State::Open]);
+    });
+}
+
+#[test]
 fn sharding_8_of_a_thousand_stale_calls_one_reads_the_map() {
     let map = ShardMap::hashed(64, &ids(1)).unwrap();
     let scene = Scene::new(&map);
@@ -267,6 +306,118 @@ fn sharding_8_of_a_thousand_stale_calls_one_reads_the_map() {
         });
         assert!(futures::future::join_all(calls).await.iter().all(Result::is_ok));
         assert_eq!(network.counts().requests - before, 1);
+    });
+}
+
+#[test]
+fn sharding_10_a_fan_out_meets_each_row_once_while_rows_are_moved() {
+    for (map, plan) in plans() {
+        let scene = Scene::new(&map);
+        scene.run(async {
+            let fan_out = FanOut::new(FanOutConfig::default()).unwrap().with_clock(&scene.clock);
+            let patient = ShardDirectoryConfig::default();
+            let reader = ShardDirectory::builder(scene.store.clone(), "orders").clock(&scene.clock).config(patient);
+            let reader = reader.open().await.unwrap();
+            // The shards answer one after the other, and slowly.
+            let rows = |shard: ShardId, map: Arc<ShardMap>| {
+                let (world, clock) = (&scene.world, &scene.clock);
+                async move {
+                    clock.sleep(MS(7 + 2 * u64::from(shard.0))).await;
+                    let rows = world.shards[shard.0 as usize].1.lock().unwrap();
+                    let owned = rows.keys().filter(|key| map.shard_of(*key) == Some(shard));
+                    Ok::<_, ()>(owned.copied().collect::<Vec<_>>())
+                }
+            };
+            let all = |answers: FannedOut<Vec<u64>, ()>| {
+                let mut keys: Vec<_> = answers.complete().unwrap().into_iter().flat_map(|(_, keys)| keys).collect();
+                keys.sort_unstable();
+                keys
+            };
+            let (mut whole, mut torn) = (0, 0);
+            let moved = std::cell::Cell::new(false);
+            let read = async {
+                while !moved.get() {
+                    let keys = all(reader.ask_all(&fan_out, rows).await.unwrap());
+                    assert_eq!(keys, (0..KEYS).collect::<Vec<_>>());
+                    whole += 1;
+                }
+            };
+            // Without a look behind, some are met twice or never.
+            let tear = async {
+                while !moved.get() {
+                    let map = reader.map();
+                    let keys = all(fan_out.run(&map.shards(), |shard| rows(shard, map.clone())).await);
+                    torn += usize::from(keys != (0..KEYS).collect::<Vec<_>>());
+                }
+            };
+            let rebalance = async {
+                scene.mover.rebalance(&plan, &scene.world).await.unwrap();
+                moved.set(true);
+            };
+            futures::join!(read, tear, rebalance);
+            assert!(whole > 1 && torn > 0, "{whole} {torn}");
+        });
+    }
+}
+
+#[test]
+fn sharding_10_a_fan_out_sees_that_rows_went_and_came_back_meanwhile() {
+    let map = ShardMap::hashed(64, &ids(2)).unwrap();
+    let scene = Scene::new(&map);
+    scene.run(async {
+        let fan_out = FanOut::new(FanOutConfig::default().at_once(1)).unwrap().with_clock(&scene.clock);
+        let part = Part::slots(0, 32);
+        let there = Planned::new(part.clone(), ShardId(0), ShardId(1)).offline();
+        let back = Planned::new(part, ShardId(1), ShardId(0)).offline();
+        let reader = ShardDirectory::builder(scene.store.clone(), "orders").clock(&scene.clock).open().await.unwrap();
+        let (mover, world) = (&scene.mover, &scene.world);
+        // Killed when it is about to switch: from here the fewest changes lead there and back.
+        let closed = async {
+            while reader.refresh().await.unwrap().moving().is_none_or(|work| work.step != Step::Closed) {
+                scene.clock.sleep(MS(1)).await;
+            }
+        };
+        let there = [there];
+        tokio::select! { biased; _ = mover.rebalance(&there, world) => unreachable!(), () = closed => {} }
+        let asked = AtomicU64::new(0);
+        let rows = |shard: ShardId, map: Arc<ShardMap>| {
+            let (back, asked) = (&back, &asked);
+            async move {
+                let first = asked.fetch_add(1, Ordering::Relaxed) == 0;
+                if first {
+                    mover.resume(world).await.unwrap();
+                }
+                let read = world.shards[shard.0 as usize].1.lock().unwrap().clone();
+                if first {
+                    mover.rebalance(std::slice::from_ref(back), world).await.unwrap();
+                }
+                Ok::<_, ()>(read.into_keys().filter(|key| map.shard_of(key) == Some(shard)).count())
+            }
+        };
+        let answers = reader.ask_all(&fan_out, rows).await.unwrap().complete().unwrap();
+        assert_eq!(answers.iter().map(|(_, n)| *n as u64).sum::<u64>(), KEYS, "{answers:?}");
+        assert_eq!(asked.load(Ordering::Relaxed), 4);
+    });
+}
+
+#[test]
+fn sharding_10_a_fan_out_that_finds_no_rest_says_so() {
+    let map = ShardMap::hashed(64, &ids(2)).unwrap();
+    let scene = Scene::new(&map);
+    scene.run(async {
+        let fan_out = FanOut::new(FanOutConfig::default()).unwrap().with_clock(&scene.clock);
+        let pin = AtomicU64::new(0);
+        let asked = AtomicU64::new(0);
+        let restless = |_, _| async {
+            asked.fetch_add(1, Ordering::Relaxed);
+            let key = pin.fetch_add(1, Ordering::Relaxed);
+            scene.mover.change(|map| map.pin(&key, ShardId(0))).await.map(drop)
+        };
+        let began = scene.clock.now();
+        let answer = scene.router.ask_all(&fan_out, restless).await;
+        // This router has no patience: once.
+        assert!(matches!(answer, Err(ShardingError::Moving)), "{answer:?}");
+        assert!(asked.load(Ordering::Relaxed) == 2 && scene.clock.now() - began < MS(100));
     });
 }
 

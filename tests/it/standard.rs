@@ -146,15 +146,32 @@ fn pipeline_2_every_part_is_optional() {
             stack.rate_limit().is_some(),
             stack.concurrency_limit().is_some(),
             stack.retry().is_some(),
-            stack.retry().is_some_and(|retry| retry.budget().is_some()),
+            stack.config().retry_budget.is_some(),
             stack.circuit_breaker().is_some(),
             stack.attempt_timeout().is_some(),
+            stack.shed().is_some(),
+            stack.adaptive_limit().is_some(),
+            stack.hedge().is_some(),
+            stack.client_throttle().is_some(),
+            stack.fallback().is_some(),
         ]
     };
-    assert_eq!(parts(""), [true, false, false, true, true, true, true]);
-    let names =
-        ["timeout", "rate_limit", "concurrency_limit", "retry", "retry_budget", "circuit_breaker", "attempt_timeout"];
-    // Each part alone; a budget alone has nobody to use it.
+    assert_eq!(parts(""), [true, false, false, true, true, true, true, false, false, false, false, false]);
+    let names = [
+        "timeout",
+        "rate_limit",
+        "concurrency_limit",
+        "retry",
+        "retry_budget",
+        "circuit_breaker",
+        "attempt_timeout",
+        "shed",
+        "adaptive_limit",
+        "hedge",
+        "client_throttle",
+        "fallback",
+    ];
+    // Each part alone.
     let alone = |on: Option<usize>| {
         let value = |i, name: &str| match (on == Some(i), name.contains("timeout")) {
             (false, _) => "false",
@@ -164,13 +181,17 @@ fn pipeline_2_every_part_is_optional() {
         names.iter().enumerate().map(|(i, name)| format!("{name} = {}\n", value(i, name))).collect::<String>()
     };
     for (on, name) in names.iter().enumerate() {
-        let expected: [bool; 7] = std::array::from_fn(|i| i == on && *name != "retry_budget");
+        let expected: [bool; 12] = std::array::from_fn(|i| i == on);
         assert_eq!(parts(&alone(Some(on))), expected, "{name}");
     }
     let none = alone(None);
-    assert_eq!(parts(&none), [false; 7]);
-    let tables = parts("rate_limit = {}\nconcurrency_limit = {}\nretry = {}\nretry_budget = {}\ncircuit_breaker = {}");
-    assert_eq!(tables, [true; 7]);
+    assert_eq!(parts(&none), [false; 12]);
+    let mut tables =
+        names.map(|name| if name.contains("timeout") { String::new() } else { format!("{name} = {{}}\n") });
+    tables[2].clear(); // one of the two
+    let mut on = [true; 12];
+    on[2] = false;
+    assert_eq!(parts(&tables.concat()), on);
     // Nothing at all lets everything pass.
     let stage = Stage::new(&none, "503, ok");
     assert_eq!(stage.call().unwrap_err().attempts(), 1);

@@ -88,11 +88,15 @@ pub fn measure(
 
 /// Allocations per operation, once warm.
 fn allocations(instance: &Instance) -> f64 {
-    const TIMES: u64 = 1000;
+    const SLOW: Duration = Duration::from_micros(100);
     let mut worker = (instance.worker)(0);
-    worker(TIMES);
-    let ((), allocations, _) = alloc::count(|| worker(TIMES));
-    allocations as f64 / TIMES as f64
+    worker(1);
+    let start = Instant::now();
+    worker(1);
+    let times = if start.elapsed() > SLOW { 5 } else { 1000 };
+    worker(times);
+    let ((), allocations, _) = alloc::count(|| worker(times));
+    allocations as f64 / times as f64
 }
 
 /// Nanoseconds per operation, by subject and round.
@@ -112,11 +116,11 @@ fn sample(instances: &[&Instance], threads: usize, effort: Effort) -> Vec<Vec<f6
 /// How many operations fill a round.
 fn calibrate(runner: &mut Runner<'_>, round: Duration) -> u64 {
     let goal = round.as_nanos() as f64;
-    let mut times = 64;
+    let mut times = 1;
     loop {
         let ns = runner.run(times);
         if ns * times as f64 > goal / 8.0 {
-            return ((goal / ns) as u64).max(64);
+            return ((goal / ns) as u64).max(1);
         }
         times *= 2;
     }

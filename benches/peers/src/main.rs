@@ -11,16 +11,17 @@ use instructions::Counter;
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
-use works::{WORKS, Work};
+use works::{Work, all};
 
 const USAGE: &str = "\
-usage: steadfast-peers [--json] [--quick] [--rounds N] [--instructions] [--list] [WORK ...]
+usage: steadfast-peers [--json] [--quick] [--rounds N] [--ms N] [--instructions] [--list] [WORK ...]
 
-  WORK            measure only these works (all by default)
+  WORK            measure only these works (all by default); shard_ring is all that begin with shard_ring_
   --list          print the works and leave
   --json          one JSON object a line instead of tables
   --quick         a smoke run: short rounds, and few of them
   --rounds N      rounds for each work (25 by default)
+  --ms N          milliseconds a round (20 by default); on a busy machine more of the short ones are left alone
   --instructions  count instructions, under valgrind if the processor's counter is out of reach (slow)";
 
 struct Arguments {
@@ -53,18 +54,29 @@ impl Arguments {
                     let rounds = number(words.next()).filter(|&rounds| rounds > 0);
                     arguments.effort.rounds = rounds.ok_or("--rounds wants a number from 1")?;
                 }
+                "--ms" => {
+                    let ms = number(words.next()).filter(|&ms| ms > 0);
+                    arguments.effort.round = Duration::from_millis(ms.ok_or("--ms wants a number from 1")? as u64);
+                }
                 "--only-subject" => {
                     arguments.only_subject = Some(number(words.next()).ok_or("--only-subject wants a number")?);
                 }
                 option if option.starts_with('-') => return Err(format!("unknown option {option}\n{USAGE}")),
                 name => {
-                    let work = WORKS.iter().find(|work| work.name == name);
-                    arguments.works.push(work.ok_or_else(|| format!("unknown work {name}; --list prints them all"))?);
+                    let family = format!("{name}_");
+                    let before = arguments.works.len();
+                    match all().find(|work| work.name == name) {
+                        Some(work) => arguments.works.push(work),
+                        None => arguments.works.extend(all().filter(|work| work.name.starts_with(&family))),
+                    }
+                    if arguments.works.len() == before {
+                        return Err(format!("unknown work {name}; --list prints them all"));
+                    }
                 }
             }
         }
         if arguments.works.is_empty() {
-            arguments.works = WORKS.iter().collect();
+            arguments.works = all().collect();
         }
         Ok(arguments)
     }
@@ -88,7 +100,7 @@ fn run(arguments: Arguments) -> Result<(), String> {
     let mut out = std::io::stdout().lock();
     let mut say = |text: String| writeln!(out, "{text}").map_err(|error| error.to_string());
     if arguments.list {
-        return arguments.works.iter().try_for_each(|work| say(format!("{:<20} {}", work.name, work.about)));
+        return arguments.works.iter().try_for_each(|work| say(format!("{:<24} {}", work.name, work.about)));
     }
     if let Some(subject) = arguments.only_subject {
         arguments.works.iter().for_each(|work| instructions::run_one(work, subject));

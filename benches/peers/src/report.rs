@@ -17,9 +17,9 @@ pub fn table(table: &Table) -> String {
         };
         let _ = writeln!(
             text,
-            "{mark}{name:<42} {:>9.2} {:>9.2} {:>8} {:>7} {:>7}",
-            figures.median_ns,
-            figures.min_ns,
+            "{mark}{name:<42} {:>9} {:>9} {:>8} {:>7} {:>7}",
+            nanoseconds(figures.median_ns),
+            nanoseconds(figures.min_ns),
             or_dash(figures.instructions),
             round(figures.allocations),
             or_dash(figures.bytes_per_key),
@@ -37,6 +37,11 @@ pub fn table(table: &Table) -> String {
         }
     }
     text
+}
+
+/// Hundredths of them are noise from 10 us on.
+fn nanoseconds(number: f64) -> String {
+    if number < 10_000.0 { format!("{number:.2}") } else { format!("{number:.0}") }
 }
 
 /// One line; what does not apply is null.

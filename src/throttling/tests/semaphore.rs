@@ -83,6 +83,16 @@ impl Naive {
         }
     }
 
+    fn change(&mut self, capacity: u32, limit: usize, order: QueueOrder) {
+        (self.limit, self.order) = (limit, order);
+        self.resize(capacity);
+        while self.waiting.len() > limit {
+            let at = if order == QueueOrder::Fifo { self.waiting.len() - 1 } else { 0 };
+            let (id, n) = self.waiting.remove(at);
+            self.settled.insert(id, (n, Err(Reason::QueueFull)));
+        }
+    }
+
     fn resize(&mut self, capacity: u32) {
         self.free += i64::from(capacity) - i64::from(self.capacity);
         self.capacity = capacity;
@@ -102,6 +112,7 @@ enum Step {
     Look(prop::sample::Index),
     GiveBack(prop::sample::Index),
     Resize(u32),
+    Change(u32, u32, bool),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -113,12 +124,13 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         3 => which().prop_map(Step::Look),
         5 => which().prop_map(Step::GiveBack),
         1 => prop_oneof![1u32..9, Just(u32::MAX)].prop_map(Step::Resize),
+        1 => (1u32..9, 0u32..5, any::<bool>()).prop_map(|(capacity, limit, newest)| Step::Change(capacity, limit, newest)),
     ];
     prop::collection::vec(step, 1..120)
 }
 
 proptest! {
-    /// Throttling 3: capacity, bounded queue, both orders, weights, resize in use.
+    /// Throttling 3: capacity, bounded queue, both orders, weights; all of it changed in use.
     #[test]
     fn throttling_3_equals_a_list(
         capacity in 1u32..8, limit in 0u32..5, newest: bool, steps in steps()
@@ -186,6 +198,11 @@ proptest! {
                 Step::Resize(capacity) => {
                     semaphore.resize(capacity);
                     naive.resize(capacity);
+                }
+                Step::Change(capacity, limit, newest) => {
+                    let order = if newest { QueueOrder::NewestFirst } else { QueueOrder::Fifo };
+                    semaphore.change(capacity, limit, order);
+                    naive.change(capacity, limit as usize, order);
                 }
             }
             prop_assert_eq!(semaphore.free(), naive.free);

@@ -11,8 +11,10 @@ mod keyed;
 mod permit;
 mod rate_limit;
 mod retry;
+mod sharding;
 mod stack;
 mod timeout;
+mod tower;
 
 use std::future::Future;
 use std::hint::black_box;
@@ -136,7 +138,7 @@ pub async fn failing() -> Result<u32, Failed> {
     black_box(Err(Failed))
 }
 
-pub const WORKS: &[Work] = &[
+const CALLS: &[Work] = &[
     breaker::CLOSED,
     breaker::CLOSED_SYNC,
     breaker::OPEN,
@@ -151,6 +153,19 @@ pub const WORKS: &[Work] = &[
     timeout::READY,
     timeout::PENDING,
     stack::STACK,
+    tower::BREAKER,
+    tower::OPEN,
+    tower::RETRY,
+    tower::RATE_LIMIT,
+    tower::LIMITED,
+    tower::PERMIT,
+    tower::TIMEOUT,
+    tower::HEDGE,
+    tower::STACK,
     cache::HIT,
     cache::MISS,
 ];
+
+pub fn all() -> impl Iterator<Item = &'static Work> {
+    CALLS.iter().chain(sharding::WORKS)
+}

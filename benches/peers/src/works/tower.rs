@@ -1,0 +1,217 @@
+//! Layers: one policy around a service, asked as a service is asked. Ours is a pipeline of that policy as a layer, which boxes one future a call.
+//!
+//! Settings as in the works of the policies alone. tower's own layers, which have futures with names and box nothing, are rivals where they
+//! do the same; its retry counts attempts and never waits, and stands beside.
+
+use super::retry::Attempts;
+use super::timeout::WHOLE;
+use super::{Failed, Instance, Subject, Work, beside, instance, operation, ours, poll_loop, rival};
+use std::future::Future;
+use std::hint::black_box;
+use std::time::Duration;
+use steadfast::Pipeline;
+use steadfast::call::Policy;
+use steadfast::circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, TripConfig};
+use steadfast::hedge::{Hedge, HedgeConfig};
+use steadfast::retry::{Retry, RetryConfig};
+use steadfast::throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, Quota, RateLimiter};
+use steadfast::time::Clock;
+use steadfast::timeout::Timeout;
+use steadfast::tower::PipelineLayer;
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
+use tower_resilience::bulkhead::BulkheadLayer;
+use tower_resilience::circuitbreaker::{CircuitBreakerError, CircuitBreakerLayer};
+use tower_resilience::hedge::HedgeLayer;
+use tower_resilience::ratelimiter::RateLimiterLayer;
+use tower_resilience::retry::RetryLayer;
+use tower_resilience::timelimiter::{TimeLimiterError, TimeLimiterLayer};
+
+const OPEN_FOR: Duration = Duration::from_secs(3600);
+const ATTEMPT: Duration = Duration::from_millis(300);
+const LATE: Duration = Duration::from_millis(50);
+const BILLION: u32 = 1_000_000_000;
+
+const fn work(name: &'static str, about: &'static str, subjects: fn() -> Vec<Subject>) -> Work {
+    Work { name, about, subjects, light: true }
+}
+
+pub const BREAKER: Work = work("layer_breaker", "a layer: a call through a closed breaker", || breaker(false));
+pub const OPEN: Work = work("layer_breaker_open", "a layer: a call that an open breaker refuses", || breaker(true));
+pub const RETRY: Work = work("layer_retry", "a layer: a call that succeeds at its first attempt", retry);
+pub const RATE_LIMIT: Work = work("layer_rate_limit", "a layer: a call that a rate limit allows", || limit(false));
+pub const LIMITED: Work = work("layer_rate_denied", "a layer: a call that a rate limit refuses", || limit(true));
+pub const PERMIT: Work = work("layer_permit", "a layer: a call with one of 64 permits, which is free", permit);
+pub const TIMEOUT: Work = work("layer_timeout", "a layer: a time-out around a call that is ready at once", timeout);
+pub const HEDGE: Work = work("layer_hedge", "a layer: a hedge around a call that is ready at once", hedge);
+pub const STACK: Work = work("layer_stack", "a layer: time-out > retry > breaker > time-out", stack);
+
+/// A service that each thread has a clone of, asked for ready and called.
+fn asked<S>(service: S) -> Instance
+where
+    S: Service<(), Response = u32> + Clone + Sync + 'static,
+    S::Future: Future<Output = Result<u32, S::Error>>,
+{
+    instance(move |_| {
+        let mut service = service.clone();
+        poll_loop(async move || black_box(&mut service).ready().await?.call(()).await)
+    })
+}
+
+fn layered<P: Policy + 'static>(pipeline: Pipeline<P>) -> Instance {
+    asked(PipelineLayer::new(pipeline).layer(tower::service_fn(|(): ()| operation())))
+}
+
+fn bare() -> Subject {
+    beside("(floor) the service itself", || asked(tower::service_fn(|(): ()| operation())))
+}
+
+fn steadfast_breaker(open: bool) -> CircuitBreaker {
+    let config = CircuitBreakerConfig::default()
+        .count_window(100, 100)
+        .trip(TripConfig::default().failure_rate(0.5))
+        .open_for(OPEN_FOR, OPEN_FOR);
+    let breaker = CircuitBreaker::new(config).expect("a valid configuration");
+    if open {
+        breaker.force_open(OPEN_FOR);
+    }
+    breaker
+}
+
+fn breaker(open: bool) -> Vec<Subject> {
+    vec![
+        ours("steadfast PipelineLayer", move || layered(Pipeline::new().then(steadfast_breaker(open)))),
+        rival("tower-resilience 0.13", move || {
+            let layer = CircuitBreakerLayer::builder()
+                .failure_rate_threshold(0.5)
+                .sliding_window_size(100)
+                .wait_duration_in_open(OPEN_FOR);
+            let (layer, handle) = layer.build_with_handle().expect("a valid configuration");
+            if open {
+                let mut force = Box::pin(handle.force_open());
+                let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+                assert!(force.as_mut().poll(&mut context).is_ready(), "nobody else holds its lock");
+            }
+            asked(layer.layer(tower::service_fn(|(): ()| operation())))
+        })
+        .parks(),
+        bare(),
+    ]
+}
+
+fn retry() -> Vec<Subject> {
+    vec![
+        ours("steadfast PipelineLayer", || {
+            layered(Pipeline::new().then(Retry::new(RetryConfig::default()).expect("a valid configuration")))
+        }),
+        rival("tower-resilience 0.13", || {
+            let retry = RetryLayer::<(), u32, Failed>::builder()
+                .max_attempts(3)
+                .exponential_backoff(Duration::from_millis(100));
+            asked(retry.build().layer(tower::service_fn(|(): ()| operation())))
+        }),
+        // Less work than the others: no delays.
+        beside("tower 0.5, attempts only", || {
+            asked(ServiceBuilder::new().retry(Attempts(2)).service_fn(|(): ()| operation()))
+        }),
+        bare(),
+    ]
+}
+
+fn limit(denied: bool) -> Vec<Subject> {
+    let (permits, per) = if denied { (1, OPEN_FOR) } else { (BILLION, Duration::from_secs(1)) };
+    let ours_on = move |clock: fn() -> Clock| {
+        let limiter = RateLimiter::new(Quota::new(permits, per)).expect("a valid configuration").with_clock(&clock());
+        assert!(limiter.check().is_ok());
+        layered(Pipeline::new().then(limiter))
+    };
+    vec![
+        ours("steadfast PipelineLayer", move || ours_on(Clock::tokio)),
+        beside("steadfast PipelineLayer (quanta clock)", move || ours_on(Clock::quanta)),
+        rival("tower-resilience 0.13 fixed window", move || {
+            let layer = RateLimiterLayer::builder()
+                .limit_for_period(permits as usize)
+                .refresh_period(per)
+                .timeout_duration(Duration::ZERO)
+                .build()
+                .expect("a valid configuration");
+            asked(layer.layer(tower::service_fn(|(): ()| operation())))
+        }),
+        bare(),
+    ]
+}
+
+fn permit() -> Vec<Subject> {
+    vec![
+        ours("steadfast PipelineLayer", || {
+            let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(64)).expect("a valid configuration");
+            layered(Pipeline::new().then(limiter))
+        }),
+        rival("tower 0.5 ConcurrencyLimit", || {
+            asked(ServiceBuilder::new().concurrency_limit(64).service_fn(|(): ()| operation()))
+        }),
+        rival("tower-resilience 0.13 bulkhead", || {
+            let layer = BulkheadLayer::builder().max_concurrent_calls(64).build().expect("a valid configuration");
+            asked(layer.layer(tower::service_fn(|(): ()| operation())))
+        }),
+        bare(),
+    ]
+}
+
+fn timeout() -> Vec<Subject> {
+    vec![
+        ours("steadfast PipelineLayer", || layered(Pipeline::new().then(Timeout::new(WHOLE)))),
+        rival("tower 0.5", || asked(ServiceBuilder::new().timeout(WHOLE).service_fn(|(): ()| operation()))),
+        rival("tower-resilience 0.13", || {
+            let layer = TimeLimiterLayer::builder().timeout_duration(WHOLE).build();
+            asked(layer.layer(tower::service_fn(|(): ()| operation())))
+        }),
+        bare(),
+    ]
+}
+
+fn hedge() -> Vec<Subject> {
+    vec![
+        ours("steadfast PipelineLayer", || {
+            let config = HedgeConfig::after(LATE).max_attempts(2);
+            layered(Pipeline::new().then(Hedge::new(config).expect("a valid configuration")))
+        }),
+        rival("tower-resilience 0.13", || {
+            let layer = HedgeLayer::builder().delay(LATE).max_hedged_attempts(2).build();
+            asked(layer.layer(tower::service_fn(|(): ()| operation())))
+        }),
+        bare(),
+    ]
+}
+
+fn stack() -> Vec<Subject> {
+    vec![
+        ours("steadfast PipelineLayer", || {
+            layered(
+                Pipeline::new()
+                    .then(Timeout::new(WHOLE))
+                    .then(Retry::new(RetryConfig::default()).expect("a valid configuration"))
+                    .then(steadfast_breaker(false))
+                    .then(Timeout::new(ATTEMPT)),
+            )
+        }),
+        rival("tower-resilience 0.13 standard", || {
+            type Attempt = CircuitBreakerError<TimeLimiterError<Failed>>;
+            let service = tower::service_fn(|(): ()| operation());
+            let service = TimeLimiterLayer::builder().timeout_duration(ATTEMPT).build().layer(service);
+            let breaker = CircuitBreakerLayer::builder().failure_rate_threshold(0.5).sliding_window_size(100);
+            let service = breaker.build().expect("a valid configuration").layer(service);
+            let retry = RetryLayer::<(), u32, Attempt>::builder()
+                .max_attempts(3)
+                .exponential_backoff(Duration::from_millis(100));
+            let service = retry.build().layer(service);
+            asked(TimeLimiterLayer::builder().timeout_duration(WHOLE).build().layer(service))
+        })
+        .parks(),
+        // Less work than the others: no breaker, no delays.
+        beside("tower 0.5: time-out, retry, time-out", || {
+            let layers = ServiceBuilder::new().timeout(WHOLE).retry(Attempts(2)).timeout(ATTEMPT);
+            asked(layers.service_fn(|(): ()| operation()))
+        }),
+        bare(),
+    ]
+}

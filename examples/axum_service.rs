@@ -1,0 +1,435 @@
+//! A shop behind axum, under more load than it should take, which asks a second server that is slow and fails now and then.
+//!
+//! Both servers and the load are in this process, on loopback. Each tenant has a quota (429), the load above what the shop can do is shed by
+//! priority (503), the second server is asked through a pipeline, `/metrics` tells the numbers. The last line is the result as JSON; the exit
+//! code says whether all that is promised held.
+#![allow(missing_docs, reason = "a program has no readers from outside")]
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    io::{self, Write as _},
+    net::SocketAddr,
+    process::ExitCode,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use axum::{
+    Extension, Router,
+    body::Body,
+    extract,
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use clap::Parser;
+use futures::future::join_all;
+use http::{HeaderName, Request, StatusCode};
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Bytes;
+use hyper_util::{client::legacy, rt::TokioExecutor};
+use metrics_exporter_prometheus::PrometheusBuilder;
+use serde_json::json;
+use steadfast::{
+    Pipeline, Priority, Verdict,
+    call::AttemptInfo,
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
+    http::{ByStatus, kind_by_source, refusal, status_of},
+    metrics::{CallMeter, Metrics},
+    retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
+    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, KeyedRateLimiter, Quota, Shedder, ShedderConfig},
+    time::Clock,
+    timeout::Timeout,
+    tower::{HttpRequests, PipelineLayer, ReceivedRequests},
+};
+use tokio::{net::TcpListener, sync::oneshot, task::JoinHandle};
+use tower_layer::Layer;
+use tower_service::Service;
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+type Http = legacy::Client<legacy::connect::HttpConnector, Empty<Bytes>>;
+
+const TENANT: &str = "x-tenant";
+const PRIORITY: HeaderName = HeaderName::from_static("x-priority");
+const POLITE: [&str; 4] = ["ada", "bob", "cyd", "dee"];
+const GREEDY: &str = "max";
+/// What each tenant may ask for in a second, and at once.
+const QUOTA: u32 = 120;
+/// How many orders the shop likes to have under way, and how many it can have.
+const IN_FLIGHT: (f64, f64) = (20.0, 60.0);
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+/// A shop behind axum, under load.
+#[derive(Parser)]
+struct Args {
+    /// Seconds of load: of each three the second is the one in which the other server is slow.
+    #[arg(long, default_value_t = 3)]
+    seconds: u64,
+    /// What each polite tenant asks for in a second; the greedy one asks for ten times that.
+    #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=100))]
+    rate: u32,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    match show(&args).await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            let _ = writeln!(io::stderr().lock(), "axum_service: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn say(line: impl AsRef<str>) -> io::Result<()> {
+    writeln!(io::stdout().lock(), "{}", line.as_ref())
+}
+
+fn client() -> Http {
+    legacy::Client::builder(TokioExecutor::new()).build_http()
+}
+
+/// A server on a free port of loopback, until it is told to stop: then it answers what it has, and ends.
+struct Server {
+    address: SocketAddr,
+    stop: oneshot::Sender<()>,
+    ended: JoinHandle<io::Result<()>>,
+}
+
+async fn serve(app: Router) -> Result<Server> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let address = listener.local_addr()?;
+    let (stop, stopped) = oneshot::channel::<()>();
+    let stopped = async { drop(stopped.await) };
+    let ended = tokio::spawn(axum::serve(listener, app).with_graceful_shutdown(stopped).into_future());
+    Ok(Server { address, stop, ended })
+}
+
+// ---- the second server ------------------------------------------------------------------------------------------------------
+
+/// What is in stock. Of a hundred requests four get a 503 and one hangs; now and then all are slow.
+#[derive(Default)]
+struct Stock {
+    asked: AtomicU64,
+    is_slow: AtomicBool,
+}
+
+impl Stock {
+    fn app(self: Arc<Self>, clock: Clock) -> Router {
+        Router::new().route("/", get(move || self.clone().answer(clock.clone())))
+    }
+
+    async fn answer(self: Arc<Self>, clock: Clock) -> Response {
+        let n = self.asked.fetch_add(1, SeqCst);
+        clock.sleep(MS(if self.is_slow.load(SeqCst) { 250 } else { 10 })).await;
+        match n.wrapping_mul(37) % 100 {
+            0..4 => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+            4 => std::future::pending().await,
+            _ => "12 pieces".into_response(),
+        }
+    }
+}
+
+// ---- the shop ---------------------------------------------------------------------------------------------------------------
+
+/// The shop, and its limiter of places for whoever wants to see how full it is.
+fn shop(
+    stock: SocketAddr,
+    metrics: &Metrics,
+    page: impl Fn() -> String + Clone + Send + Sync + 'static,
+) -> Result<Router> {
+    // Towards the second server. The clones of one client share their connections.
+    let budget = RetryBudget::new(RetryBudgetConfig::default())?;
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default())?.named("stock");
+    let retry = Retry::new(RetryConfig::interactive())?.named("stock").with_budget(&budget);
+    let outbound = Pipeline::new()
+        .named("stock")
+        .then(Timeout::new(MS(3000)))
+        .then(retry.clone())
+        .then(metrics.calls("stock")) // each attempt
+        .then(breaker.clone())
+        .then(Timeout::new(MS(1000)))
+        .classify(ByStatus::new().errors(|error: &legacy::Error| Verdict::failure(kind_by_source(error))));
+    let stock_requests = HttpRequests::new().telling_deadlines(&Clock::tokio());
+    let outbound = PipelineLayer::new(outbound).requests(stock_requests).layer(client());
+    let order = move |Extension(attempt): Extension<AttemptInfo>| {
+        let mut outbound = outbound.clone();
+        async move {
+            let mut request = Request::new(Empty::<Bytes>::new());
+            *request.uri_mut() = format!("http://{stock}/").parse().unwrap_or_default();
+            request.extensions_mut().insert(attempt); // ends no later than the order does
+            match outbound.call(request).await {
+                Ok(answer) if answer.status().is_success() => "sold".into_response(),
+                // Whatever is wrong there is no fault of who asks here, and no reason to come back at a certain time.
+                Ok(_) => StatusCode::BAD_GATEWAY.into_response(),
+                Err(error) if status_of(&error) == StatusCode::GATEWAY_TIMEOUT => {
+                    StatusCode::GATEWAY_TIMEOUT.into_response()
+                }
+                Err(_) => StatusCode::BAD_GATEWAY.into_response(),
+            }
+        }
+    };
+
+    // Towards those who ask: places, and shedding by how many of them are taken. What is high is never shed.
+    let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1000))?.named("orders");
+    let taken = {
+        let places = places.clone();
+        move || f64::from(places.capacity()) - places.available() as f64
+    };
+    let shed = ShedderConfig::default()
+        .limit("in_flight", IN_FLIGHT.0, IN_FLIGHT.1)
+        .sample_every(MS(5))
+        .times(MS(100), MS(400))
+        .spare(Priority::High);
+    let shedder = Shedder::new(shed)?.named("orders").with_gauge("in_flight", taken)?;
+    let inbound = Pipeline::new()
+        .named("orders")
+        .then(metrics.calls("orders"))
+        .then(shedder.clone())
+        .then(places.clone())
+        .then(Timeout::new(MS(5000)))
+        .classify(ByStatus::new());
+    let requests = ReceivedRequests::new().believing_deadlines(&Clock::tokio()).believing_priority(PRIORITY);
+    let inbound = PipelineLayer::new(inbound).requests(requests).answering();
+
+    // First of all the tenant's quota.
+    let tenants = KeyedRateLimiter::<String>::new(Quota::per_second(QUOTA).burst(QUOTA))?.named("tenants");
+    let gate = Gate { tenants: tenants.clone(), meter: metrics.calls("tenants") };
+
+    metrics.watch("stock", &retry)?;
+    metrics.watch("stock", &budget)?;
+    metrics.watch("stock", &breaker)?;
+    metrics.watch("orders", &places)?;
+    metrics.watch("orders", &shedder)?;
+    metrics.watch("tenants", &tenants)?;
+    let metrics = metrics.clone();
+    Ok(Router::new()
+        .route("/order", get(order))
+        .layer(inbound)
+        .layer(middleware::from_fn_with_state(gate, by_tenant))
+        .route("/metrics", get(async move || metrics.scrape(page))))
+}
+
+#[derive(Clone)]
+struct Gate {
+    tenants: KeyedRateLimiter<String>,
+    meter: CallMeter,
+}
+
+/// Lets a tenant pass within its quota. (A real shop takes the tenant from what authenticates it.)
+async fn by_tenant(extract::State(gate): extract::State<Gate>, request: Request<Body>, next: Next) -> Response {
+    let Some(tenant) = request.headers().get(TENANT).and_then(|tenant| tenant.to_str().ok()) else {
+        return StatusCode::UNAUTHORIZED.into_response();
+    };
+    match gate.tenants.check(&tenant.to_owned()) {
+        Ok(()) => next.run(request).await,
+        Err(rejected) => {
+            gate.meter.count_rejection(&rejected);
+            refusal(&rejected)
+        }
+    }
+}
+
+// ---- the load ---------------------------------------------------------------------------------------------------------------
+
+/// Answers by tenant, priority and status; 429 and 503 that did not say when to come back.
+#[derive(Default)]
+struct Seen {
+    answers: BTreeMap<(&'static str, Priority, u16), u64>,
+    without_a_time: u64,
+}
+
+impl Seen {
+    fn count(&self, which: impl Fn(&str, Priority, u16) -> bool) -> u64 {
+        self.answers.iter().filter(|((t, p, s), _)| which(t, *p, *s)).map(|(_, n)| n).sum()
+    }
+
+    fn of(&self, status: u16) -> u64 {
+        self.count(|_, _, s| s == status)
+    }
+}
+
+async fn ask(http: &Http, uri: &str, tenant: &str, priority: Priority) -> Result<(u16, bool)> {
+    let request = Request::get(uri).header(TENANT, tenant).header(PRIORITY, priority.as_str());
+    let answer = http.request(request.body(Empty::new())?).await?;
+    let (status, told) = (answer.status().as_u16(), answer.headers().contains_key("retry-after"));
+    answer.into_body().collect().await?;
+    Ok((status, told))
+}
+
+/// One tenant, who asks so often in a second. One who is greedy makes up for what it could not ask in time; the others do not, so that
+/// they never ask for more than that.
+#[derive(Clone, Copy)]
+struct Asks {
+    tenant: &'static str,
+    rate: u32,
+    greedy: bool,
+}
+
+impl Asks {
+    /// Asks for so long, whether or not it is answered; waits for all answers.
+    async fn load(self, http: Http, uri: String, until: Duration, seen: Arc<Mutex<Seen>>) -> Result<()> {
+        const EACH_TEN: &[Priority] = {
+            use Priority::{High, Low, Normal};
+            &[High, High, Normal, Normal, Normal, Low, Low, Low, Low, Low]
+        };
+        let (clock, mut asked) = (Clock::tokio(), Vec::new());
+        let (began, mut priorities) = (clock.now(), EACH_TEN.iter().cycle());
+        while clock.now() < began + until {
+            let late = ((clock.now() - began).as_secs_f64() * f64::from(self.rate)) as usize + 1;
+            let late = late.saturating_sub(asked.len());
+            for priority in priorities.by_ref().take(if self.greedy { late } else { 1 }) {
+                let (http, uri, seen) = (http.clone(), uri.clone(), seen.clone());
+                asked.push(tokio::spawn(async move {
+                    let (status, told) = ask(&http, &uri, self.tenant, *priority).await?;
+                    let mut seen = seen.lock().map_err(|_| "poisoned")?;
+                    *seen.answers.entry((self.tenant, *priority, status)).or_default() += 1;
+                    seen.without_a_time += u64::from(status == 429 && !told);
+                    Ok::<_, Box<dyn Error + Send + Sync>>(())
+                }));
+            }
+            clock.sleep(Duration::from_secs(1) / self.rate).await;
+        }
+        join_all(asked).await.into_iter().try_for_each(|done| done?)
+    }
+}
+
+/// The sum of a family's series whose line has all these words.
+fn sum(page: &str, family: &str, words: &[&str]) -> u64 {
+    let of_it = |line: &&str| line.starts_with(&format!("{family}{{")) && words.iter().all(|word| line.contains(word));
+    let values = page.lines().filter(of_it).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
+    values.sum::<f64>() as u64
+}
+
+async fn show(args: &Args) -> Result<bool> {
+    let clock = Clock::tokio();
+    let stock = Arc::new(Stock::default());
+    let second = serve(stock.clone().app(clock.clone())).await?;
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let page = recorder.handle();
+    let metrics = Metrics::on(recorder);
+    let first = serve(shop(second.address, &metrics, move || page.render())?).await?;
+    let (http, order) = (client(), format!("http://{}/order", first.address));
+
+    say(format!(
+        "{} polite tenants ask {} times a second, a greedy one {} times; each may {QUOTA} times",
+        POLITE.len(),
+        args.rate,
+        args.rate * 10
+    ))?;
+    let (began, seen) = (clock.now(), Arc::new(Mutex::new(Seen::default())));
+    let until = Duration::from_secs(args.seconds);
+    let polite = POLITE.map(|tenant| Asks { tenant, rate: args.rate, greedy: false });
+    let tenants = polite.into_iter().chain([Asks { tenant: GREEDY, rate: args.rate * 10, greedy: true }]);
+    let load = |asks: Asks| asks.load(http.clone(), order.clone(), until, seen.clone());
+    let loads: Vec<_> = tenants.map(load).map(tokio::spawn).collect();
+    for second in 0..args.seconds {
+        stock.is_slow.store(second % 3 == 1, SeqCst);
+        clock.sleep(Duration::from_secs(1)).await;
+    }
+    stock.is_slow.store(false, SeqCst);
+    for load in loads {
+        load.await??;
+    }
+    let took = (clock.now() - began).as_secs_f64();
+
+    let metrics_page =
+        http.get(format!("http://{}/metrics", first.address).parse()?).await?.into_body().collect().await?;
+    let text = String::from_utf8(metrics_page.to_bytes().to_vec())?;
+
+    // Should the breaker have opened, it closes again.
+    for _ in 0..300 {
+        if ask(&http, &order, "eve", Priority::High).await?.0 == 200 {
+            break;
+        }
+        clock.sleep(MS(100)).await;
+    }
+
+    // An order is under way when the shop is told to stop: it is answered, and then nobody is there any more.
+    stock.is_slow.store(true, SeqCst);
+    let last = tokio::spawn({
+        let (http, order) = (client(), order.clone());
+        async move { ask(&http, &order, "eve", Priority::High).await }
+    });
+    let before = stock.asked.load(SeqCst);
+    while stock.asked.load(SeqCst) == before && !last.is_finished() {
+        clock.sleep(MS(1)).await;
+    }
+    drop(http); // its idle connections, which the shop would wait for
+    let _ = first.stop.send(());
+    let last = last.await??;
+    first.ended.await??;
+    let gone = ask(&client(), &order, "eve", Priority::High).await.is_err();
+    second.ended.abort();
+
+    let seen = std::mem::take(&mut *seen.lock().map_err(|_| "poisoned")?);
+    report(&seen, &text, took, last.0 == 200 && gone)
+}
+
+/// Says what was seen, and whether all of it is as promised.
+fn report(seen: &Seen, page: &str, took: f64, stopped_well: bool) -> Result<bool> {
+    let all = seen.count(|_, _, _| true);
+    let (ok, limited, shed) = (seen.of(200), seen.of(429), seen.of(503));
+    let failed = all - ok - limited - shed;
+    let served = |tenant: &str| seen.count(|t, _, s| t == tenant && s != 429);
+    for tenant in POLITE.into_iter().chain([GREEDY]) {
+        let of = |status| seen.count(|t, _, s| t == tenant && s == status);
+        say(format!("  {tenant:<4} {:>5} sold, {:>5} limited, {:>5} shed", of(200), of(429), of(503)))?;
+    }
+    let high = |status: u16| seen.count(|_, p, s| p == Priority::High && s == status);
+    let high_asked = seen.count(|_, p, s| p == Priority::High && s != 429);
+    for priority in [Priority::High, Priority::Normal, Priority::Low] {
+        let of = |status| seen.count(|_, p, s| p == priority && s == status);
+        say(format!("  {priority:<6} {:>5} sold, {:>5} shed", of(200), of(503)))?;
+    }
+
+    // What the page says, beside what was seen from outside.
+    let calls = |outcome: &str| sum(page, "steadfast_calls_total", &["name=\"orders\"", outcome]);
+    let told = [
+        ("sold", ok, calls("outcome=\"success\"")),
+        ("limited", limited, sum(page, "steadfast_call_rejections_total", &["name=\"tenants\"", "rate_limited"])),
+        ("shed", shed, sum(page, "steadfast_call_rejections_total", &["name=\"orders\"", "\"shed\""])),
+        (
+            "shed, by the shedder",
+            shed,
+            sum(page, "steadfast_throttling_rejected_total", &["name=\"orders\"", "\"shed\""]),
+        ),
+        ("failed", failed, calls("outcome=\"failure\"")),
+        ("in flight", 0, sum(page, "steadfast_calls_in_flight", &["name=\"orders\""])),
+        ("the breaker's states", 1, sum(page, "steadfast_circuit_breaker_state", &["name=\"stock\""])),
+    ];
+    for (what, seen, told) in told.iter().filter(|(_, seen, told)| seen != told) {
+        say(format!("  {what}: {seen} seen, {told} on /metrics"))?;
+    }
+    let retries = sum(page, "steadfast_retry_retries_total", &["name=\"stock\""]);
+    let polite_limited = seen.count(|t, _, s| t != GREEDY && s == 429);
+    // A full burst, and then the quota's pace; what came in the last moments is answered after it.
+    let bound = f64::from(QUOTA) * (took + 1.0);
+    let promises = [
+        ("high priority is never shed", high(503) == 0),
+        ("high priority is served", high(200) * 100 >= high_asked * 99),
+        ("low priority is shed when the other server is slow", shed > 0),
+        ("no polite tenant is limited", polite_limited == 0),
+        ("the greedy tenant has its quota and no more", limited > 0 && served(GREEDY) as f64 <= bound),
+        ("a refusal says when to come back", seen.without_a_time == 0),
+        ("faults of the other server are retried", retries > 0),
+        ("the numbers on /metrics are those that were seen", told.iter().all(|(_, seen, told)| seen == told)),
+        ("a stop lets what is under way end", stopped_well),
+    ];
+    for (promise, held) in promises {
+        say(format!("{} {promise}", if held { "  ok  " } else { "  NOT " }))?;
+    }
+    let summary = json!({
+        "requests": all, "sold": ok, "limited": limited, "shed": shed, "failed": failed, "retries": retries,
+        "high_sold": high(200), "high_shed": high(503), "polite_limited": polite_limited,
+        "greedy_served": served(GREEDY), "greedy_bound": bound as u64,
+        "promises_kept": promises.iter().filter(|(_, held)| *held).count(), "promises": promises.len(),
+    });
+    say(format!("\nsummary: {summary}"))?;
+    Ok(promises.iter().all(|(_, held)| *held))
+}

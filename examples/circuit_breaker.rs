@@ -1,0 +1,258 @@
+//! An inventory service that fails for a while, over HTTP, behind a circuit breaker.
+//!
+//! Orders come all the time; each asks the service, and is answered from a fallback where the breaker rejects. Shown are the opening, a
+//! service that is left in peace while it is ill, recovery found out by its health endpoint and not by orders, the ramp after closing, and
+//! two hosts that have a breaker each. The last line is the result as JSON; the exit code says whether all was as it should be.
+#![allow(missing_docs, reason = "a program has no readers from outside")]
+use std::{
+    convert::Infallible,
+    error::Error,
+    io::{self, Write as _},
+    net::SocketAddr,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use futures::future::join_all;
+use http_body_util::Empty;
+use hyper::{Request, Response, StatusCode, body::Bytes, body::Incoming, service::service_fn};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector},
+    rt::{TokioExecutor, TokioIo},
+};
+use serde_json::json;
+use steadfast::{
+    Cause, Pipeline, Reason,
+    circuit_breaker::{
+        CircuitBreaker, CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, OpenConfig, RampConfig, State,
+        Transition,
+    },
+    observe::Event,
+    time::{Clock, Instant},
+    timeout::Timeout,
+};
+use tokio::{net::TcpListener, sync::oneshot};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+type Http = Client<HttpConnector, Empty<Bytes>>;
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    match show().await {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            let _ = writeln!(io::stderr().lock(), "circuit_breaker: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn config() -> CircuitBreakerConfig {
+    CircuitBreakerConfig::default()
+        .count_window(20, 10)
+        .open(OpenConfig::default().times(MS(200), MS(800)))
+        .probes(3, 1.0)
+        .ramp(RampConfig::linear(MS(400), 0.2))
+}
+
+// ---- the inventory ----------------------------------------------------------------------------------------------------------
+
+#[derive(Default)]
+struct Inventory {
+    is_down: AtomicBool,
+    asked: AtomicU64,
+    asked_while_down: AtomicU64,
+    health_checks: AtomicU64,
+}
+
+impl Inventory {
+    async fn open() -> Result<(Arc<Self>, SocketAddr)> {
+        let inventory = Arc::new(Self::default());
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let (address, serving) = (listener.local_addr()?, inventory.clone());
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let inventory = serving.clone();
+                let service = service_fn(move |request| {
+                    let response = inventory.answer(&request);
+                    async { Ok::<_, Infallible>(response) }
+                });
+                tokio::spawn(
+                    hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service),
+                );
+            }
+        });
+        Ok((inventory, address))
+    }
+
+    fn answer(&self, request: &Request<Incoming>) -> Response<Empty<Bytes>> {
+        let down = self.is_down.load(SeqCst);
+        if request.uri().path() == "/health" {
+            self.health_checks.fetch_add(1, SeqCst);
+        } else {
+            self.asked.fetch_add(1, SeqCst);
+            self.asked_while_down.fetch_add(u64::from(down), SeqCst);
+        }
+        let mut response = Response::new(Empty::new());
+        if down {
+            *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+        }
+        response
+    }
+}
+
+async fn ask(http: &Http, host: SocketAddr, path: &str) -> Result<()> {
+    let request = Request::builder().uri(format!("http://{host}{path}")).body(Empty::new())?;
+    let status = http.request(request).await?.status();
+    if status.is_success() { Ok(()) } else { Err(format!("HTTP {status}").into()) }
+}
+
+// ---- orders -----------------------------------------------------------------------------------------------------------------
+
+/// What became of the orders of a while.
+#[derive(Default, Clone, Copy)]
+struct Orders {
+    served: u64,
+    failed: u64,
+    rejected: u64,
+    ramp: u64,
+}
+
+/// Sends ten orders each ten milliseconds, for as long as this.
+async fn orders(
+    clock: &Clock,
+    breaker: &CircuitBreaker,
+    until: impl Fn(&CircuitBreaker, Instant) -> bool,
+    http: &Http,
+    host: SocketAddr,
+) -> Orders {
+    let pipeline = Pipeline::new().then(breaker.clone()).then(Timeout::new(MS(500)));
+    let mut orders = Orders::default();
+    while !until(breaker, clock.now()) {
+        let calls = join_all((0..10).map(|_| pipeline.call(|| ask(http, host, "/stock")))).await;
+        for call in calls {
+            match call {
+                Ok(()) => orders.served += 1,
+                // Here an order would be accepted against yesterday's stock.
+                Err(error) => match error.cause() {
+                    Cause::Rejected(why) if why.reason() == Reason::RampingUp => orders.ramp += 1,
+                    Cause::Rejected(_) => orders.rejected += 1,
+                    _ => orders.failed += 1,
+                },
+            }
+        }
+        clock.sleep(MS(10)).await;
+    }
+    orders
+}
+
+fn timeline(start: Instant, transitions: &[Event<Transition>]) -> Result<()> {
+    for event in transitions {
+        let Transition { from, to, rule, open_for, .. } = event.what;
+        let why = match (rule, open_for) {
+            (Some(rule), Some(open_for)) => format!("by {rule}, for {} ms", open_for.as_millis()),
+            _ => String::new(),
+        };
+        let at = (event.at - start).as_millis();
+        writeln!(io::stdout().lock(), "  {at:>6} ms   {:>9} -> {:<9}  {why}", from.as_str(), to.as_str())?;
+    }
+    Ok(())
+}
+
+async fn show() -> Result<bool> {
+    let (clock, http): (_, Http) = (Clock::tokio(), Client::builder(TokioExecutor::new()).build(HttpConnector::new()));
+    let (inventory, host) = Inventory::open().await?;
+    let breaker = CircuitBreaker::new(config())?.named("inventory");
+    let (mut followed, start) = (breaker.transitions(), clock.now());
+    let after = |d: Duration| {
+        let end = clock.now() + d;
+        move |_: &CircuitBreaker, now: Instant| now >= end
+    };
+
+    // The loop that finds out whether the service is well again: orders do not.
+    let (stop, stopped) = oneshot::channel::<()>();
+    let prober = tokio::spawn({
+        let (breaker, http) = (breaker.clone(), http.clone());
+        async move { breaker.run(|| ask(&http, host, "/health"), async { drop(stopped.await) }).await }
+    });
+
+    let well = orders(&clock, &breaker, after(MS(300)), &http, host).await;
+    inventory.is_down.store(true, SeqCst);
+    let ill = orders(&clock, &breaker, after(MS(1000)), &http, host).await;
+    inventory.is_down.store(false, SeqCst);
+    let back = orders(&clock, &breaker, |breaker, _| breaker.state() == State::Closed, &http, host).await;
+    let ramp = orders(&clock, &breaker, |breaker, _| breaker.snapshot().share == 1.0, &http, host).await;
+    let full = orders(&clock, &breaker, after(MS(200)), &http, host).await;
+
+    let mut transitions = Vec::new();
+    while let Some(event) = followed.try_recv()? {
+        transitions.push(event);
+    }
+    let mut out = String::from("\none service, behind a breaker\n\n");
+    for (what, o) in [("well", well), ("ill", ill), ("well again", back), ("ramping up", ramp), ("as before", full)] {
+        let Orders { served, failed, rejected, ramp } = o;
+        out += &format!(
+            "  {what:<11} {served:>5} served {failed:>4} failed {rejected:>5} rejected {ramp:>4} by the ramp\n"
+        );
+    }
+    writeln!(io::stdout().lock(), "{out}")?;
+    timeline(start, &transitions)?;
+    let snapshot = breaker.snapshot();
+    let open_for = snapshot.time_in(State::Open) + snapshot.time_in(State::HalfOpen);
+    let while_down = inventory.asked_while_down.load(SeqCst);
+    writeln!(
+        io::stdout().lock(),
+        "\n  while it was ill it was asked {while_down} times by orders, and {} times for its health\n",
+        inventory.health_checks.load(SeqCst)
+    )?;
+    let _ = stop.send(());
+    prober.await?;
+
+    // Two hosts, a breaker each: the one that is ill does not close the other.
+    let (other, other_host) = Inventory::open().await?;
+    inventory.is_down.store(true, SeqCst);
+    let hosts = KeyedBreakers::new(KeyedBreakersConfig::from(config()).max_open(0.5))?
+        .named_by(|host: &SocketAddr| format!("inventory/{host}").into());
+    let one = orders(&clock, &hosts.get(&host), after(MS(150)), &http, host).await;
+    let two = orders(&clock, &hosts.get(&other_host), after(MS(150)), &http, other_host).await;
+    other.is_down.store(true, SeqCst);
+    let spared = orders(&clock, &hosts.get(&other_host), after(MS(150)), &http, other_host).await;
+    let [closed, open, ..] = hosts.states();
+    writeln!(
+        io::stdout().lock(),
+        "  of two hosts one is ill: {} orders rejected there, {} on the other; both are ill: {} rejected, for one half may be open\n",
+        one.rejected,
+        two.rejected,
+        spared.rejected
+    )?;
+
+    let summary = json!({
+        "served": well.served + ill.served + back.served + ramp.served + full.served,
+        "failed": ill.failed, "rejected": ill.rejected + back.rejected, "rejected_by_ramp": ramp.ramp,
+        "asked_while_down": while_down, "openings": snapshot.total_openings, "open_ms": open_for.as_millis() as u64,
+        "transitions": transitions.len(), "hosts_open": open, "hosts_closed": closed, "spared": hosts.get(&other_host).snapshot().total_spared,
+    });
+    writeln!(io::stdout().lock(), "summary: {summary}")?;
+    let ways: Vec<_> = transitions.iter().map(|event| (event.what.from, event.what.to)).collect();
+    let followed_whole = ways.windows(2).all(|pair| pair[0].1 == pair[1].0);
+    Ok(well.failed + well.rejected == 0
+        && (10..=20).contains(&while_down) // what fills the window to where it is judged, and those that were on their way
+        && ill.failed == while_down
+        && back.failed + ramp.failed + full.failed == 0
+        && ramp.ramp > 0
+        && full.ramp + full.rejected == 0
+        && snapshot.total_openings >= 2
+        && followed_whole
+        && ways.first() == Some(&(State::Closed, State::Open))
+        && ways.last() == Some(&(State::HalfOpen, State::Closed))
+        && one.rejected > 0
+        && two.rejected + two.failed + spared.rejected == 0
+        && (open, closed) == (1, 1))
+}

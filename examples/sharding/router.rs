@@ -1,0 +1,132 @@
+//! A router: from an order to its shard, by its own copy of the map; each shard behind a pipeline with a breaker of its own.
+use std::{
+    collections::BTreeMap,
+    path::Path,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use steadfast::{
+    BoxedPipeline, CallError, Pipeline,
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, OpenConfig, TripConfig},
+    retry::{Retry, RetryConfig},
+    sharding::{FanOut, FanOutConfig, FannedOut, RouteError, ShardDirectory, ShardError, ShardId},
+    store::Store,
+    timeout::Timeout,
+};
+
+use crate::{
+    Result,
+    shard::{address, directory, shared},
+    wire::{Answer, Ask, Http, HttpError, Order, classify},
+};
+
+pub type Failed = CallError<HttpError>;
+
+#[derive(Clone)]
+pub struct Router {
+    pub directory: ShardDirectory,
+    store: Arc<dyn Store>,
+    http: Http,
+    fan_out: FanOut,
+    shards: Arc<Mutex<BTreeMap<ShardId, Protected>>>,
+}
+
+#[derive(Clone)]
+struct Protected {
+    pipeline: BoxedPipeline<Answer, HttpError>,
+    breaker: CircuitBreaker,
+}
+
+impl Router {
+    pub async fn open(folder: &Path) -> Result<Self> {
+        let store = shared(folder)?;
+        Ok(Self {
+            directory: directory(&store).await?,
+            store,
+            http: Http::new(),
+            fan_out: FanOut::new(FanOutConfig::default())?,
+            shards: Arc::default(),
+        })
+    }
+
+    /// What stands around the calls of one shard.
+    fn protected(&self, shard: ShardId) -> Protected {
+        let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        shards.entry(shard).or_insert_with(|| Protected::new(shard)).clone()
+    }
+
+    pub fn breakers(&self) -> Vec<CircuitBreaker> {
+        let shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
+        shards.values().map(|shard| shard.breaker.clone()).collect()
+    }
+
+    /// Asks one shard.
+    pub async fn ask(&self, shard: ShardId, ask: &Ask) -> std::result::Result<Answer, Failed> {
+        let call = || async {
+            match address(&self.store, shard).await {
+                Ok(Some(address)) => self.http.ask(address, ask).await,
+                Ok(None) => Err(HttpError::Connect),
+                Err(error) => Err(HttpError::Lost(error.to_string())),
+            }
+        };
+        self.protected(shard).pipeline.call(call).await
+    }
+
+    /// Asks the shard that owns the tenant: `ask` has the version of the map put in.
+    async fn route(
+        &self,
+        tenant: u32,
+        ask: impl Fn(u64) -> Ask + Sync,
+    ) -> std::result::Result<Answer, RouteError<Failed>> {
+        let at_shard = |to: steadfast::sharding::Routed| {
+            let ask = ask(to.version);
+            async move {
+                match self.ask(to.shard, &ask).await {
+                    Ok(Answer::Refused(refused)) => Err(ShardError::Refused(refused)),
+                    Ok(answer) => Ok(answer),
+                    Err(error) => Err(ShardError::Failed(error)),
+                }
+            }
+        };
+        self.directory.route(&tenant, at_shard).await
+    }
+
+    pub async fn put(&self, order: Order) -> std::result::Result<(), RouteError<Failed>> {
+        self.route(order.tenant, |version| Ask::Put { order, version }).await.map(drop)
+    }
+
+    pub async fn get(&self, tenant: u32, number: u32) -> std::result::Result<Option<Order>, RouteError<Failed>> {
+        match self.route(tenant, |version| Ask::Get { tenant, number, version }).await? {
+            Answer::Orders(orders) => Ok(orders.first().copied()),
+            _ => Ok(None),
+        }
+    }
+
+    /// Asks every shard at once.
+    pub async fn ask_all(&self, ask: &Ask) -> FannedOut<Answer, Failed> {
+        self.fan_out.run(&self.directory.map().shards(), |shard| self.ask(shard, ask)).await
+    }
+}
+
+impl Protected {
+    fn new(shard: ShardId) -> Self {
+        let mut open = OpenConfig::default();
+        open.base = Duration::from_millis(200);
+        let config = CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(5)).open(open);
+        #[expect(clippy::expect_used, reason = "written here, so it is right")]
+        let breaker = CircuitBreaker::new(config).expect("a breaker").named(shard.to_string());
+        #[expect(clippy::expect_used, reason = "written here, so it is right")]
+        let retry = Retry::new(RetryConfig::interactive()).expect("a retry");
+        // Every ask may be made again: a put has the whole row.
+        let pipeline = Pipeline::new()
+            .named(shard.to_string())
+            .classify(classify)
+            .then(Timeout::new(Duration::from_secs(2)))
+            .then(retry)
+            .then(breaker.clone())
+            .then(Timeout::new(Duration::from_secs(1)))
+            .boxed();
+        Self { pipeline, breaker }
+    }
+}

@@ -1,0 +1,189 @@
+//! One shard: a process with a SQLite file of its own, which checks every request by its own copy of the map.
+use std::{
+    convert::Infallible,
+    io::{self, Write as _},
+    net::SocketAddr,
+    path::Path,
+    sync::Arc,
+};
+
+use http_body_util::{BodyExt, Full};
+use hyper::{Request, Response, StatusCode, body::Bytes, body::Incoming, service::service_fn};
+use hyper_util::rt::TokioIo;
+use steadfast::{
+    backend::sqlite::{Sqlite, SqliteConfig, SqliteStore},
+    sharding::{Access, Entered, KeyBytes, Move, Refused, ShardDirectory, ShardGuard, ShardId},
+    store::{DeleteOptions, Key, PutOptions, Scan, Store, StoreExt, Write},
+};
+use tokio::net::TcpListener;
+
+use crate::{
+    Result,
+    wire::{Answer, Ask, Order},
+};
+
+/// Where the map is, and each shard's address.
+pub fn shared(folder: &Path) -> Result<Arc<dyn Store>> {
+    Ok(Arc::new(Sqlite::open(SqliteConfig::at(folder.join("map.db")))?.store()))
+}
+
+pub async fn directory(store: &Arc<dyn Store>) -> Result<ShardDirectory> {
+    Ok(ShardDirectory::builder(store.clone(), "orders").open().await?)
+}
+
+/// Where a shard listens, once it has said so.
+pub async fn address(store: &Arc<dyn Store>, shard: ShardId) -> Result<Option<SocketAddr>> {
+    let record = store.get(Key::new("addresses", &shard.to_string())).await?;
+    Ok(record.map(|record| std::str::from_utf8(&record.value).unwrap_or_default().parse()).transpose()?)
+}
+
+pub async fn serve(folder: &Path, shard: ShardId) -> Result<()> {
+    let store = shared(folder)?;
+    let directory = directory(&store).await?;
+    let here = Arc::new(Shard {
+        guard: ShardGuard::open(shard, &directory).await?,
+        rows: Sqlite::open(SqliteConfig::at(folder.join(format!("{shard}.db"))))?.store(),
+        directory,
+    });
+    // After a restart, where it was.
+    let at = address(&store, shard).await?.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0)));
+    let listener = TcpListener::bind(at).await?;
+    let at = listener.local_addr()?.to_string();
+    store.put(Key::new("addresses", &shard.to_string()), at.clone().into(), PutOptions::default()).await?;
+    writeln!(io::stdout().lock(), "{at}")?;
+    loop {
+        let stream = listener.accept().await?.0;
+        stream.set_nodelay(true)?;
+        let here = here.clone();
+        let service = service_fn(move |request| respond(here.clone(), request));
+        tokio::spawn(hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service));
+    }
+}
+
+async fn respond(
+    here: Arc<Shard>,
+    request: Request<Incoming>,
+) -> std::result::Result<Response<Full<Bytes>>, Infallible> {
+    // In a task of its own, which ends also where the client hangs up: a write that has begun must not outlast its stay in the guard.
+    let work = tokio::spawn(async move {
+        let ask = serde_json::from_slice(&request.into_body().collect().await?.to_bytes())?;
+        here.answer(ask).await
+    });
+    let (status, body) = match work.await {
+        Ok(Ok(answer @ Answer::Refused(_))) => (StatusCode::MISDIRECTED_REQUEST, serde_json::to_vec(&answer)),
+        Ok(Ok(answer)) => (StatusCode::OK, serde_json::to_vec(&answer)),
+        Ok(Err(error)) => (StatusCode::INTERNAL_SERVER_ERROR, Ok(error.to_string().into())),
+        Err(panicked) => (StatusCode::INTERNAL_SERVER_ERROR, Ok(panicked.to_string().into())),
+    };
+    let mut response = Response::new(Full::new(body.unwrap_or_default().into()));
+    *response.status_mut() = status;
+    Ok(response)
+}
+
+struct Shard {
+    guard: ShardGuard,
+    directory: ShardDirectory,
+    rows: SqliteStore,
+}
+
+impl Shard {
+    async fn answer(&self, ask: Ask) -> Result<Answer> {
+        let refused = |refused| Ok(Answer::Refused(refused));
+        match ask {
+            Ask::Put { order, version } => match self.enter(order.tenant, Access::Write, version).await {
+                Ok(_inside) => {
+                    self.rows
+                        .put(
+                            Key::new("orders", &order.row()),
+                            serde_json::to_vec(&order)?.into(),
+                            PutOptions::default(),
+                        )
+                        .await?;
+                    Ok(Answer::Done)
+                }
+                Err(why) => refused(why),
+            },
+            Ask::Get { tenant, number, version } => match self.enter(tenant, Access::Read, version).await {
+                Ok(_inside) => {
+                    let row = Order { tenant, number, cents: 0 }.row();
+                    let record = self.rows.get(Key::new("orders", &row)).await?;
+                    let order = record.map(|record| serde_json::from_slice(&record.value)).transpose()?;
+                    Ok(Answer::Orders(order.into_iter().collect()))
+                }
+                Err(why) => refused(why),
+            },
+            Ask::Total => {
+                let owned = self.owned().await?;
+                Ok(Answer::Total { orders: owned.len() as u64, cents: owned.iter().map(|order| order.cents).sum() })
+            }
+            Ask::Largest { count } => {
+                let mut owned = self.owned().await?;
+                owned.sort_unstable_by(|a, b| b.cmp(a));
+                owned.truncate(count);
+                Ok(Answer::Orders(owned))
+            }
+            Ask::Install { version } => {
+                let map = self.directory.refresh().await?;
+                if map.version() < version {
+                    return Err(format!("the map is at version {} still", map.version()).into());
+                }
+                self.guard.install(map).await;
+                Ok(Answer::Done)
+            }
+            Ask::Read { work } => match self.guard.enter_move(&work) {
+                Ok(_inside) => Ok(Answer::Orders(self.part(&work).await?)),
+                Err(why) => refused(why),
+            },
+            Ask::Write { work, rows, gone } => match self.guard.enter_move(&work) {
+                Ok(_inside) => {
+                    let put =
+                        |order: &Order| Ok(Write::put(order.row(), serde_json::to_vec(order)?, PutOptions::default()));
+                    self.write(rows.iter().map(put).collect::<Result<_>>()?).await?;
+                    self.write(gone.iter().map(|order| Write::delete(order.row(), DeleteOptions::default())).collect())
+                        .await?;
+                    Ok(Answer::Done)
+                }
+                Err(why) => refused(why),
+            },
+            Ask::Drop { work } => match self.guard.enter_move(&work) {
+                Ok(_inside) => {
+                    let rows = self.part(&work).await?;
+                    self.write(rows.iter().map(|order| Write::delete(order.row(), DeleteOptions::default())).collect())
+                        .await?;
+                    Ok(Answer::Orders(rows))
+                }
+                Err(why) => refused(why),
+            },
+            Ask::Everything => Ok(Answer::Orders(self.everything().await?)),
+        }
+    }
+
+    async fn enter(&self, tenant: u32, access: Access, router: u64) -> std::result::Result<Entered, Refused> {
+        self.guard.enter_fresh(&self.directory, &tenant, access, router).await
+    }
+
+    async fn write(&self, writes: Vec<Write>) -> Result<()> {
+        for batch in writes.chunks(self.rows.capabilities().max_batch()) {
+            self.rows.batch("orders", batch.to_vec()).await?;
+        }
+        Ok(())
+    }
+
+    async fn everything(&self) -> Result<Vec<Order>> {
+        let rows = self.rows.scan_all(Scan::partition("orders").limit(1_000)).await?;
+        rows.iter().map(|row| Ok(serde_json::from_slice(&row.value)?)).collect()
+    }
+
+    /// Without rows that are on their way here, or not dropped yet.
+    async fn owned(&self) -> Result<Vec<Order>> {
+        let (map, mut rows) = (self.guard.map(), self.everything().await?);
+        rows.retain(|order| map.shard_of(&order.tenant) == Some(self.guard.shard()));
+        Ok(rows)
+    }
+
+    async fn part(&self, work: &Move) -> Result<Vec<Order>> {
+        let (map, mut rows) = (self.guard.map(), self.everything().await?);
+        rows.retain(|order| map.part_has(&work.part, KeyBytes::of(&order.tenant).as_slice()));
+        Ok(rows)
+    }
+}

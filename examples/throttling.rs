@@ -1,0 +1,208 @@
+//! Each kind of limit by itself, on a clock that is moved by hand: what it lets pass, what it refuses, and when to come back.
+//!
+//! Every step asserts what it prints. The last line is the result as JSON.
+#![allow(missing_docs, clippy::unwrap_used, reason = "a program of assertions")]
+use std::{io::Write as _, time::Duration};
+
+use serde_json::json;
+use steadfast::{
+    FailureKind, Pipeline,
+    Priority::{High, Low, Normal},
+    Reason, Verdict,
+    call::with_priority,
+    entropy::Entropy,
+    throttling::{
+        AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
+        ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimiter, PriorityShares, Quota,
+        RateLimitConfig, RateLimiter, Shedder, ShedderConfig,
+    },
+    time::{Clock, ManualClock},
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+const S: fn(u64) -> Duration = Duration::from_secs;
+
+/// Shows one limit, and says what it did.
+type Show = fn(&Clock, &ManualClock) -> String;
+
+fn main() {
+    let limits: [(&str, Show); 9] = [
+        ("rate limit", rate_limit),
+        ("strict rate limit", strict_rate_limit),
+        ("keyed rate limit", keyed_rate_limit),
+        ("concurrency limit", concurrency_limit),
+        ("adaptive limit", adaptive_limit),
+        ("shares", shares),
+        ("client throttle", client_throttle),
+        ("shedder", shedder),
+        ("degradation", degradation),
+    ];
+    for (name, show) in limits {
+        let (clock, hand) = Clock::manual();
+        say(&format!("{name:>18}: {}", show(&clock, &hand)));
+    }
+    say(&format!("\nsummary: {}", json!({ "limits": limits.len(), "kept": true })));
+}
+
+fn say(what: &str) {
+    let _ = writeln!(std::io::stdout().lock(), "{what}");
+}
+
+/// How many pass now.
+fn passes(check: impl Fn() -> bool) -> usize {
+    (0..10_000).take_while(|_| check()).count()
+}
+
+fn rate_limit(clock: &Clock, hand: &ManualClock) -> String {
+    let limiter = RateLimiter::new(Quota::per_second(10).burst(3)).unwrap().with_clock(clock);
+    assert_eq!(passes(|| limiter.check().is_ok()), 3);
+    let wait = limiter.check().unwrap_err().retry_after().unwrap();
+    hand.advance(wait - Duration::from_nanos(1));
+    assert!(limiter.check().is_err());
+    hand.advance(Duration::from_nanos(1));
+    assert!(limiter.check().is_ok());
+    // Twice as much, while it is in use.
+    limiter.set_quota(Quota::per_second(20).burst(3)).unwrap();
+    let faster = limiter.check().unwrap_err().retry_after().unwrap();
+    assert_eq!((wait, faster), (MS(100), MS(50)));
+    format!("3 at once, the next in exactly {wait:?}; in {faster:?} after a change")
+}
+
+fn strict_rate_limit(clock: &Clock, hand: &ManualClock) -> String {
+    let limiter = RateLimiter::new(RateLimitConfig::from(Quota::per_second(10)).strict()).unwrap().with_clock(clock);
+    hand.advance(MS(900));
+    assert_eq!(passes(|| limiter.check().is_ok()), 10);
+    hand.advance(MS(200)); // a limiter that counts by the second of the clock would give ten more here
+    assert_eq!(limiter.check().unwrap_err().retry_after(), Some(MS(800)));
+    "never more than 10 in any second, wherever it begins".to_owned()
+}
+
+fn keyed_rate_limit(clock: &Clock, _: &ManualClock) -> String {
+    let limiter = KeyedRateLimiter::new(Quota::per_second(5))
+        .unwrap()
+        .with_tiers(&[Quota::per_second(50)], |tenant: &&str| tenant.starts_with("gold").then_some(0))
+        .unwrap()
+        .with_clock(clock);
+    let of = |tenant: &'static str| passes(|| limiter.check(&tenant).is_ok());
+    assert_eq!((of("blue"), of("green"), of("gold-7")), (5, 5, 50));
+    "5 for each tenant, 50 for those of the upper tier; none takes another's".to_owned()
+}
+
+fn concurrency_limit(clock: &Clock, hand: &ManualClock) -> String {
+    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(2).queue(1, MS(50))).unwrap().with_clock(clock);
+    let work = async || {
+        clock.sleep(MS(100)).await;
+        Ok::<_, ()>(())
+    };
+    let call = || limiter.call(work);
+    let (a, b, waits, full) = hand.block_on(async { futures::join!(call(), call(), call(), call()) });
+    assert!(a.is_ok() && b.is_ok());
+    let reason = |refused: Result<(), steadfast::CallError<()>>| match refused.unwrap_err().into_cause() {
+        steadfast::Cause::Rejected(rejected) => Some(rejected.reason()),
+        _ => None,
+    };
+    assert_eq!(reason(waits), Some(Reason::WaitedTooLong { limit: MS(50) }));
+    assert_eq!(reason(full), Some(Reason::QueueFull));
+    assert_eq!(limiter.available(), 2);
+    "2 run, 1 waits for at most 50 ms, the next is refused at once".to_owned()
+}
+
+fn adaptive_limit(clock: &Clock, hand: &ManualClock) -> String {
+    let config = AdaptiveLimitConfig::default().limits(20, 1, 100).queue(500, S(60));
+    let limiter = AdaptiveLimiter::new(config).unwrap().with_clock(clock).with_entropy(&Entropy::from_seed(1));
+    // So long takes a call; beyond ten at once in proportion longer.
+    let work = async || {
+        let crowd = f64::from(limiter.in_flight().max(10)) / 10.0;
+        clock.sleep(MS(20).mul_f64(crowd)).await;
+        Ok::<_, ()>(())
+    };
+    let end = clock.now() + S(90); // the first minute it does not know what a call takes alone
+    let caller = async || {
+        while clock.now() < end {
+            let _ = limiter.call(work).await;
+        }
+    };
+    hand.block_on(futures::future::join_all((0..100).map(|_| caller())));
+    assert!((8..40).contains(&limiter.limit()), "{}", limiter.limit());
+    format!("100 callers of a service that can do 10 at once: it lets {} in", limiter.limit())
+}
+
+fn shares(clock: &Clock, hand: &ManualClock) -> String {
+    let config = AdaptiveLimitConfig::default().limits(10, 10, 10).shares(PriorityShares::new(0.5, 0.8, 1.0));
+    let limiter = AdaptiveLimiter::new(config).unwrap().with_clock(clock);
+    let mut served = Vec::new();
+    for priority in [Low, Normal, High] {
+        let work = async || {
+            clock.sleep(MS(100)).await;
+            Ok::<_, ()>(())
+        };
+        let burst = (0..10).map(|_| limiter.call(with_priority(priority, work)));
+        let results = hand.block_on(futures::future::join_all(burst));
+        served.push(results.iter().filter(|result| result.is_ok()).count());
+    }
+    assert_eq!(served, [5, 8, 10]);
+    format!("of 10 places low calls take {}, normal ones {}, high ones {}", served[0], served[1], served[2])
+}
+
+fn client_throttle(clock: &Clock, hand: &ManualClock) -> String {
+    let throttle = ClientThrottle::new(ClientThrottleConfig::sre().window(S(10))).unwrap();
+    let throttle = throttle.with_clock(clock).with_entropy(&Entropy::from_seed(1));
+    let pipeline = Pipeline::new().then(throttle.clone()).classify(|answer: &Result<(), ()>| match answer {
+        Ok(()) => Verdict::success(),
+        Err(()) => Verdict::failure(FailureKind::Overloaded),
+    });
+    let (mut sent, mut served) = (0, 0);
+    for second in 0..20 {
+        let mut taken = 0;
+        for _ in 0..1_000 {
+            hand.advance(MS(1));
+            // The service takes a hundred in each second.
+            let _ = hand.block_on(pipeline.call(|| {
+                taken += 1;
+                std::future::ready(if taken <= 100 { Ok(()) } else { Err(()) })
+            }));
+        }
+        if second >= 10 {
+            sent += taken;
+            served += taken.min(100);
+        }
+    }
+    assert_eq!(served, 1_000);
+    assert!((1_500..2_500).contains(&sent), "{sent}");
+    format!("of 1,000 calls a second it sends {} to a service that takes 100, which works at full speed", sent / 10)
+}
+
+fn shedder(clock: &Clock, hand: &ManualClock) -> String {
+    let cpu = Gauge::new();
+    let shedder = Shedder::new(ShedderConfig::default().limit("cpu", 0.7, 0.9)).unwrap().with_clock(clock);
+    let shedder = shedder.with_gauge("cpu", cpu.clone()).unwrap();
+    cpu.set(0.8);
+    let shares = || [Low, Normal, High].map(|priority| (shedder.shed_share(priority) * 100.0).round());
+    assert_eq!(shares(), [100.0, 50.0, 0.0]);
+    cpu.set(0.5);
+    hand.advance(MS(100));
+    assert_eq!(shares(), [100.0, 50.0, 0.0], "held");
+    hand.advance(S(4));
+    assert_eq!(shares(), [0.0, 0.0, 0.0]);
+    "at 80 % of the processor all low calls and half of the normal ones; 4 s after the peak none".to_owned()
+}
+
+fn degradation(clock: &Clock, hand: &ManualClock) -> String {
+    let cpu = Gauge::new();
+    let config = DegradationConfig::of(["recommendations", "avatars", "search"]).limit("cpu", 0.7, 0.9);
+    let degradation = Degradation::new(config).unwrap().with_clock(clock).with_gauge("cpu", cpu.clone()).unwrap();
+    let search = degradation.feature("search").unwrap();
+    cpu.set(0.8);
+    let mut course = Vec::new();
+    for second in 0..36 {
+        if second == 4 {
+            cpu.set(0.3);
+        }
+        course.push(degradation.switched_off().len());
+        hand.advance(S(1));
+    }
+    assert_eq!((course[0], course[1], course[2]), (1, 2, 3));
+    assert_eq!((course[13], course[14], course[24], course[34]), (3, 2, 1, 0));
+    assert!(search.is_on());
+    "one feature a second goes, the dearest last; 10 s after each other they come back".to_owned()
+}

@@ -1,0 +1,74 @@
+//! Settings of a family of breakers.
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::CircuitBreakerConfig;
+use crate::config::{ConfigError, human, require_share, require_some_time};
+
+/// Settings of [`KeyedBreakers`](super::KeyedBreakers): plain data, from code or from a document.
+///
+/// ```
+/// use steadfast::circuit_breaker::{KeyedBreakers, KeyedBreakersConfig};
+///
+/// let config: KeyedBreakersConfig = toml::from_str(r#"
+///     max_open = 0.3
+///     idle = "5m"
+///     breaker = { min_calls = 10 }
+/// "#).unwrap();
+/// assert!(KeyedBreakers::<String>::new(config).is_ok());
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct KeyedBreakersConfig {
+    /// What each key's breaker goes by.
+    pub breaker: CircuitBreakerConfig,
+    /// The share of all keys whose breakers may be open, half-open or isolated at once, rounded down, but at least one key. A rule that
+    /// would open one more does not; a hand does. 1 by default: all of them.
+    pub max_open: f64,
+    /// A key that nobody asks for during this time may be forgotten. 10 min by default.
+    #[serde(with = "human")]
+    pub idle: Duration,
+}
+
+impl Default for KeyedBreakersConfig {
+    fn default() -> Self {
+        Self { breaker: CircuitBreakerConfig::default(), max_open: 1.0, idle: Duration::from_secs(600) }
+    }
+}
+
+impl From<CircuitBreakerConfig> for KeyedBreakersConfig {
+    fn from(breaker: CircuitBreakerConfig) -> Self {
+        Self { breaker, ..Self::default() }
+    }
+}
+
+impl KeyedBreakersConfig {
+    /// Sets what each key's breaker goes by.
+    #[must_use]
+    pub const fn breaker(mut self, breaker: CircuitBreakerConfig) -> Self {
+        self.breaker = breaker;
+        self
+    }
+
+    /// Sets the share of all keys whose breakers may be open at once.
+    #[must_use]
+    pub const fn max_open(mut self, share: f64) -> Self {
+        self.max_open = share;
+        self
+    }
+
+    /// Sets after which time without a call a key may be forgotten.
+    #[must_use]
+    pub const fn idle(mut self, idle: Duration) -> Self {
+        self.idle = idle;
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        self.breaker.check().map_err(|e| e.within("breaker"))?;
+        require_share(self.max_open, "max_open")?;
+        require_some_time(self.idle, "idle")
+    }
+}

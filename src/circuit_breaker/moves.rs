@@ -1,0 +1,243 @@
+//! The changes of state: each under the lock, and the word last.
+use std::time::Duration;
+
+use super::{
+    CircuitBreakerConfig, CircuitBreakerEvent as Event, State, Transition,
+    gate::load,
+    plan::Setting,
+    state::{Core, Inner, Ticket},
+    word::Word,
+};
+use crate::{backoff::scaled, outcome::TripRule, sync::Ordering, time::Instant};
+
+/// From so many times in a row on, opening again soon after closing is called flapping.
+const FLAPS: u32 = 3;
+
+impl Core {
+    /// Isolates it: it stays open until somebody closes it.
+    pub(super) fn isolate(&self, set: &Setting, now: Instant) {
+        let mut inner = self.inner.lock();
+        let inner = self.fresh(set, &mut inner);
+        self.forget_calm(inner, now);
+        self.gate(set).since.store(now.as_nanos(), Ordering::Release);
+        self.enter(set, inner, now, Word::new(State::Isolated, 0, 0), None);
+        set.events.stage_as(self.name.as_ref(), now, || Event::Isolated);
+    }
+
+    /// Closes it by hand; with `forget`, also forgets earlier openings.
+    pub(super) fn close_by_hand(&self, set: &Setting, now: Instant, forget: bool) {
+        let mut inner = self.inner.lock();
+        let inner = self.fresh(set, &mut inner);
+        if forget {
+            (inner.openings, inner.totals.flaps, inner.last) = (0, 0, None);
+            if let Some(gate) = self.gate_if_any() {
+                gate.set_last(None);
+            }
+        }
+        self.close(set, inner, now, true);
+    }
+
+    /// Opens it by hand for `d`.
+    pub(super) fn open_by_hand(&self, set: &Setting, now: Instant, d: Duration) {
+        let mut inner = self.inner.lock();
+        let inner = self.fresh(set, &mut inner);
+        self.forget_calm(inner, now);
+        self.open_until(set, inner, now, TripRule::ByHand, d);
+    }
+
+    /// Opens it for `d` because others did, unless it is open by itself, or judging, or its family may have no more open.
+    pub(super) fn open_with_others(&self, set: &Setting, now: Instant, d: Duration) -> bool {
+        let mut inner = self.inner.lock();
+        let follows = match self.word().state() {
+            State::Closed => set.fleet.as_ref().is_none_or(|fleet| fleet.try_open()),
+            State::Open => self.gate_if_any().is_none_or(|gate| now >= load(&gate.until)),
+            State::HalfOpen | State::Isolated => false,
+        };
+        if follows {
+            let inner = self.fresh(set, &mut inner);
+            self.forget_calm(inner, now);
+            self.open_until(set, inner, now, TripRule::Shared, d);
+        }
+        follows
+    }
+
+    /// Takes over settings that were replaced, and judges what is recorded by them.
+    pub(super) fn reconfigured(&self, set: &Setting, now: Instant) {
+        let mut inner = self.inner.lock();
+        if inner.is_none() {
+            // Nothing bad was ever recorded, so there is nothing to judge, and a healthy breaker of a large family stays small.
+            return self.tally.reshape(&self.word, &set.whole().1, None);
+        }
+        let inner = self.fresh(set, &mut inner);
+        let word = self.word();
+        if word.state() == State::HalfOpen {
+            self.decide(set, inner, now, None);
+        } else if word.is_closed()
+            && let Some(rule) = self.tally.verdict(self.tally.as_it_is(word), &inner.config, &inner.bads, &|| now)
+        {
+            self.trip(set, inner, now, rule, None);
+        }
+    }
+
+    pub(super) fn half_open(&self, set: &Setting, inner: &mut Inner, now: Instant) -> Ticket {
+        (inner.good, inner.bad) = (0, 0);
+        let deadline = (now + inner.config.half_open.max).as_nanos();
+        self.gate(set).deadline.store(deadline, Ordering::Release);
+        let generation = self.enter(set, inner, now, Word::new(State::HalfOpen, 0, 1), None);
+        set.events.stage_as(self.name.as_ref(), now, || Event::HalfOpened);
+        Ticket { generation, probe: true }
+    }
+
+    /// Goes by the probes that came back, as soon as they settle it.
+    pub(super) fn decide(&self, set: &Setting, inner: &mut Inner, now: Instant, hint: Option<Duration>) {
+        let half_open = inner.config.half_open;
+        if inner.good >= half_open.required() {
+            self.close(set, inner, now, false);
+        } else if inner.bad > half_open.probes - half_open.required() {
+            self.open(set, inner, now, TripRule::Probes, hint);
+        }
+    }
+
+    pub(super) fn close(&self, set: &Setting, inner: &mut Inner, now: Instant, by_hand: bool) {
+        if !self.word().is_closed() {
+            inner.closed_since = Some(now);
+        }
+        self.tally.clear(&mut inner.bads);
+        inner.totals.told_spared = false;
+        let ramps = inner.config.ramp.is_some() && !by_hand;
+        if ramps {
+            self.gate(set).begin_ramp(now);
+        }
+        self.enter(set, inner, now, Word::new(State::Closed, 0, 0).with_ramp(ramps), None);
+        set.events.stage_as(self.name.as_ref(), now, || Event::Closed);
+    }
+
+    /// Lets all calls pass from now on.
+    #[cold]
+    pub(super) fn end_ramp(&self, set: &Setting, generation: u32, now: Instant) {
+        let _inner = self.inner.lock();
+        loop {
+            let word = self.word();
+            if !word.is_closed() || !word.is_ramping() || word.generation() != generation {
+                return;
+            }
+            if self.replace(word, word.with_ramp(false)) {
+                return set.events.stage_as(self.name.as_ref(), now, || Event::RampedUp);
+            }
+        }
+    }
+
+    /// Opens a closed breaker by a rule, if its family may have one more open.
+    pub(super) fn trip(&self, set: &Setting, inner: &mut Inner, now: Instant, rule: TripRule, hint: Option<Duration>) {
+        if set.fleet.as_ref().is_none_or(|fleet| fleet.try_open()) {
+            return self.open(set, inner, now, rule, hint);
+        }
+        inner.totals.spared += 1;
+        if !std::mem::replace(&mut inner.totals.told_spared, true) {
+            set.events.stage_as(self.name.as_ref(), now, || Event::Spared { rule });
+        }
+    }
+
+    pub(super) fn open(&self, set: &Setting, inner: &mut Inner, now: Instant, rule: TripRule, hint: Option<Duration>) {
+        let open = inner.config.open;
+        let flaps = self.word().is_closed() && inner.closed_since.is_some_and(|closed| now - closed < open.stable_for);
+        if self.word().is_closed() {
+            inner.totals.flaps = if flaps { inner.totals.flaps.saturating_add(1) } else { 0 };
+        }
+        self.forget_calm(inner, now);
+        let grown = scaled(open.base, open.factor.powf(f64::from(inner.openings))).min(open.cap);
+        inner.openings = inner.openings.saturating_add(1);
+        let jittered = scaled(grown, 1.0 + open.jitter * set.entropy.unit()).min(open.cap);
+        let hint = hint.unwrap_or_default().min(open.max_hint);
+        let open_for = if rule == TripRule::Unavailable { hint } else { jittered.max(hint) };
+        self.open_until(set, inner, now, rule, open_for);
+        let times = inner.totals.flaps;
+        if flaps && times >= FLAPS {
+            set.events.stage_as(self.name.as_ref(), now, || Event::Flapped { times });
+        }
+    }
+
+    /// Forgets an opening for each stable time that it was closed. Called before it leaves that state.
+    fn forget_calm(&self, inner: &mut Inner, now: Instant) {
+        if let (true, Some(closed)) = (self.word().is_closed(), inner.closed_since) {
+            let calm = (now - closed).as_nanos() / inner.config.open.stable_for.as_nanos();
+            inner.openings = inner.openings.saturating_sub(u32::try_from(calm).unwrap_or(u32::MAX));
+        }
+    }
+
+    fn open_until(&self, set: &Setting, inner: &mut Inner, now: Instant, rule: TripRule, open_for: Duration) {
+        let gate = self.gate(set);
+        gate.set_last(inner.last);
+        let (_, last) = gate.why();
+        // Release: whoever reads one of them without the lock sees that the word was changed since the opening before.
+        gate.since.store(now.as_nanos(), Ordering::Release);
+        gate.until.store((now + open_for).as_nanos(), Ordering::Release);
+        gate.set_rule(rule);
+        inner.totals.openings += 1;
+        self.enter(set, inner, now, Word::new(State::Open, 0, 0), Some((rule, open_for)));
+        let openings = inner.openings;
+        set.events.stage_as(self.name.as_ref(), now, || Event::Opened { rule, open_for, openings, last });
+    }
+
+    /// Writes the state, in a new generation. Called under the lock, after everything that belongs to the state. (Who opens a closed one
+    /// by a rule has counted it in its fleet.)
+    fn enter(
+        &self,
+        set: &Setting,
+        inner: &mut Inner,
+        now: Instant,
+        to: Word,
+        opened: Option<(TripRule, Duration)>,
+    ) -> u32 {
+        let (from, after) = (self.word().state(), now - load(&self.entered));
+        let to_state = to.state();
+        if to_state != State::Closed {
+            self.gate(set); // now, so that no rejection has to allocate it
+        }
+        if from != to_state {
+            inner.totals.time[usize::from(from.number())] += after;
+            self.entered.store(now.as_nanos(), Ordering::Release);
+        }
+        if let Some(fleet) = &set.fleet {
+            let by_rule = opened.is_some_and(|(rule, _)| rule != TripRule::ByHand);
+            match (from, to_state) {
+                (State::Closed, State::Closed) => {}
+                (State::Closed, _) if !by_rule => fleet.opened(),
+                (_, State::Closed) => fleet.closed(),
+                _ => {}
+            }
+        }
+        // A concurrent compare-and-set of the old generation loses; whoever made it is late. The old word's generation cannot change
+        // without the lock. (A store would do, but loom orders only swaps among compare-and-sets.)
+        let word = to.in_generation(self.word().generation()).next();
+        inner.lineage = word.generation();
+        self.word.swap(word.0, Ordering::AcqRel);
+        if from != to_state || to_state == State::Open {
+            let (rule, open_for) = opened.unzip();
+            set.transitions.stage_as(self.name.as_ref(), now, || Transition {
+                from,
+                to: to_state,
+                after,
+                rule,
+                open_for,
+            });
+        }
+        word.generation()
+    }
+
+    /// Whether a family may forget it: it is as good as new, or the time to probe is long past and nobody has come.
+    pub(super) fn is_forgettable(&self, config: &CircuitBreakerConfig, now: Instant) -> bool {
+        let inner = self.inner.lock();
+        let calm = config.open.stable_for;
+        match (self.word().state(), inner.as_deref()) {
+            (_, None) => true,
+            (State::Isolated, _) => false,
+            (State::Closed, Some(inner)) => {
+                inner.openings == 0
+                    || inner.closed_since.is_some_and(|closed| now - closed >= calm.saturating_mul(inner.openings))
+            }
+            (State::Open, Some(_)) => self.gate_if_any().is_none_or(|gate| now >= load(&gate.until) + calm),
+            (State::HalfOpen, Some(_)) => self.gate_if_any().is_none_or(|gate| now >= load(&gate.deadline) + calm),
+        }
+    }
+}

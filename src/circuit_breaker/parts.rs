@@ -1,0 +1,282 @@
+//! The parts of a breaker's settings: what opens it, for how long, and how it finds its way back.
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{ConfigError, human, require, require_share, require_some_time};
+
+/// The rules that open a breaker, joined by "or". An absent rule is off.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, Default)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct TripConfig {
+    /// At least this share of the window's calls failed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure_rate: Option<f64>,
+    /// At least this share of the window's calls took longer than `slow_call`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slow_call_rate: Option<f64>,
+    /// What a slow call is. Needed for `slow_call_rate`.
+    #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
+    pub slow_call: Option<Duration>,
+    /// This many failures in a row.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub consecutive_failures: Option<u32>,
+    /// Failures of this weight together within `weight_period`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
+    /// Over how long weights add up. Needed for `weight`.
+    #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
+    pub weight_period: Option<Duration>,
+}
+
+/// How long a breaker stays open: longer with each opening that follows another.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct OpenConfig {
+    /// The first time. 5 s by default.
+    #[serde(with = "human")]
+    pub base: Duration,
+    /// What each further opening in a row multiplies it with. 2 by default.
+    pub factor: f64,
+    /// The longest. 60 s by default.
+    #[serde(with = "human")]
+    pub cap: Duration,
+    /// Up to this share is added at random, within the cap, so that a fleet does not probe in step. 0.1 by default.
+    pub jitter: f64,
+    /// An opening is forgotten after each such time closed. 60 s by default.
+    #[serde(with = "human")]
+    pub stable_for: Duration,
+    /// The longest that a server's hint may keep it open. 15 min by default.
+    #[serde(with = "human")]
+    pub max_hint: Duration,
+}
+
+/// How a breaker probes.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct HalfOpenConfig {
+    /// How many calls are let through, and judged. 5 by default.
+    pub probes: u32,
+    /// It closes when at least this share of them succeeds (and is not slow, if slowness is a rule). 0.8 by default.
+    pub success_rate: f64,
+    /// The longest time without a decision. 30 s by default.
+    #[serde(with = "human")]
+    pub max: Duration,
+    /// What then. It opens again by default.
+    pub undecided: Undecided,
+}
+
+/// How a breaker that has closed lets a growing share of the calls pass, until all do.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct RampConfig {
+    /// After how long all calls pass. 30 s by default.
+    #[serde(with = "human")]
+    pub time: Duration,
+    /// The share that passes at first. 0.1 by default.
+    pub from: f64,
+    /// In how many equal steps the share grows; 0 is a straight line. 0 by default.
+    pub steps: u32,
+}
+
+/// What becomes of a half-open breaker that comes to no decision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum Undecided {
+    /// It opens again.
+    #[default]
+    Open,
+    /// It closes.
+    Close,
+}
+
+impl Default for OpenConfig {
+    fn default() -> Self {
+        Self {
+            base: Duration::from_secs(5),
+            factor: 2.0,
+            cap: Duration::from_secs(60),
+            jitter: 0.1,
+            stable_for: Duration::from_secs(60),
+            max_hint: Duration::from_secs(15 * 60),
+        }
+    }
+}
+
+impl Default for HalfOpenConfig {
+    fn default() -> Self {
+        Self { probes: 5, success_rate: 0.8, max: Duration::from_secs(30), undecided: Undecided::Open }
+    }
+}
+
+impl Default for RampConfig {
+    fn default() -> Self {
+        Self::linear(Duration::from_secs(30), 0.1)
+    }
+}
+
+impl RampConfig {
+    /// A share that grows in a straight line, from `from` to all calls over `time`.
+    pub const fn linear(time: Duration, from: f64) -> Self {
+        Self { time, from, steps: 0 }
+    }
+
+    /// A share that grows in so many equal steps, each for an equal part of `time`: `from` at first, all calls after the last.
+    pub const fn stepped(time: Duration, from: f64, steps: u32) -> Self {
+        Self { time, from, steps }
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        require_some_time(self.time, "time")?;
+        require(self.time <= Duration::from_secs(24 * 3600), "time", "must be at most 1day")?;
+        require_share(self.from, "from")?;
+        require(self.steps <= 1_000_000, "steps", "must be at most 1000000")
+    }
+}
+
+impl TripConfig {
+    /// Opens when at least this share of the window's calls failed.
+    #[must_use]
+    pub const fn failure_rate(mut self, share: f64) -> Self {
+        self.failure_rate = Some(share);
+        self
+    }
+
+    /// Opens when at least this share of the window's calls took longer than `slow_call`.
+    #[must_use]
+    pub const fn slow_call_rate(mut self, share: f64, slow_call: Duration) -> Self {
+        self.slow_call_rate = Some(share);
+        self.slow_call = Some(slow_call);
+        self
+    }
+
+    /// Opens after this many failures in a row.
+    #[must_use]
+    pub const fn consecutive_failures(mut self, n: u32) -> Self {
+        self.consecutive_failures = Some(n);
+        self
+    }
+
+    /// Opens when the failures within `period` weigh at least `weight` together.
+    #[must_use]
+    pub const fn weighted_failures(mut self, weight: u32, period: Duration) -> Self {
+        self.weight = Some(weight);
+        self.weight_period = Some(period);
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        if let Some(share) = self.failure_rate {
+            require_share(share, "failure_rate")?;
+        }
+        if let Some(share) = self.slow_call_rate {
+            require_share(share, "slow_call_rate")?;
+        }
+        require(
+            self.slow_call_rate.is_some() == self.slow_call.is_some(),
+            if self.slow_call.is_none() { "slow_call" } else { "slow_call_rate" },
+            "`slow_call_rate` and `slow_call` go together: one is missing",
+        )?;
+        if let Some(d) = self.slow_call {
+            require_some_time(d, "slow_call")?;
+        }
+        require(self.consecutive_failures != Some(0), "consecutive_failures", "must be at least 1")?;
+        require(
+            self.weight.is_some() == self.weight_period.is_some(),
+            if self.weight.is_none() { "weight" } else { "weight_period" },
+            "`weight` and `weight_period` go together: one is missing",
+        )?;
+        require(self.weight != Some(0), "weight", "must be at least 1")?;
+        if let Some(d) = self.weight_period {
+            require(d >= Duration::from_millis(10), "weight_period", "must be at least 10ms")?;
+        }
+        require(
+            self.failure_rate.is_some()
+                || self.slow_call_rate.is_some()
+                || self.consecutive_failures.is_some()
+                || self.weight.is_some(),
+            "failure_rate",
+            "at least one rule must be given, or nothing ever opens the breaker",
+        )
+    }
+}
+
+impl OpenConfig {
+    /// Sets the first open time, and the longest.
+    #[must_use]
+    pub const fn times(mut self, base: Duration, cap: Duration) -> Self {
+        self.base = base;
+        self.cap = cap;
+        self
+    }
+
+    /// Sets what each further opening in a row multiplies the time with.
+    #[must_use]
+    pub const fn factor(mut self, factor: f64) -> Self {
+        self.factor = factor;
+        self
+    }
+
+    /// Sets the share of the time that is added at random, at the most.
+    #[must_use]
+    pub const fn jitter(mut self, share: f64) -> Self {
+        self.jitter = share;
+        self
+    }
+
+    /// Sets how long it must be closed for an opening to be forgotten.
+    #[must_use]
+    pub const fn stable_for(mut self, d: Duration) -> Self {
+        self.stable_for = d;
+        self
+    }
+
+    /// Sets the longest that a server's hint may keep it open.
+    #[must_use]
+    pub const fn max_hint(mut self, d: Duration) -> Self {
+        self.max_hint = d;
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        require_some_time(self.base, "base")?;
+        require(self.base <= self.cap, "base", "must not be longer than `cap`")?;
+        require(self.factor >= 1.0 && self.factor.is_finite(), "factor", "must be a finite number, at least 1")?;
+        require((0.0..=1.0).contains(&self.jitter), "jitter", "must lie between 0 and 1")?;
+        require_some_time(self.stable_for, "stable_for")
+    }
+}
+
+impl HalfOpenConfig {
+    /// Sets how many calls are let through, and which share of them must succeed.
+    #[must_use]
+    pub const fn probes(mut self, probes: u32, success_rate: f64) -> Self {
+        self.probes = probes;
+        self.success_rate = success_rate;
+        self
+    }
+
+    /// Sets the longest time without a decision, and what then.
+    #[must_use]
+    pub const fn max(mut self, max: Duration, undecided: Undecided) -> Self {
+        self.max = max;
+        self.undecided = undecided;
+        self
+    }
+
+    /// How many probes must be good for it to close.
+    pub(super) fn required(&self) -> u32 {
+        // A product such as 0.8 * 5 may lie a rounding error above the whole number that is meant.
+        ((self.success_rate * f64::from(self.probes) - 1e-9).ceil() as u32).clamp(1, self.probes)
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        require((1..=1_000_000).contains(&self.probes), "probes", "must lie between 1 and 1000000")?;
+        require_share(self.success_rate, "success_rate")?;
+        require_some_time(self.max, "max")
+    }
+}

@@ -1,0 +1,210 @@
+//! The settings as the machine reads them: what a success needs, in one word; what others need without a lock; and all of them.
+use std::{sync::Arc, time::Duration};
+
+use super::{CircuitBreakerConfig, CircuitBreakerEvent, Transition, WindowConfig, bads::Counts, fleet::Fleet};
+use crate::{
+    entropy::Entropy,
+    observe::Events,
+    outcome::FailureKind,
+    sync::{AtomicU32, AtomicU64, Mutex, Ordering},
+    time::nanos,
+};
+
+/// What all calls of a breaker, and all breakers of one family, have in common.
+pub(super) struct Setting {
+    /// The settings, and how often they were replaced. Locked last of all, and for a moment.
+    whole: Mutex<(u32, Arc<CircuitBreakerConfig>)>,
+    /// How often they were replaced, for who holds a copy.
+    number: AtomicU32,
+    pub(super) live: Live,
+    pub(super) entropy: Entropy,
+    pub(super) events: Events<CircuitBreakerEvent>,
+    pub(super) transitions: Events<Transition>,
+    pub(super) fleet: Option<Fleet>,
+}
+
+impl Setting {
+    pub(super) fn new(config: CircuitBreakerConfig, entropy: Entropy, fleet: Option<Fleet>) -> Self {
+        let live = Live::default();
+        live.store(&config);
+        Self {
+            whole: Mutex::new((0, Arc::new(config))),
+            number: AtomicU32::new(0),
+            live,
+            entropy,
+            events: Events::new(),
+            transitions: Events::new(),
+            fleet,
+        }
+    }
+
+    /// The settings, and their number.
+    pub(super) fn whole(&self) -> (u32, Arc<CircuitBreakerConfig>) {
+        self.whole.lock().clone()
+    }
+
+    pub(super) fn config(&self) -> CircuitBreakerConfig {
+        *self.whole.lock().1
+    }
+
+    pub(super) fn number(&self) -> u32 {
+        self.number.load(Ordering::Acquire)
+    }
+
+    /// Puts other settings, which were checked, in their place. Breakers take them over one by one.
+    pub(super) fn replace(&self, config: CircuitBreakerConfig) {
+        let mut whole = self.whole.lock();
+        *whole = (whole.0.wrapping_add(1), Arc::new(config));
+        self.live.store(&config);
+        self.number.store(whole.0, Ordering::Release);
+    }
+}
+
+/// What is read of the settings without a lock, beside the plan. Absent times are 0, absent rates above 1.
+#[derive(Default)]
+pub(super) struct Live {
+    failure_rate: AtomicU64,
+    slow_rate: AtomicU64,
+    min_calls: AtomicU32,
+    probes: AtomicU32,
+    failures: AtomicU32,
+    slow_call: AtomicU64,
+    drop_after: AtomicU64,
+    ramp_time: AtomicU64,
+    ramp_from: AtomicU64,
+    ramp_steps: AtomicU32,
+}
+
+/// All calls, as the share of a ramp.
+pub(super) const ALL: u64 = 1 << 32;
+
+impl Live {
+    fn store(&self, config: &CircuitBreakerConfig) {
+        let rate = |cell: &AtomicU64, share: Option<f64>| cell.store(share.unwrap_or(2.0).to_bits(), Ordering::Relaxed);
+        let time = |cell: &AtomicU64, d: Option<Duration>| cell.store(d.map_or(0, nanos), Ordering::Relaxed);
+        rate(&self.failure_rate, config.trip.failure_rate);
+        rate(&self.slow_rate, config.trip.slow_call_rate);
+        self.min_calls.store(config.min_calls, Ordering::Relaxed);
+        self.probes.store(config.half_open.probes, Ordering::Relaxed);
+        let kinds = config.failures.iter().fold(0, |bits, kind| bits | 1 << kind.to_bits());
+        self.failures.store(kinds, Ordering::Relaxed);
+        time(&self.slow_call, config.trip.slow_call);
+        time(&self.drop_after, config.count_drop_after);
+        time(&self.ramp_time, config.ramp.map(|ramp| ramp.time));
+        rate(&self.ramp_from, config.ramp.map(|ramp| ramp.from));
+        self.ramp_steps.store(config.ramp.map_or(0, |ramp| ramp.steps), Ordering::Relaxed);
+    }
+
+    /// Whether a rule over a time window seems to be broken: then it is judged under the lock.
+    pub(super) fn seems_broken(&self, counts: Counts) -> bool {
+        let reached = |bad: u64, rate: &AtomicU64| {
+            bad as f64 / counts.calls as f64 >= f64::from_bits(rate.load(Ordering::Relaxed))
+        };
+        counts.calls >= u64::from(self.min_calls.load(Ordering::Relaxed))
+            && (reached(counts.failures, &self.failure_rate) || reached(counts.slow, &self.slow_rate))
+    }
+
+    pub(super) fn probes(&self) -> u32 {
+        self.probes.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_failure(&self, kind: FailureKind) -> bool {
+        self.failures.load(Ordering::Relaxed) & 1 << kind.to_bits() != 0
+    }
+
+    pub(super) fn slow_call(&self) -> Option<Duration> {
+        some(&self.slow_call)
+    }
+
+    pub(super) fn drop_after(&self) -> Option<Duration> {
+        some(&self.drop_after)
+    }
+
+    /// The share of the calls, of [`ALL`], that a ramp lets pass so long after it began.
+    pub(super) fn ramp_share(&self, since: Duration) -> u64 {
+        let (time, since) = (self.ramp_time.load(Ordering::Relaxed), nanos(since));
+        if since >= time {
+            return ALL;
+        }
+        let from = f64::from_bits(self.ramp_from.load(Ordering::Relaxed)).min(1.0);
+        let progress = match self.ramp_steps.load(Ordering::Relaxed) {
+            0 => since as f64 / time as f64,
+            // In whole numbers, so that a step begins at its very nanosecond.
+            n => (u128::from(since) * u128::from(n) / u128::from(time)) as f64 / f64::from(n),
+        };
+        // Half a unit more, for shares such as 0.7 lie just below what is meant.
+        ((((from + (1.0 - from) * progress) * ALL as f64) + 0.5) as u64).min(ALL)
+    }
+}
+
+fn some(time: &AtomicU64) -> Option<Duration> {
+    match time.load(Ordering::Relaxed) {
+        0 => None,
+        time => Some(Duration::from_nanos(time)),
+    }
+}
+
+/// What a success must know. From the bottom: the count window's size (20 bits), its least number of calls (20), which rules there are,
+/// and how many time windows lie before the one in use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Plan(pub(super) u64);
+
+const SIZE: u64 = (1 << 20) - 1;
+const BY_COUNT: u64 = 1 << 40;
+const BY_TIME: u64 = 1 << 41;
+const IN_A_ROW: u64 = 1 << 42;
+const TIMES_CALLS: u64 = 1 << 43;
+const DEPTH: u32 = 48;
+
+impl Plan {
+    pub(super) fn of(config: &CircuitBreakerConfig, depth: u32) -> Self {
+        let trip = &config.trip;
+        let rates = trip.failure_rate.is_some() || trip.slow_call_rate.is_some();
+        let window = match config.window {
+            WindowConfig::Calls { calls } if rates => {
+                BY_COUNT | u64::from(calls) & SIZE | (u64::from(config.min_calls) & SIZE) << 20
+            }
+            WindowConfig::Time { .. } if rates => BY_TIME,
+            _ => 0,
+        };
+        let flag = |on: bool, flag: u64| if on { flag } else { 0 };
+        let rules = flag(trip.consecutive_failures.is_some(), IN_A_ROW)
+            | flag(trip.slow_call.is_some() || config.count_drop_after.is_some(), TIMES_CALLS);
+        Self(window | rules | u64::from(depth) << DEPTH)
+    }
+
+    #[inline]
+    pub(super) const fn size(self) -> u32 {
+        (self.0 & SIZE) as u32
+    }
+
+    #[inline]
+    pub(super) const fn min_calls(self) -> u32 {
+        (self.0 >> 20 & SIZE) as u32
+    }
+
+    #[inline]
+    pub(super) const fn by_count(self) -> bool {
+        self.0 & BY_COUNT != 0
+    }
+
+    #[inline]
+    pub(super) const fn by_time(self) -> bool {
+        self.0 & BY_TIME != 0
+    }
+
+    #[inline]
+    pub(super) const fn in_a_row(self) -> bool {
+        self.0 & IN_A_ROW != 0
+    }
+
+    #[inline]
+    pub(super) const fn times_calls(self) -> bool {
+        self.0 & TIMES_CALLS != 0
+    }
+
+    #[inline]
+    pub(super) const fn depth(self) -> u32 {
+        (self.0 >> DEPTH) as u32
+    }
+}

@@ -1,0 +1,86 @@
+//! What becomes of the outcomes of a closed breaker when its settings are replaced.
+use super::{
+    CircuitBreakerConfig, WindowConfig,
+    bads::Bads,
+    plan::Plan,
+    tally::{NONE, Tally, tagged},
+    word::Word,
+};
+use crate::sync::{AtomicU64, Ordering};
+
+impl Tally {
+    /// Takes over other settings: the plan, the windows, and what in them still makes sense. Called under the breaker's lock. No
+    /// `bads` means that there never was any.
+    pub(super) fn reshape(&self, word: &AtomicU64, config: &CircuitBreakerConfig, mut bads: Option<&mut Bads>) {
+        let was = self.plan();
+        let mut plan = Plan::of(config, was.depth());
+        let mut same_windows = was.by_count() == plan.by_count() && was.by_time() == plan.by_time();
+        if let (true, WindowConfig::Time { time, buckets }) = (plan.by_time(), config.window) {
+            let same = |depth| self.rates.at(depth).is_some_and(|windows| windows.has_shape(time, buckets));
+            if !was.by_time() || !same(was.depth()) {
+                same_windows = false;
+                plan = Plan::of(config, self.rates.make_room(time, buckets));
+                // Before the word: who sees the new generation sees its windows.
+                if let Some(windows) = self.rates.at(plan.depth()) {
+                    windows.reshape(time, buckets);
+                }
+            }
+        }
+        if !same_windows {
+            self.newest_bad.store(NONE, Ordering::Release);
+            bads.iter_mut().for_each(|bads| bads.clear_window());
+        }
+        self.plan.store(plan.0, Ordering::Release);
+        // A success that was begun by the old plan must fail to be counted by it. Time windows of the same shape are the same
+        // whatever else is new, and belong to their generation.
+        if !same_windows || plan.by_count() && plan != was {
+            self.renumber(word, was, plan, bads.as_deref_mut());
+        }
+        if !was.in_a_row() || !plan.in_a_row() {
+            self.streak.store(0, Ordering::Release);
+        }
+        if let Some(bads) = bads {
+            bads.weigh_over(config.trip.weight_period);
+        }
+    }
+
+    /// Moves a closed breaker's word on to the next generation, with what is left of its window.
+    fn renumber(&self, word: &AtomicU64, was: Plan, plan: Plan, bads: Option<&mut Bads>) {
+        let mut seen = Word(word.load(Ordering::Acquire));
+        if !seen.is_closed() {
+            return; // its count is of probes, and its windows are emptied when it closes
+        }
+        let moved = loop {
+            let held = if was.by_count() && plan.by_count() { seen.filled(was.size()) } else { 0 };
+            // A window that is full goes on counting from where it was; one that is not counts what it holds.
+            let full = plan.by_count() && held >= plan.size();
+            let next = seen.with_window(full, if full { seen.count() } else { held }).next();
+            match word.compare_exchange(seen.0, next.0, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break next,
+                Err(changed) => seen = Word(changed),
+            }
+        };
+        if let (Some(bads), true) = (bads, plan.by_count()) {
+            // What successes had pushed out of the old window is not to come back in a larger one.
+            bads.forget_before(seen.count(), was.size());
+            bads.shift(seen.count().wrapping_sub(moved.count()));
+            bads.forget_before(moved.count(), plan.size());
+            let newest = bads.newest().map_or(NONE, |number| tagged(moved, number));
+            self.newest_bad.store(newest, Ordering::Release);
+        }
+        self.carry_streak(moved.generation());
+    }
+
+    /// Hands the row of failures on to the next generation. A success that comes in between sees a row of another one, and is counted
+    /// by the lock.
+    fn carry_streak(&self, generation: u32) {
+        let mut streak = self.streak.load(Ordering::Acquire);
+        loop {
+            let carried = u64::from(generation) << 32 | u64::from(streak as u32);
+            match self.streak.compare_exchange(streak, carried, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return,
+                Err(changed) => streak = changed,
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! Time-outs, retries and their budget, circuit breakers, hedges, coalescing.
+use std::hash::{BuildHasher, Hash};
+
+use super::super::{
+    registry::{Measured, Sample, Scope},
+    words::{self, HELD, KINDS, RULES, STOPS},
+};
+use crate::{
+    circuit_breaker::{CircuitBreaker, KeyedBreakers, State, Transition},
+    coalesce::Coalesce,
+    fallback::{Fallback, FallbackEvent},
+    hedge::{Hedge, HedgeEvent},
+    observe::Subscription,
+    retry::{Retry, RetryBudget, RetryEvent},
+    timeout::Timeout,
+};
+
+impl Measured for Timeout {
+    const SORT: &'static str = "timeout";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        let timed_out = scope.counter("steadfast_timeout_timed_out_total", &[]);
+        self.events().tap(move |_| timed_out.increment(1));
+        Box::new(|| ())
+    }
+}
+
+impl Measured for Retry {
+    const SORT: &'static str = "retry";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        let retries = scope.words("steadfast_retry_retries_total", "kind", &KINDS);
+        let recovered = scope.counter("steadfast_retry_recovered_total", &[]);
+        let gave_up = scope.words("steadfast_retry_gave_up_total", "stop", &STOPS);
+        let delays = scope.histogram("steadfast_retry_delay_seconds", &[]);
+        self.events().tap(move |event| match event {
+            RetryEvent::Retrying { kind, delay, .. } => {
+                retries.count(kind.map_or("rejected", |kind| kind.as_str()));
+                delays.record(delay.as_secs_f64());
+            }
+            RetryEvent::Recovered { .. } => recovered.increment(1),
+            RetryEvent::GaveUp { stop, .. } => gave_up.count(words::stop(*stop)),
+        });
+        Box::new(|| ())
+    }
+}
+
+impl Measured for RetryBudget {
+    const SORT: &'static str = "retry_budget";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        let (budget, clock) = (self.clone(), scope.clock().clone());
+        let balance = scope.gauge("steadfast_retry_budget_balance", &[]);
+        Box::new(move || balance.set(budget.balance(clock.now()) as f64))
+    }
+}
+
+/// Counts changes of state, of one breaker or of a family.
+fn count_transitions(transitions: Subscription<Transition>, scope: &Scope) {
+    let states = State::ALL.map(words::state);
+    let to = scope.words("steadfast_circuit_breaker_transitions_total", "to", &states);
+    let openings = scope.words("steadfast_circuit_breaker_openings_total", "rule", &RULES);
+    let lasted = |state| scope.histogram("steadfast_circuit_breaker_state_duration_seconds", &[("state", state)]);
+    let lasted = State::ALL.map(|state| (state, lasted(words::state(state))));
+    transitions.tap(move |change| {
+        to.count(words::state(change.to));
+        if let Some(rule) = change.rule {
+            openings.count(words::rule(rule));
+        }
+        if let Some((_, lasted)) = lasted.iter().find(|(state, _)| *state == change.from) {
+            lasted.record(change.after.as_secs_f64());
+        }
+    });
+}
+
+impl Measured for CircuitBreaker {
+    const SORT: &'static str = "circuit_breaker";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        count_transitions(self.transitions(), scope);
+        let state = |state| (state, scope.gauge("steadfast_circuit_breaker_state", &[("state", words::state(state))]));
+        let (breaker, states) = (self.clone(), State::ALL.map(state));
+        let total = |metric| scope.counter(metric, &[]);
+        let total_failures = total("steadfast_circuit_breaker_failures_total");
+        let total_slow = total("steadfast_circuit_breaker_slow_total");
+        let spared = total("steadfast_circuit_breaker_spared_total");
+        let rejected = total("steadfast_circuit_breaker_rejected_total");
+        let gauge = |metric| scope.gauge(metric, &[]);
+        let share = gauge("steadfast_circuit_breaker_share");
+        let calls = gauge("steadfast_circuit_breaker_window_calls");
+        let failures = gauge("steadfast_circuit_breaker_window_failures");
+        let slow = gauge("steadfast_circuit_breaker_window_slow");
+        Box::new(move || {
+            let now = breaker.snapshot();
+            for (state, gauge) in &states {
+                gauge.set(f64::from(u8::from(*state == now.state)));
+            }
+            total_failures.absolute(now.total_failures);
+            total_slow.absolute(now.total_slow);
+            spared.absolute(now.total_spared);
+            rejected.absolute(now.rejected);
+            share.set(now.share);
+            calls.set(now.calls as f64);
+            failures.set(now.failures as f64);
+            slow.set(now.slow as f64);
+        })
+    }
+}
+
+impl<K, S> Measured for KeyedBreakers<K, S>
+where
+    K: Eq + Hash + Clone + Send + Sync + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    const SORT: &'static str = "keyed_breakers";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        count_transitions(self.transitions(), scope);
+        let keys = |state| scope.gauge("steadfast_circuit_breaker_keys", &[("state", words::state(state))]);
+        let (family, keys) = (self.clone(), State::ALL.map(keys));
+        Box::new(move || keys.iter().zip(family.states()).for_each(|(gauge, n)| gauge.set(n as f64)))
+    }
+}
+
+impl Measured for Fallback {
+    const SORT: &'static str = "fallback";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        let calls = scope.words("steadfast_fallback_calls_total", "outcome", &["fell_back", "failed", "timed_out"]);
+        self.events().tap(move |event| {
+            calls.count(match event {
+                FallbackEvent::FellBack { .. } => "fell_back",
+                FallbackEvent::Failed { .. } => "failed",
+                FallbackEvent::TimedOut { .. } => "timed_out",
+            });
+        });
+        Box::new(|| ())
+    }
+}
+
+#[cfg(feature = "chaos")]
+impl Measured for crate::chaos::Chaos {
+    const SORT: &'static str = "chaos";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        let counter = |injection| scope.counter("steadfast_chaos_injected_total", &[("injection", injection)]);
+        let counters = ["delayed", "failed", "replaced", "hung", "panicked"].map(counter);
+        let (chaos, enabled) = (self.clone(), scope.gauge("steadfast_chaos_enabled", &[]));
+        Box::new(move || {
+            let now = chaos.injected();
+            let counts = [now.delayed, now.failed, now.replaced, now.hung, now.panicked];
+            counters.iter().zip(counts).for_each(|(counter, n)| counter.absolute(n));
+            enabled.set(f64::from(u8::from(chaos.is_enabled())));
+        })
+    }
+}
+
+impl Measured for Hedge {
+    const SORT: &'static str = "hedge";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        let hedges = scope.words("steadfast_hedge_hedges_total", "cause", &["late", "failed"]);
+        let held = scope.words("steadfast_hedge_held_total", "why", &HELD);
+        let won = scope.counter("steadfast_hedge_won_total", &[]);
+        let all_failed = scope.counter("steadfast_hedge_all_failed_total", &[]);
+        self.events().tap(move |event| match event {
+            HedgeEvent::Hedged { cause, .. } => hedges.count(words::cause(cause)),
+            HedgeEvent::Held { why } => held.count(words::held(*why)),
+            HedgeEvent::Won { .. } => won.increment(1),
+            HedgeEvent::AllFailed { .. } => all_failed.increment(1),
+        });
+        let (hedge, delay) = (self.clone(), scope.gauge("steadfast_hedge_delay_seconds", &[]));
+        Box::new(move || delay.set(hedge.delay().as_secs_f64()))
+    }
+}
+
+impl<K, T> Measured for Coalesce<K, T>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    T: Send + Sync + 'static,
+{
+    const SORT: &'static str = "coalesce";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        let (flights, under_way) = (self.clone(), scope.gauge("steadfast_coalesce_under_way", &[]));
+        Box::new(move || under_way.set(flights.under_way() as f64))
+    }
+}

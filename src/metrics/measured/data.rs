@@ -1,0 +1,77 @@
+//! Caches and shards.
+use std::hash::Hash;
+
+use super::super::registry::{Measured, Sample, Scope};
+use crate::{
+    cache_aside::CacheAside,
+    sharding::{ShardDirectory, ShardMeter, ShardingEvent},
+};
+
+impl<K, V> Measured for CacheAside<K, V>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    const SORT: &'static str = "cache";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        let requests = |result| scope.counter("steadfast_cache_requests_total", &[("result", result)]);
+        let (hits, misses, stale) = (requests("hit"), requests("miss"), requests("stale"));
+        let counter = |metric| scope.counter(metric, &[]);
+        let remote_hits = counter("steadfast_cache_remote_hits_total");
+        let loads = counter("steadfast_cache_loads_total");
+        let load_failures = counter("steadfast_cache_load_failures_total");
+        let superseded = counter("steadfast_cache_superseded_total");
+        let evictions = counter("steadfast_cache_evictions_total");
+        let invalidations = counter("steadfast_cache_invalidations_total");
+        let faults = counter("steadfast_cache_faults_total");
+        let entries = scope.gauge("steadfast_cache_entries", &[]);
+        let cache = self.clone();
+        Box::new(move || {
+            let now = cache.stats();
+            hits.absolute(now.hits);
+            misses.absolute(now.misses);
+            stale.absolute(now.stale_hits);
+            remote_hits.absolute(now.remote_hits);
+            loads.absolute(now.loads);
+            load_failures.absolute(now.load_failures);
+            superseded.absolute(now.superseded);
+            evictions.absolute(now.evictions);
+            invalidations.absolute(now.invalidations);
+            faults.absolute(now.faults);
+            entries.set(now.entries as f64);
+        })
+    }
+}
+
+impl Measured for ShardDirectory {
+    const SORT: &'static str = "shard_directory";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        let changes = scope.counter("steadfast_sharding_map_changes_total", &[]);
+        let refreshes = scope.counter("steadfast_sharding_refresh_failures_total", &[]);
+        let steps = scope.counter("steadfast_sharding_steps_total", &[]);
+        let movers = scope.counter("steadfast_sharding_mover_failures_total", &[]);
+        self.events().tap(move |event| match event {
+            ShardingEvent::MapChanged { .. } => changes.increment(1),
+            ShardingEvent::RefreshFailed { .. } => refreshes.increment(1),
+            ShardingEvent::StepRecorded { .. } => steps.increment(1),
+            ShardingEvent::MoverFailed { .. } => movers.increment(1),
+        });
+        let (directory, version) = (self.clone(), scope.gauge("steadfast_sharding_map_version", &[]));
+        Box::new(move || version.set(directory.map().version() as f64))
+    }
+}
+
+impl Measured for ShardMeter {
+    const SORT: &'static str = "shard_meter";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        let (meter, scope) = (self.clone(), scope.clone());
+        Box::new(move || {
+            for (shard, calls) in meter.load(0).shards {
+                scope.counter("steadfast_sharding_calls_total", &[("shard", &shard.to_string())]).absolute(calls);
+            }
+        })
+    }
+}

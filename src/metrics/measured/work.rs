@@ -1,0 +1,87 @@
+//! Leader election and queue listeners.
+use super::super::registry::{Measured, Sample, Scope};
+use crate::{
+    leader_election::{LeaderElection, LeaderElectionEvent, TermEnd},
+    queue_listener::QueueListener,
+};
+
+impl Measured for LeaderElection {
+    const SORT: &'static str = "leader_election";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        const ENDS: [&str; 7] =
+            ["not_renewed", "superseded", "resign_requested", "unhealthy", "finished", "shutdown", "dropped"];
+        let end = |why: TermEnd| match why {
+            TermEnd::NotRenewed => "not_renewed",
+            TermEnd::Superseded => "superseded",
+            TermEnd::ResignRequested => "resign_requested",
+            TermEnd::Unhealthy => "unhealthy",
+            TermEnd::Finished => "finished",
+            TermEnd::Shutdown => "shutdown",
+            TermEnd::Dropped => "dropped",
+        };
+        let elected = scope.counter("steadfast_leader_election_elected_total", &[]);
+        let ended = scope.words("steadfast_leader_election_ended_total", "why", &ENDS);
+        let failures = scope.counter("steadfast_leader_election_call_failures_total", &[]);
+        self.events().tap(move |event| match event {
+            LeaderElectionEvent::Elected { .. } => elected.increment(1),
+            LeaderElectionEvent::Ended { why, .. } => ended.count(end(*why)),
+            LeaderElectionEvent::CallFailed { .. } => failures.increment(1),
+            _ => {}
+        });
+        let election = self.clone();
+        let leads = scope.gauge("steadfast_leader_election_is_leader", &[]);
+        let healthy = scope.gauge("steadfast_leader_election_healthy", &[]);
+        Box::new(move || {
+            leads.set(f64::from(u8::from(election.is_leader())));
+            healthy.set(f64::from(u8::from(election.health().healthy)));
+        })
+    }
+}
+
+impl Measured for QueueListener {
+    const SORT: &'static str = "queue_listener";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        let gauge = |metric| scope.gauge(metric, &[]);
+        let tasks = gauge("steadfast_queue_listener_tasks");
+        let in_flight = gauge("steadfast_queue_listener_in_flight");
+        let buffered = gauge("steadfast_queue_listener_buffered");
+        let paused = gauge("steadfast_queue_listener_paused");
+        let depth = |state| scope.gauge("steadfast_queue_listener_depth", &[("state", state)]);
+        let depths = ["visible", "delayed", "in_flight"].map(depth);
+        let counter = |metric| scope.counter(metric, &[]);
+        let polls = counter("steadfast_queue_listener_polls_total");
+        let empty_polls = counter("steadfast_queue_listener_empty_polls_total");
+        let requests = counter("steadfast_queue_listener_requests_total");
+        let messages = |event| scope.counter("steadfast_queue_listener_messages_total", &[("event", event)]);
+        let events = ["received", "handled", "failed", "dead_lettered", "lease_lost", "duplicate", "handed_back"];
+        let messages = events.map(messages);
+        let listener = self.clone();
+        Box::new(move || {
+            let now = listener.state();
+            tasks.set(f64::from(now.tasks));
+            in_flight.set(now.in_flight as f64);
+            buffered.set(now.buffered as f64);
+            paused.set(f64::from(u8::from(now.paused)));
+            if let Some(depth) = now.depth {
+                for (gauge, n) in depths.iter().zip([depth.visible, depth.delayed, depth.in_flight]) {
+                    gauge.set(n as f64);
+                }
+            }
+            polls.absolute(now.polls);
+            empty_polls.absolute(now.empty_polls);
+            requests.absolute(now.requests);
+            let counts = [
+                now.received,
+                now.handled,
+                now.failed,
+                now.dead_lettered,
+                now.leases_lost,
+                now.duplicates,
+                now.handed_back,
+            ];
+            messages.iter().zip(counts).for_each(|(counter, n)| counter.absolute(n));
+        })
+    }
+}

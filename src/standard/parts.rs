@@ -1,0 +1,208 @@
+//! The parts of the stack, each of which is there, on or off.
+use std::time::Duration;
+
+use super::{StandardConfig, stack::Surroundings};
+use crate::{
+    call::{Attempt, CallContext, Explanation, Policy, Switch},
+    circuit_breaker::CircuitBreaker,
+    config::{ConfigError, Name},
+    fallback::Fallback,
+    hedge::Hedge,
+    outcome::{Outcome, Rejected},
+    retry::{Retry, RetryBudget},
+    throttling::{
+        AdaptiveLimiter, AdaptivePermit, ClientThrottle, ConcurrencyLimiter, ConcurrencyPermit, RateLimiter, Shedder,
+    },
+    timeout::Timeout,
+};
+
+#[derive(Debug)]
+pub(super) struct Parts {
+    pub(super) fallback: Switch<Fallback>,
+    pub(super) timeout: Switch<Timeout>,
+    pub(super) admission: Admission,
+    pub(super) retry: Switch<Retry>,
+    pub(super) budget: RetryBudget,
+    pub(super) hedge: Switch<Hedge>,
+    pub(super) guard: Guard,
+    pub(super) attempt_timeout: Switch<Timeout>,
+}
+
+/// Whether a call may be made at all. One layer, not four: the compiler bounds how deep they nest.
+#[derive(Debug)]
+pub(super) struct Admission {
+    pub(super) shed: Switch<Shedder>,
+    pub(super) rate_limit: Switch<RateLimiter>,
+    /// At most one of the two is on.
+    pub(super) concurrency_limit: Switch<ConcurrencyLimiter>,
+    pub(super) adaptive_limit: Switch<AdaptiveLimiter>,
+}
+
+/// The throttle around the breaker, in one layer too.
+#[derive(Debug)]
+pub(super) struct Guard {
+    pub(super) throttle: Switch<ClientThrottle>,
+    pub(super) breaker: Switch<CircuitBreaker>,
+}
+
+/// A part by its settings, or by the defaults and off.
+fn part<C: Clone + Default, P>(config: Option<&C>, make: impl FnOnce(C) -> P) -> Switch<P> {
+    let part = Switch::new(make(config.cloned().unwrap_or_default()));
+    part.set(config.is_some());
+    part
+}
+
+/// Gives a part its new settings, and switches it.
+fn change<C: Clone, P>(
+    part: &Switch<P>,
+    config: Option<&C>,
+    reconfigure: impl FnOnce(&P, C) -> Result<(), ConfigError>,
+) -> Result<(), ConfigError> {
+    if let Some(config) = config {
+        reconfigure(part.policy(), config.clone())?;
+    }
+    part.set(config.is_some());
+    Ok(())
+}
+
+fn set_limit(timeout: &Timeout, limit: Duration) -> Result<(), ConfigError> {
+    timeout.reconfigure(limit);
+    Ok(())
+}
+
+impl Parts {
+    pub(super) fn new(config: &StandardConfig, with: &Surroundings) -> Self {
+        let Surroundings { name, clock, entropy, gauges } = with;
+        // Each part is called by the stack's name and its own.
+        let title = |part: &str| {
+            Some(Name::from(name.as_ref().map_or_else(|| part.to_owned(), |name| format!("{name}.{part}"))))
+        };
+        let timeout = |limit: Option<&Duration>, part_name: &str| {
+            part(limit, |limit| {
+                let timeout = Timeout::new(limit).with_clock(clock);
+                title(part_name).into_iter().fold(timeout, Timeout::named)
+            })
+        };
+        let budget = RetryBudget::make(config.retry_budget.unwrap_or_default());
+        budget.switch(config.retry_budget.is_some());
+        Self {
+            fallback: part(config.fallback.as_ref(), |c| Fallback::make(c, clock.clone(), title("fallback"))),
+            timeout: timeout(config.timeout.as_ref(), "timeout"),
+            admission: Admission {
+                shed: part(config.shed.as_ref(), |c| {
+                    Shedder::make(c, gauges.clone(), clock.clone(), entropy.clone(), title("shed"))
+                }),
+                rate_limit: part(config.rate_limit.as_ref(), |c| {
+                    RateLimiter::make(&c, clock.clone(), title("rate_limit"))
+                }),
+                concurrency_limit: part(config.concurrency_limit.as_ref(), |c| {
+                    ConcurrencyLimiter::make(c, clock.clone(), title("concurrency_limit"))
+                }),
+                adaptive_limit: part(config.adaptive_limit.as_ref(), |c| {
+                    AdaptiveLimiter::make(c, clock.clone(), entropy.clone(), title("adaptive_limit"))
+                }),
+            },
+            retry: part(config.retry.as_ref(), |c| {
+                Retry::make(c, clock.clone(), entropy.clone(), title("retry")).with_budget(&budget)
+            }),
+            hedge: part(config.hedge.as_ref(), |c| Hedge::make(c, clock.clone(), title("hedge"), Some(budget.clone()))),
+            guard: Guard {
+                throttle: part(config.client_throttle.as_ref(), |c| {
+                    ClientThrottle::make(c, clock.clone(), entropy.clone(), title("client_throttle"))
+                }),
+                breaker: part(config.circuit_breaker.as_ref(), |c| {
+                    CircuitBreaker::make(c, clock.clone(), entropy.clone(), title("circuit_breaker"))
+                }),
+            },
+            attempt_timeout: timeout(config.attempt_timeout.as_ref(), "attempt_timeout"),
+            budget,
+        }
+    }
+
+    /// For settings that were checked before. What may be refused still comes first: then nothing has changed.
+    pub(super) fn reconfigure(&self, config: &StandardConfig, with: &Surroundings) -> Result<(), ConfigError> {
+        let Self { admission, guard, .. } = self;
+        change(&admission.shed, config.shed.as_ref(), Shedder::reconfigure).map_err(|e| e.within("shed"))?;
+        change(&self.fallback, config.fallback.as_ref(), Fallback::reconfigure)?;
+        change(&self.timeout, config.timeout.as_ref(), set_limit)?;
+        change(&admission.rate_limit, config.rate_limit.as_ref(), RateLimiter::reconfigure)?;
+        change(&admission.concurrency_limit, config.concurrency_limit.as_ref(), ConcurrencyLimiter::reconfigure)?;
+        change(&admission.adaptive_limit, config.adaptive_limit.as_ref(), AdaptiveLimiter::reconfigure)?;
+        change(&self.retry, config.retry.as_ref(), Retry::reconfigure)?;
+        if let Some(budget) = config.retry_budget {
+            self.budget.reconfigure(budget, with.clock.now())?;
+        }
+        self.budget.switch(config.retry_budget.is_some());
+        change(&self.hedge, config.hedge.as_ref(), Hedge::reconfigure)?;
+        change(&guard.throttle, config.client_throttle.as_ref(), ClientThrottle::reconfigure)?;
+        change(&guard.breaker, config.circuit_breaker.as_ref(), CircuitBreaker::reconfigure)?;
+        change(&self.attempt_timeout, config.attempt_timeout.as_ref(), set_limit)
+    }
+}
+
+/// What a call was admitted with.
+struct Admitted<'a> {
+    place: Option<ConcurrencyPermit<'a>>,
+    adaptive: Option<AdaptivePermit<'a>>,
+}
+
+impl Admission {
+    #[inline]
+    async fn admit(&self, cx: CallContext<'_>) -> Result<Admitted<'_>, Rejected> {
+        if let Some(shed) = self.shed.get() {
+            shed.try_admit(cx.priority())?;
+        }
+        if let Some(limit) = self.rate_limit.get() {
+            limit.admit(cx).await?;
+        }
+        let mut admitted = Admitted { place: None, adaptive: None };
+        if let Some(limit) = self.adaptive_limit.get() {
+            admitted.adaptive = Some(limit.admit(cx).await?);
+        } else if let Some(limit) = self.concurrency_limit.get() {
+            admitted.place = Some(limit.admit(|| cx.deadline()).await?);
+        }
+        Ok(admitted)
+    }
+}
+
+impl Policy for Admission {
+    #[inline]
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+        let Admitted { place, adaptive } = match self.admit(cx).await {
+            Ok(admitted) => admitted,
+            Err(rejected) => return inner.refuse(rejected),
+        };
+        let outcome = inner.attempt(cx).await;
+        drop(place);
+        if let Some(permit) = adaptive {
+            permit.settle(outcome);
+        }
+        outcome
+    }
+
+    fn describe(&self, explanation: &mut Explanation) {
+        self.shed.describe(explanation);
+        self.rate_limit.describe(explanation);
+        self.concurrency_limit.describe(explanation);
+        self.adaptive_limit.describe(explanation);
+    }
+}
+
+impl Policy for Guard {
+    #[inline]
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+        let Some(throttle) = self.throttle.get() else { return self.breaker.around(inner, cx).await };
+        let permit = match throttle.try_acquire() {
+            Ok(permit) => permit,
+            Err(rejected) => return inner.refuse(rejected),
+        };
+        let outcome = self.breaker.around(inner, cx).await;
+        permit.settle(outcome.class());
+        outcome
+    }
+
+    fn describe(&self, explanation: &mut Explanation) {
+        self.throttle.describe(explanation);
+        self.breaker.describe(explanation);
+    }
+}

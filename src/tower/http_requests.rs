@@ -1,0 +1,144 @@
+//! Requests of HTTP, which say by their method whether they may be repeated: those that a client sends, and those that a server received.
+use http::{HeaderName, Request};
+
+use super::Requests;
+use crate::{
+    call::{AttemptInfo, CallContext},
+    http::deadline,
+    outcome::Priority,
+    time::Clock,
+};
+
+const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
+
+fn is_idempotent<B>(request: &Request<B>) -> bool {
+    request.method().is_idempotent() || request.headers().contains_key(IDEMPOTENCY_KEY)
+}
+
+/// Requests that a client sends: cloned, and idempotent by their method (all but `POST`, `PATCH` and `CONNECT`) or where they have an
+/// `idempotency-key`. A [`Priority`] among a request's extensions is the priority of its call, and an [`AttemptInfo`] is the attempt that it is part
+/// of: what a handler found among the extensions of [what it received](ReceivedRequests), it hands on so.
+///
+/// ```
+/// use http::Request;
+/// use steadfast::tower::{HttpRequests, Requests};
+///
+/// let requests = HttpRequests::new();
+/// assert!(requests.is_idempotent(&Request::put("/a").body(()).unwrap()));
+/// assert!(!requests.is_idempotent(&Request::post("/a").body(()).unwrap()));
+/// assert!(requests.is_idempotent(&Request::post("/a").header("idempotency-key", "8e03").body(()).unwrap()));
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct HttpRequests {
+    clock: Option<Clock>,
+}
+
+impl HttpRequests {
+    /// By method and key, with no header added.
+    pub const fn new() -> Self {
+        Self { clock: None }
+    }
+
+    /// The same, writing what is left of the call's time, by this clock, into [each request's header](deadline::write). The clock is
+    /// that of the time-outs in the pipeline.
+    #[must_use]
+    pub fn telling_deadlines(self, clock: &Clock) -> Self {
+        Self { clock: Some(clock.clone()) }
+    }
+}
+
+impl<B: Clone> Requests<Request<B>> for HttpRequests {
+    fn another(&self, request: &Request<B>) -> Option<Request<B>> {
+        Some(request.clone())
+    }
+
+    fn can_repeat(&self, _: &Request<B>) -> bool {
+        true
+    }
+
+    fn is_idempotent(&self, request: &Request<B>) -> bool {
+        is_idempotent(request)
+    }
+
+    fn priority(&self, request: &Request<B>) -> Option<Priority> {
+        request.extensions().get().copied()
+    }
+
+    fn outer(&self, request: &Request<B>) -> Option<AttemptInfo> {
+        request.extensions().get().copied()
+    }
+
+    fn before_attempt(&self, request: &mut Request<B>, cx: CallContext<'_>) {
+        if let Some(clock) = &self.clock
+            && let Some(deadline) = cx.deadline()
+        {
+            deadline::write(request.headers_mut(), deadline - clock.now());
+        }
+    }
+}
+
+/// Requests that a server received: handled once, whatever their body is. A [`Priority`] among a request's extensions, put there by whoever
+/// knows its sender, is the priority of its call; headers are believed where this says so. The handler finds an
+/// [`AttemptInfo`] among the extensions, with which its own calls end no later than this one.
+///
+/// ```
+/// use http::{HeaderName, Request};
+/// use steadfast::{Priority, tower::{ReceivedRequests, Requests}};
+///
+/// let requests = ReceivedRequests::new().believing_priority(HeaderName::from_static("x-priority"));
+/// let request = Request::get("/").header("x-priority", "high").body(()).unwrap();
+/// assert_eq!(requests.priority(&request), Some(Priority::High));
+/// ```
+#[derive(Debug, Clone, Default)]
+pub struct ReceivedRequests {
+    clock: Option<Clock>,
+    priority: Option<HeaderName>,
+}
+
+impl ReceivedRequests {
+    /// By method and extensions; no header is believed.
+    pub const fn new() -> Self {
+        Self { clock: None, priority: None }
+    }
+
+    /// The same, where the call has no more time than [the request's headers](deadline::read) leave it, by this clock. The clock is that of
+    /// the policies in the pipeline. A sender who lies about that shortens its own time alone.
+    #[must_use]
+    pub fn believing_deadlines(self, clock: &Clock) -> Self {
+        Self { clock: Some(clock.clone()), ..self }
+    }
+
+    /// The same, where this header may say the [priority](Priority::as_str), for senders that are trusted with it. What the extensions say
+    /// goes first; a word that is none does not count.
+    #[must_use]
+    pub fn believing_priority(self, header: HeaderName) -> Self {
+        Self { priority: Some(header), ..self }
+    }
+}
+
+impl<B> Requests<Request<B>> for ReceivedRequests {
+    fn another(&self, _: &Request<B>) -> Option<Request<B>> {
+        None
+    }
+
+    fn is_idempotent(&self, request: &Request<B>) -> bool {
+        is_idempotent(request)
+    }
+
+    fn priority(&self, request: &Request<B>) -> Option<Priority> {
+        let told = || {
+            let word = request.headers().get(self.priority.as_ref()?)?.as_bytes();
+            Priority::ALL.into_iter().find(|priority| word.eq_ignore_ascii_case(priority.as_str().as_bytes()))
+        };
+        request.extensions().get().copied().or_else(told)
+    }
+
+    fn outer(&self, request: &Request<B>) -> Option<AttemptInfo> {
+        let clock = self.clock.as_ref()?;
+        deadline::read(request.headers()).map(|left| AttemptInfo::with_deadline(clock.now() + left))
+    }
+
+    fn before_attempt(&self, request: &mut Request<B>, cx: CallContext<'_>) {
+        request.extensions_mut().insert(cx.info());
+    }
+}

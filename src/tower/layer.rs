@@ -1,0 +1,75 @@
+//! The layer.
+use std::{fmt, sync::Arc};
+
+use tower_layer::Layer;
+
+use super::{Boxing, ByClone, Flat, Once, PipelineService};
+use crate::call::{Identity, Pipeline};
+use crate::outcome::ErrIsFailure;
+
+/// Puts a pipeline around a service. All services that one layer makes, and their clones, share the policies' state.
+pub struct PipelineLayer<P = Identity, C = ErrIsFailure, R = ByClone, F = Flat> {
+    pipeline: Arc<Pipeline<P, C>>,
+    requests: R,
+    finish: F,
+}
+
+impl<P, C> PipelineLayer<P, C> {
+    /// A layer of this pipeline, which clones requests where a retry needs that, and gives [`CallError`](crate::CallError)s.
+    pub fn new(pipeline: Pipeline<P, C>) -> Self {
+        Self { pipeline: Arc::new(pipeline), requests: ByClone, finish: Flat }
+    }
+}
+
+impl<P, C, R, F> PipelineLayer<P, C, R, F> {
+    /// The same with another who knows the requests: any [`Requests`](super::Requests).
+    pub fn requests<Q>(self, requests: Q) -> PipelineLayer<P, C, Q, F> {
+        PipelineLayer { pipeline: self.pipeline, requests, finish: self.finish }
+    }
+
+    /// The same for requests that cannot be cloned: there is one attempt, whatever a retry says.
+    pub fn once(self) -> PipelineLayer<P, C, Once, F> {
+        self.requests(Once)
+    }
+
+    /// The same with another end: any [`Finish`](super::Finish).
+    pub fn finishing<G>(self, finish: G) -> PipelineLayer<P, C, R, G> {
+        PipelineLayer { pipeline: self.pipeline, requests: self.requests, finish }
+    }
+
+    /// The same with errors in boxes, for stacks of layers that want them so.
+    pub fn boxing_errors(self) -> PipelineLayer<P, C, R, Boxing> {
+        self.finishing(Boxing)
+    }
+
+    /// The same with refusals and time-outs as [answers](crate::http::answer), for servers of HTTP.
+    #[cfg(feature = "http")]
+    pub fn answering(self) -> PipelineLayer<P, C, R, super::Answering> {
+        self.finishing(super::Answering)
+    }
+
+    /// Its pipeline.
+    pub fn pipeline(&self) -> &Pipeline<P, C> {
+        &self.pipeline
+    }
+}
+
+impl<S, P, C, R: Clone, F: Clone> Layer<S> for PipelineLayer<P, C, R, F> {
+    type Service = PipelineService<S, P, C, R, F>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        PipelineService::new(inner, self.pipeline.clone(), self.requests.clone(), self.finish.clone())
+    }
+}
+
+impl<P, C, R: Clone, F: Clone> Clone for PipelineLayer<P, C, R, F> {
+    fn clone(&self) -> Self {
+        Self { pipeline: self.pipeline.clone(), requests: self.requests.clone(), finish: self.finish.clone() }
+    }
+}
+
+impl<P, C, R, F> fmt::Debug for PipelineLayer<P, C, R, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PipelineLayer").field("pipeline", &self.pipeline.name()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,182 @@
+//! The service that the layer makes, and one call through it.
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use tower_service::Service;
+
+use super::{Finish, Requests};
+use crate::{
+    call::{CallContext, Operation, OperationName, Pipeline, Policy},
+    outcome::{Classify, Priority},
+};
+
+/// A service with a pipeline around it: see [`PipelineLayer`](super::PipelineLayer). A clone shares the policies' state.
+pub struct PipelineService<S, P, C, R, F> {
+    inner: S,
+    pipeline: Arc<Pipeline<P, C>>,
+    requests: R,
+    finish: F,
+}
+
+/// The future of a call, in a box.
+pub type ResponseFuture<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
+
+impl<S, P, C, R, F> PipelineService<S, P, C, R, F> {
+    pub(super) const fn new(inner: S, pipeline: Arc<Pipeline<P, C>>, requests: R, finish: F) -> Self {
+        Self { inner, pipeline, requests, finish }
+    }
+
+    /// The service inside.
+    pub const fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
+    /// The service inside, by value.
+    pub fn into_inner(self) -> S {
+        self.inner
+    }
+}
+
+impl<S, Req, P, C, R, F> Service<Req> for PipelineService<S, P, C, R, F>
+where
+    S: Service<Req> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Response: Send + 'static,
+    S::Error: Send + 'static,
+    Req: Send + 'static,
+    P: Policy + 'static,
+    C: Classify<S::Response, S::Error> + 'static,
+    R: Requests<Req> + Clone + 'static,
+    F: Finish<S::Response, S::Error> + Clone + 'static,
+{
+    type Response = S::Response;
+    type Error = F::Error;
+    type Future = ResponseFuture<S::Response, F::Error>;
+
+    /// Always ready: a place is taken when the call is under way, by a policy or by the inner service, and never before.
+    #[inline]
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), F::Error>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Req) -> Self::Future {
+        let Self { inner, pipeline, requests, finish } = self.clone();
+        let outer = requests.outer(&request);
+        let attempts = Attempts {
+            idempotent: requests.is_idempotent(&request),
+            priority: requests.priority(&request),
+            name: requests.name(&request),
+            parts: Some((inner, request)),
+            requests,
+        };
+        Box::pin(pipeline.call_owned(outer, attempts, move |result| finish.finish(result)))
+    }
+}
+
+/// The attempts of one call.
+struct Attempts<S, R, Req> {
+    /// What the next attempt is made of. Gone where it was moved into an attempt.
+    parts: Option<(S, Req)>,
+    requests: R,
+    idempotent: bool,
+    priority: Option<Priority>,
+    name: Option<&'static OperationName>,
+}
+
+impl<S: Clone, R: Requests<Req>, Req> Attempts<S, R, Req> {
+    /// A copy of the parts, for an attempt that others may follow or run beside.
+    fn copied(&self, cx: CallContext<'_>) -> Option<(S, Req)> {
+        let (service, request) = self.parts.as_ref()?;
+        let mut request = self.requests.another(request)?;
+        self.requests.before_attempt(&mut request, cx);
+        Some((service.clone(), request))
+    }
+
+    /// The parts themselves, for an attempt that no other can follow.
+    #[inline]
+    fn moved(&mut self, cx: CallContext<'_>) -> Option<(S, Req)> {
+        let (service, mut request) = self.parts.take()?;
+        self.requests.before_attempt(&mut request, cx);
+        Some((service, request))
+    }
+}
+
+/// One attempt, by a service of its own: whatever that reserves while it gets ready goes with it when this is dropped.
+#[inline]
+async fn attempt<S: Service<Req>, Req>((mut service, request): (S, Req)) -> Result<S::Response, S::Error> {
+    poll_fn(|task| service.poll_ready(task)).await?;
+    let answer = service.call(request);
+    drop(service);
+    answer.await
+}
+
+impl<S, R, Req> Operation for Attempts<S, R, Req>
+where
+    S: Service<Req> + Clone + Send,
+    S::Future: Send,
+    S::Response: Send,
+    S::Error: Send,
+    R: Requests<Req>,
+    Req: Send,
+{
+    type Output = S::Response;
+    type Error = S::Error;
+
+    #[inline]
+    async fn run(&mut self, cx: CallContext<'_>) -> Result<S::Response, S::Error> {
+        let copy = if cx.is_retried() { self.copied(cx) } else { None };
+        match copy.or_else(|| self.moved(cx)) {
+            Some(parts) => attempt(parts).await,
+            // Nobody runs what is spent.
+            None => std::future::pending().await,
+        }
+    }
+
+    fn is_idempotent(&self) -> bool {
+        self.idempotent
+    }
+
+    fn priority(&self) -> Option<Priority> {
+        self.priority
+    }
+
+    fn name(&self) -> Option<&'static OperationName> {
+        self.name
+    }
+
+    fn is_spent(&self) -> bool {
+        self.parts.is_none()
+    }
+
+    fn can_overlap(&self) -> bool {
+        self.parts.as_ref().is_some_and(|(_, request)| self.requests.can_repeat(request))
+    }
+
+    fn start(
+        &mut self,
+        cx: CallContext<'_>,
+    ) -> Option<impl Future<Output = Result<S::Response, S::Error>> + Send + use<S, R, Req>> {
+        self.copied(cx).map(attempt)
+    }
+}
+
+impl<S: Clone, P, C, R: Clone, F: Clone> Clone for PipelineService<S, P, C, R, F> {
+    fn clone(&self) -> Self {
+        let Self { inner, pipeline, requests, finish } = self;
+        Self::new(inner.clone(), pipeline.clone(), requests.clone(), finish.clone())
+    }
+}
+
+impl<S: fmt::Debug, P, C, R, F> fmt::Debug for PipelineService<S, P, C, R, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PipelineService")
+            .field("inner", &self.inner)
+            .field("pipeline", &self.pipeline.name())
+            .finish_non_exhaustive()
+    }
+}

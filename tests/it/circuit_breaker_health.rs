@@ -1,0 +1,285 @@
+//! Circuit breaker, behaviour 8: recovery by a health probe instead of user traffic.
+use std::{
+    future::{Future, pending},
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use futures::FutureExt;
+use steadfast::{
+    FailureKind, KindSet, Reason, Verdict,
+    circuit_breaker::{
+        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, HalfOpenConfig, OpenConfig, State, TripConfig,
+        Undecided,
+    },
+    outcome::TripRule,
+    testing::{ManualClock, ScriptedService, drop_at_every_await},
+    time::{Clock, Instant},
+};
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+
+fn breaker(config: CircuitBreakerConfig) -> (CircuitBreaker, Clock, ManualClock) {
+    let (clock, hand) = Clock::manual();
+    let open = OpenConfig::default().times(S(1), S(8)).jitter(0.0);
+    (CircuitBreaker::new(config.open(open)).unwrap().with_clock(&clock), clock, hand)
+}
+
+/// A probe that says what the list says, then that all is well; and the times at which it was asked.
+fn probe<'a>(
+    clock: &'a Clock,
+    fails: u32,
+    asked: &'a Mutex<Vec<Instant>>,
+) -> impl FnMut() -> std::pin::Pin<Box<dyn Future<Output = Result<(), &'static str>> + Send + 'a>> + 'a {
+    let mut left = fails;
+    move || {
+        asked.lock().unwrap().push(clock.now());
+        let bad = left > 0;
+        left = left.saturating_sub(1);
+        Box::pin(async move { if bad { Err("ill") } else { Ok(()) } })
+    }
+}
+
+fn is_send<T: Send>(t: T) -> T {
+    t
+}
+
+#[test]
+fn breaker_8_it_probes_when_the_open_time_is_over_with_the_open_time_as_back_off() {
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(2, 1.0));
+    let asked = Mutex::new(Vec::new());
+    let start = hand.now();
+    breaker.force_open(S(3));
+    hand.block_on(is_send(breaker.run(probe(&clock, 3, &asked), clock.sleep(S(60)))));
+    // Openings by failed probes are 1, 2 and 4 s long; then two good ones, one after the other.
+    let after: Vec<_> = asked.lock().unwrap().iter().map(|at| (*at - start).as_secs()).collect();
+    assert_eq!(after, [3, 4, 6, 10, 10]);
+    assert_eq!(breaker.state(), State::Closed);
+    assert_eq!(hand.now() - start, S(60), "it runs until it is told to end");
+}
+
+#[test]
+fn breaker_8_callers_are_not_let_through_as_probes_while_it_runs() {
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
+    breaker.force_open(S(1));
+    let gate = tokio::sync::Semaphore::new(0);
+    let probe = || async { gate.acquire().await.map(drop) };
+    hand.block_on(async {
+        let mut run = Box::pin(breaker.run(probe, pending()));
+        assert!(futures::poll!(&mut run).is_pending());
+        clock.sleep(S(1)).await;
+        // Its time is over, and the loop has not looked yet.
+        assert_eq!(breaker.try_acquire().unwrap_err().reason(), Reason::ProbesTaken);
+        assert!(futures::poll!(&mut run).is_pending());
+        assert_eq!(breaker.state(), State::HalfOpen);
+        assert_eq!(breaker.try_acquire().unwrap_err().reason(), Reason::ProbesTaken);
+        gate.add_permits(1);
+        assert!(futures::poll!(&mut run).is_pending());
+        assert_eq!(breaker.state(), State::Closed);
+        assert!(breaker.try_acquire().is_ok());
+    });
+}
+
+#[test]
+fn breaker_8_without_the_loop_callers_probe_again() {
+    let (breaker, _clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
+    breaker.force_open(S(1));
+    hand.block_on(async {
+        let mut run = Box::pin(breaker.run(async || Ok::<_, ()>(()), pending()));
+        assert!(futures::poll!(&mut run).is_pending());
+        hand.advance(S(1));
+        assert!(breaker.try_acquire().is_err());
+        drop(run);
+        breaker.try_acquire().unwrap().record(Verdict::success());
+    });
+    assert_eq!(breaker.state(), State::Closed);
+}
+
+#[test]
+fn breaker_8_one_probe_at_a_time_also_where_several_loops_run() {
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(5, 1.0));
+    breaker.force_open(S(1));
+    let (running, most, all) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
+    let probe = || async {
+        most.fetch_max(running.fetch_add(1, SeqCst) + 1, SeqCst);
+        clock.sleep(Duration::from_millis(100)).await;
+        running.fetch_sub(1, SeqCst);
+        all.fetch_add(1, SeqCst);
+        Ok::<_, ()>(())
+    };
+    let run = || breaker.run(probe, clock.sleep(S(20)));
+    hand.block_on(async { futures::join!(run(), run(), run()) });
+    assert_eq!((most.load(SeqCst), all.load(SeqCst), breaker.state()), (1, 5, State::Closed));
+}
+
+#[test]
+fn breaker_8_a_probe_that_hangs_is_dropped_and_decides_nothing() {
+    for (undecided, state) in [(Undecided::Open, State::Open), (Undecided::Close, State::Closed)] {
+        let half_open = HalfOpenConfig::default().probes(1, 1.0).max(S(10), undecided);
+        let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().half_open(half_open));
+        let service = ScriptedService::new("hang", &clock).unwrap();
+        breaker.force_open(S(1));
+        let probe = async || service.call().await.map(drop);
+        hand.block_on(breaker.run(probe, clock.sleep(Duration::from_millis(11_500))));
+        assert_eq!((service.calls(), service.dropped(), service.running()), (1, 1, 0));
+        assert_eq!(breaker.state(), state);
+        if state == State::Open {
+            let Reason::CircuitOpen { rule, .. } = breaker.try_acquire().unwrap_err().reason() else { panic!() };
+            assert_eq!(rule, TripRule::Undecided);
+        }
+        assert!(breaker.snapshot().rejected <= 1, "the loop's own attempts are no rejected calls");
+    }
+}
+
+#[test]
+fn breaker_8_every_error_of_a_probe_is_a_failure_and_slowness_too_if_it_is_a_rule() {
+    let kinds = CircuitBreakerConfig::default().probes(1, 1.0).failures(KindSet::of(&[FailureKind::Timeout]));
+    let (one, clock, hand) = breaker(kinds);
+    one.force_open(S(1));
+    hand.block_on(one.run(async || Err::<(), _>("ill"), clock.sleep(Duration::from_millis(1500))));
+    assert_eq!(one.state(), State::Open);
+
+    let slow = TripConfig::default().slow_call_rate(0.5, Duration::from_millis(100));
+    let (one, clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0).trip(slow));
+    one.force_open(S(1));
+    let probe = async || {
+        clock.sleep(Duration::from_millis(200)).await;
+        Ok::<_, ()>(())
+    };
+    hand.block_on(one.run(probe, clock.sleep(Duration::from_millis(1500))));
+    assert_eq!(one.state(), State::Open);
+}
+
+#[test]
+fn breaker_8_an_isolated_one_is_not_probed() {
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default());
+    let asked = Mutex::new(Vec::new());
+    breaker.isolate();
+    hand.block_on(breaker.run(probe(&clock, 0, &asked), clock.sleep(S(100_000))));
+    assert!(asked.lock().unwrap().is_empty());
+    assert_eq!(breaker.state(), State::Isolated);
+}
+
+#[test]
+fn breaker_8_it_hears_of_an_opening_while_it_waits_and_serves_several() {
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0).count_window(1, 1));
+    let asked = Mutex::new(Vec::new());
+    let start = hand.now();
+    hand.block_on(async {
+        let fails = async {
+            for at in [10, 100, 200] {
+                clock.sleep_until(start + S(at)).await;
+                breaker.try_acquire().unwrap().record(Verdict::failure(FailureKind::Server));
+            }
+        };
+        futures::join!(fails, breaker.run(probe(&clock, 0, &asked), clock.sleep(S(300))));
+    });
+    let after: Vec<_> = asked.lock().unwrap().iter().map(|at| (*at - start).as_secs()).collect();
+    assert_eq!(after, [11, 101, 201], "the calm between them is longer than `stable_for`");
+}
+
+#[test]
+fn breaker_8_a_hint_of_the_server_is_honoured_by_the_probe() {
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
+    let asked = Mutex::new(Vec::new());
+    let start = hand.now();
+    let away = steadfast::Hint::UnavailableFor(S(120));
+    breaker.try_acquire().unwrap().record(Verdict::failure(FailureKind::Overloaded).with_hint(away));
+    hand.block_on(breaker.run(probe(&clock, 0, &asked), clock.sleep(S(121))));
+    assert_eq!(*asked.lock().unwrap(), [start + S(120)]);
+}
+
+#[test]
+fn breaker_8_its_failures_are_told_like_any_other() {
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
+    breaker.force_open(S(1));
+    let mut events = breaker.events();
+    let asked = Mutex::new(Vec::new());
+    hand.block_on(breaker.run(probe(&clock, 1, &asked), clock.sleep(S(10))));
+    let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
+    assert!(
+        matches!(
+            told[..],
+            [
+                CircuitBreakerEvent::HalfOpened,
+                CircuitBreakerEvent::Failed { kind: FailureKind::Other },
+                CircuitBreakerEvent::Opened { rule: TripRule::Probes, .. },
+                CircuitBreakerEvent::HalfOpened,
+                CircuitBreakerEvent::Closed,
+            ]
+        ),
+        "{told:?}"
+    );
+}
+
+#[test]
+fn breaker_8_a_probe_that_panics_is_a_bad_one_and_the_panic_goes_on() {
+    let (breaker, _clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
+    breaker.force_open(S(1));
+    let run = breaker.run(|| async { if true { panic!("boom") } else { Ok::<_, ()>(()) } }, pending());
+    assert!(hand.block_on(AssertUnwindSafe(run).catch_unwind()).is_err());
+    assert_eq!(breaker.state(), State::Open);
+    hand.advance(S(60));
+    assert!(breaker.try_acquire().is_ok(), "the loop is gone, and callers probe");
+}
+
+#[test]
+fn ground_a_loop_of_probes_dropped_anywhere_leaves_the_breaker_to_its_callers() {
+    let (clock, hand) = Clock::manual();
+    let open = OpenConfig::default().times(S(1), S(1)).jitter(0.0);
+    let make =
+        || CircuitBreaker::new(CircuitBreakerConfig::default().probes(2, 1.0).open(open)).unwrap().with_clock(&clock);
+    let (service, current) =
+        (ScriptedService::new("ok in 10ms, 503 in 10ms, ok in 10ms", &clock).unwrap(), Mutex::new(make()));
+    let made = AtomicU32::new(0);
+    let polls = drop_at_every_await(
+        &hand,
+        || {
+            let breaker = make();
+            breaker.force_open(S(1));
+            *current.lock().unwrap() = breaker.clone();
+            made.fetch_add(1, SeqCst);
+            let (service, clock) = (&service, &clock);
+            async move { breaker.run(async || service.call().await.map(drop), clock.sleep(S(5))).await }
+        },
+        |_| {
+            let breaker = current.lock().unwrap().clone();
+            assert_eq!(service.running(), 0);
+            if breaker.state() != State::Closed {
+                hand.advance(S(2));
+                // No place is lost: two callers probe, and close it.
+                (0..2).for_each(|_| breaker.try_acquire().unwrap().record(Verdict::success()));
+            }
+            assert_eq!(breaker.state(), State::Closed);
+        },
+    );
+    assert!(polls >= 5 && made.load(SeqCst) as usize == polls + 1, "{polls}");
+}
+
+/// On real threads: a storm of callers while the loop is at work sees no probe of theirs admitted.
+#[test]
+fn breaker_8_under_load_no_caller_is_a_probe() {
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(3, 1.0));
+    breaker.force_open(S(1));
+    let admitted = Arc::new(AtomicU32::new(0));
+    hand.block_on(async {
+        let mut run = Box::pin(breaker.run(pending::<Result<(), ()>>, pending()));
+        assert!(futures::poll!(&mut run).is_pending());
+        clock.sleep(S(1)).await;
+        assert!(futures::poll!(&mut run).is_pending());
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    (0..1000).filter(|_| breaker.try_acquire().is_ok()).for_each(|_| {
+                        admitted.fetch_add(1, SeqCst);
+                    })
+                });
+            }
+        });
+    });
+    assert_eq!(admitted.load(SeqCst), 0);
+}

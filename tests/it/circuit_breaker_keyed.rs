@@ -1,0 +1,269 @@
+//! Circuit breaker, behaviour 10: a breaker a key.
+use std::{sync::Barrier, time::Duration};
+
+use steadfast::{
+    FailureKind, Pipeline, Verdict,
+    circuit_breaker::{
+        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, KeyedBreakers, KeyedBreakersConfig, OpenConfig,
+        State, TripConfig,
+    },
+    outcome::TripRule,
+    testing::ManualClock,
+    time::Clock,
+};
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+const FAILED: Verdict = Verdict::failure(FailureKind::Server);
+const OK: Verdict = Verdict::success();
+
+fn family(config: impl Into<KeyedBreakersConfig>) -> (KeyedBreakers<u32>, ManualClock) {
+    let (clock, hand) = Clock::manual();
+    (KeyedBreakers::new(config).unwrap().with_clock(&clock).named_by(|key| format!("host-{key}").into()), hand)
+}
+
+/// Opens after two failures of two calls.
+fn quick() -> CircuitBreakerConfig {
+    let open = OpenConfig::default().times(S(10), S(10)).jitter(0.0).stable_for(S(60));
+    CircuitBreakerConfig::default().count_window(2, 2).probes(1, 1.0).open(open)
+}
+
+fn record(breaker: &CircuitBreaker, verdict: Verdict, times: usize) {
+    (0..times).for_each(|_| breaker.try_acquire().unwrap().record(verdict));
+}
+
+#[test]
+fn breaker_10_each_key_has_a_breaker_of_its_own_made_on_first_use() {
+    let (hosts, hand) = family(quick());
+    assert!(hosts.is_empty() && hosts.peek(&1).is_none());
+    record(&hosts.get(&1), FAILED, 2);
+    record(&hosts.get(&2), OK, 2);
+    assert_eq!((hosts.len(), hosts.open_now()), (2, 1));
+    assert_eq!((hosts.get(&1).state(), hosts.get(&2).state()), (State::Open, State::Closed));
+    assert!(hand.block_on(hosts.call(&1, async || Ok::<_, ()>(()))).unwrap_err().is_rejected());
+    assert!(hand.block_on(hosts.call(&2, async || Ok::<_, ()>(()))).is_ok());
+    // A clone of the family has the same keys, and a key's breaker is a policy like any other.
+    let pipeline = Pipeline::new().then(hosts.clone().get(&1));
+    assert!(hand.block_on(pipeline.call(async || Ok::<_, ()>(()))).unwrap_err().is_rejected());
+    assert_eq!(hosts.get(&1).try_acquire().unwrap_err().name(), Some("host-1"));
+}
+
+#[test]
+fn breaker_10_racing_callers_get_the_same_breaker() {
+    let (hosts, _hand) = family(quick());
+    let barrier = Barrier::new(8);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                barrier.wait();
+                for key in 0..500 {
+                    hosts.get(&key).try_acquire().unwrap().record(OK);
+                }
+            });
+        }
+    });
+    assert_eq!(hosts.len(), 500);
+    assert!(hosts.iter().all(|(_, breaker)| breaker.snapshot().calls == 2), "a window of two, seen by all eight");
+}
+
+#[test]
+fn breaker_10_all_keys_are_enumerable() {
+    let (hosts, _hand) = family(quick());
+    (0..1000).for_each(|key| drop(hosts.get(&key)));
+    hosts.get(&7).isolate();
+    record(&hosts.get(&8), FAILED, 2);
+    assert_eq!(hosts.states(), [998, 1, 0, 1]);
+    let mut keys: Vec<_> = hosts.iter().map(|(key, _)| key).collect();
+    keys.sort_unstable();
+    assert!(keys.into_iter().eq(0..1000));
+    let not_closed: Vec<_> = hosts.iter().filter(|(_, breaker)| breaker.state() != State::Closed).collect();
+    assert_eq!(not_closed.len(), hosts.open_now());
+    drop(not_closed); // who holds a breaker keeps it
+    // Whoever goes through them may change them meanwhile.
+    hosts.iter().for_each(|(key, _)| assert!(hosts.forget(&key)));
+    assert!(hosts.is_empty() && hosts.open_now() == 0);
+}
+
+#[test]
+fn breaker_10_an_idle_key_is_forgotten_and_one_in_use_is_not() {
+    let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).idle(S(100)));
+    (0..100).for_each(|key| record(&hosts.get(&key), OK, 1));
+    hand.advance(S(99));
+    hosts.forget_idle();
+    assert_eq!(hosts.len(), 100, "no time to be idle in");
+    hand.advance(S(1));
+    hosts.forget_idle(); // all were used since the beginning
+    assert_eq!(hosts.len(), 100);
+    (0..10).for_each(|key| drop(hosts.get(&key)));
+    hand.advance(S(100));
+    hosts.forget_idle();
+    assert_eq!(hosts.len(), 10);
+    hand.advance(S(100));
+    hosts.forget_idle();
+    assert!(hosts.is_empty());
+}
+
+#[test]
+fn breaker_10_what_is_still_of_use_is_not_forgotten() {
+    let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).idle(S(1)));
+    let held = hosts.get(&0); //          somebody holds it
+    hosts.get(&1).isolate(); //           by hand, until a hand closes it
+    hosts.get(&2).force_open(S(1000)); // open yet
+    record(&hosts.get(&3), FAILED, 2); // remembers an opening
+    hosts.get(&3).close();
+    drop(hosts.get(&4)); //               nothing to remember
+    let sweep = |after| {
+        for _ in 0..2 {
+            hand.advance(after);
+            hosts.forget_idle();
+        }
+        let mut keys: Vec<_> = hosts.iter().map(|(key, _)| key).collect();
+        keys.sort_unstable();
+        keys
+    };
+    assert_eq!(sweep(S(1)), [0, 1, 2, 3]);
+    assert_eq!(sweep(S(100)), [0, 1, 2], "after `stable_for` the opening is forgotten");
+    drop(held);
+    assert_eq!(sweep(S(100)), [1, 2]);
+    // Long after its time, with nobody who came to probe.
+    assert_eq!(sweep(S(1000)), [1]);
+    assert_eq!(hosts.open_now(), 1);
+}
+
+/// Traffic by ever new keys does not grow the table beyond those that are not idle.
+#[test]
+fn breaker_10_room_is_made_before_the_table_grows() {
+    let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).idle(S(1)));
+    for round in 0..50u32 {
+        (0..1000).for_each(|key| drop(hosts.get(&(round * 1000 + key))));
+        hand.advance(S(1));
+    }
+    assert!(hosts.len() <= 10_000, "{}", hosts.len());
+}
+
+#[test]
+fn breaker_10_a_guard_keeps_at_most_a_share_of_the_family_open() {
+    let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).max_open(0.3));
+    (0..10).for_each(|key| drop(hosts.get(&key)));
+    let mut events = hosts.events();
+    (0..10).for_each(|key| record(&hosts.get(&key), FAILED, 4 - 2 * usize::from(hosts.open_now() < 3)));
+    assert_eq!((hosts.open_now(), hosts.states()[1]), (3, 3));
+    let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).collect();
+    let spared: Vec<_> = told
+        .iter()
+        .filter(|event| matches!(event.what, CircuitBreakerEvent::Spared { rule: TripRule::FailureRate }))
+        .collect();
+    assert_eq!(spared.len(), 7, "told once each, not at every failure");
+    assert_eq!(spared[0].source.as_ref().unwrap().as_str(), "host-3");
+    let snapshot = hosts.get(&9).snapshot();
+    assert_eq!((snapshot.total_spared, snapshot.failures, snapshot.state), (3, 2, State::Closed));
+    // As soon as another one closes there is room for one of those that still fail.
+    hand.advance(S(10));
+    hosts.get(&0).try_acquire().unwrap().record(OK);
+    assert_eq!(hosts.open_now(), 2);
+    record(&hosts.get(&9), FAILED, 1);
+    assert_eq!((hosts.get(&9).state(), hosts.open_now()), (State::Open, 3));
+}
+
+#[test]
+fn breaker_10_the_guard_counts_half_open_and_isolated_ones_and_lets_hands_act() {
+    let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).max_open(0.5));
+    (0..4).for_each(|key| drop(hosts.get(&key)));
+    hosts.get(&0).isolate();
+    record(&hosts.get(&1), FAILED, 2);
+    hand.advance(S(10));
+    let breaker = hosts.get(&1);
+    let probe = breaker.try_acquire().unwrap();
+    assert_eq!((hosts.get(&1).state(), hosts.open_now()), (State::HalfOpen, 2));
+    record(&hosts.get(&2), FAILED, 3);
+    assert_eq!(hosts.get(&2).state(), State::Closed);
+    probe.record(FAILED); // open again: it was counted
+    assert_eq!(hosts.open_now(), 2);
+    hosts.get(&3).force_open(S(1));
+    hosts.get(&3).force_open(S(1));
+    assert_eq!(hosts.open_now(), 3);
+    (0..4).for_each(|key| hosts.get(&key).reset());
+    assert_eq!(hosts.open_now(), 0);
+}
+
+#[test]
+fn breaker_10_at_least_one_may_be_open() {
+    let (hosts, _hand) = family(KeyedBreakersConfig::from(quick()).max_open(0.01));
+    record(&hosts.get(&0), FAILED, 2);
+    record(&hosts.get(&1), FAILED, 2);
+    assert_eq!((hosts.get(&0).state(), hosts.get(&1).state()), (State::Open, State::Closed));
+}
+
+#[test]
+fn breaker_10_racing_openings_keep_to_the_share() {
+    let (hosts, _hand) = family(KeyedBreakersConfig::from(quick()).max_open(0.25));
+    let breakers: Vec<_> = (0..64).map(|key| hosts.get(&key)).collect();
+    let barrier = Barrier::new(8);
+    std::thread::scope(|scope| {
+        for mine in breakers.chunks(8) {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                barrier.wait();
+                for breaker in mine {
+                    (0..5).filter_map(|_| breaker.try_acquire().ok()).for_each(|permit| permit.record(FAILED));
+                }
+            });
+        }
+    });
+    assert_eq!((hosts.open_now(), hosts.states()), (16, [48, 16, 0, 0]));
+}
+
+#[test]
+fn breaker_10_settings_are_replaced_for_all_keys_or_for_none() {
+    let (hosts, _hand) = family(quick());
+    (0..100).for_each(|key| record(&hosts.get(&key), if key % 2 == 0 { FAILED } else { OK }, 1));
+    let before = hosts.config();
+    let bad = KeyedBreakersConfig::from(quick().count_window(0, 0)).max_open(0.5);
+    assert_eq!(hosts.reconfigure(bad).unwrap_err().field(), "breaker.window.calls");
+    assert_eq!(hosts.reconfigure(before.max_open(0.0)).unwrap_err().field(), "max_open");
+    assert_eq!(hosts.reconfigure(before.idle(Duration::ZERO)).unwrap_err().field(), "idle");
+    assert_eq!(hosts.config(), before);
+    // A member's settings are the family's.
+    assert!(hosts.get(&0).reconfigure(CircuitBreakerConfig::default()).is_err());
+    // One failure is enough now: those that have one open at once, as many as may.
+    let mut events = hosts.events();
+    let row = quick().count_window(2, 1).trip(TripConfig::default().failure_rate(0.5));
+    hosts.reconfigure(KeyedBreakersConfig::from(row).max_open(0.25)).unwrap();
+    assert_eq!(events.try_recv().unwrap().unwrap().what, CircuitBreakerEvent::Reconfigured);
+    assert_eq!(hosts.states(), [75, 25, 0, 0]);
+    assert_eq!(hosts.get(&1).config(), row);
+    record(&hosts.get(&1000), OK, 1);
+    assert_eq!(hosts.get(&1000).snapshot().calls, 1);
+}
+
+#[test]
+fn breaker_10_events_and_transitions_of_all_keys_come_in_one_stream_by_name() {
+    let (hosts, _hand) = family(quick());
+    let (mut events, mut transitions) = (hosts.events(), hosts.transitions());
+    std::thread::scope(|scope| {
+        for n in 0..4u32 {
+            let hosts = &hosts;
+            scope.spawn(move || (0..20).for_each(|i| record(&hosts.get(&(n * 100 + i)), FAILED, 2)));
+        }
+    });
+    let mut opened = 0;
+    while let Some(event) = events.try_recv().unwrap() {
+        assert!(event.source.as_ref().unwrap().as_str().starts_with("host-"));
+        opened += usize::from(matches!(event.what, CircuitBreakerEvent::Opened { .. }));
+    }
+    let mut names: Vec<_> = std::iter::from_fn(|| transitions.try_recv().unwrap())
+        .map(|event| event.source.unwrap().as_str().to_owned())
+        .collect();
+    names.sort();
+    names.dedup();
+    assert_eq!((opened, names.len()), (80, 80));
+}
+
+#[test]
+fn breaker_10_shadow_mode_of_a_family_and_of_a_member() {
+    let (hosts, _hand) = family(quick());
+    (0..2).for_each(|key| hosts.get(&key).isolate());
+    hosts.get(&0).set_shadow(true);
+    assert!(hosts.get(&0).try_acquire().is_ok() && hosts.get(&1).try_acquire().is_err());
+    hosts.set_shadow(true);
+    assert!(hosts.get(&1).try_acquire().is_ok());
+}

@@ -1,0 +1,291 @@
+//! Circuit breaker, behaviours 7 and 13: the ramp after closing, totals and gauges, flapping, thresholds without head-room.
+use std::time::Duration;
+
+use steadfast::{
+    FailureKind, Pipeline, Reason, Verdict,
+    circuit_breaker::{
+        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, OpenConfig, RampConfig, State, TripConfig,
+    },
+    observe::Subscription,
+    testing::ManualClock,
+    timeout::Timeout,
+};
+
+use crate::{
+    circuit_breaker::{breaker, record},
+    circuit_breaker_states::{probes, ready},
+};
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+const FAILED: Verdict = Verdict::failure(FailureKind::Server);
+const OK: Verdict = Verdict::success();
+
+fn told(events: &mut Subscription<CircuitBreakerEvent>) -> Vec<CircuitBreakerEvent> {
+    std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect()
+}
+
+/// Closed by a probe just now, with this ramp.
+fn ramping(ramp: RampConfig) -> (CircuitBreaker, ManualClock) {
+    let (breaker, hand) = ready(probes(1, 1.0).count_window(100, 100).ramp(ramp));
+    breaker.try_acquire().unwrap().record(OK);
+    assert_eq!(breaker.state(), State::Closed);
+    (breaker, hand)
+}
+
+/// How many of so many calls pass.
+fn admitted(breaker: &CircuitBreaker, calls: usize) -> usize {
+    (0..calls)
+        .filter(|_| {
+            breaker.try_acquire().is_ok_and(|permit| {
+                permit.record(OK);
+                true
+            })
+        })
+        .count()
+}
+
+#[test]
+fn breaker_7_a_ramp_in_steps_admits_just_its_shares() {
+    let (breaker, hand) = ramping(RampConfig::stepped(S(10), 0.2, 4));
+    for share in [0.2, 0.4, 0.6, 0.8] {
+        for at in [S(0), Duration::from_millis(2499)] {
+            hand.advance(at);
+            let passed = admitted(&breaker, 1000);
+            assert!(passed.abs_diff((share * 1000.0) as usize) <= 1, "{passed} of 1000 at {share}");
+            assert!((breaker.snapshot().share - share).abs() < 1e-9);
+        }
+        hand.advance(Duration::from_millis(1));
+    }
+    assert_eq!(admitted(&breaker, 1000), 1000);
+    assert_eq!(breaker.snapshot().share, 1.0);
+}
+
+#[test]
+fn breaker_7_a_linear_ramp_grows_with_every_moment() {
+    let (breaker, hand) = ramping(RampConfig::linear(S(10), 0.1));
+    let mut before = 0;
+    for tenth in 0..10 {
+        let passed = admitted(&breaker, 1000);
+        let share = 100 + 90 * tenth;
+        assert!(passed.abs_diff(share) <= 1, "{passed}, not {share}");
+        assert!(passed > before);
+        before = passed;
+        hand.advance(S(1));
+    }
+    assert_eq!(admitted(&breaker, 1000), 1000);
+}
+
+#[test]
+fn breaker_7_the_first_call_of_a_ramp_passes_and_a_refused_one_is_told_why() {
+    let (breaker, _hand) = ramping(RampConfig::linear(S(10), 0.5));
+    assert!(breaker.try_acquire().is_ok());
+    let rejected = breaker.try_acquire().unwrap_err();
+    assert_eq!((rejected.reason(), rejected.retry_after()), (Reason::RampingUp, None));
+    assert_eq!(rejected.to_string(), "rejected by the circuit breaker `db`: ramping up after an outage");
+    assert!(breaker.try_acquire().is_ok());
+    assert_eq!(breaker.snapshot().rejected, 1);
+}
+
+#[test]
+fn breaker_7_without_a_ramp_all_calls_pass_at_once() {
+    let (breaker, _hand) = ready(probes(1, 1.0));
+    breaker.try_acquire().unwrap().record(OK);
+    assert_eq!(admitted(&breaker, 1000), 1000);
+}
+
+#[test]
+fn breaker_7_closed_by_hand_it_has_no_ramp() {
+    for act in [CircuitBreaker::close, CircuitBreaker::reset] {
+        let (breaker, _hand) = breaker(CircuitBreakerConfig::default().ramp(RampConfig::default()));
+        breaker.isolate();
+        act(&breaker);
+        assert_eq!(admitted(&breaker, 100), 100);
+        // It also ends one.
+        let (breaker, _hand) = ramping(RampConfig::default());
+        act(&breaker);
+        assert_eq!(admitted(&breaker, 100), 100);
+    }
+}
+
+#[test]
+fn breaker_7_the_end_of_a_ramp_is_told_once() {
+    let (breaker, hand) = ramping(RampConfig::linear(S(10), 0.5));
+    let mut events = breaker.events();
+    hand.advance(S(10));
+    assert_eq!(admitted(&breaker, 10), 10);
+    assert_eq!(told(&mut events), [CircuitBreakerEvent::RampedUp]);
+}
+
+#[test]
+fn breaker_7_it_opens_again_also_while_it_ramps_up() {
+    let (breaker, hand) = ready(probes(1, 1.0).count_window(4, 4).ramp(RampConfig::linear(S(10), 0.5)));
+    breaker.try_acquire().unwrap().record(OK);
+    let mut failures = 0;
+    while breaker.state() == State::Closed {
+        if let Ok(permit) = breaker.try_acquire() {
+            permit.record(FAILED);
+            failures += 1;
+        }
+    }
+    assert_eq!((failures, breaker.state()), (4, State::Open));
+    hand.advance(S(60));
+    breaker.try_acquire().unwrap().record(OK);
+    let passed = admitted(&breaker, 100);
+    assert!(passed.abs_diff(50) <= 1, "a ramp of its own: {passed}");
+}
+
+#[test]
+fn breaker_7_a_ramp_that_is_configured_away_ends() {
+    let (breaker, hand) = ramping(RampConfig::linear(S(10), 0.5));
+    assert!(admitted(&breaker, 100) <= 51);
+    breaker.reconfigure(probes(1, 1.0)).unwrap();
+    assert_eq!(admitted(&breaker, 100), 100);
+    // And one that is made longer goes on.
+    let (breaker, _) = (ramping(RampConfig::linear(S(10), 0.5)).0, hand);
+    breaker.reconfigure(probes(1, 1.0).ramp(RampConfig::stepped(S(100), 0.25, 1))).unwrap();
+    assert!(admitted(&breaker, 100).abs_diff(25) <= 1);
+}
+
+#[test]
+fn breaker_7_shadow_mode_lets_all_pass_in_a_ramp() {
+    let (breaker, _hand) = ramping(RampConfig::linear(S(10), 0.25));
+    breaker.set_shadow(true);
+    assert_eq!(admitted(&breaker, 100), 100);
+    assert!(breaker.snapshot().rejected.abs_diff(75) <= 1, "it counts what it would have rejected");
+}
+
+/// Eight threads at one share: just that many pass, whoever they are.
+#[test]
+fn breaker_7_the_share_holds_under_concurrency() {
+    let (breaker, _hand) = ramping(RampConfig::stepped(S(10), 0.25, 1));
+    let passed: usize = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| admitted(&breaker, 1000))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+    });
+    assert_eq!(passed, 2000);
+}
+
+#[test]
+fn breaker_13_the_gauges_tell_the_state_as_a_number_and_the_time_in_it() {
+    let (breaker, hand) = breaker(probes(1, 1.0));
+    hand.advance(S(100));
+    let gauge = || (breaker.state().number(), breaker.snapshot().in_state);
+    assert_eq!(gauge(), (0, S(100)));
+    breaker.force_open(S(10));
+    hand.advance(S(10));
+    assert_eq!(gauge(), (1, S(10)));
+    let probe = breaker.try_acquire().unwrap();
+    hand.advance(S(3));
+    assert_eq!(gauge(), (2, S(3)));
+    probe.record(OK);
+    hand.advance(S(7));
+    assert_eq!(gauge(), (0, S(7)));
+    breaker.isolate();
+    hand.advance(S(5));
+    assert_eq!(gauge(), (3, S(5)));
+    let snapshot = breaker.snapshot();
+    assert_eq!(State::ALL.map(|state| snapshot.time_in(state)), [S(107), S(10), S(3), S(5)]);
+    for state in State::ALL {
+        let gauges = state.gauges();
+        assert_eq!(gauges.iter().map(|(_, value)| value).sum::<u8>(), 1);
+        assert!(gauges.contains(&(state.as_str(), 1)));
+    }
+}
+
+#[test]
+fn breaker_13_closing_a_closed_one_does_not_end_its_time_in_the_state() {
+    let (breaker, hand) = breaker(probes(1, 1.0));
+    hand.advance(S(10));
+    breaker.close();
+    breaker.reset();
+    hand.advance(S(10));
+    let snapshot = breaker.snapshot();
+    assert_eq!((snapshot.in_state, snapshot.time_in(State::Closed)), (S(20), S(20)));
+    // Opened anew, it goes on being open.
+    breaker.force_open(S(5));
+    hand.advance(S(2));
+    breaker.force_open(S(5));
+    hand.advance(S(1));
+    assert_eq!((breaker.snapshot().in_state, breaker.snapshot().retry_after), (S(3), Some(S(4))));
+}
+
+#[test]
+fn breaker_13_totals_count_over_its_whole_life() {
+    let (breaker, hand) = breaker(probes(1, 1.0).count_window(4, 4));
+    for n in 1..=3 {
+        record(&breaker, FAILED, 4);
+        assert!(breaker.try_acquire().is_err());
+        hand.advance(S(60));
+        breaker.try_acquire().unwrap().record(OK);
+        breaker.reset(); // not even this forgets the totals
+        let snapshot = breaker.snapshot();
+        assert_eq!((snapshot.total_openings, snapshot.total_failures, snapshot.rejected), (n, 4 * n, n));
+        assert_eq!(snapshot.time_in(State::Open), S(60 * n));
+    }
+}
+
+/// Opens it `n` times, each time as long after it has closed.
+fn flap(breaker: &CircuitBreaker, hand: &ManualClock, n: usize, closed_for: Duration) -> Vec<CircuitBreakerEvent> {
+    let mut events = breaker.events();
+    for _ in 0..n {
+        hand.advance(closed_for);
+        record(breaker, FAILED, 1);
+        hand.advance(breaker.snapshot().retry_after.unwrap());
+        breaker.try_acquire().unwrap().record(OK);
+        assert_eq!(breaker.state(), State::Closed);
+    }
+    told(&mut events).into_iter().filter(|event| matches!(event, CircuitBreakerEvent::Flapped { .. })).collect()
+}
+
+#[test]
+fn circuit_breaker_consideration_4_flapping_is_told() {
+    let config = probes(1, 1.0).count_window(1, 1).open(OpenConfig::default().stable_for(S(60)));
+    let (breaker, hand) = breaker(config);
+    let flapped = |times| CircuitBreakerEvent::Flapped { times };
+    // The first opening comes after no closing; the next two are two in a row; then it flaps.
+    assert_eq!(flap(&breaker, &hand, 3, S(59)), []);
+    assert_eq!(flap(&breaker, &hand, 2, S(59)), [flapped(3), flapped(4)]);
+    // Calm ends it.
+    assert_eq!(flap(&breaker, &hand, 3, S(60)), []);
+    assert_eq!(flap(&breaker, &hand, 3, S(1)), [flapped(3)]);
+    breaker.reset();
+    assert_eq!(flap(&breaker, &hand, 2, S(1)), []);
+}
+
+/// A long outage is none: it never closed meanwhile.
+#[test]
+fn circuit_breaker_consideration_4_a_long_outage_is_no_flapping() {
+    let (breaker, hand) = breaker(probes(1, 1.0).count_window(1, 1));
+    let mut events = breaker.events();
+    record(&breaker, FAILED, 1);
+    for _ in 0..10 {
+        hand.advance(S(60));
+        breaker.try_acquire().unwrap().record(FAILED);
+    }
+    assert!(!told(&mut events).iter().any(|event| matches!(event, CircuitBreakerEvent::Flapped { .. })));
+}
+
+#[test]
+fn circuit_breaker_consideration_thresholds_without_head_room_are_warned_of() {
+    let warnings = |config: CircuitBreakerConfig| {
+        let breaker = CircuitBreaker::new(config).unwrap();
+        let warnings = Pipeline::new().then(breaker).then(Timeout::new(S(1))).explain().warnings();
+        warnings.into_iter().filter(|warning| warning.contains("head-room")).collect::<Vec<_>>()
+    };
+    let rate = |share| CircuitBreakerConfig::default().trip(TripConfig::default().failure_rate(share));
+    let row = |n| CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(n));
+    assert!(warnings(CircuitBreakerConfig::default()).is_empty());
+    for good in [rate(0.5).count_window(10, 10), rate(0.1).count_window(1_000_000, 1_000_000), row(2), probes(1, 1.0)] {
+        assert!(warnings(good).is_empty(), "{good:?}");
+    }
+    for (bad, what) in [
+        (rate(0.1).count_window(100, 10), "10 % failures over 10 calls"),
+        (rate(0.5).count_window(10, 2), "50 % failures over 2 calls"),
+        (rate(0.04).count_window(1_000_000, 1_000_000), "4 % failures over 1000000 calls"),
+        (row(1), "a row of 1 failures"),
+        (probes(10, 1.0), "opening again after 1 bad of 10 probes"),
+    ] {
+        let warnings = warnings(bad);
+        assert!(warnings.len() == 1 && warnings[0].contains(what), "{warnings:?}");
+    }
+}

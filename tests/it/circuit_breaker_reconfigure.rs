@@ -1,0 +1,247 @@
+//! Circuit breaker: its settings are replaced while it is in use.
+use std::time::Duration;
+
+use steadfast::{
+    FailureKind, Hint, Verdict,
+    circuit_breaker::{
+        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, HalfOpenConfig, OpenConfig, RampConfig, State,
+        TripConfig, Undecided,
+    },
+};
+
+use crate::{
+    circuit_breaker::{breaker, record},
+    circuit_breaker_states::{probes, ready},
+};
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+const FAILED: Verdict = Verdict::failure(FailureKind::Server);
+const OK: Verdict = Verdict::success();
+
+fn rate(share: f64) -> CircuitBreakerConfig {
+    CircuitBreakerConfig::default().trip(TripConfig::default().failure_rate(share))
+}
+
+#[test]
+fn ground_a_bad_configuration_is_refused_whole_and_later_good_ones_apply() {
+    let (breaker, _hand) = breaker(rate(0.5).count_window(10, 10));
+    record(&breaker, FAILED, 4);
+    let before = (breaker.config(), breaker.snapshot());
+    // Its window is good, its rule is not.
+    let refused = breaker.reconfigure(rate(1.5).count_window(3, 3)).unwrap_err();
+    assert_eq!(refused.field(), "trip.failure_rate");
+    assert_eq!((breaker.config(), breaker.snapshot()), before);
+    breaker.reconfigure(rate(0.4).count_window(20, 10)).unwrap();
+    assert_eq!(breaker.config(), rate(0.4).count_window(20, 10));
+    record(&breaker, OK, 5);
+    assert_eq!(breaker.state(), State::Closed);
+    record(&breaker, OK, 1); // 4 of 10
+    assert_eq!(breaker.state(), State::Open);
+}
+
+#[test]
+fn ground_clones_share_the_new_settings() {
+    let (breaker, _hand) = breaker(rate(0.5).count_window(10, 10));
+    let clone = breaker.clone();
+    breaker.reconfigure(rate(0.5).count_window(2, 2)).unwrap();
+    assert_eq!(clone.config(), breaker.config());
+    record(&clone, FAILED, 2);
+    assert_eq!(breaker.state(), State::Open);
+}
+
+#[test]
+fn ground_what_is_kept_is_judged_by_the_new_rules_at_once() {
+    for config in [rate(0.9).count_window(10, 4), rate(0.9).time_window(S(10), 10, 4)] {
+        let (breaker, _hand) = breaker(config);
+        let mut events = breaker.events();
+        record(&breaker, FAILED, 3);
+        record(&breaker, OK, 3);
+        let lower = TripConfig::default().failure_rate(0.5);
+        breaker.reconfigure(config.trip(lower)).unwrap();
+        assert_eq!(breaker.state(), State::Open);
+        let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|e| e.what).collect();
+        assert_eq!(told[3], CircuitBreakerEvent::Reconfigured);
+        assert!(matches!(told[4], CircuitBreakerEvent::Opened { .. }), "{told:?}");
+    }
+}
+
+#[test]
+fn ground_a_count_window_keeps_its_last_outcomes_whatever_its_new_size() {
+    // From full to larger, to smaller, and to one that it fills just so.
+    for (size, filled) in [(20, 10), (4, 4), (10, 10)] {
+        let (breaker, _hand) = breaker(rate(1.0).count_window(10, 10));
+        record(&breaker, FAILED, 9);
+        record(&breaker, OK, 90);
+        record(&breaker, FAILED, 3);
+        breaker.reconfigure(rate(1.0).count_window(size, size)).unwrap();
+        let snapshot = breaker.snapshot();
+        assert_eq!((snapshot.calls, snapshot.failures), (filled, 3), "{size}");
+        // And goes on from there: the failures leave it when as many calls have come.
+        record(&breaker, OK, size as usize - 3);
+        assert_eq!(breaker.snapshot().failures, 3, "{size}");
+        record(&breaker, OK, 3);
+        assert_eq!(breaker.snapshot().failures, 0, "{size}");
+    }
+}
+
+#[test]
+fn ground_a_time_window_of_another_shape_begins_anew_also_if_it_is_larger() {
+    let (breaker, hand) = breaker(rate(1.0).time_window(S(10), 10, 1000));
+    for (time, buckets) in [(10, 20), (1000, 1000), (10, 3), (10, 10), (20, 1)] {
+        record(&breaker, FAILED, 5);
+        assert_eq!(breaker.snapshot().failures, 5);
+        breaker.reconfigure(rate(1.0).time_window(S(time), buckets, 1000)).unwrap();
+        assert_eq!(breaker.snapshot().failures, 0);
+        hand.advance(S(1000));
+        record(&breaker, FAILED, 2);
+        hand.advance((S(time) - S(time) / buckets).saturating_sub(Duration::from_nanos(1)));
+        if buckets > 1 {
+            assert_eq!(breaker.snapshot().failures, 2, "{time} s in {buckets}");
+        }
+        hand.advance(S(time) / buckets + Duration::from_nanos(1));
+        assert_eq!(breaker.snapshot().failures, 0, "{time} s in {buckets}");
+    }
+    record(&breaker, FAILED, 3);
+    // The same shape, another rule: kept.
+    breaker.reconfigure(rate(0.9).time_window(S(20), 1, 1000)).unwrap();
+    assert_eq!(breaker.snapshot().failures, 3);
+}
+
+#[test]
+fn ground_from_a_count_window_to_a_time_window_and_back() {
+    let (breaker, _hand) = breaker(rate(1.0).count_window(10, 10));
+    for config in
+        [rate(0.5).time_window(S(10), 10, 4), rate(0.5).count_window(4, 4), rate(0.5).time_window(S(10), 10, 4)]
+    {
+        record(&breaker, FAILED, 1);
+        breaker.reconfigure(config).unwrap();
+        assert_eq!((breaker.state(), breaker.snapshot().calls), (State::Closed, 0));
+        record(&breaker, OK, 2);
+    }
+    record(&breaker, FAILED, 2);
+    assert_eq!(breaker.state(), State::Open);
+}
+
+#[test]
+fn ground_a_row_of_failures_goes_on_if_the_rule_stays() {
+    let row = |n| CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(n));
+    let (breaker, _hand) = breaker(row(10));
+    record(&breaker, FAILED, 4);
+    breaker.reconfigure(row(6)).unwrap();
+    record(&breaker, FAILED, 1);
+    assert_eq!(breaker.state(), State::Closed);
+    record(&breaker, FAILED, 1);
+    assert_eq!(breaker.state(), State::Open);
+    breaker.reset();
+    // Off and on again, it begins anew: nobody looked for the end of a row.
+    record(&breaker, FAILED, 5);
+    breaker.reconfigure(rate(1.0)).unwrap();
+    record(&breaker, OK, 1);
+    breaker.reconfigure(row(6)).unwrap();
+    record(&breaker, FAILED, 5);
+    assert_eq!(breaker.state(), State::Closed);
+}
+
+#[test]
+fn ground_calls_under_way_count_under_the_new_settings() {
+    let (breaker, _hand) = breaker(rate(1.0).count_window(10, 10));
+    let flying: Vec<_> = (0..4).map(|_| breaker.try_acquire().unwrap()).collect();
+    breaker.reconfigure(rate(0.5).count_window(4, 4)).unwrap();
+    breaker.reconfigure(rate(0.5).count_window(5, 4)).unwrap();
+    for (permit, verdict) in flying.into_iter().zip([OK, FAILED, FAILED, OK]) {
+        assert_eq!(breaker.state(), State::Closed);
+        permit.record(verdict);
+    }
+    assert_eq!(breaker.state(), State::Open, "2 of 4, judged at a success from before");
+}
+
+#[test]
+fn ground_calls_under_way_from_before_an_opening_still_count_for_nothing() {
+    let (breaker, _hand) = breaker(rate(1.0).count_window(10, 10));
+    let flying: Vec<_> = (0..4).map(|_| breaker.try_acquire().unwrap()).collect();
+    breaker.isolate();
+    breaker.close();
+    breaker.reconfigure(rate(0.5).count_window(4, 2)).unwrap();
+    flying.into_iter().for_each(|permit| permit.record(FAILED));
+    assert_eq!((breaker.state(), breaker.snapshot().calls), (State::Closed, 0));
+}
+
+#[test]
+fn ground_open_it_stays_open_and_opens_by_the_new_times_next() {
+    let (breaker, hand) = breaker(probes(1, 1.0).open(OpenConfig::default().times(S(10), S(10)).jitter(0.0)));
+    breaker.force_open(S(10));
+    hand.advance(S(4));
+    let other = probes(2, 1.0).open(OpenConfig::default().times(S(30), S(60)).jitter(0.0).factor(1.0));
+    breaker.reconfigure(other).unwrap();
+    assert_eq!(breaker.try_acquire().unwrap_err().retry_after(), Some(S(6)));
+    hand.advance(S(6));
+    let (one, two) = (breaker.try_acquire().unwrap(), breaker.try_acquire().unwrap());
+    one.record(OK);
+    assert_eq!(breaker.state(), State::HalfOpen);
+    two.record(FAILED);
+    assert_eq!(breaker.try_acquire().unwrap_err().retry_after(), Some(S(30)));
+}
+
+/// Fewer probes than have come back already decide at once; more let more calls pass.
+#[test]
+fn ground_half_open_it_is_decided_by_the_new_number_of_probes() {
+    let (breaker, _hand) = ready(probes(5, 1.0));
+    (0..2).for_each(|_| breaker.try_acquire().unwrap().record(OK));
+    breaker.reconfigure(probes(2, 1.0)).unwrap();
+    assert_eq!(breaker.state(), State::Closed);
+
+    let (breaker, _hand) = ready(probes(2, 1.0));
+    let flying = [breaker.try_acquire().unwrap(), breaker.try_acquire().unwrap()];
+    assert!(breaker.try_acquire().is_err());
+    breaker.reconfigure(probes(3, 1.0)).unwrap();
+    breaker.try_acquire().unwrap().record(OK);
+    flying.into_iter().for_each(|probe| probe.record(OK));
+    assert_eq!(breaker.state(), State::Closed);
+}
+
+/// A family of settings is told to a breaker while eight threads call: nothing is lost, and it opens by the last one's rules.
+#[test]
+fn ground_settings_are_replaced_under_load() {
+    let (breaker, _hand) = breaker(rate(1.0).count_window(100, 100));
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..20_000).for_each(|i| record(&breaker, if i % 3 == 0 { FAILED } else { OK }, 1)));
+        }
+        for n in 0..400u32 {
+            let size = 50 + n % 7 * 10;
+            let window = rate(1.0).count_window(size, size);
+            breaker
+                .reconfigure(if n % 10 == 9 { rate(1.0).time_window(S(10), 1 + n % 30, size) } else { window })
+                .unwrap();
+        }
+    });
+    breaker.reconfigure(rate(1.0).count_window(60, 60)).unwrap();
+    record(&breaker, OK, 60);
+    assert_eq!((breaker.state(), breaker.snapshot().calls, breaker.snapshot().failures), (State::Closed, 60, 0));
+    assert_eq!(breaker.snapshot().total_failures, 4 * 6667);
+    record(&breaker, FAILED, 60);
+    assert_eq!(breaker.state(), State::Open);
+}
+
+#[test]
+fn config_setters_of_the_parts_set_their_fields() {
+    let open = OpenConfig::default().times(S(1), S(2)).factor(3.0).jitter(0.4).stable_for(S(5)).max_hint(S(6));
+    assert_eq!((open.base, open.cap, open.factor, open.jitter), (S(1), S(2), 3.0, 0.4));
+    assert_eq!((open.stable_for, open.max_hint), (S(5), S(6)));
+    let half = HalfOpenConfig::default().probes(7, 0.8).max(S(9), Undecided::Close);
+    assert_eq!((half.probes, half.success_rate, half.max, half.undecided), (7, 0.8, S(9), Undecided::Close));
+    const RAMP: RampConfig = RampConfig::stepped(Duration::from_secs(10), 0.5, 5);
+    assert_eq!((RAMP.time, RAMP.from, RAMP.steps), (S(10), 0.5, 5));
+    assert!(CircuitBreaker::new(CircuitBreakerConfig::default().open(open).half_open(half).ramp(RAMP)).is_ok());
+}
+
+#[test]
+fn ground_the_kinds_that_count_are_the_new_ones() {
+    let (breaker, _hand) = breaker(rate(0.5).count_window(2, 2));
+    let timeouts = steadfast::KindSet::of(&[FailureKind::Timeout]);
+    breaker.reconfigure(rate(0.5).count_window(2, 2).failures(timeouts)).unwrap();
+    record(&breaker, FAILED, 10);
+    assert_eq!(breaker.state(), State::Closed);
+    record(&breaker, Verdict::failure(FailureKind::Timeout).with_hint(Hint::None), 1);
+    assert_eq!(breaker.state(), State::Open);
+}

@@ -1,0 +1,490 @@
+//! The shared ground's metrics, and Circuit breaker 13: the numbers of all policies, as a recorder hears them.
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use ::metrics::{Counter, Gauge, Histogram, Key, KeyName, Recorder, SharedString, Unit};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
+use proptest::prelude::*;
+use steadfast::{
+    FailureKind, Pipeline, PolicyKind, Priority, Reason, Rejected, Verdict,
+    backoff::{BackoffConfig, Curve, Jitter},
+    cache_aside::{CacheAside, CacheAsideConfig},
+    chaos::{Chaos, ChaosConfig},
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, KeyedBreakers},
+    coalesce::Coalesce,
+    fallback::{Fallback, FallbackConfig},
+    hedge::{Hedge, HedgeConfig},
+    leader_election::LeaderElection,
+    lease::StoreLease,
+    metrics::{Measured, Metrics, NAMES, Of, Sample, Scope},
+    queue::InMemoryQueue,
+    queue_listener::QueueListener,
+    retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
+    sharding::{ShardDirectory, ShardId, ShardMap, ShardMeter},
+    store::InMemoryStore,
+    testing::{ScriptedService, drop_at_every_await},
+    throttling::{
+        AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
+        ConcurrencyLimiter, Degradation, DegradationConfig, Gauge as Level, KeyedRateLimiter, Quota, RateLimiter,
+        SharedRateLimiter, Shedder, ShedderConfig,
+    },
+    time::{Clock, ManualClock},
+    timeout::Timeout,
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+/// Metrics of their own, and what `/metrics` would say.
+fn page() -> (Metrics, PrometheusHandle, Clock, ManualClock) {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    let page = recorder.handle();
+    let (clock, hand) = Clock::manual();
+    (Metrics::on(recorder).with_clock(&clock), page, clock, hand)
+}
+
+/// The value of a series on the page, by its text up to the space.
+fn read(page: &str, series: &str) -> Option<f64> {
+    page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
+}
+
+fn sum(page: &str, family: &str) -> f64 {
+    let values = page.lines().filter(|line| line.starts_with(&format!("{family}{{")));
+    values.map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap()).sum()
+}
+
+fn states(page: &str) -> Vec<f64> {
+    let of = |state| read(page, &format!("steadfast_circuit_breaker_state{{name=\"b\",state=\"{state}\"}}")).unwrap();
+    ["closed", "open", "half_open", "isolated"].map(of).to_vec()
+}
+
+#[test]
+fn circuit_breaker_13_exactly_one_state_s_gauge_reads_1() {
+    let (metrics, page, clock, hand) = page();
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+    metrics.watch("b", &breaker).unwrap();
+    let now = || states(&metrics.scrape(|| page.render()));
+    assert_eq!(states(&page.render()), [1.0, 0.0, 0.0, 0.0], "from the moment it is watched");
+    breaker.force_open(MS(10));
+    assert_eq!(now(), [0.0, 1.0, 0.0, 0.0]);
+    hand.advance(MS(10));
+    let probe = breaker.try_acquire().unwrap();
+    assert_eq!(now(), [0.0, 0.0, 1.0, 0.0]);
+    drop(probe);
+    breaker.isolate();
+    assert_eq!(now(), [0.0, 0.0, 0.0, 1.0]);
+    breaker.close();
+    assert_eq!(now(), [1.0, 0.0, 0.0, 0.0]);
+    let text = page.render();
+    for (to, n) in [("open", 1.0), ("half_open", 1.0), ("isolated", 1.0), ("closed", 1.0)] {
+        let series = format!("steadfast_circuit_breaker_transitions_total{{name=\"b\",to=\"{to}\"}}");
+        assert_eq!(read(&text, &series), Some(n), "{to}");
+    }
+    assert_eq!(read(&text, "steadfast_circuit_breaker_openings_total{name=\"b\",rule=\"by_hand\"}"), Some(1.0));
+    let open = "steadfast_circuit_breaker_state_duration_seconds_sum{name=\"b\",state=\"open\"}";
+    assert_eq!(read(&text, open), Some(0.01));
+}
+
+#[test]
+fn circuit_breaker_13_a_family_s_gauges_say_how_many_are_in_each_state() {
+    let (metrics, page, clock, _) = page();
+    let family = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+    metrics.watch("hosts", &family).unwrap();
+    let held = [1, 2, 3].map(|key| family.get(&key));
+    held[0].isolate();
+    held[1].force_open(MS(10));
+    let text = metrics.scrape(|| page.render());
+    for (state, n) in [("closed", 1.0), ("open", 1.0), ("half_open", 0.0), ("isolated", 1.0)] {
+        let series = format!("steadfast_circuit_breaker_keys{{name=\"hosts\",state=\"{state}\"}}");
+        assert_eq!(read(&text, &series), Some(n), "{state}");
+    }
+    assert_eq!(read(&text, "steadfast_circuit_breaker_transitions_total{name=\"hosts\",to=\"open\"}"), Some(1.0));
+}
+
+#[test]
+fn circuit_breaker_13_also_while_the_state_changes_and_others_record() {
+    let (metrics, page, ..) = page();
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
+    metrics.watch("b", &breaker).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(SeqCst) {
+                breaker.isolate();
+                breaker.close();
+                breaker.force_open(MS(1000));
+                breaker.reset();
+            }
+        });
+        scope.spawn(|| {
+            while !stop.load(SeqCst) {
+                metrics.record();
+            }
+        });
+        for _ in 0..500 {
+            let states = states(&metrics.scrape(|| page.render()));
+            assert_eq!(states.iter().sum::<f64>(), 1.0, "{states:?}");
+        }
+        stop.store(true, SeqCst);
+    });
+}
+
+#[test]
+fn circuit_breaker_13_nobody_records_between_the_reading_and_the_page() {
+    let (metrics, page, ..) = page();
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
+    metrics.watch("b", &breaker).unwrap();
+    std::thread::scope(|scope| {
+        let recorded = Arc::new(AtomicBool::new(false));
+        let text = metrics.scrape(|| {
+            breaker.isolate();
+            let done = recorded.clone();
+            let metrics = &metrics;
+            scope.spawn(move || {
+                metrics.record();
+                done.store(true, SeqCst);
+            });
+            for _ in 0..2_000 {
+                std::thread::yield_now();
+                assert!(!recorded.load(SeqCst), "recorded before the page was made");
+            }
+            page.render()
+        });
+        assert_eq!(states(&text), [1.0, 0.0, 0.0, 0.0]);
+    });
+    assert_eq!(states(&page.render()), [0.0, 0.0, 0.0, 1.0]);
+}
+
+fn judged(result: &Result<&str, &str>) -> Verdict {
+    match result {
+        Ok("odd") => Verdict::ignore(),
+        Ok(_) => Verdict::success(),
+        Err(_) => Verdict::failure(FailureKind::Server),
+    }
+}
+
+#[test]
+fn ground_calls_are_counted_by_how_they_end_and_timed() {
+    let (metrics, page, clock, hand) = page();
+    let limiter = RateLimiter::new(Quota::per_minute(5)).unwrap().with_clock(&clock);
+    let pipeline = Pipeline::new().then(metrics.calls("c")).then(limiter).classify(judged);
+    let call = |answer: Result<&'static str, &'static str>| {
+        let clock = clock.clone();
+        pipeline.call(move || {
+            let clock = clock.clone();
+            async move {
+                clock.sleep(MS(250)).await;
+                answer
+            }
+        })
+    };
+    for answer in [Ok("yes"), Ok("yes"), Ok("odd"), Err("no"), Ok("yes"), Ok("refused")] {
+        let _ = hand.block_on(call(answer));
+    }
+    let text = page.render();
+    for (outcome, n) in [("success", 3.0), ("ignored", 1.0), ("failure", 1.0), ("rejected", 1.0), ("cancelled", 0.0)] {
+        assert_eq!(read(&text, &format!("steadfast_calls_total{{name=\"c\",outcome=\"{outcome}\"}}")), Some(n));
+    }
+    assert_eq!(read(&text, "steadfast_call_failures_total{name=\"c\",kind=\"server\"}"), Some(1.0));
+    assert_eq!(read(&text, "steadfast_call_rejections_total{name=\"c\",reason=\"rate_limited\"}"), Some(1.0));
+    assert_eq!(read(&text, "steadfast_call_duration_seconds_sum{name=\"c\",outcome=\"success\"}"), Some(0.75));
+    assert_eq!(read(&text, "steadfast_call_duration_seconds_sum{name=\"c\",outcome=\"rejected\"}"), Some(0.0));
+    assert_eq!(read(&text, "steadfast_calls_in_flight{name=\"c\"}"), Some(0.0));
+    // Each family is told what it is.
+    assert!(text.contains("# HELP steadfast_calls_total calls by how they ended"));
+    assert!(text.contains("# TYPE steadfast_calls_total counter"));
+}
+
+#[test]
+fn ground_calls_that_are_dropped_or_panic_are_counted_and_no_longer_in_flight() {
+    let (metrics, page, clock, hand) = page();
+    let meter = metrics.calls("c");
+    let pipeline = Pipeline::new().then(meter.clone()).then(Timeout::new(MS(500)).with_clock(&clock));
+    let service = ScriptedService::new("ok in 1s", &clock).unwrap();
+    let polls = drop_at_every_await(
+        &hand,
+        || pipeline.call(|| service.call()),
+        |_| assert_eq!(read(&page.render(), "steadfast_calls_in_flight{name=\"c\"}"), Some(0.0)),
+    );
+    let text = page.render();
+    assert_eq!(
+        read(&text, "steadfast_calls_total{name=\"c\",outcome=\"cancelled\"}"),
+        Some(polls as f64 - 1.0),
+        "each but the one that was not polled at all, and the one that came to its end"
+    );
+    assert_eq!(read(&text, "steadfast_call_failures_total{name=\"c\",kind=\"timeout\"}"), Some(1.0));
+
+    let service = ScriptedService::new("panic", &clock).unwrap();
+    let call = std::panic::AssertUnwindSafe(|| hand.block_on(pipeline.call(|| service.call())));
+    assert!(std::panic::catch_unwind(call).is_err());
+    let text = page.render();
+    assert_eq!(read(&text, "steadfast_call_failures_total{name=\"c\",kind=\"panic\"}"), Some(1.0));
+    assert_eq!(read(&text, "steadfast_calls_in_flight{name=\"c\"}"), Some(0.0));
+    // A refusal by a policy's own door.
+    meter.count_rejection(&Rejected::new(PolicyKind::RateLimit, Reason::RateLimited));
+    assert_eq!(read(&page.render(), "steadfast_call_rejections_total{name=\"c\",reason=\"rate_limited\"}"), Some(1.0));
+}
+
+#[test]
+fn ground_events_are_counted_exactly_however_many_come() {
+    let (metrics, page, clock, hand) = page();
+    let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
+    metrics.watch("l", &limiter).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..5_000).for_each(|_| drop(limiter.check())));
+        }
+    });
+    let series = "steadfast_throttling_rejected_total{name=\"l\",policy=\"rate_limit\",reason=\"rate_limited\"}";
+    assert_eq!(read(&page.render(), series), Some(19_999.0));
+    // Its own subscribers hear what they heard before.
+    let mut events = limiter.events();
+    drop(limiter.check());
+    assert!(events.try_recv().unwrap().is_some());
+    hand.advance(MS(60_000));
+    limiter.check().unwrap();
+    assert_eq!(read(&page.render(), series), Some(20_000.0));
+}
+
+#[test]
+fn ground_a_retry_tells_why_it_tried_again_and_why_it_stopped() {
+    let (metrics, page, clock, hand) = page();
+    let every = BackoffConfig::default().curve(Curve::Constant).between(MS(100), MS(100)).jitter(Jitter::None);
+    let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
+    let retry = Retry::new(RetryConfig::default().backoff(every)).unwrap().with_clock(&clock).with_budget(&budget);
+    metrics.watch("r", &retry).unwrap();
+    metrics.watch("r", &budget).unwrap();
+    let service = ScriptedService::new("503, ok, 500 x3, 404", &clock).unwrap();
+    let pipeline = Pipeline::new().then(retry).classify(ScriptedService::classify);
+    for _ in 0..3 {
+        let _ = hand.block_on(pipeline.call(|| service.call()));
+    }
+    let text = metrics.scrape(|| page.render());
+    for (series, n) in [
+        ("steadfast_retry_retries_total{name=\"r\",kind=\"overloaded\"}", 1.0),
+        ("steadfast_retry_retries_total{name=\"r\",kind=\"server\"}", 2.0),
+        ("steadfast_retry_recovered_total{name=\"r\"}", 1.0),
+        ("steadfast_retry_gave_up_total{name=\"r\",stop=\"attempts\"}", 1.0),
+        ("steadfast_retry_gave_up_total{name=\"r\",stop=\"not_retryable\"}", 1.0),
+        ("steadfast_retry_delay_seconds_count{name=\"r\"}", 3.0),
+    ] {
+        assert_eq!(read(&text, series), Some(n), "{series}\n{text}");
+    }
+    let balance = read(&text, "steadfast_retry_budget_balance{name=\"r\"}").unwrap();
+    assert_eq!(balance, budget.balance(hand.now()) as f64);
+}
+
+#[test]
+fn ground_gauges_are_read_when_somebody_records() {
+    let (metrics, page, clock, _) = page();
+    let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(4)).unwrap().with_clock(&clock);
+    metrics.watch("l", &limiter).unwrap();
+    let held = [limiter.try_acquire().unwrap(), limiter.try_acquire().unwrap()];
+    let in_use = || read(&page.render(), "steadfast_concurrency_limit_in_use{name=\"l\"}");
+    assert_eq!(in_use(), Some(0.0), "as it was");
+    metrics.record();
+    assert_eq!(in_use(), Some(2.0));
+    drop(held);
+    limiter.resize(9).unwrap();
+    metrics.record();
+    assert_eq!(in_use(), Some(0.0));
+    assert_eq!(read(&page.render(), "steadfast_concurrency_limit_capacity{name=\"l\"}"), Some(9.0));
+}
+
+#[test]
+fn ground_it_records_as_often_as_it_is_told_and_once_at_the_end() {
+    let (metrics, page, clock, hand) = page();
+    let level = Level::new();
+    let config = ShedderConfig::default().limit("queue", 10.0, 20.0).sample_every(MS(1)).times(MS(0), MS(1));
+    let shedder = Shedder::new(config).unwrap().with_clock(&clock).with_gauge("queue", level.clone()).unwrap();
+    metrics.watch("s", &shedder).unwrap();
+    let (all, shed) = (page.clone(), "steadfast_shed_ratio{name=\"s\",priority=\"low\"}");
+    let look = clock.clone();
+    hand.block_on(metrics.run(MS(1000), async {
+        level.set(30.0);
+        for _ in 0..20 {
+            look.sleep(MS(10)).await;
+            let _ = shedder.try_admit(Priority::Low);
+        }
+        assert_eq!(read(&all.render(), shed), Some(0.0), "not yet");
+        look.sleep(MS(850)).await;
+        assert!(read(&all.render(), shed).unwrap() > 0.0);
+        level.set(0.0);
+        for _ in 0..20 {
+            look.sleep(MS(10)).await;
+            let _ = shedder.try_admit(Priority::Low);
+        }
+    }));
+    assert_eq!(read(&page.render(), shed), Some(shedder.shed_share(Priority::Low)));
+}
+
+#[test]
+fn ground_a_name_is_for_one_of_a_sort() {
+    let (metrics, page, ..) = page();
+    let timeout = Timeout::new(MS(1));
+    metrics.watch("a", &timeout).unwrap();
+    let refused = metrics.watch("a", &Timeout::new(MS(2))).unwrap_err();
+    assert_eq!(refused.to_string(), "invalid `name`: is that of another timeout: a");
+    metrics.watch("a", &RateLimiter::new(Quota::per_second(1)).unwrap()).unwrap();
+    // Two that count the same policy do not disturb each other.
+    let (other, second, ..) = self::page();
+    other.watch("b", &timeout).unwrap();
+    let (_, hand) = Clock::manual();
+    let timeout = timeout.with_clock(&Clock::manual().0);
+    let _ = hand.block_on(Timeout::new(MS(0)).call(async || Ok::<_, ()>(())));
+    drop(timeout);
+    assert!(page.render().contains("steadfast_timeout_timed_out_total{name=\"a\"} 0"));
+    assert!(second.render().contains("steadfast_timeout_timed_out_total{name=\"b\"} 0"));
+}
+
+#[test]
+fn ground_a_policy_of_ones_own_is_watched_too() {
+    struct Door(Arc<AtomicBool>);
+    impl Measured for Door {
+        const SORT: &'static str = "door";
+        fn measure(&self, scope: &Scope) -> Sample {
+            let (open, gauge) = (self.0.clone(), scope.gauge("doors_open", &[("side", "north")]));
+            Box::new(move || gauge.set(if open.load(SeqCst) { 1.0 } else { 0.0 }))
+        }
+    }
+    let (metrics, page, ..) = page();
+    let door = Door(Arc::new(AtomicBool::new(true)));
+    metrics.watch("front", &door).unwrap();
+    assert!(page.render().contains("doors_open{name=\"front\",side=\"north\"} 1"));
+}
+
+proptest! {
+    /// Whatever calls come to, the counts are the model's, and their sum is the number of calls.
+    #[test]
+    fn ground_counts_of_calls_are_those_of_a_model(ends in proptest::collection::vec(0usize..4, 0..60)) {
+        let (metrics, page, _, hand) = page();
+        let pipeline = Pipeline::new().then(metrics.calls("c")).classify(judged);
+        let mut model = [0.0; 4];
+        for end in &ends {
+            model[*end] += 1.0;
+            let answer = [Ok("yes"), Ok("odd"), Err("no")].get(*end).copied();
+            match answer {
+                Some(answer) => drop(hand.block_on(pipeline.call(|| std::future::ready(answer)))),
+                None => {
+                    let mut call = Box::pin(pipeline.call(std::future::pending::<Result<&str, &str>>));
+                    let mut task = std::task::Context::from_waker(std::task::Waker::noop());
+                    prop_assert!(call.as_mut().poll(&mut task).is_pending());
+                }
+            }
+        }
+        let text = page.render();
+        for (outcome, n) in ["success", "ignored", "failure", "cancelled"].into_iter().zip(model) {
+            prop_assert_eq!(read(&text, &format!("steadfast_calls_total{{name=\"c\",outcome=\"{outcome}\"}}")), Some(n));
+        }
+        prop_assert_eq!(sum(&text, "steadfast_calls_total"), ends.len() as f64);
+    }
+}
+
+/// Keeps what is registered: sort and labels of each metric.
+#[derive(Clone, Default)]
+struct Register(Arc<Mutex<BTreeMap<String, Shape>>>);
+
+type Shape = (String, BTreeSet<String>);
+
+impl Register {
+    fn add(&self, key: &Key, sort: &str) {
+        let labels = key.labels().map(|label| label.key().to_owned()).collect();
+        let one = (sort.to_owned(), labels);
+        let before = self.0.lock().unwrap().insert(key.name().to_owned(), one.clone());
+        assert!(before.is_none_or(|before| before == one), "{key}: two shapes of one name");
+    }
+}
+
+impl Recorder for Register {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+    fn register_counter(&self, key: &Key, _: &::metrics::Metadata<'_>) -> Counter {
+        self.add(key, "counter");
+        Counter::noop()
+    }
+    fn register_gauge(&self, key: &Key, _: &::metrics::Metadata<'_>) -> Gauge {
+        self.add(key, "gauge");
+        Gauge::noop()
+    }
+    fn register_histogram(&self, key: &Key, _: &::metrics::Metadata<'_>) -> Histogram {
+        self.add(key, "histogram");
+        Histogram::noop()
+    }
+}
+
+#[test]
+fn ground_the_table_is_the_page_s_and_all_that_is_registered() {
+    // The page has a row for each.
+    let page = include_str!("../../src/metrics/mod.rs");
+    let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("//! | `steadfast_")).collect();
+    assert_eq!(rows.len(), NAMES.len());
+    for (row, series) in rows.iter().zip(NAMES) {
+        let sort = format!("{:?}", series.of).to_lowercase();
+        let unit = if series.unit == Some(Unit::Seconds) { ", s" } else { "" };
+        let labels: Vec<_> = series.labels.split(", ").filter(|l| !l.is_empty()).map(|l| format!("`{l}`")).collect();
+        let expected = format!("//! | `{}` | {sort}{unit} | {} | {} |", series.name, labels.join(", "), series.text);
+        assert_eq!(*row, expected);
+        // The conventions of Prometheus.
+        assert_eq!(series.of == Of::Counter, series.name.ends_with("_total"), "{}", series.name);
+        assert_eq!(series.unit == Some(Unit::Seconds), series.name.ends_with("_seconds"), "{}", series.name);
+    }
+
+    // Everything that can be watched registers what the table says, and nothing else.
+    let (register, (clock, hand)) = (Register::default(), Clock::manual());
+    let metrics = Metrics::on(register.clone()).with_clock(&clock);
+    let _ = metrics.calls("x");
+    metrics.watch("x", &Timeout::new(MS(1))).unwrap();
+    metrics.watch("x", &Retry::new(RetryConfig::default()).unwrap()).unwrap();
+    metrics.watch("x", &RetryBudget::new(RetryBudgetConfig::default()).unwrap()).unwrap();
+    metrics.watch("x", &CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap()).unwrap();
+    metrics.watch("x", &KeyedBreakers::<u8>::new(CircuitBreakerConfig::default()).unwrap()).unwrap();
+    metrics.watch("x", &Hedge::new(HedgeConfig::default()).unwrap()).unwrap();
+    metrics.watch("x", &Fallback::new(FallbackConfig::default()).unwrap()).unwrap();
+    metrics.watch("x", &Chaos::new(ChaosConfig::default()).unwrap()).unwrap();
+    metrics.watch("x", &Coalesce::<u8, u8>::new()).unwrap();
+    metrics.watch("x", &RateLimiter::new(Quota::per_second(1)).unwrap()).unwrap();
+    metrics.watch("x", &KeyedRateLimiter::<u8>::new(Quota::per_second(1)).unwrap()).unwrap();
+    metrics.watch("x", &ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap()).unwrap();
+    metrics.watch("x", &AdaptiveLimiter::new(AdaptiveLimitConfig::default()).unwrap()).unwrap();
+    metrics.watch("x", &ClientThrottle::new(ClientThrottleConfig::default()).unwrap()).unwrap();
+    let config = ShedderConfig::default().limit("queue", 1.0, 2.0);
+    metrics.watch("x", &Shedder::new(config).unwrap()).unwrap();
+    let level = Level::new();
+    let config = DegradationConfig::of(["thumbnails"]).limit("queue", 1.0, 2.0).times(MS(1), MS(1));
+    let degradation = Degradation::new(config).unwrap().with_clock(&clock).with_gauge("queue", level.clone()).unwrap();
+    metrics.watch("x", &degradation).unwrap();
+    level.set(9.0);
+    while degradation.feature("thumbnails").unwrap().is_on() {
+        hand.advance(MS(1000));
+    }
+    let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+    metrics.watch("x", &SharedRateLimiter::new(store.clone(), "x", Quota::per_second(1)).unwrap()).unwrap();
+    metrics.watch("x", &CacheAside::<u8, u8>::new(CacheAsideConfig::default()).unwrap()).unwrap();
+    let leases = Arc::new(StoreLease::new(store.clone()).unwrap());
+    metrics.watch("x", &LeaderElection::builder(leases, "x").candidate("a").build().unwrap()).unwrap();
+    metrics.watch("x", &QueueListener::builder(Arc::new(InMemoryQueue::new("x"))).build().unwrap()).unwrap();
+    let map = ShardMap::hashed(16, &[ShardId(0), ShardId(1)]).unwrap();
+    let directory = hand.block_on(ShardDirectory::builder(store, "x").clock(&clock).create(&map)).unwrap();
+    metrics.watch("x", &directory).unwrap();
+    let meter = ShardMeter::new(1);
+    meter.record(ShardId(1), b"key");
+    metrics.watch("x", &meter).unwrap();
+
+    let registered = register.0.lock().unwrap();
+    for series in NAMES {
+        let (sort, labels) = registered.get(series.name).unwrap_or_else(|| panic!("{} is not registered", series.name));
+        let mut expected: BTreeSet<String> =
+            series.labels.split(", ").filter(|l| !l.is_empty()).map(str::to_owned).collect();
+        expected.insert("name".to_owned());
+        assert_eq!((sort, labels), (&format!("{:?}", series.of).to_lowercase(), &expected), "{}", series.name);
+    }
+    let known: BTreeSet<&str> = NAMES.iter().map(|series| series.name).collect();
+    let unknown: Vec<_> = registered.keys().filter(|name| !known.contains(name.as_str())).collect();
+    assert!(unknown.is_empty(), "{unknown:?}");
+}

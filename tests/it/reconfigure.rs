@@ -1,0 +1,618 @@
+//! Ground: the settings of every limit, time-out, retry and budget change while it is in use. A bad change is refused whole, what was learnt is
+//! kept, clones follow, and a call under way ends once: by what admitted it, or by what is new.
+use std::{
+    fmt::Debug,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
+    task::Context,
+    time::Duration,
+};
+
+use futures::task::noop_waker_ref;
+use proptest::prelude::*;
+use steadfast::{
+    FailureKind, Pipeline,
+    Priority::{High, Low, Normal},
+    Reason, Rejected, Verdict,
+    backoff::{BackoffConfig, Jitter},
+    config::ConfigError,
+    entropy::Entropy,
+    retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
+    testing::{ManualClock, ScriptedService, drop_at_every_await},
+    throttling::{
+        AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
+        ConcurrencyLimiter, Degradation, DegradationConfig, DegradationEvent, Gauge, KeyedRateLimiter, QueueOrder,
+        Quota, RateLimitConfig, RateLimiter, Shedder, ShedderConfig, ThrottlingEvent,
+    },
+    time::Clock,
+    timeout::Timeout,
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+const S: fn(u64) -> Duration = Duration::from_secs;
+
+/// Each bad change is refused by the name of its field and changes nothing that can be seen; a good one comes through after all of them.
+fn refuses_whole<C: Clone + Debug + PartialEq>(
+    seen: impl Fn() -> C,
+    change: impl Fn(C) -> Result<(), ConfigError>,
+    bad: Vec<(C, &str)>,
+    good: C,
+) {
+    let before = seen();
+    assert_ne!(before, good);
+    for (config, field) in bad {
+        assert_eq!(change(config.clone()).unwrap_err().field(), field, "{config:?}");
+        assert_eq!(seen(), before, "after {config:?}");
+    }
+    change(good.clone()).unwrap();
+    assert_eq!(seen(), good);
+}
+
+type Turn<'a> = Pin<Box<dyn Future<Output = Result<(), Rejected>> + 'a>>;
+
+fn poll(turn: &mut Turn<'_>) -> Option<Result<(), Rejected>> {
+    match turn.as_mut().poll(&mut Context::from_waker(noop_waker_ref())) {
+        std::task::Poll::Ready(result) => Some(result),
+        std::task::Poll::Pending => None,
+    }
+}
+
+/// Work that takes so long.
+async fn takes(clock: &Clock, time: Duration) -> Result<(), ()> {
+    clock.sleep(time).await;
+    Ok(())
+}
+
+fn rate(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, ManualClock) {
+    let (clock, hand) = Clock::manual();
+    (RateLimiter::new(config).unwrap().with_clock(&clock), clock, hand)
+}
+
+fn drain(limiter: &RateLimiter) -> u32 {
+    (0..).take_while(|_| limiter.check().is_ok()).count() as u32
+}
+
+fn places(config: ConcurrencyLimitConfig) -> (ConcurrencyLimiter, Clock, ManualClock) {
+    let (clock, hand) = Clock::manual();
+    (ConcurrencyLimiter::new(config).unwrap().with_clock(&clock), clock, hand)
+}
+
+#[test]
+fn ground_a_bad_change_of_a_rate_limit_is_refused_whole() {
+    let (limiter, _, _) = rate(Quota::per_second(10));
+    limiter.check_n(4).unwrap();
+    let config = |permits| RateLimitConfig::from(Quota::per_second(permits));
+    let bad = vec![
+        (config(0).max_wait(S(9)), "permits"),
+        (RateLimitConfig::from(Quota::new(1, Duration::ZERO)).strict(), "per"),
+        (RateLimitConfig::from(Quota::per_second(5).burst(2)).strict(), "burst"),
+        (config(1_000_001).strict(), "permits"),
+        (Quota::per_second(5).burst(0).into(), "burst"),
+    ];
+    let clone = limiter.clone();
+    refuses_whole(|| clone.config(), |config| limiter.reconfigure(config), bad, config(20).max_wait(S(1)));
+    assert_eq!(drain(&clone), 12, "it is as full as it was: six tenths");
+}
+
+/// How it counts may change too: what was used stays used, and who waits keeps the order.
+#[test]
+fn ground_a_rate_limit_changes_how_it_counts() {
+    let (limiter, _, hand) = rate(Quota::per_second(10));
+    limiter.check_n(7).unwrap();
+    limiter.reconfigure(RateLimitConfig::from(Quota::per_second(10)).strict()).unwrap();
+    assert_eq!(drain(&limiter), 3);
+    hand.advance(MS(999));
+    assert_eq!(drain(&limiter), 0, "never more than ten in any window");
+    hand.advance(MS(1));
+    limiter.check_n(4).unwrap();
+    limiter.reconfigure(RateLimitConfig::from(Quota::per_second(10))).unwrap();
+    assert_eq!(drain(&limiter), 6);
+    hand.advance(S(1));
+    assert_eq!(drain(&limiter), 10);
+}
+
+#[derive(Debug, Clone)]
+enum Step {
+    Advance(u64),
+    Take(u32),
+    Wait(u32, u64),
+    Leave(prop::sample::Index),
+    Change(u32, u64, bool),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        3 => (0u64..400).prop_map(Step::Advance),
+        3 => (1u32..4).prop_map(Step::Take),
+        4 => (1u32..4, 0u64..2_000).prop_map(|(n, wait)| Step::Wait(n, wait)),
+        1 => any::<prop::sample::Index>().prop_map(Step::Leave),
+        2 => (1u32..8, 100u64..1_500, prop::bool::ANY).prop_map(|(n, per, strict)| Step::Change(n, per, strict)),
+    ];
+    prop::collection::vec(step, 1..80)
+}
+
+proptest! {
+    /// Whatever is changed and when: who waits is answered by the end of its patience, once; nothing is minted; and after quiet there is one burst.
+    #[test]
+    fn ground_a_rate_limit_loses_and_mints_nothing_when_it_changes(counts_change: bool, steps in steps()) {
+        let (limiter, _, hand) = rate(Quota::new(4, MS(1_000)));
+        let mut waiting: Vec<(Turn<'_>, Duration, u32)> = Vec::new();
+        let start = hand.now();
+        // As shares of a full limit: what there was and came back, and what was used.
+        let (mut quota, mut there, mut used) = ((4, 1_000), 1.0, 0.0);
+        for step in steps {
+            let mut uses = 0;
+            match step {
+                Step::Advance(ms) => {
+                    hand.advance(MS(ms));
+                    there += ms as f64 / quota.1 as f64;
+                }
+                Step::Take(n) => uses += if limiter.check_n(n).is_ok() { n } else { 0 },
+                Step::Wait(n, ms) => {
+                    let mut turn: Turn<'_> = Box::pin(limiter.acquire_n(n, MS(ms)));
+                    match poll(&mut turn) {
+                        Some(Ok(())) => uses += n,
+                        Some(Err(_)) => {}
+                        None => waiting.push((turn, hand.now() - start + MS(ms), n)),
+                    }
+                }
+                Step::Leave(_) if waiting.is_empty() => {}
+                Step::Leave(which) => drop(waiting.remove(which.index(waiting.len()))),
+                Step::Change(n, per, strict) => {
+                    let config = RateLimitConfig::from(Quota::new(n, MS(per)));
+                    limiter.reconfigure(if strict && counts_change { config.strict() } else { config }).unwrap();
+                    quota = (n, per);
+                }
+            }
+            let (now, mut late) = (hand.now() - start, false);
+            waiting.retain_mut(|(turn, latest, n)| match poll(turn) {
+                None => {
+                    late |= now >= *latest;
+                    true
+                }
+                Some(answer) => {
+                    uses += if answer.is_ok() { *n } else { 0 };
+                    false
+                }
+            });
+            prop_assert!(!late, "who waits is answered by the end of its patience");
+            used += f64::from(uses) / f64::from(quota.0);
+            // Strict, what was used stays used in permits, not in shares.
+            prop_assert!(counts_change || used <= there + 1e-6, "{} used of {}", used, there);
+        }
+        waiting.clear();
+        limiter.reconfigure(Quota::new(5, MS(1_000))).unwrap();
+        hand.advance(S(60));
+        prop_assert_eq!(drain(&limiter), 5);
+    }
+}
+
+/// A call that waits while the limit changes, dropped at every point: nothing stays reserved.
+#[test]
+fn ground_a_change_leaves_nothing_reserved_for_whom_was_dropped() {
+    for to_strict in [false, true] {
+        let (limiter, clock, hand) = rate(Quota::per_second(1));
+        let next = RateLimitConfig::from(Quota::new(2, S(2)));
+        let next = if to_strict { next.strict() } else { next };
+        drop_at_every_await(
+            &hand,
+            || async {
+                limiter.reconfigure(Quota::per_second(1)).unwrap();
+                let change = async {
+                    clock.sleep(MS(500)).await;
+                    limiter.reconfigure(next).unwrap();
+                };
+                let _ = futures::join!(limiter.acquire_n(1, S(30)), limiter.acquire_n(1, S(30)), change);
+            },
+            |_| {
+                limiter.reconfigure(next).unwrap();
+                hand.advance(S(60));
+                assert_eq!(drain(&limiter), 2);
+                hand.advance(S(60));
+            },
+        );
+    }
+}
+
+#[test]
+fn ground_a_bad_change_of_a_keyed_limit_is_refused_whole() {
+    let (clock, hand) = Clock::manual();
+    let limiter = KeyedRateLimiter::new(Quota::per_second(4))
+        .unwrap()
+        .with_tiers(&[Quota::per_second(100)], |key: &u32| (*key >= 10).then_some(0))
+        .unwrap()
+        .with_clock(&clock);
+    let clone = limiter.clone();
+    limiter.check_n(&1, 2).unwrap();
+    limiter.check_n(&10, 50).unwrap();
+    let q = Quota::per_second;
+    let bad = vec![((q(0), vec![]), "permits"), ((q(1), vec![q(1), q(0)]), "tiers[1].permits")];
+    // As many in four seconds and ten, so that what is used takes another time to come back.
+    let good = (Quota::new(8, S(4)), vec![Quota::new(10, S(10))]);
+    refuses_whole(|| clone.quotas(), |(quota, tiers)| limiter.reconfigure(quota, &tiers), bad, good);
+    // Each key is as full as it was: half.
+    let drain = |key| (0..).take_while(|_| clone.check(&key).is_ok()).count();
+    assert_eq!((drain(1), drain(10), drain(2), drain(11)), (4, 5, 8, 10));
+    // A tier that is gone is everybody's.
+    hand.advance(S(10));
+    limiter.reconfigure(q(3), &[]).unwrap();
+    assert_eq!((drain(1), drain(10), drain(12)), (3, 3, 3));
+}
+
+/// Calls of many threads while the quotas change: no key ever has more than the larger burst and what came back.
+#[test]
+fn ground_a_keyed_limit_mints_nothing_while_it_changes() {
+    let (clock, _) = Clock::manual();
+    let limiter = KeyedRateLimiter::new(Quota::per_minute(100)).unwrap().with_clock(&clock);
+    let taken: Vec<AtomicU32> = (0..50).map(|_| AtomicU32::new(0)).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                for round in 0..20_000usize {
+                    let key = round % 50;
+                    if limiter.check(&key).is_ok() {
+                        taken[key].fetch_add(1, SeqCst);
+                    }
+                }
+            });
+        }
+        // Up and down again: a key that is used up stays so.
+        for round in 0..40 {
+            let permits = if round % 2 == 0 { 50 } else { 100 };
+            limiter.reconfigure(Quota::per_minute(permits), &[]).unwrap();
+        }
+    });
+    for (key, taken) in taken.iter().enumerate() {
+        let taken = taken.load(SeqCst);
+        assert!((50..=100).contains(&taken), "{taken} of key {key}");
+        assert!(limiter.check(&key).is_err());
+    }
+}
+
+#[test]
+fn ground_a_bad_change_of_a_concurrency_limit_is_refused_whole() {
+    let (limiter, ..) = places(ConcurrencyLimitConfig::of(2).queue(3, S(5)));
+    let clone = limiter.clone();
+    let permit = clone.try_acquire().unwrap();
+    let bad = vec![
+        (ConcurrencyLimitConfig::of(0).queue(9, S(9)), "capacity"),
+        (ConcurrencyLimitConfig::of(9).queue(9, Duration::ZERO), "max_wait"),
+    ];
+    let good = ConcurrencyLimitConfig::of(4).queue(1, S(1)).order(QueueOrder::NewestFirst);
+    refuses_whole(|| clone.config(), |config| limiter.reconfigure(config), bad, good);
+    assert_eq!(clone.available(), 3, "the call under way keeps its place");
+    drop(permit);
+    assert_eq!((clone.available(), limiter.resize(0).unwrap_err().field()), (4, "capacity"));
+}
+
+/// After a `resize` a limiter that is named, or put on another clock, has the capacity that it had then, not the one of its first settings.
+#[test]
+fn throttling_3_a_name_and_a_clock_keep_the_capacity_that_was_set() {
+    let (limiter, clock, _) = places(ConcurrencyLimitConfig::of(2).queue(3, S(5)));
+    limiter.resize(7).unwrap();
+    assert_eq!(limiter.clone().named("seven").capacity(), 7);
+    let later = limiter.clone().with_clock(&clock).weighing(2).named("seven");
+    assert_eq!((later.capacity(), later.available(), later.config()), (7, 7, limiter.config()));
+    limiter.reconfigure(ConcurrencyLimitConfig::of(9).queue(0, S(1))).unwrap();
+    assert_eq!(limiter.clone().named("nine").config(), ConcurrencyLimitConfig::of(9).queue(0, S(1)));
+}
+
+/// Who waits is served, or told why not: by their place in the old order, under the new length of the queue.
+#[test]
+fn ground_a_concurrency_limit_s_queue_survives_a_change() {
+    let config = ConcurrencyLimitConfig::of(1).queue(8, S(60));
+    for order in [QueueOrder::Fifo, QueueOrder::NewestFirst] {
+        let (limiter, ..) = places(config);
+        let running = limiter.try_acquire().unwrap();
+        let mut turns: Vec<_> = (0..5).map(|_| Box::pin(limiter.acquire())).collect();
+        let mut cx = Context::from_waker(noop_waker_ref());
+        turns.iter_mut().for_each(|turn| assert!(turn.as_mut().poll(&mut cx).is_pending()));
+        // Two places more, and room for one that waits: two are served before anybody is turned away.
+        limiter.reconfigure(ConcurrencyLimitConfig::of(3).queue(1, S(60)).order(order)).unwrap();
+        let answers: Vec<_> = turns.iter_mut().map(|turn| turn.as_mut().poll(&mut cx)).collect();
+        let seen: Vec<_> = answers
+            .iter()
+            .map(|answer| match answer {
+                std::task::Poll::Ready(Ok(_)) => "runs",
+                std::task::Poll::Ready(Err(rejected)) if rejected.reason() == Reason::QueueFull => "full",
+                std::task::Poll::Ready(Err(_)) => "?",
+                std::task::Poll::Pending => "waits",
+            })
+            .collect();
+        match order {
+            QueueOrder::Fifo => assert_eq!(seen, ["runs", "runs", "waits", "full", "full"]),
+            QueueOrder::NewestFirst => assert_eq!(seen, ["full", "full", "waits", "runs", "runs"]),
+        }
+        assert_eq!((limiter.available(), limiter.waiting()), (0, 1));
+        drop((answers, turns, running));
+        assert_eq!((limiter.available(), limiter.waiting()), (3, 0));
+    }
+}
+
+#[test]
+fn ground_a_change_of_a_concurrency_limit_conserves_its_places() {
+    let (limiter, clock, hand) = places(ConcurrencyLimitConfig::of(1));
+    drop_at_every_await(
+        &hand,
+        || async {
+            limiter.reconfigure(ConcurrencyLimitConfig::of(1).queue(4, S(9))).unwrap();
+            let call = || limiter.call(|| takes(&clock, MS(100)));
+            let change = async {
+                clock.sleep(MS(50)).await;
+                limiter.reconfigure(ConcurrencyLimitConfig::of(2).queue(1, S(9))).unwrap();
+                clock.sleep(MS(100)).await;
+                limiter.reconfigure(ConcurrencyLimitConfig::of(1).queue(0, S(9))).unwrap();
+            };
+            let _ = futures::join!(call(), call(), call(), call(), change);
+        },
+        |_| assert_eq!((limiter.available(), limiter.waiting()), (i64::from(limiter.capacity()), 0)),
+    );
+}
+
+#[test]
+fn ground_a_bad_change_of_an_adaptive_limit_is_refused_whole() {
+    let (clock, hand) = Clock::manual();
+    let first = AdaptiveLimitConfig::default().limits(50, 1, 100);
+    let limiter = AdaptiveLimiter::new(first).unwrap().with_clock(&clock);
+    let clone = limiter.clone();
+    let bad = vec![
+        (first.limits(0, 0, 5), "min"),
+        (first.limits(9, 1, 5), "initial"),
+        (first.window(Duration::ZERO, 1), "window"),
+        (first.shares(steadfast::throttling::PriorityShares::new(0.9, 0.5, 1.0)), "shares.normal"),
+    ];
+    let good = first.limits(20, 10, 30).queue(2, S(1));
+    let runs = Pipeline::new().then(limiter.clone());
+    let under_way = async { runs.call(|| takes(&clock, S(1))).await };
+    hand.block_on(async {
+        let change = async {
+            refuses_whole(|| clone.config(), |config| limiter.reconfigure(config), bad, good);
+            // Brought between the new bounds; `initial` is for beginners.
+            assert_eq!((clone.limit(), clone.in_flight()), (30, 1));
+            limiter.reconfigure(good.limits(60, 60, 90)).unwrap();
+            assert_eq!((clone.limit(), clone.in_flight()), (60, 1));
+        };
+        assert!(futures::join!(under_way, change).0.is_ok());
+    });
+    assert_eq!(clone.in_flight(), 0);
+}
+
+/// The limit that is learnt and the limit that is set never part for good, whoever overtakes whom.
+#[test]
+fn ground_an_adaptive_limit_stays_within_its_bounds_while_it_learns() {
+    let config =
+        AdaptiveLimitConfig::default().by(steadfast::throttling::Adaptation::Aimd).window(Duration::from_nanos(1), 1);
+    let limiter = AdaptiveLimiter::new(config.limits(50, 1, 100)).unwrap();
+    let pipeline = Pipeline::new().then(limiter.clone()).classify(|answer: &Result<bool, ()>| match answer {
+        Ok(true) => Verdict::success(),
+        _ => Verdict::failure(FailureKind::Overloaded),
+    });
+    let (clock, hand) = Clock::manual();
+    drop(clock);
+    for round in 0..20 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| (0..200).for_each(|i| _ = hand.block_on(pipeline.call(async || Ok(i % 3 > 0)))));
+            scope.spawn(|| {
+                for bound in 1..200 {
+                    let max = 1 + (bound * 7 + round) % 100;
+                    limiter.reconfigure(config.limits(1, 1, max)).unwrap();
+                }
+                limiter.reconfigure(config.limits(1, 1, 5)).unwrap();
+            });
+        });
+        assert!((1..=5).contains(&limiter.limit()), "{}", limiter.limit());
+        assert_eq!(limiter.in_flight(), 0);
+    }
+}
+
+#[test]
+fn ground_a_bad_change_of_a_client_throttle_is_refused_whole() {
+    let (clock, hand) = Clock::manual();
+    let first = ClientThrottleConfig::sre().min_rps(1e6).window(S(12));
+    let throttle = ClientThrottle::new(first).unwrap().with_clock(&clock);
+    let (clone, mut events) = (throttle.clone(), throttle.events());
+    (0..30).for_each(|_| clone.try_acquire().unwrap().record(Verdict::failure(FailureKind::Overloaded)));
+    let (before, under_way) = (clone.try_acquire().unwrap(), clone.try_acquire().unwrap());
+    let bad = vec![
+        (first.k(0.0), "k"),
+        (first.window(Duration::ZERO).k(9.0), "window"),
+        (first.max_rejection(2.0), "max_rejection"),
+    ];
+    refuses_whole(|| clone.config(), |config| throttle.reconfigure(config), bad, first.window(S(24)));
+    let seen = clone.snapshot();
+    assert_eq!((seen.requests, seen.accepts), (32, 0), "what was seen stays seen");
+    assert_eq!(events.try_recv().unwrap().unwrap().what, ThrottlingEvent::LimitChanged);
+    // Calls that were under way: the one accepted counts, with its request; the one dropped is neither lost nor taken back twice.
+    before.record(Verdict::success());
+    drop(under_way);
+    let seen = clone.snapshot();
+    assert_eq!((seen.requests, seen.accepts), (32, 1), "what was counted before the change is not taken back after it");
+    // Shorter: in proportion.
+    throttle.reconfigure(first.window(S(6))).unwrap();
+    assert_eq!(clone.snapshot().requests, 8);
+    hand.advance(S(7));
+    assert_eq!(clone.snapshot().requests, 0);
+}
+
+#[test]
+fn ground_a_bad_change_of_a_shedder_is_refused_whole() {
+    let ((clock, hand), load) = (Clock::manual(), Gauge::new());
+    let first = ShedderConfig::default().limit("load", 0.0, 1.0).sample_every(S(3600));
+    let shedder = Shedder::new(first.clone()).unwrap().with_clock(&clock).with_gauge("load", load.clone()).unwrap();
+    let clone = shedder.clone();
+    load.set(0.5);
+    assert_eq!(clone.shed_share(Normal), 0.5);
+    let bad = vec![
+        (ShedderConfig::default(), "limits.load"),
+        (first.clone().limit("load", 1.0, 0.0).spare(High), "limits.load.hard"),
+        (first.clone().spare(Low), "spare"),
+    ];
+    let good = first.clone().limit("load", -0.5, 0.5);
+    load.set(0.25);
+    refuses_whole(|| clone.config(), |config| shedder.reconfigure(config), bad, good.clone());
+    // Read again at once by the new limits, though an hour was between readings.
+    assert!((clone.shed_share(High) - 0.25).abs() < 1e-9);
+    // What is shed is kept: it falls by the new times, not to nothing.
+    shedder.reconfigure(good.limit("load", 5.0, 6.0)).unwrap();
+    assert!((clone.shed_share(High) - 0.25).abs() < 1e-9, "held");
+    hand.advance(S(3600));
+    assert_eq!(clone.shed_share(Low), 0.0);
+}
+
+/// A change that comes while a gauge is being read by the old settings.
+#[test]
+fn ground_a_shedder_that_changes_while_it_reads_reads_again() {
+    let (clock, _) = Clock::manual();
+    let own: Arc<std::sync::OnceLock<Shedder>> = Arc::default();
+    let first = ShedderConfig::default().limit("load", 10.0, 11.0).sample_every(S(3600));
+    let (next, inner) = (first.clone().limit("load", 0.0, 1.0), own.clone());
+    let reads = move || {
+        if let Some(shedder) = inner.get() {
+            shedder.reconfigure(next.clone()).unwrap();
+        }
+        1.0
+    };
+    let shedder = Shedder::new(first).unwrap().with_clock(&clock).with_gauge("load", reads).unwrap();
+    let _ = own.set(shedder.clone());
+    assert!(shedder.try_admit(High).is_ok(), "read by the old limits");
+    assert!(shedder.try_admit(High).is_err(), "and by the new ones at once");
+}
+
+#[test]
+fn ground_a_bad_change_of_a_degradation_is_refused_whole() {
+    let ((clock, hand), load) = (Clock::manual(), Gauge::new());
+    let first = DegradationConfig::of(["a", "b", "c"]).limit("load", 0.0, 1.0).times(S(1), S(10));
+    let degradation =
+        Degradation::new(first.clone()).unwrap().with_clock(&clock).with_gauge("load", load.clone()).unwrap();
+    let clone = degradation.clone();
+    let [a, b, c] = ["a", "b", "c"].map(|name| degradation.feature(name).unwrap());
+    load.set(0.5);
+    assert_eq!([a.is_on(), b.is_on(), c.is_on()], [false, true, true]);
+    let bad = vec![
+        (DegradationConfig::of(["c", "a"]), "limits.load"),
+        (DegradationConfig::of(["c", "c"]).limit("load", 0.0, 1.0), "features"),
+        (first.clone().margin(-1.0), "margin"),
+    ];
+    let mut events = degradation.events();
+    let good = DegradationConfig::of(["c", "d", "b"]).limit("load", 0.0, 1.0).times(S(1), S(10));
+    refuses_whole(|| clone.config(), |config| degradation.reconfigure(config), bad, good);
+    // One was off, and one is: the first of the new order. One that is no longer named is on for ever.
+    assert_eq!([a.is_on(), b.is_on(), c.is_on()], [true, true, false]);
+    assert_eq!(clone.switched_off().iter().map(ToString::to_string).collect::<Vec<_>>(), ["c"]);
+    let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
+    assert_eq!(told[0], DegradationEvent::SwitchedOff { feature: "c".into() });
+    hand.advance(S(1));
+    assert!(!clone.feature("d").unwrap().is_on(), "the next of the new order");
+    hand.advance(S(1));
+    assert_eq!([a.is_on(), b.is_on(), c.is_on()], [true, false, false]);
+    // Fewer features than were off.
+    degradation.reconfigure(DegradationConfig::of(["b"]).limit("load", 0.0, 1.0)).unwrap();
+    assert_eq!([a.is_on(), b.is_on(), c.is_on()], [true, false, true]);
+}
+
+#[test]
+fn ground_a_changed_time_out_is_kept_by_calls_whose_time_runs() {
+    let (clock, hand) = Clock::manual();
+    let timeout = Timeout::new(S(1)).with_clock(&clock);
+    let clone = timeout.clone().named("clone");
+    let service = ScriptedService::new("hang", &clock).unwrap();
+    let start = hand.now();
+    let ended = hand.block_on(async {
+        let call = async |limit: &Timeout| {
+            let _ = limit.call(|| service.call()).await;
+            clock.now() - start
+        };
+        let change = async {
+            clock.sleep(MS(500)).await;
+            timeout.reconfigure(MS(100));
+            call(&clone).await
+        };
+        futures::join!(call(&timeout), call(&clone), change)
+    });
+    assert_eq!(ended, (S(1), S(1), MS(600)));
+    assert_eq!((clone.limit(), service.running(), service.dropped()), (MS(100), 0, 3));
+    timeout.reconfigure(Duration::MAX);
+    assert_eq!(clone.limit(), Duration::MAX);
+    assert!(hand.block_on(clone.call(|| takes(&clock, S(1_000_000)))).is_ok());
+    // It is read by what waits: dropped anywhere, it leaves nothing.
+    timeout.reconfigure(MS(100));
+    drop_at_every_await(&hand, || clone.call(|| service.call()), |_| assert_eq!(service.running(), 0));
+}
+
+#[test]
+fn ground_a_bad_change_of_a_retry_is_refused_whole() {
+    let (clock, hand) = Clock::manual();
+    let steady = |ms| BackoffConfig::default().between(MS(ms), MS(ms)).jitter(Jitter::None);
+    let first = RetryConfig::default().max_attempts(3).backoff(steady(100));
+    let retry = Retry::new(first).unwrap().with_clock(&clock);
+    let clone = retry.clone().named("clone");
+    let bad = vec![
+        (first.max_attempts(0).retry_nested(true), "max_attempts"),
+        (first.max_elapsed(Duration::ZERO), "max_elapsed"),
+        (first.retry_on(steadfast::outcome::KindSet::of(&[])), "retry_on"),
+    ];
+    let good = first.max_attempts(5).backoff(steady(10));
+    let service = ScriptedService::new("503", &clock).unwrap();
+    hand.block_on(async {
+        let change = async {
+            clock.sleep(MS(150)).await;
+            refuses_whole(|| clone.config(), |config| retry.reconfigure(config), bad, good);
+        };
+        // Under way: five attempts by the new settings, with the delays that it began with; each is made once.
+        let error = futures::join!(clone.call(|| service.call()), change).0.unwrap_err();
+        assert_eq!(error.attempts(), 5);
+    });
+    assert_eq!((service.calls(), service.gaps()), (5, vec![MS(100); 4]));
+    // Fewer than it has had already: it ends with its next failure.
+    retry.reconfigure(first).unwrap();
+    let service = ScriptedService::new("503", &clock).unwrap();
+    hand.block_on(async {
+        let change = async {
+            clock.sleep(MS(150)).await;
+            retry.reconfigure(first.max_attempts(1)).unwrap();
+        };
+        assert_eq!(futures::join!(clone.call(|| service.call()), change).0.unwrap_err().attempts(), 3);
+    });
+    assert_eq!((service.calls(), service.running()), (3, 0));
+}
+
+#[test]
+fn ground_a_bad_change_of_a_budget_is_refused_whole() {
+    let (clock, hand) = Clock::manual();
+    let first = RetryBudgetConfig::default().ratio(0.5).window(S(10)).min_per_second(0);
+    let budget = RetryBudget::new(first).unwrap();
+    let config = RetryConfig::default()
+        .max_attempts(2)
+        .backoff(BackoffConfig::default().between(MS(1), MS(1)).jitter(Jitter::None));
+    let retry =
+        Retry::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)).with_budget(&budget);
+    let (fails, goes) = (ScriptedService::new("503", &clock).unwrap(), ScriptedService::new("ok", &clock).unwrap());
+    (0..100).for_each(|_| assert!(hand.block_on(retry.call(|| goes.call())).is_ok()));
+    assert_eq!(budget.balance(hand.now()), 50);
+    (0..20).for_each(|_| assert!(hand.block_on(retry.call(|| fails.call())).is_err()));
+    assert_eq!((fails.calls(), budget.balance(hand.now())), (40, 40), "20 retries of 60 that were earned");
+    let bad = vec![
+        (first.ratio(-1.0).window(S(20)), "ratio"),
+        (first.ratio(0.0), "ratio"),
+        (first.window(Duration::ZERO), "window"),
+        (first.costs(0, 1), "cost"),
+    ];
+    let clone = budget.clone();
+    refuses_whole(
+        || clone.config(),
+        |config| budget.reconfigure(config, hand.now()),
+        bad,
+        first.ratio(0.25).window(S(20)),
+    );
+    assert_eq!(clone.balance(hand.now()), 10, "earned 30 and taken 20");
+    budget.reconfigure(first.ratio(0.25), hand.now()).unwrap();
+    assert_eq!(clone.balance(hand.now()), 5, "earned 15 and taken 10: half of the window, half of each");
+    // For all that share it, from now on.
+    (0..30).for_each(|_| _ = hand.block_on(retry.call(|| fails.call())));
+    let retries = fails.calls() - 40 - 30;
+    assert!((5..=12).contains(&retries), "{retries}: what was left, and a quarter of what came");
+}

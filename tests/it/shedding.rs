@@ -1,0 +1,409 @@
+//! Throttling, behaviour 6: calls are shed by priority while a gauge is high; and limits keep places for those that matter more.
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use futures::task::noop_waker_ref;
+use proptest::prelude::*;
+use steadfast::{
+    Cause, Pipeline, PolicyKind,
+    Priority::{self, Critical, High, Low, Normal},
+    Reason, Rejected,
+    call::with_priority,
+    entropy::Entropy,
+    testing::{ManualClock, ScriptedService, drop_at_every_await},
+    throttling::{
+        AdaptiveLimitConfig, AdaptiveLimiter, Gauge, PriorityShares, Shedder, ShedderConfig, ThrottlingEvent,
+    },
+    time::Clock,
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+const S: fn(u64) -> Duration = Duration::from_secs;
+
+/// One gauge, from 0 at the soft limit to 1 at the hard one.
+fn config() -> ShedderConfig {
+    ShedderConfig::default().limit("load", 0.0, 1.0)
+}
+
+fn shedder(config: ShedderConfig) -> (Shedder, Gauge, Clock, ManualClock) {
+    let ((clock, hand), load) = (Clock::manual(), Gauge::new());
+    let shedder = Shedder::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1));
+    (shedder.with_gauge("load", load.clone()).unwrap(), load, clock, hand)
+}
+
+fn shares(shedder: &Shedder) -> [f64; 4] {
+    Priority::ALL.map(|priority| shedder.shed_share(priority))
+}
+
+#[test]
+fn throttling_06_the_lowest_priority_is_shed_first_and_the_spared_never() {
+    let table = [
+        (-1.0, [0.0, 0.0, 0.0, 0.0]),
+        (0.0, [0.0, 0.0, 0.0, 0.0]),
+        (0.25, [0.75, 0.0, 0.0, 0.0]),
+        (0.5, [1.0, 0.5, 0.0, 0.0]),
+        (0.75, [1.0, 1.0, 0.25, 0.0]),
+        (1.0, [1.0, 1.0, 1.0, 0.0]),
+        (f64::INFINITY, [1.0, 1.0, 1.0, 0.0]),
+    ];
+    for (value, expected) in table {
+        let (shedder, load, ..) = shedder(config());
+        load.set(value);
+        assert_eq!(shares(&shedder), expected, "at {value}");
+        for (priority, share) in Priority::ALL.into_iter().zip(expected) {
+            let shed = (0..2_000).filter(|_| shedder.try_admit(priority).is_err()).count() as f64;
+            assert!((shed / 2_000.0 - share).abs() < 0.04, "{shed} of 2,000 {priority} calls at {value}");
+        }
+    }
+    // What is spared is said in the settings.
+    let (shedder, load, ..) = shedder(config().spare(High));
+    load.set(1.0);
+    assert_eq!(shares(&shedder), [1.0, 1.0, 0.0, 0.0]);
+}
+
+#[test]
+fn throttling_06_up_at_once_down_after_a_while_and_slowly() {
+    let (shedder, load, _, hand) = shedder(config().times(S(1), S(9)));
+    load.set(1.0);
+    assert_eq!(shedder.shed_share(High), 1.0, "at once");
+    load.set(0.0);
+    for _ in 0..10 {
+        assert_eq!(shares(&shedder), [1.0, 1.0, 1.0, 0.0], "held for a second");
+        hand.advance(MS(100));
+    }
+    // Nine seconds from all to nothing: three for each class, the highest first.
+    let mut before = 3.0;
+    for tick in 0..=90 {
+        let cut: f64 = shares(&shedder).iter().sum();
+        assert!((cut - (3.0 - f64::from(tick) / 30.0)).abs() < 1e-6, "{cut} after {tick} ticks");
+        assert!(cut <= before);
+        before = cut;
+        hand.advance(MS(100));
+    }
+    assert_eq!(shares(&shedder), [0.0; 4]);
+}
+
+/// A gauge that swings around its limit does not make the shedding swing with it.
+#[test]
+fn throttling_06_a_swinging_gauge_is_met_by_steady_shedding() {
+    let (shedder, load, _, hand) = shedder(config());
+    let mut seen = Vec::new();
+    for tick in 0..200 {
+        load.set(if tick % 2 == 0 { 0.5 } else { -0.5 });
+        seen.push(shedder.shed_share(Normal));
+        hand.advance(MS(100));
+    }
+    assert!(seen.iter().all(|share| (share - 0.5).abs() < 1e-9), "{seen:?}");
+}
+
+proptest! {
+    /// What the page promises, whatever the gauge does: never less than it asks for, no rise that it does not ask for, no fall while held, none that is
+    /// too fast, and in the end nothing.
+    #[test]
+    fn throttling_06_hysteresis_holds_for_every_course_of_the_gauge(
+        hold in 0u64..800, recover in 100u64..5_000, course in prop::collection::vec((-1.0f64..1.5, 0u64..400), 1..100)
+    ) {
+        let (shedder, load, _, hand) = shedder(config().times(MS(hold), MS(recover)));
+        let cut = || shares(&shedder).iter().sum::<f64>();
+        let (mut before, mut risen, mut sampled) = (0.0f64, hand.now(), hand.now());
+        for (value, ms) in course {
+            load.set(value);
+            hand.advance(MS(100 + ms)); // so that it is read again
+            let (now, next) = (hand.now(), cut());
+            let wanted = value.clamp(0.0, 1.0) * 3.0;
+            prop_assert!(next >= wanted - 1e-9);
+            if wanted >= before {
+                prop_assert!((next - wanted).abs() < 1e-9, "up at once");
+                risen = now;
+            } else {
+                let free = now - sampled.max(risen + MS(hold));
+                let fall = 3.0 * free.as_secs_f64() / MS(recover).as_secs_f64();
+                prop_assert!((next - wanted.max(before - fall)).abs() < 1e-6, "{} after {} by {} to {}", next, before, fall, wanted);
+            }
+            (before, sampled) = (next, now);
+        }
+        load.set(0.0);
+        hand.advance(MS(100));
+        cut();
+        hand.advance(MS(100 + hold + recover));
+        prop_assert_eq!(cut(), 0.0);
+    }
+}
+
+#[test]
+fn throttling_06_any_gauge_and_the_worst_decides() {
+    let (clock, hand) = Clock::manual();
+    let (cpu, depth) = (Gauge::new(), Arc::new(AtomicU32::new(0)));
+    let config =
+        ShedderConfig::default().limit("cpu", 0.7, 0.9).limit("depth", 1_000.0, 5_000.0).limit("idle", -0.4, -0.1);
+    let read = depth.clone();
+    let shedder = Shedder::new(config)
+        .unwrap()
+        .with_clock(&clock)
+        .with_gauge("cpu", cpu.clone())
+        .unwrap()
+        .with_gauge("depth", move || f64::from(read.load(SeqCst)))
+        .unwrap();
+    let cut = || {
+        hand.advance(S(10));
+        let _ = shares(&shedder); // the fall since the last reading
+        hand.advance(S(10));
+        shares(&shedder).iter().sum::<f64>()
+    };
+    assert_eq!(cut(), 0.0);
+    depth.store(3_000, SeqCst);
+    assert_eq!(cut(), 1.5);
+    cpu.set(0.85);
+    assert!((cut() - 2.25).abs() < 1e-9);
+    depth.store(5_000, SeqCst);
+    assert_eq!(cut(), 3.0);
+    // What is not known counts for nothing; if nothing is known, it lets go.
+    depth.store(0, SeqCst);
+    cpu.set(f64::NAN);
+    assert_eq!(cut(), 0.0);
+    // Another of the same name takes its place.
+    let shedder = shedder.with_gauge("cpu", || 0.9).unwrap();
+    assert_eq!(shedder.shed_share(High), 1.0);
+}
+
+#[test]
+fn throttling_06_limits_are_refused_by_name() {
+    let refused = [
+        (config().limit("load", 0.9, 0.7), "limits.load.hard"),
+        (config().limit("load", 0.9, 0.9), "limits.load.hard"),
+        (config().limit("load", f64::NAN, 0.9), "limits.load.soft"),
+        (config().limit("load", 0.0, f64::INFINITY), "limits.load.hard"),
+        (config().sample_every(Duration::ZERO), "sample_every"),
+        (config().times(S(1), Duration::ZERO), "recover"),
+        (config().spare(Low), "spare"),
+    ];
+    for (config, field) in refused {
+        assert_eq!(Shedder::new(config).unwrap_err().field(), field);
+    }
+    let unknown = Shedder::new(config()).unwrap().with_gauge("lod", || 0.0).unwrap_err();
+    assert_eq!(unknown.field(), "limits.lod");
+    assert!(toml::from_str::<ShedderConfig>("limits.cpu = { soft = 0.7, hart = 0.9 }").is_err());
+}
+
+/// Read by one call, when it is due, and by none between.
+#[test]
+fn throttling_06_a_gauge_is_read_once_in_its_time() {
+    let ((clock, hand), reads) = (Clock::manual(), Arc::new(AtomicU32::new(0)));
+    let counter = reads.clone();
+    let shedder = Shedder::new(config())
+        .unwrap()
+        .with_clock(&clock)
+        .with_gauge("load", move || f64::from(counter.fetch_add(1, SeqCst)) * 0.0)
+        .unwrap();
+    for expected in 1..=20 {
+        (0..100).for_each(|_| shedder.try_admit(Low).unwrap());
+        assert_eq!(reads.load(SeqCst), expected);
+        hand.advance(MS(99));
+        shedder.try_admit(Low).unwrap();
+        assert_eq!(reads.load(SeqCst), expected, "not before its time");
+        hand.advance(MS(1));
+    }
+}
+
+/// A gauge is foreign code: it may panic, and it may ask the shedder itself.
+#[test]
+fn throttling_06_a_gauge_may_panic_or_come_back() {
+    let ((clock, hand), broken) = (Clock::manual(), Arc::new(AtomicBool::new(true)));
+    let (fault, own) = (broken.clone(), Arc::new(OnceLock::<Shedder>::new()));
+    let inner = own.clone();
+    let reads = move || {
+        assert!(!fault.load(SeqCst), "the gauge is broken");
+        1.0 - inner.get().map_or(0.0, |shedder| shedder.shed_share(Critical))
+    };
+    let shedder = Shedder::new(config()).unwrap().with_clock(&clock).with_gauge("load", reads).unwrap();
+    let _ = own.set(shedder.clone());
+    let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shedder.try_admit(Low)));
+    assert!(panics.is_err());
+    assert!(shedder.try_admit(Low).is_ok(), "not every call pays for it");
+    broken.store(false, SeqCst);
+    hand.advance(MS(100));
+    assert!(shedder.try_admit(High).is_err(), "the next who is due reads it");
+}
+
+#[test]
+fn throttling_06_as_a_policy_it_sheds_by_the_call_s_priority() {
+    let (shedder, load, _, hand) = shedder(config());
+    let pipeline = Pipeline::new().then(shedder.clone().named("front"));
+    // `named` made another shedder, which watches the same gauge.
+    load.set(0.5);
+    let call = |priority| hand.block_on(pipeline.call(with_priority(priority, async || Ok::<_, ()>(priority))));
+    assert_eq!((call(High).unwrap(), call(Critical).unwrap()), (High, Critical));
+    let Cause::Rejected(rejected) = call(Low).unwrap_err().into_cause() else { panic!("shed") };
+    assert_eq!((rejected.by(), rejected.name()), (PolicyKind::Shed, Some("front")));
+    assert_eq!(rejected.reason(), Reason::Shed { priority: Low });
+    assert!(rejected.is_shed());
+    assert_eq!(rejected.retry_after(), Some(MS(200)), "less is not shed before");
+    // What nobody has marked is normal.
+    load.set(2.0 / 3.0);
+    hand.advance(MS(100));
+    assert!(hand.block_on(pipeline.call(async || Ok::<_, ()>(()))).unwrap_err().is_rejected());
+    // A mark travels inwards, and a plain call of the door of its own is normal too.
+    assert!(hand.block_on(shedder.call(async || Ok::<_, ()>(()))).unwrap_err().is_rejected());
+    assert!(hand.block_on(shedder.call(with_priority(High, async || Ok::<_, ()>(())))).is_ok());
+}
+
+#[test]
+fn throttling_06_shedding_is_told_when_it_begins_and_when_it_ends() {
+    let (shedder, load, clock, hand) = shedder(config());
+    let mut events = shedder.events();
+    // By a task of its own, where no calls come.
+    let shutdown = clock.sleep(S(20));
+    let course = async {
+        for (at, value) in [(5, 0.4), (6, 0.9), (7, 0.0), (14, 0.1)] {
+            clock.sleep_until(steadfast::time::Instant::default() + S(at)).await;
+            load.set(value);
+        }
+    };
+    let start = hand.now();
+    hand.block_on(async { futures::join!(shedder.run(shutdown), course) });
+    assert_eq!(hand.now() - start, S(20), "it ends with its shutdown");
+    let told: Vec<_> =
+        std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| (event.number, event.what)).collect();
+    let (began, ended) = (ThrottlingEvent::SheddingBegan, ThrottlingEvent::SheddingEnded);
+    assert_eq!(told, [(1, began), (2, ended), (3, began)]);
+}
+
+#[test]
+fn throttling_06_every_future_of_a_shedder_can_be_dropped() {
+    let (shedder, load, clock, hand) = shedder(config());
+    let service = ScriptedService::new("ok in 1s", &clock).unwrap();
+    drop_at_every_await(&hand, || shedder.call(|| service.call()), |_| assert_eq!(service.running(), 0));
+    load.set(0.2);
+    drop_at_every_await(
+        &hand,
+        || shedder.run(clock.sleep(MS(350))),
+        |polls| assert!(polls == 0 || shedder.shed_share(Low) > 0.5, "it goes on by its calls"),
+    );
+}
+
+#[test]
+fn throttling_06_it_explains_limits_without_head_room_and_gauges_that_are_missing() {
+    let explain = |shedder: Shedder| Pipeline::new().then(shedder).explain().to_string();
+    let (good, ..) = shedder(config());
+    assert!(!explain(good.clone()).contains("warning"), "{}", explain(good));
+    assert!(explain(Shedder::new(config()).unwrap()).contains("watches no gauge"));
+    let narrow = Shedder::new(config().limit("load", 0.9, 0.91)).unwrap().with_gauge("load", || 0.0).unwrap();
+    assert!(explain(narrow).contains("no head-room"));
+    let forgotten = Shedder::new(config().limit("cpu", 0.7, 0.9)).unwrap().with_gauge("load", || 0.0).unwrap();
+    assert!(explain(forgotten).contains("`cpu` that nobody gave it"));
+}
+
+/// A limiter of so many places, that does not adapt, with shares.
+fn limiter(places: u32, shares: PriorityShares) -> (AdaptiveLimiter, ManualClock) {
+    let (clock, hand) = Clock::manual();
+    let config = AdaptiveLimitConfig::default().limits(places, places, places).queue(64, S(3600)).shares(shares);
+    (AdaptiveLimiter::new(config).unwrap().with_clock(&clock), hand)
+}
+
+type Call<'a> = Pin<Box<dyn Future<Output = Option<Rejected>> + 'a>>;
+
+/// A call that never ends by itself.
+fn call(limiter: &AdaptiveLimiter, priority: Priority) -> Call<'_> {
+    Box::pin(async move {
+        match limiter.call(with_priority(priority, std::future::pending::<Result<(), ()>>)).await {
+            Err(error) => match error.into_cause() {
+                Cause::Rejected(rejected) => Some(rejected),
+                _ => None,
+            },
+            Ok(()) => None,
+        }
+    })
+}
+
+fn poll(call: &mut Call<'_>) -> Poll<Option<Rejected>> {
+    call.as_mut().poll(&mut Context::from_waker(noop_waker_ref()))
+}
+
+/// A call that was shed once gave back a place that it had never had, and the limit was none.
+#[test]
+fn throttling_06_a_call_that_finds_its_share_taken_is_shed_and_leaves_no_trace() {
+    let (limiter, _) = limiter(10, PriorityShares::default());
+    let mut running: Vec<Call<'_>> = Vec::new();
+    for (priority, most) in [(Low, 5), (Normal, 8), (High, 10)] {
+        while limiter.in_flight() < most {
+            let mut one = call(&limiter, priority);
+            assert!(poll(&mut one).is_pending(), "{priority} beside {}", running.len());
+            running.push(one);
+        }
+        for lower in Priority::ALL.into_iter().filter(|p| *p <= priority && *p < High) {
+            for _ in 0..100 {
+                let Poll::Ready(Some(rejected)) = poll(&mut call(&limiter, lower)) else { panic!("shed") };
+                assert_eq!(rejected.reason(), Reason::Shed { priority: lower });
+                assert!(rejected.is_shed());
+                assert_eq!(limiter.in_flight(), most);
+            }
+        }
+    }
+    // Those that have the whole limit wait for a place.
+    let mut waits = call(&limiter, High);
+    assert!(poll(&mut waits).is_pending());
+    assert_eq!((limiter.waiting(), limiter.in_flight(), limiter.load()), (1, 10, 1.0));
+    drop(running.pop());
+    assert!(poll(&mut waits).is_pending());
+    assert_eq!((limiter.waiting(), limiter.in_flight()), (0, 10), "it runs");
+}
+
+proptest! {
+    /// Against two numbers and a queue.
+    #[test]
+    fn throttling_06_shares_equal_a_count(
+        places in 1u32..12, low in 0.0f64..0.6, more in 0.0f64..0.4,
+        steps in prop::collection::vec((prop::bool::ANY, 0usize..4, any::<prop::sample::Index>()), 1..120)
+    ) {
+        let shares = PriorityShares::new(low, low + more, 1.0);
+        let (limiter, _) = limiter(places, shares);
+        let own = [low, low + more, 1.0, 1.0].map(|share| ((f64::from(places) * share).round() as usize).max(1));
+        let mut calls: Vec<Call<'_>> = Vec::new();
+        // The first of them run, the others wait: in order of arrival.
+        let running = |calls: &Vec<Call<'_>>| calls.len().min(places as usize);
+        for (begins, priority, which) in steps {
+            if begins {
+                let mut one = call(&limiter, Priority::ALL[priority]);
+                // Who may take the whole limit waits, and nobody goes before who waits.
+                let waits = calls.len() >= places as usize;
+                let admitted = if priority >= 2 { true } else { !waits && running(&calls) < own[priority] };
+                prop_assert_eq!(poll(&mut one).is_pending(), admitted);
+                if admitted {
+                    calls.push(one);
+                }
+            } else if !calls.is_empty() {
+                drop(calls.remove(which.index(calls.len())));
+                calls.iter_mut().for_each(|call| assert!(poll(call).is_pending()));
+            }
+            prop_assert_eq!(limiter.in_flight() as usize, running(&calls));
+            prop_assert_eq!(limiter.waiting(), calls.len() - running(&calls));
+        }
+        drop(calls);
+        prop_assert_eq!((limiter.in_flight(), limiter.waiting()), (0, 0));
+    }
+}
+
+#[test]
+fn throttling_06_shares_are_refused_where_a_lower_priority_has_more() {
+    let refused = [
+        (PriorityShares::new(0.6, 0.5, 1.0), "shares.normal"),
+        (PriorityShares::new(0.5, 1.0, 0.9), "shares.high"),
+        (PriorityShares::new(-0.1, 0.5, 1.0), "shares.low"),
+        (PriorityShares::new(0.1, f64::NAN, 1.0), "shares.normal"),
+        (PriorityShares::new(0.1, 0.5, 1.1), "shares.high"),
+    ];
+    for (shares, field) in refused {
+        let error = AdaptiveLimiter::new(AdaptiveLimitConfig::default().shares(shares)).unwrap_err();
+        assert_eq!(error.field(), field);
+    }
+    let all = AdaptiveLimiter::new(AdaptiveLimitConfig::default().shares(PriorityShares::new(1.0, 1.0, 1.0))).unwrap();
+    assert!(Pipeline::new().then(all).explain().to_string().contains("keep no place"));
+}

@@ -1,0 +1,74 @@
+//! Circuit breaker 10: what a key costs. A binary of its own, for it counts every allocation.
+#![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
+use std::hash::Hash;
+
+use steadfast::{
+    FailureKind, Verdict,
+    circuit_breaker::{CircuitBreakerConfig, KeyedBreakers, State},
+    time::Clock,
+};
+
+const MIB: u64 = 1 << 20;
+
+/// The most bytes that a family held at any moment for these keys (which are made before the count begins), each of which had a call
+/// that succeeded.
+fn bytes<K: Hash + Eq + Clone>(keys: &[K], config: CircuitBreakerConfig) -> u64 {
+    let (clock, _hand) = Clock::manual();
+    let family = KeyedBreakers::new(config).unwrap().with_clock(&clock).named("api");
+    let used = allocation_counter::measure(|| {
+        for key in keys {
+            family.get(key).try_acquire().unwrap().record(Verdict::success());
+        }
+    });
+    assert_eq!(family.len(), keys.len());
+    used.bytes_max
+}
+
+#[test]
+fn breaker_10_a_million_keys_fit_in_200_mib() {
+    let keys: Vec<u64> = (0..1_000_000).collect();
+    let most = bytes(&keys, CircuitBreakerConfig::default());
+    println!("{:.1} MiB for a million numbers", most as f64 / MIB as f64);
+    assert!(most <= 200 * MIB, "{most} bytes");
+}
+
+/// Names of hosts: 24 bytes each, and what they hold.
+#[test]
+fn breaker_10_a_million_keys_of_text_fit_in_200_mib_beside_their_text() {
+    let keys: Vec<String> = (0..1_000_000).map(|i| format!("10.{}.{}.{}", i >> 16, i >> 8 & 255, i & 255)).collect();
+    let text: usize = keys.iter().map(String::len).sum();
+    let most = bytes(&keys, CircuitBreakerConfig::default());
+    println!("{:.1} MiB for a million names, {:.1} of them text", most as f64 / MIB as f64, text as f64 / MIB as f64);
+    assert!(most - text as u64 <= 200 * MIB, "{most} bytes, {text} of them text");
+}
+
+/// Where something went wrong a key takes more, but not much: it can be open for all of them.
+#[test]
+fn breaker_10_an_open_key_takes_at_most_a_kilobyte() {
+    let (clock, _hand) = Clock::manual();
+    let family = KeyedBreakers::new(CircuitBreakerConfig::default().count_window(2, 2)).unwrap().with_clock(&clock);
+    let used = allocation_counter::measure(|| {
+        for key in 0..10_000u32 {
+            let breaker = family.get(&key);
+            (0..2).for_each(|_| breaker.try_acquire().unwrap().record(Verdict::failure(FailureKind::Server)));
+            assert!(breaker.try_acquire().is_err());
+        }
+    });
+    assert_eq!(family.states()[usize::from(State::Open.number())], 10_000);
+    let bytes = used.bytes_max / 10_000;
+    println!("{bytes} bytes an open key");
+    assert!(bytes <= 1024, "{bytes} bytes");
+}
+
+/// Replacing the settings makes no healthy key larger.
+#[test]
+fn breaker_10_new_settings_take_no_memory_of_healthy_keys() {
+    let (clock, _hand) = Clock::manual();
+    let family = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+    (0..100_000u32).for_each(|key| family.get(&key).try_acquire().unwrap().record(Verdict::success()));
+    let used = allocation_counter::measure(|| {
+        family.reconfigure(CircuitBreakerConfig::default().count_window(50, 10)).unwrap();
+    });
+    assert!(used.bytes_max < 10_000, "{} bytes", used.bytes_max);
+    assert_eq!(family.get(&7).snapshot().calls, 1);
+}
