@@ -54,21 +54,31 @@ struct Bad<E> {
     cause: Option<Cause<E>>,
     verdict: Verdict,
     past: Option<Box<Past<E>>>,
-    /// What the substitute failed with.
-    fallback: Option<Box<Cause<E>>>,
 }
 
-/// What a retry leaves behind.
+/// What few calls leave behind.
 struct Past<E> {
+    /// Whether a retry has been here: the next three are its.
+    retried: bool,
     first: Option<Cause<E>>,
     first_kind: Option<FailureKind>,
     stopped: Option<(Stop, Duration)>,
+    /// What the substitute failed with.
+    fallback: Option<Cause<E>>,
+}
+
+impl<E> Bad<E> {
+    fn past(&mut self) -> &mut Past<E> {
+        self.past.get_or_insert_with(|| {
+            Box::new(Past { retried: false, first: None, first_kind: None, stopped: None, fallback: None })
+        })
+    }
 }
 
 impl<T, E> Kept<T, E> {
     #[inline]
     pub(super) const fn new() -> Self {
-        let bad = Bad { cause: None, verdict: Verdict::success(), past: None, fallback: None };
+        let bad = Bad { cause: None, verdict: Verdict::success(), past: None };
         Self { value: None, attempts: 0, bad }
     }
 
@@ -102,12 +112,12 @@ impl<T, E> Kept<T, E> {
 
     /// Takes over what came of a fork. The attempts were counted here already, and what an outer retry remembers stays.
     pub(super) fn adopt(&mut self, fork: Self) {
-        let Bad { cause, verdict, past, fallback: _ } = fork.bad;
+        let Bad { cause, verdict, past } = fork.bad;
         self.value = fork.value;
         self.bad.cause = cause;
         self.bad.verdict = verdict;
         match (&mut self.bad.past, past) {
-            (Some(mine), Some(theirs)) => mine.stopped = theirs.stopped,
+            (Some(mine), Some(theirs)) if mine.retried => mine.stopped = theirs.stopped,
             (mine, theirs @ Some(_)) => *mine = theirs,
             (_, None) => {}
         }
@@ -130,7 +140,7 @@ impl<T, E> Kept<T, E> {
 
     /// The substitute failed: with this, if it was no value.
     pub(super) fn fallback_failed(&mut self, cause: Option<Cause<E>>) {
-        self.bad.fallback = cause.map(Box::new);
+        self.bad.past().fallback = cause;
     }
 
     /// What the caller gets.
@@ -145,22 +155,29 @@ impl<T, E> Kept<T, E> {
     #[cold]
     #[inline(never)]
     fn error(&mut self) -> CallError<E> {
-        let Bad { cause, verdict, past, fallback } = &mut self.bad;
+        let Bad { cause, verdict, past } = &mut self.bad;
         // Only a policy that neither made the attempt nor refused it leaves nothing at all.
         let cause = cause.take().unwrap_or(Cause::Rejected(Rejected::new(
             PolicyKind::Custom("policy"),
             Reason::Custom("it neither made an attempt nor refused it"),
         )));
-        let history = past.take().and_then(|past| {
-            let Past { first, first_kind, stopped } = *past;
+        let (mut history, mut fallback) = (None, None);
+        if let Some(past) = past.take() {
+            let Past { retried, first, first_kind, stopped, fallback: failed } = *past;
+            fallback = failed;
             let cut_short = || match &cause {
                 Cause::TimedOut(timed_out) => Some((Stop::CutShort, timed_out.after)),
                 Cause::Operation(_) | Cause::Rejected(_) => None,
             };
-            let (stop, elapsed) = stopped.or_else(cut_short)?;
-            Some(History { first, first_kind, last_kind: verdict.kind(), elapsed, stop })
-        });
-        CallError::new(cause, *verdict, self.attempts, history, fallback.take().map(|fallback| *fallback))
+            history = stopped.or_else(cut_short).filter(|_| retried).map(|(stop, elapsed)| History {
+                first,
+                first_kind,
+                last_kind: verdict.kind(),
+                elapsed,
+                stop,
+            });
+        }
+        CallError::new(cause, *verdict, self.attempts, history, fallback)
     }
 }
 
@@ -198,15 +215,20 @@ impl<T: Send, E: Send> Ledger for Kept<T, E> {
 
     fn again(&mut self) {
         self.value = None;
-        let first = self.bad.cause.take();
-        let first_kind = self.bad.verdict.kind();
-        let past = self.bad.past.get_or_insert_with(|| Box::new(Past { first, first_kind, stopped: None }));
+        let (first, first_kind) = (self.bad.cause.take(), self.bad.verdict.kind());
+        let past = self.bad.past();
+        if !std::mem::replace(&mut past.retried, true) {
+            (past.first, past.first_kind) = (first, first_kind);
+        }
         past.stopped = None; // an inner retry's word on the attempt that is over
     }
 
     fn gave_up(&mut self, stop: Stop, elapsed: Duration) {
         let first_kind = self.bad.verdict.kind();
-        let past = self.bad.past.get_or_insert_with(|| Box::new(Past { first: None, first_kind, stopped: None }));
+        let past = self.bad.past();
+        if !std::mem::replace(&mut past.retried, true) {
+            past.first_kind = first_kind;
+        }
         past.stopped = Some((stop, elapsed));
     }
 
