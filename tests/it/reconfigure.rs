@@ -367,6 +367,8 @@ fn ground_a_bad_change_of_an_adaptive_limit_is_refused_whole() {
     ];
     let good = first.limits(20, 10, 30).queue(2, S(1));
     let runs = Pipeline::new().then(limiter.clone());
+    // So that it has learnt something: else it would begin anew, with the new `initial`.
+    assert!(hand.block_on(runs.call(|| takes(&clock, MS(10)))).is_ok());
     let under_way = async { runs.call(|| takes(&clock, S(1))).await };
     hand.block_on(async {
         let change = async {
