@@ -13,7 +13,7 @@ use std::{
 use divan::{AllocProfiler, Bencher};
 use steadfast::{
     Pipeline,
-    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, KeyedBreakers},
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     standard::{Standard, StandardConfig},
     throttling::{
@@ -97,6 +97,13 @@ mod calls {
         let config = CircuitBreakerConfig::default().time_window(Duration::from_secs(10), 10, 20);
         let policy = CircuitBreaker::new(config).unwrap().with_clock(&Clock::quanta());
         bencher.bench(|| now(policy.call(work)));
+    }
+
+    #[divan::bench(threads = [1, 2])]
+    fn breaker_of_a_key(bencher: Bencher<'_, '_>) {
+        let family = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap();
+        (0..10_000u64).for_each(|key| drop(family.get(&key)));
+        bencher.bench(|| now(family.get(black_box(&7)).call(work)));
     }
 
     #[divan::bench(threads = [1, 2])]

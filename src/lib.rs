@@ -48,6 +48,7 @@
 //! | [`cache_aside`] | copies of what a slower source holds, never served after they were invalidated |
 //! | [`leader_election`] | one of many leads, for a term, with a fencing token |
 //! | [`queue_listener`] | takes messages from a queue, goes quiet when there are none, wakes at once |
+//! | [`journal`] | what was refused now is kept in a queue, and done when the other side is well again |
 //! | [`sharding`] | one data set in several stores: who owns a key, asking all at once, moves that survive a crash |
 //! | [`claim_check`] | large bodies in a store, claims to them in the queue |
 //! | [`standard`] | the ready-made stack from one document |
@@ -104,6 +105,7 @@ mod hash;
 pub mod hedge;
 #[cfg(feature = "http")]
 pub mod http;
+pub mod journal;
 pub mod leader_election;
 pub mod lease;
 #[cfg(feature = "metrics")]

@@ -35,8 +35,10 @@ const FLOORS: &[&[&str]] = &[
         "queue_listener",
         "sharding",
     ],
-    // The roof, and the wings: for tests, around services, for dashboards.
-    &["standard", "testing", "tower", "metrics"],
+    // The roof, and the wings: for tests, around services.
+    &["standard", "journal", "testing", "tower"],
+    // What looks at all of them.
+    &["metrics"],
 ];
 
 /// Who alone may name what.

@@ -14,6 +14,7 @@ use steadfast::{
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
     fallback::{Fallback, FallbackConfig},
     hedge::{Hedge, HedgeConfig},
+    metrics::Metrics,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     standard::{Standard, StandardConfig},
     throttling::{
@@ -189,4 +190,17 @@ fn cache_a_hit_allocates_nothing_beyond_the_value_s_clone() {
     let tagged = || async { Ok::<_, ()>(steadfast::cache_aside::Loaded::new(7).tag("t")) };
     now(cache.get_or_load(&2, tagged)).unwrap();
     assert_eq!(allocations(|| assert_eq!(now(cache.get(&2)), Some(7))), 0);
+}
+
+#[test]
+fn ground_calls_that_are_counted_and_policies_that_are_watched_allocate_nothing() {
+    let metrics = Metrics::on(metrics::NoopRecorder);
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
+    metrics.watch("db", &breaker).unwrap();
+    let pipeline = Pipeline::new().then(metrics.calls("db")).then(breaker.clone());
+    assert_eq!(allocations(|| now(pipeline.call(|| async { Ok::<_, ()>(7) })).map_or((), drop)), 0);
+    // A refusal neither: it is counted by the breaker.
+    breaker.isolate();
+    let refused = Pipeline::new().then(breaker);
+    assert_eq!(allocations(|| now(refused.call(|| async { Ok::<_, ()>(7) })).map_or_else(drop, drop)), 0);
 }

@@ -19,7 +19,8 @@ use hyper_util::{
 use serde_json::Value;
 use tokio::net::TcpListener;
 
-pub(crate) type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+pub(crate) type Failure = Box<dyn Error + Send + Sync>;
+pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
 /// An answer with its whole body.
 pub(crate) type Answer = Response<Bytes>;

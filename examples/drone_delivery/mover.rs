@@ -65,7 +65,7 @@ impl Carrier {
 
     /// Makes the target's rows of the part what the source's are; gives how many were not.
     async fn level(&self, work: &Move, map: &ShardMap) -> Result<u64, PortError> {
-        let (from, to) = (self.shards.home(work.from)?, self.shards.home(work.to)?);
+        let (from, to) = (self.shards.home(work.from).await?, self.shards.home(work.to).await?);
         let wanted = self.rows(&from, work, map).await?;
         let there = self.rows(&to, work, map).await?;
         let put = |(row, value): (&String, &Bytes)| Write::put(row, value.clone(), PutOptions::new());
@@ -80,7 +80,7 @@ impl Carrier {
 impl Mover for Carrier {
     fn install<'a>(&'a self, shard: ShardId, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>> {
         Box::pin(async move {
-            self.shards.home(shard)?.shard.guard.install(map.clone()).await;
+            self.shards.home(shard).await?.shard.guard.install(map.clone()).await;
             Ok(())
         })
     }
@@ -104,7 +104,7 @@ impl Mover for Carrier {
         map: &'a Arc<ShardMap>,
     ) -> BoxFuture<'a, Result<(), PortError>> {
         Box::pin(async move {
-            let home = self.shards.home(shard)?;
+            let home = self.shards.home(shard).await?;
             let rows = self.rows(&home, work, map).await?;
             let drops: Vec<Write> = rows.keys().map(|row| Write::delete(row, DeleteOptions::new())).collect();
             self.write(&home, work, &drops).await

@@ -180,8 +180,8 @@ fn a_shard_that_is_away_opens_its_own_breaker_and_the_others_go_on() {
 fn a_shard_is_added_while_records_change_and_no_change_is_lost() {
     let world = World::new(4);
     world.hand.block_on(async {
-        let run = world.start().await;
-        let Run { ledger, growth, mut entries } = run;
+        let Run { ledger, growth, mut entries } = world.start().await;
+        let other = world.start().await;
         let before = first_map(4).unwrap();
         let grown = async { growth.add(ShardId(4), world.clock.now()).await.unwrap() };
         // Many at a time, as the workers do.
@@ -193,7 +193,15 @@ fn a_shard_is_added_while_records_change_and_no_change_is_lost() {
                 futures::future::join_all(entries.iter_mut().map(change)).await;
             }
         };
-        let (grown, ()) = tokio::join!(grown, changes);
+        // Read back meanwhile, by another process, all are there: once each.
+        let reads = async {
+            for _ in 0..30 {
+                let tally = other.ledger.tally(Duration::ZERO).await.unwrap();
+                assert_eq!((tally.records(), tally.open), (RECORDS, RECORDS));
+                world.clock.sleep(MS(3)).await;
+            }
+        };
+        let (grown, (), ()) = tokio::join!(grown, changes, reads);
         let run = Run { ledger, growth, entries };
         world.assert_whole(&run, &step(100), &"grown").await;
         let (stale, moving) = run.refused();
@@ -284,7 +292,7 @@ fn the_records_are_read_back_whole_or_the_shards_that_are_missing_are_named() {
         let run = world.start().await;
         world.network.client("shard-2").cut();
         let missing = run.ledger.tally(Duration::ZERO).await.unwrap_err();
-        assert!(missing.starts_with("shard-2: ") && !missing.contains("shard-1"), "{missing}");
+        assert!(missing.starts_with("1 of 4 shards failed: shard-2: "), "{missing}");
         let heal = async {
             world.clock.sleep(MS(900)).await;
             world.network.client("shard-2").heal();
@@ -307,10 +315,10 @@ fn a_record_that_is_astray_doubled_or_gone_is_found() {
         let record = its.get(key).await.unwrap().unwrap();
         other.insert(key, record.value).await.unwrap();
         let doubled = run.ledger.tally(Duration::ZERO).await.unwrap();
-        assert_eq!((doubled.astray.len(), doubled.records()), (2, RECORDS), "{:?}", doubled.astray);
+        assert_eq!((doubled.astray.len(), doubled.records()), (1, RECORDS), "{:?}", doubled.astray);
         its.delete(key, Default::default()).await.unwrap();
         let astray = run.ledger.tally(Duration::ZERO).await.unwrap();
-        assert_eq!((astray.astray.len(), astray.records()), (1, RECORDS), "{:?}", astray.astray);
+        assert_eq!((astray.astray.len(), astray.records()), (1, RECORDS - 1), "{:?}", astray.astray);
         other.delete(key, Default::default()).await.unwrap();
         let gone = world.try_start(MS(100)).await.err().unwrap();
         assert_eq!(gone, "1 of its records are gone, the first that of request 7: where is its shard?");

@@ -14,9 +14,9 @@ use steadfast::{
     circuit_breaker::{CircuitBreaker, CircuitBreakerEvent},
     entropy::Entropy,
     observe::{Missed, Subscription},
-    port::{ErrorClass, Failure, PortError},
+    port::{ErrorClass, Failure, PortError, PortErrorKind},
     sharding::{
-        Access, FanOut, FanOutConfig, FannedOut, Refused, RouteError, Routed, ShardDirectory, ShardError, ShardFailure,
+        Access, FanOut, FanOutConfig, KeyBytes, Move, Refused, RouteError, Routed, ShardDirectory, ShardError,
         ShardGuard, ShardId, ShardMap,
     },
     store::{Continuation, Key, Precondition, Record, Row, Scan, Store, StoreError, StoreExt, Version, Write},
@@ -198,9 +198,9 @@ impl Shards {
     }
 
     /// Opens a shard, unless it is open. It serves by the newest map, and the file of another job is refused.
-    pub async fn add(&self, id: ShardId) -> Result<(), String> {
-        if self.homes().contains_key(&id) {
-            return Ok(());
+    pub async fn add(&self, id: ShardId) -> Result<Arc<Home>, String> {
+        if let Some(home) = self.homes().get(&id) {
+            return Ok(home.clone());
         }
         let store = (self.open)(id).map_err(|e| format!("{id}: {e}"))?;
         let wanted = format!("{id} of {}", self.job);
@@ -223,24 +223,23 @@ impl Shards {
             moving: AtomicU64::new(0),
             openings: AtomicU64::new(0),
         };
-        self.homes().insert(id, Arc::new(home));
-        Ok(())
+        // Whoever was faster has opened it: a shard has one check.
+        Ok(self.homes().entry(id).or_insert_with(|| Arc::new(home)).clone())
     }
 
     fn homes(&self) -> std::sync::MutexGuard<'_, BTreeMap<ShardId, Arc<Home>>> {
         self.homes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The shard of this number. The map names none that is not open, but one that another process has added: it has this job's records, too.
-    pub fn home(&self, shard: ShardId) -> Result<Arc<Home>, PortError> {
-        let home = self.homes().get(&shard).cloned();
-        home.ok_or_else(|| PortError::invalid("shard", format!("{shard} is not open here: another process added it")))
+    /// The shard of this number. One that another process has added is opened.
+    pub async fn home(&self, shard: ShardId) -> Result<Arc<Home>, PortError> {
+        self.add(shard).await.map_err(|why| PortError::new(PortErrorKind::Unavailable, why))
     }
 
     /// The record of this row.
     pub async fn get(&self, row: &str) -> Result<Option<Record>, Unrouted> {
         let call = |to: Routed| async move {
-            let home = self.called(to)?;
+            let home = self.called(to).await?;
             let home = &*home;
             let get = || async move { home.noted(home.shard.get(to, row).await) };
             Ok(home.pipeline.call(get).await?)
@@ -252,7 +251,7 @@ impl Shards {
     pub async fn replace(&self, row: &str, value: Bytes, version: Version) -> Result<Version, Unrouted> {
         let value = &value;
         let call = |to: Routed| async move {
-            let home = self.called(to)?;
+            let home = self.called(to).await?;
             let home = &*home;
             let replace = || async move { home.noted(home.shard.replace(to, row, value.clone(), version).await) };
             Ok(home.pipeline.call(replace).await?)
@@ -260,8 +259,8 @@ impl Shards {
         self.directory.route(row, call).await
     }
 
-    fn called(&self, to: Routed) -> Result<Arc<Home>, ShardError<Failed>> {
-        let home = self.home(to.shard).map_err(|_| Refused::Moving)?;
+    async fn called(&self, to: Routed) -> Result<Arc<Home>, ShardError<Failed>> {
+        let home = self.home(to.shard).await.map_err(|_| Refused::Moving)?;
         home.calls.fetch_add(1, Ordering::Relaxed);
         Ok(home)
     }
@@ -277,7 +276,7 @@ impl Shards {
         let all: Vec<ShardId> = of.keys().copied().collect();
         let (of, version) = (&of, map.version());
         let entered = self.fan_out.run(&all, |shard| async move {
-            let (home, rows) = (self.home(shard).map_err(why)?, &of[&shard]);
+            let (home, rows) = (self.home(shard).await.map_err(why)?, &of[&shard]);
             let home = &*home;
             let mut versions = Vec::new();
             for some in rows.chunks(home.shard.store.capabilities().max_batch().clamp(1, 500)) {
@@ -295,46 +294,44 @@ impl Shards {
         Ok(found)
     }
 
-    /// Reads all rows of all shards, a page at a time, and folds each shard's with `fold`. Of a shard that does not answer it asks again,
-    /// until `patience` is over. The owner of each row is told, by the newest map.
+    /// Reads all rows of all shards, a page at a time, and folds each shard's with `fold`, which is told whether the row is at home there. Each
+    /// record is met at home once, also while some are moved. A shard that does not answer is asked again, until `patience` is over.
     pub async fn read<A: Default>(
         &self,
         patience: Duration,
-        fold: impl Fn(&mut A, Row, Option<ShardId>) + Sync,
+        fold: impl Fn(&mut A, Row, bool),
     ) -> Result<BTreeMap<ShardId, A>, String> {
-        let map = self.directory.refresh().await.map_err(why)?;
-        let (map, fold) = (&*map, &fold);
         let until = self.clock.now() + patience;
-        let (mut all, mut left) = (BTreeMap::new(), map.shards());
-        loop {
-            let read = |shard| async move {
-                let home = self.home(shard).map_err(why)?;
-                let (shard, pipeline, mut sum, mut after) = (&home.shard, &home.pipeline, A::default(), None);
-                loop {
-                    let (from, page) = (&after, || shard.page(after.clone()));
-                    let (rows, next) = pipeline.call(page).await.map_err(why)?;
-                    debug_assert!(next.is_none() || next != *from);
-                    rows.into_iter().for_each(|row| {
-                        let owner = map.shard_of(row.row.as_str());
-                        fold(&mut sum, row, owner);
-                    });
-                    match next {
-                        Some(next) => after = Some(next),
-                        None => return Ok::<A, String>(sum),
+        let config = FanOutConfig::default().timeout(patience + Duration::from_secs(60));
+        let fan_out = FanOut::new(config).map_err(why)?.with_clock(&self.clock);
+        let fold = &fold;
+        let read = |shard: ShardId, map: Arc<ShardMap>| async move {
+            let home = self.home(shard).await.map_err(why)?;
+            let (mut sum, mut after) = (A::default(), None);
+            loop {
+                let page = || home.shard.page(after.clone());
+                let (rows, next) = match home.pipeline.call(page).await {
+                    Ok(page) => page,
+                    Err(_) if self.clock.now() < until => {
+                        self.clock.sleep(Duration::from_millis(50)).await;
+                        continue;
+                    }
+                    Err(error) => return Err(error.to_string()),
+                };
+                for row in rows {
+                    let is_home = map.shard_of(row.row.as_str()) == Some(shard);
+                    if is_home || !on_the_move(&map, shard, &row.row) {
+                        fold(&mut sum, row, is_home);
                     }
                 }
-            };
-            let FannedOut { results, failures } = self.fan_out.run(&left, read).await;
-            all.extend(results);
-            if failures.is_empty() {
-                return Ok(all);
+                match next {
+                    Some(next) => after = Some(next),
+                    None => return Ok(sum),
+                }
             }
-            if self.clock.now() >= until {
-                return Err(named(&failures));
-            }
-            left = failures.into_iter().map(|(shard, _)| shard).collect();
-            self.clock.sleep(Duration::from_millis(50)).await;
-        }
+        };
+        let answers = self.directory.ask_all(&fan_out, read).await.map_err(why)?;
+        Ok(answers.complete().map_err(why)?.into_iter().collect())
     }
 
     /// What each shard went through.
@@ -343,8 +340,10 @@ impl Shards {
     }
 }
 
-fn named(failures: &[(ShardId, ShardFailure<String>)]) -> String {
-    failures.iter().map(|(shard, why)| format!("{shard}: {why}")).collect::<Vec<_>>().join("; ")
+/// Whether the row may lie at this shard although it is not at home there: copied already, or not yet dropped.
+fn on_the_move(map: &ShardMap, shard: ShardId, row: &str) -> bool {
+    let ends = |work: &&Move| [work.from, work.to].contains(&shard);
+    map.moving().filter(ends).is_some_and(|work| map.part_has(&work.part, KeyBytes::of(row).as_slice()))
 }
 
 /// What tells this job's shards from another's, also from those of a job on the same input whose own file is gone.

@@ -1,5 +1,4 @@
 //! What a breaker needs from the first time that it stops being closed: a healthy one of a large family goes without.
-use super::state::Refusal;
 use crate::{
     outcome::{FailureKind, TripRule},
     striped::Striped,
@@ -48,14 +47,13 @@ impl Gate {
     }
 
     #[inline]
-    pub(super) fn refuse(&self, refusal: Refusal) -> Refusal {
+    pub(super) fn count_rejection(&self) {
         match &self.rejections {
             Rejections::Many(count) => count.increase(),
             Rejections::Few(count) => {
                 count.fetch_add(1, Ordering::Relaxed);
             }
         }
-        refusal
     }
 
     /// How many calls were refused.

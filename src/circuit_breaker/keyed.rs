@@ -229,7 +229,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
         self.0.shards.iter().flat_map(|shard| shard.0.lock().table.iter().cloned().collect::<Vec<_>>())
     }
 
-    /// How many keys are in each state, in the order of [`State::ALL`]. Goes through all keys.
+    /// How many keys are in each state, in the order of [`State::ALL`](super::State::ALL). Goes through all keys.
     pub fn states(&self) -> [usize; 4] {
         let mut states = [0; 4];
         for shard in &self.0.shards {

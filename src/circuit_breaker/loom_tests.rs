@@ -38,7 +38,7 @@ impl Breaker {
     }
 
     fn counts(&self) -> Counts {
-        self.core.figures(NOW).1
+        self.core.figures(NOW).counts
     }
 
     fn admit(&self) -> Option<Ticket> {
@@ -126,7 +126,7 @@ fn loom_breaker_a_late_outcome_cannot_move_another_generation() {
         thread.join().unwrap();
         // It came before the isolation, which then closed it; or after, and changed nothing.
         assert_eq!(breaker.state(), State::Closed);
-        assert_eq!(breaker.core.figures(NOW).1.failures, 0);
+        assert_eq!(breaker.core.figures(NOW).counts.failures, 0);
     });
 }
 
@@ -229,7 +229,7 @@ fn loom_breaker_that_comes_to_no_decision_opens_once() {
         assert_eq!(breaker.admit(), None);
         assert_eq!(thread.join().unwrap(), None);
         assert_eq!((breaker.state(), breaker.core.word().generation()), (State::Open, 3));
-        assert_eq!(breaker.core.figures(NOW).0, 1);
+        assert_eq!(breaker.core.figures(NOW).openings, 1);
     });
 }
 
@@ -243,7 +243,7 @@ fn loom_breaker_no_outcome_is_lost_in_a_window_that_was_clean() {
         (0..2).for_each(|_| breaker.succeed());
         breaker.fail();
         // The successes have pushed the two failures out.
-        let counts = breaker.core.figures(NOW).1;
+        let counts = breaker.core.figures(NOW).counts;
         assert_eq!((breaker.state(), counts.calls, counts.failures), (State::Closed, 3, 1));
         (0..2).for_each(|_| breaker.fail());
         assert_eq!(breaker.state(), State::Open);

@@ -100,6 +100,8 @@
 //! One breaker for one other side: one service, one shard, one host. Inside the retry, so that it counts attempts and its rejection
 //! ends the retry; outside the attempt's time-out, so that a call that hangs becomes a failure that it sees.
 //!
+//! Processes that call one other side tell each other when they open: [`shared`], off the way of every call.
+//!
 //! # Cancel safety
 //!
 //! A call that is dropped counts for nothing; a probe's place is free again. With `count_drop_after` a call that is dropped after
@@ -131,7 +133,7 @@
 //! 8. One breaker per provider or shard: [`KeyedBreakers`]. (option)
 //! 9. A fault that says "not for some minutes" ([`Hint::UnavailableFor`](crate::Hint::UnavailableFor)) opens it at once, for that
 //!    long. (default)
-//! 10. Journalling rejected requests: comes with a later version.
+//! 10. Rejected requests may be kept and replayed: [`journal`](crate::journal).
 //! 11. A long time-out in the service behind defeats the breaker: [`explain`](crate::Pipeline::explain) warns of a breaker with no
 //!     time-out inside it, and the slow-call rule opens on slowness. (warning)
 //! 12. A retry around it stops at its rejection. (default)
@@ -167,6 +169,7 @@ mod plan;
 mod policy;
 mod rates;
 mod reshape;
+pub mod shared;
 mod snapshot;
 mod state;
 mod tally;
@@ -181,5 +184,8 @@ pub use keyed_config::KeyedBreakersConfig;
 pub use parts::{HalfOpenConfig, OpenConfig, RampConfig, TripConfig, Undecided};
 pub use permit::Permit;
 pub use policy::CircuitBreaker;
+pub use shared::{
+    Agreement, CircuitReport, SharedCircuitBreaker, SharedCircuitBreakerConfig, SharedCircuitBreakerEvent,
+};
 pub use snapshot::Snapshot;
 pub use word::State;

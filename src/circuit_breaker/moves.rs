@@ -45,6 +45,22 @@ impl Core {
         self.open_until(set, inner, now, TripRule::ByHand, d);
     }
 
+    /// Opens it for `d` because others did, unless it is open by itself, or judging, or its family may have no more open.
+    pub(super) fn open_with_others(&self, set: &Setting, now: Instant, d: Duration) -> bool {
+        let mut inner = self.inner.lock();
+        let follows = match self.word().state() {
+            State::Closed => set.fleet.as_ref().is_none_or(|fleet| fleet.try_open()),
+            State::Open => self.gate_if_any().is_none_or(|gate| now >= load(&gate.until)),
+            State::HalfOpen | State::Isolated => false,
+        };
+        if follows {
+            let inner = self.fresh(set, &mut inner);
+            self.forget_calm(inner, now);
+            self.open_until(set, inner, now, TripRule::Shared, d);
+        }
+        follows
+    }
+
     /// Takes over settings that were replaced, and judges what is recorded by them.
     pub(super) fn reconfigured(&self, set: &Setting, now: Instant) {
         let mut inner = self.inner.lock();

@@ -30,7 +30,7 @@ pub struct Permit<'a> {
 impl<'a> Permit<'a> {
     #[inline]
     pub(super) fn new(breaker: &'a Inner, ticket: Option<Ticket>) -> Self {
-        let started = breaker.core.tally.plan().times_calls().then(|| breaker.shared.clock.now());
+        let started = breaker.core.tally.plan().times_calls().then(|| breaker.starts());
         Self { breaker, ticket, started, running: false }
     }
 
@@ -95,6 +95,12 @@ impl Inner {
             return;
         }
         self.record_bad(ticket, failure, slow, verdict.hint());
+    }
+
+    /// The time now, out of line: most breakers never ask.
+    #[inline(never)]
+    fn starts(&self) -> Instant {
+        self.shared.clock.now()
     }
 
     /// Whether a call that began then is slow.

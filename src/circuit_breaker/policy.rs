@@ -128,13 +128,13 @@ impl CircuitBreaker {
         self.0.core.name.as_ref().map(Name::as_str)
     }
 
-    /// Its events from now on.
+    /// Its events from now on. (Of a member of [`KeyedBreakers`](super::KeyedBreakers): those of its whole family.)
     pub fn events(&self) -> Subscription<CircuitBreakerEvent> {
         self.0.shared.set.events.subscribe()
     }
 
     /// Its changes of state from now on, and nothing else: however many calls it rejects meanwhile, a follower misses none before
-    /// there are a thousand that it has not taken.
+    /// there are a thousand that it has not taken. (Of a member of a family: those of all.)
     pub fn transitions(&self) -> Subscription<Transition> {
         self.0.shared.set.transitions.subscribe()
     }

@@ -63,12 +63,14 @@ impl Windows {
         }
     }
 
-    pub(super) fn span(&self) -> Duration {
-        Duration::from_nanos(self.span.load(Ordering::Relaxed))
+    /// Whether what came then may still lie in the window.
+    #[inline]
+    pub(super) fn may_hold(&self, at: u64, now: Instant) -> bool {
+        now.as_nanos().saturating_sub(at) < self.span.load(Ordering::Relaxed)
     }
 
     pub(super) fn has_shape(&self, span: Duration, buckets: u32) -> bool {
-        self.span() == span && self.buckets.load(Ordering::Relaxed) == buckets
+        self.span.load(Ordering::Relaxed) == nanos(span) && self.buckets.load(Ordering::Relaxed) == buckets
     }
 
     /// Gives the windows another shape, and empties them.

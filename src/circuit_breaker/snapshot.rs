@@ -6,7 +6,7 @@ use super::{
     gate::load,
     plan::ALL,
     policy::{Inner, Shared},
-    state::Core,
+    state::{Core, Figures},
 };
 use crate::time::Instant;
 
@@ -59,9 +59,8 @@ impl CircuitBreaker {
         let Inner { core, shared } = &*self.0;
         let Shared { set, clock, .. } = &**shared;
         let now = clock.now();
-        let (openings, counts, totals) = core.figures(now);
-        let word = core.word();
-        let (state, in_state) = (word.state(), now - load(&core.entered));
+        let Figures { word, entered, openings, counts, totals } = core.figures(now);
+        let (state, in_state) = (word.state(), now - entered);
         let mut time = totals.time;
         time[usize::from(state.number())] += in_state;
         let gate = core.gate_if_any();

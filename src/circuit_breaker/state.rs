@@ -69,6 +69,15 @@ pub(super) struct Totals {
     pub(super) told_spared: bool,
 }
 
+pub(super) struct Figures {
+    pub(super) word: Word,
+    pub(super) entered: Instant,
+    /// Openings in a row.
+    pub(super) openings: u32,
+    pub(super) counts: Counts,
+    pub(super) totals: Totals,
+}
+
 /// Leave to make a call, by a generation of the state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
@@ -163,10 +172,16 @@ impl Core {
     }
 
     /// Asks to make a call, as a caller or as the probe of a loop: with such a loop at work, callers do not probe.
+    #[inline]
     pub(super) fn admit_as(&self, set: &Setting, now: impl Fn() -> Instant, prober: bool) -> Result<Ticket, Refusal> {
         let gate = self.gate(set);
         let waits = |gate: &Gate| !prober && gate.probers.load(Ordering::Acquire) > 0;
-        let refuse = |refusal| Err(if prober { refusal } else { gate.refuse(refusal) });
+        let refuse = |refusal| {
+            if !prober {
+                gate.count_rejection();
+            }
+            Err(refusal)
+        };
         loop {
             let word = self.word();
             match word.state() {
@@ -342,13 +357,15 @@ impl Core {
         }
     }
 
-    /// Openings in a row, what the window holds, and the totals.
-    pub(super) fn figures(&self, now: Instant) -> (u32, Counts, Totals) {
+    /// What it looks like at one moment: no state changes meanwhile.
+    pub(super) fn figures(&self, now: Instant) -> Figures {
         let inner = self.inner.lock();
-        match inner.as_deref() {
-            Some(inner) => (inner.openings, self.tally.counts(self.word(), &inner.bads, now), inner.totals),
-            None => (0, self.tally.counts_of_good(self.word(), now), Totals::default()),
-        }
+        let (word, entered) = (self.word(), load(&self.entered));
+        let (openings, counts, totals) = match inner.as_deref() {
+            Some(inner) => (inner.openings, self.tally.counts(word, &inner.bads, now), inner.totals),
+            None => (0, self.tally.counts_of_good(word, now), Totals::default()),
+        };
+        Figures { word, entered, openings, counts, totals }
     }
 
     pub(super) fn replace(&self, old: Word, new: Word) -> bool {

@@ -115,7 +115,7 @@ impl Tally {
         rates.calls.add(generation, now, 1);
         // Without a bad call in the window no rate can be reached.
         let newest = self.newest_bad.load(Ordering::Acquire);
-        let bad = newest != NONE && now - Instant::from_nanos(newest) < rates.span();
+        let bad = newest != NONE && rates.may_hold(newest, now);
         if bad && live.seems_broken(rates.counts(generation, now)) { Counted::Judge } else { Counted::Done }
     }
 

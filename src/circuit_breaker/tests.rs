@@ -10,6 +10,7 @@ use crate::{
 };
 
 #[derive(Debug, Clone, Copy)]
+#[expect(clippy::large_enum_variant, reason = "a few hundred of them")]
 enum Step {
     Success,
     Failure {

@@ -30,12 +30,19 @@
 //! | `steadfast_circuit_breaker_state` | gauge | `state` | 1 for the state it is in, 0 for the others |
 //! | `steadfast_circuit_breaker_transitions_total` | counter | `to` | changes of state |
 //! | `steadfast_circuit_breaker_openings_total` | counter | `rule` | openings by the rule that fired |
-//! | `steadfast_circuit_breaker_failures_total` | counter | `kind` | failures of calls that it let through |
-//! | `steadfast_circuit_breaker_slow_total` | counter |  | calls that succeeded slowly |
+//! | `steadfast_circuit_breaker_state_duration_seconds` | histogram, s | `state` | how long it was in a state that it left |
+//! | `steadfast_circuit_breaker_failures_total` | counter |  | failures of calls that it let through |
+//! | `steadfast_circuit_breaker_slow_total` | counter |  | calls that were slow |
+//! | `steadfast_circuit_breaker_spared_total` | counter |  | openings that were not, because too many of its family are open |
 //! | `steadfast_circuit_breaker_rejected_total` | counter |  | calls that it rejected |
+//! | `steadfast_circuit_breaker_share` | gauge |  | the share of calls that it lets pass, from 0 to 1 |
 //! | `steadfast_circuit_breaker_window_calls` | gauge |  | calls in its window |
 //! | `steadfast_circuit_breaker_window_failures` | gauge |  | failures in its window |
 //! | `steadfast_circuit_breaker_window_slow` | gauge |  | slow calls in its window |
+//! | `steadfast_circuit_breaker_keys` | gauge | `state` | keys of a family of breakers, by their state |
+//! | `steadfast_shared_breaker_store_up` | gauge |  | 1 while the store answers by which processes share a breaker |
+//! | `steadfast_shared_breaker_reports` | gauge |  | other processes whose breaker is open |
+//! | `steadfast_shared_breaker_events_total` | counter | `event` | reported, opened_with_others, store_failed, notifier_failed |
 //! | `steadfast_throttling_rejected_total` | counter | `policy`, `reason` | calls that a limiter refused |
 //! | `steadfast_throttling_queued_total` | counter | `policy` | calls that had to wait their turn |
 //! | `steadfast_throttling_wait_seconds` | histogram, s | `policy` | waits, where they are known beforehand |
@@ -65,7 +72,11 @@
 //! | `steadfast_hedge_held_total` | counter | `why` | attempts that were due and not made |
 //! | `steadfast_hedge_all_failed_total` | counter |  | calls of which all attempts failed |
 //! | `steadfast_hedge_delay_seconds` | gauge, s |  | how long an attempt may take before another starts |
+//! | `steadfast_fallback_calls_total` | counter | `outcome` | calls that fell back: fell_back, failed, timed_out |
 //! | `steadfast_coalesce_under_way` | gauge |  | executions that callers share now |
+//! | `steadfast_journal_entries_total` | counter | `event` | entries: deferred, defer_failed, replayed, failed, poisoned |
+//! | `steadfast_chaos_enabled` | gauge |  | 1 while it is switched on |
+//! | `steadfast_chaos_injected_total` | counter | `injection` | faults on purpose: delayed, failed, replaced, hung, panicked |
 //! | `steadfast_cache_requests_total` | counter | `result` | look-ups: hit, miss, stale |
 //! | `steadfast_cache_remote_hits_total` | counter |  | misses that the remote tier had |
 //! | `steadfast_cache_loads_total` | counter |  | loads begun |

@@ -10,10 +10,11 @@ pub(super) const KINDS: [&str; 9] =
     ["timeout", "connect", "throttled", "overloaded", "server", "client", "cancelled", "panic", "other"];
 
 /// Why a policy refuses.
-pub(super) const REASONS: [&str; 11] = [
+pub(super) const REASONS: [&str; 12] = [
     "circuit_open",
     "isolated",
     "probes_taken",
+    "ramping_up",
     "rate_limited",
     "too_large",
     "queue_full",
@@ -29,6 +30,7 @@ pub(super) const fn reason(reason: Reason) -> &'static str {
         Reason::CircuitOpen { .. } => "circuit_open",
         Reason::Isolated { .. } => "isolated",
         Reason::ProbesTaken => "probes_taken",
+        Reason::RampingUp => "ramping_up",
         Reason::RateLimited => "rate_limited",
         Reason::TooLarge => "too_large",
         Reason::QueueFull => "queue_full",

@@ -77,10 +77,12 @@ pub enum TripRule {
     Undecided,
     /// Somebody opened it by hand.
     ByHand,
+    /// The breakers of other processes opened.
+    Shared,
 }
 
 impl TripRule {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::FailureRate,
         Self::SlowCallRate,
         Self::ConsecutiveFailures,
@@ -89,6 +91,7 @@ impl TripRule {
         Self::Probes,
         Self::Undecided,
         Self::ByHand,
+        Self::Shared,
     ];
 
     pub(crate) const fn to_bits(self) -> u8 {
@@ -111,6 +114,7 @@ impl fmt::Display for TripRule {
             Self::Probes => "failed probes",
             Self::Undecided => "half-open without a decision",
             Self::ByHand => "opened by hand",
+            Self::Shared => "opened in other processes",
         })
     }
 }

@@ -18,6 +18,8 @@ pub enum Handled {
         /// How it failed, for people.
         error: String,
     },
+    /// It was not begun, and that is not its fault: it comes back at once. (Its delivery is used up all the same.)
+    HandBack,
     /// It cannot be handled: it is set aside.
     DeadLetter {
         /// Why, for people.

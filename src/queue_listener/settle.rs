@@ -25,6 +25,7 @@ impl Shift {
         let how = match handled {
             Handled::Complete => How::Complete,
             Handled::Retry { after, error } => self.failed(&lease, after, error),
+            Handled::HandBack => How::HandBack,
             Handled::DeadLetter { reason } => self.set_aside(&lease, &reason),
         };
         lease.settling(how)

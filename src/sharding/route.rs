@@ -101,33 +101,53 @@ impl Rendezvous {
     }
 
     /// The node of this hash.
+    #[allow(clippy::cast_possible_truncation, reason = "nodes are counted in 32 bits")]
+    pub fn node(&self, hash: u64) -> Node {
+        if let Some(weights) = &self.weights {
+            return self.heaviest(weights, hash);
+        }
+        let (mut best, mut highest) = (0, 0);
+        for (i, node) in self.nodes.iter().enumerate() {
+            let score = mix(hash ^ node);
+            if score > highest {
+                (highest, best) = (score, i);
+            }
+        }
+        best as Node
+    }
+
+    /// The node with the highest `-w / ln(u)`. As `-ln(u)` is at least `1 - u`, one whose `w / (1 - u)` is below a score that some node has is
+    /// out without a logarithm, with room for what rounding can do: nearly all are.
     #[allow(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
         reason = "53 bits are kept; nodes are counted in 32"
     )]
-    pub fn node(&self, hash: u64) -> Node {
-        let mut best = 0;
-        if let Some(weights) = &self.weights {
-            let mut highest = f64::NEG_INFINITY;
-            for (i, (node, weight)) in self.nodes.iter().zip(weights).enumerate() {
-                let unit = ((mix(hash ^ node) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
-                // -ln(u) is at least 1 - u: most nodes are out without a logarithm, with room for what rounding can do.
-                if *weight < highest * (1.0 - unit) * (1.0 - 1e-9) {
-                    continue;
-                }
-                let score = -weight / unit.ln();
-                if score > highest {
-                    (highest, best) = (score, i);
-                }
+    fn heaviest(&self, weights: &[f64], hash: u64) -> Node {
+        let unit = |node: &u64| ((mix(hash ^ node) >> 11) as i64 as f64 + 0.5) / (1_u64 << 53) as f64;
+        let score = |weight: &f64, unit: f64| -weight / unit.ln();
+        // Below each score, and finite.
+        let below = |score: f64| score.min(f64::MAX) * (1.0 - 1e-9);
+        // The most hopeful of the first few.
+        let (mut heavy, mut near) = (&0.0, 0.0);
+        for (node, weight) in self.nodes.iter().zip(weights).take(16) {
+            let unit = unit(node);
+            if weight * (1.0 - near) > heavy * (1.0 - unit) {
+                (heavy, near) = (weight, unit);
             }
-        } else {
-            let mut highest = 0;
-            for (i, node) in self.nodes.iter().enumerate() {
-                let score = mix(hash ^ node);
-                if score > highest {
-                    (highest, best) = (score, i);
-                }
+        }
+        let mut bar = below(score(heavy, near));
+        let (mut best, mut highest) = (0, f64::NEG_INFINITY);
+        for (i, (node, weight)) in self.nodes.iter().zip(weights).enumerate() {
+            let unit = unit(node);
+            if *weight < bar * (1.0 - unit) {
+                continue;
+            }
+            let score = score(weight, unit);
+            if score > highest {
+                (highest, best) = (score, i);
+                bar = bar.max(below(score));
             }
         }
         best as Node

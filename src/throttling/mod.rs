@@ -125,7 +125,7 @@
 //!    keep no place. (warning)
 //! 7. Strategies: reject over a rate per tenant ([`KeyedRateLimiter::with_tiers`]); switch off what is not essential ([`Degradation`]); level by
 //!    priority ([`PriorityShares`], [`Shedder`]) and by what a tenant is worth (tiers); what was shed may be deferred
-//!    ([`Rejected::is_shed`](crate::Rejected::is_shed)). (default)
+//!    ([`Rejected::is_shed`](crate::Rejected::is_shed), [`journal`](crate::journal)). (default)
 //! 8. Metering per tenant: the keyed limiter is the meter. (default)
 //!
 //! # Pitfalls

@@ -1,6 +1,6 @@
 //! What the layer asks about requests: another for another attempt, and what they say of the call they are part of.
 use crate::{
-    call::{AttemptInfo, CallContext},
+    call::{AttemptInfo, CallContext, OperationName},
     outcome::Priority,
 };
 
@@ -23,6 +23,11 @@ pub trait Requests<Req>: Send + Sync {
 
     /// How much its call matters; by default it does not say.
     fn priority(&self, _request: &Req) -> Option<Priority> {
+        None
+    }
+
+    /// Which operation it is, where one pipeline serves several; by default it does not say.
+    fn name(&self, _request: &Req) -> Option<&'static OperationName> {
         None
     }
 

@@ -11,7 +11,7 @@ use tower_service::Service;
 
 use super::{Finish, Requests};
 use crate::{
-    call::{CallContext, Operation, Pipeline, Policy},
+    call::{CallContext, Operation, OperationName, Pipeline, Policy},
     outcome::{Classify, Priority},
 };
 
@@ -70,6 +70,7 @@ where
         let attempts = Attempts {
             idempotent: requests.is_idempotent(&request),
             priority: requests.priority(&request),
+            name: requests.name(&request),
             parts: Some((inner, request)),
             requests,
         };
@@ -84,6 +85,7 @@ struct Attempts<S, R, Req> {
     requests: R,
     idempotent: bool,
     priority: Option<Priority>,
+    name: Option<&'static OperationName>,
 }
 
 impl<S: Clone, R: Requests<Req>, Req> Attempts<S, R, Req> {
@@ -141,6 +143,10 @@ where
 
     fn priority(&self) -> Option<Priority> {
         self.priority
+    }
+
+    fn name(&self) -> Option<&'static OperationName> {
+        self.name
     }
 
     fn is_spent(&self) -> bool {

@@ -55,8 +55,12 @@ impl TimeWindow {
 
     /// The tick of `now`, which wraps after 2^32 widths, and its bucket. Ticks begin at 1, so that an untouched bucket is old.
     fn tick(&self, now: Instant) -> (u32, &AtomicU64) {
-        let tick = now.as_nanos() / self.width.load(Ordering::Relaxed) + 1;
+        let tick = self.tick_at(now);
         (tick as u32, &self.buckets[(tick % u64::from(self.live.load(Ordering::Relaxed))) as usize])
+    }
+
+    fn tick_at(&self, now: Instant) -> u64 {
+        now.as_nanos() / self.width.load(Ordering::Relaxed) + 1
     }
 
     /// Counts `n` more at `now`.
@@ -106,7 +110,7 @@ impl TimeWindow {
 
     /// How many of this epoch were counted in the window that ends at `now`.
     pub(crate) fn sum(&self, epoch: u32, now: Instant) -> u64 {
-        let (tick, _) = self.tick(now);
+        let tick = self.tick_at(now) as u32;
         let live = self.live.load(Ordering::Relaxed);
         let buckets = self.buckets.iter().map(|b| b.load(Ordering::Acquire));
         buckets.filter(|b| same_epoch(*b, epoch) && tick.wrapping_sub(tick_of(*b)) < live).map(|b| b & COUNT).sum()

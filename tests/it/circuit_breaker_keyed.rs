@@ -8,7 +8,7 @@ use steadfast::{
         State, TripConfig,
     },
     outcome::TripRule,
-    testing::ManualClock,
+    testing::{ManualClock, ScriptedService, drop_at_every_await},
     time::Clock,
 };
 
@@ -266,4 +266,33 @@ fn breaker_10_shadow_mode_of_a_family_and_of_a_member() {
     assert!(hosts.get(&0).try_acquire().is_ok() && hosts.get(&1).try_acquire().is_err());
     hosts.set_shadow(true);
     assert!(hosts.get(&1).try_acquire().is_ok());
+}
+
+#[test]
+fn ground_a_call_by_key_dropped_anywhere_gives_its_place_back() {
+    let (clock, hand) = Clock::manual();
+    let hosts = KeyedBreakers::<u32>::new(quick()).unwrap().with_clock(&clock);
+    let kept = hosts.get(&1);
+    kept.force_open(S(1));
+    hand.advance(S(1));
+    let service = ScriptedService::new("ok in 1s", &clock).unwrap();
+    let polls = drop_at_every_await(
+        &hand,
+        || hosts.call(&1, || service.call()),
+        |polls| {
+            assert_eq!(service.running(), 0);
+            match kept.state() {
+                State::Open => assert_eq!(polls, 0),
+                State::HalfOpen => assert!(kept.try_acquire().is_ok(), "the place is free again"),
+                state => assert_eq!((polls, state), (2, State::Closed)),
+            }
+        },
+    );
+    assert_eq!((polls, hosts.open_now()), (2, 0));
+    drop(kept);
+    hand.advance(S(3600));
+    hosts.forget_idle();
+    hand.advance(S(3600));
+    hosts.forget_idle();
+    assert!(hosts.is_empty(), "no dropped call holds a key");
 }

@@ -274,9 +274,9 @@ fn circuit_breaker_consideration_thresholds_without_head_room_are_warned_of() {
     };
     let rate = |share| CircuitBreakerConfig::default().trip(TripConfig::default().failure_rate(share));
     let row = |n| CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(n));
-    assert_eq!(warnings(CircuitBreakerConfig::default()), [String::new(); 0]);
+    assert!(warnings(CircuitBreakerConfig::default()).is_empty());
     for good in [rate(0.5).count_window(10, 10), rate(0.1).count_window(1_000_000, 1_000_000), row(2), probes(1, 1.0)] {
-        assert_eq!(warnings(good), [String::new(); 0]);
+        assert!(warnings(good).is_empty(), "{good:?}");
     }
     for (bad, what) in [
         (rate(0.1).count_window(100, 10), "10 % failures over 10 calls"),

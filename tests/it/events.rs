@@ -170,6 +170,61 @@ fn ground_tracing_is_told_of_calls_attempts_and_events() {
     );
 }
 
+/// Target and level of each event that a subscriber is told.
+#[derive(Clone, Default)]
+struct Levels(Arc<std::sync::Mutex<Vec<(String, tracing::Level)>>>);
+
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Levels {
+    fn on_event(&self, event: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        self.0.lock().unwrap().push((event.metadata().target().to_owned(), *event.metadata().level()));
+    }
+}
+
+#[test]
+fn ground_each_policy_tells_tracing_under_its_room_at_a_fitting_level() {
+    use steadfast::{
+        hedge::{Hedge, HedgeConfig},
+        retry::{Retry, RetryConfig},
+        testing::ScriptedService,
+        throttling::{Quota, RateLimiter},
+        timeout::Timeout,
+    };
+    use tracing::Level;
+    use tracing_subscriber::layer::SubscriberExt;
+    let told = Levels::default();
+    let (clock, hand) = Clock::manual();
+    tracing::subscriber::with_default(tracing_subscriber::registry().with(told.clone()), || {
+        let saw = |room: &str, level| {
+            let last = told.0.lock().unwrap().pop();
+            assert_eq!(last, Some((format!("steadfast::{room}"), level)));
+        };
+        let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+        breaker.force_open(Duration::from_secs(1));
+        saw("circuit_breaker", Level::WARN);
+        breaker.try_acquire().map(drop).unwrap_err();
+        saw("circuit_breaker", Level::DEBUG);
+        hand.advance(Duration::from_secs(1));
+        drop(breaker.try_acquire());
+        saw("circuit_breaker", Level::INFO);
+        let limiter = RateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
+        limiter.check().and_then(|()| limiter.check()).unwrap_err();
+        saw("throttling", Level::INFO);
+        let hang = ScriptedService::new("hang", &clock).unwrap();
+        let timeout = Timeout::new(Duration::from_secs(1)).with_clock(&clock);
+        hand.block_on(timeout.call(|| hang.call())).unwrap_err();
+        saw("timeout", Level::WARN);
+        let fails = ScriptedService::new("500", &clock).unwrap();
+        let retry = Retry::new(RetryConfig::default().max_attempts(2)).unwrap().with_clock(&clock);
+        hand.block_on(retry.call(|| fails.call())).unwrap_err();
+        saw("retry", Level::WARN); // gave up
+        saw("retry", Level::INFO); // retrying
+        let slow = ScriptedService::new("hang, ok", &clock).unwrap();
+        let hedge = Hedge::new(HedgeConfig::after(Duration::from_millis(5))).unwrap().with_clock(&clock);
+        hand.block_on(hedge.call(|| slow.call())).unwrap();
+        saw("hedge", Level::DEBUG);
+    });
+}
+
 #[test]
 fn ground_tracing_is_told_of_a_fallback_and_of_what_the_operation_is_called() {
     use steadfast::{

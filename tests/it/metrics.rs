@@ -15,9 +15,14 @@ use steadfast::{
     FailureKind, Pipeline, PolicyKind, Priority, Reason, Rejected, Verdict,
     backoff::{BackoffConfig, Curve, Jitter},
     cache_aside::{CacheAside, CacheAsideConfig},
-    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
+    chaos::{Chaos, ChaosConfig},
+    circuit_breaker::{
+        CircuitBreaker, CircuitBreakerConfig, KeyedBreakers, SharedCircuitBreaker, SharedCircuitBreakerConfig,
+    },
     coalesce::Coalesce,
+    fallback::{Fallback, FallbackConfig},
     hedge::{Hedge, HedgeConfig},
+    journal::{Journal, JournalConfig},
     leader_election::LeaderElection,
     lease::StoreLease,
     metrics::{Measured, Metrics, NAMES, Of, Sample, Scope},
@@ -83,6 +88,25 @@ fn circuit_breaker_13_exactly_one_state_s_gauge_reads_1() {
         let series = format!("steadfast_circuit_breaker_transitions_total{{name=\"b\",to=\"{to}\"}}");
         assert_eq!(read(&text, &series), Some(n), "{to}");
     }
+    assert_eq!(read(&text, "steadfast_circuit_breaker_openings_total{name=\"b\",rule=\"by_hand\"}"), Some(1.0));
+    let open = "steadfast_circuit_breaker_state_duration_seconds_sum{name=\"b\",state=\"open\"}";
+    assert_eq!(read(&text, open), Some(0.01));
+}
+
+#[test]
+fn circuit_breaker_13_a_family_s_gauges_say_how_many_are_in_each_state() {
+    let (metrics, page, clock, _) = page();
+    let family = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+    metrics.watch("hosts", &family).unwrap();
+    let held = [1, 2, 3].map(|key| family.get(&key));
+    held[0].isolate();
+    held[1].force_open(MS(10));
+    let text = metrics.scrape(|| page.render());
+    for (state, n) in [("closed", 1.0), ("open", 1.0), ("half_open", 0.0), ("isolated", 1.0)] {
+        let series = format!("steadfast_circuit_breaker_keys{{name=\"hosts\",state=\"{state}\"}}");
+        assert_eq!(read(&text, &series), Some(n), "{state}");
+    }
+    assert_eq!(read(&text, "steadfast_circuit_breaker_transitions_total{name=\"hosts\",to=\"open\"}"), Some(1.0));
 }
 
 #[test]
@@ -422,7 +446,10 @@ fn ground_the_table_is_the_page_s_and_all_that_is_registered() {
     metrics.watch("x", &Retry::new(RetryConfig::default()).unwrap()).unwrap();
     metrics.watch("x", &RetryBudget::new(RetryBudgetConfig::default()).unwrap()).unwrap();
     metrics.watch("x", &CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap()).unwrap();
+    metrics.watch("x", &KeyedBreakers::<u8>::new(CircuitBreakerConfig::default()).unwrap()).unwrap();
     metrics.watch("x", &Hedge::new(HedgeConfig::default()).unwrap()).unwrap();
+    metrics.watch("x", &Fallback::new(FallbackConfig::default()).unwrap()).unwrap();
+    metrics.watch("x", &Chaos::new(ChaosConfig::default()).unwrap()).unwrap();
     metrics.watch("x", &Coalesce::<u8, u8>::new()).unwrap();
     metrics.watch("x", &RateLimiter::new(Quota::per_second(1)).unwrap()).unwrap();
     metrics.watch("x", &KeyedRateLimiter::<u8>::new(Quota::per_second(1)).unwrap()).unwrap();
@@ -445,6 +472,11 @@ fn ground_the_table_is_the_page_s_and_all_that_is_registered() {
     let leases = Arc::new(StoreLease::new(store.clone()).unwrap());
     metrics.watch("x", &LeaderElection::builder(leases, "x").candidate("a").build().unwrap()).unwrap();
     metrics.watch("x", &QueueListener::builder(Arc::new(InMemoryQueue::new("x"))).build().unwrap()).unwrap();
+    let journal = Journal::new(Arc::new(InMemoryQueue::new("x")), JournalConfig::default()).unwrap();
+    metrics.watch("x", &journal).unwrap();
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
+    let config = SharedCircuitBreakerConfig::default();
+    metrics.watch("x", &SharedCircuitBreaker::new(breaker, store.clone(), "x", config).unwrap()).unwrap();
     let map = ShardMap::hashed(16, &[ShardId(0), ShardId(1)]).unwrap();
     let directory = hand.block_on(ShardDirectory::builder(store, "x").clock(&clock).create(&map)).unwrap();
     metrics.watch("x", &directory).unwrap();

@@ -130,6 +130,34 @@ fn sharding_13_routers_vectors() {
     }
 }
 
+proptest! {
+    /// No short cut passes the right node by, whatever the weights.
+    #[test]
+    fn sharding_3_weighted_rendezvous_agrees_with_its_formula(
+        weights in prop::collection::vec(prop_oneof![0.5_f64..5.0, prop::num::f64::POSITIVE | prop::num::f64::SUBNORMAL], 1..60),
+        keys in prop::collection::vec(any::<u64>(), 50),
+    ) {
+        let nodes: Vec<(String, f64)> = names(weights.len()).into_iter().zip(weights).collect();
+        let router = Rendezvous::weighted(&nodes).unwrap();
+        let mix = |z: u64| {
+            let z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            z ^ (z >> 31)
+        };
+        for key in keys {
+            let mut best = (f64::NEG_INFINITY, 0);
+            for ((name, weight), i) in nodes.iter().zip(0..) {
+                let unit = ((mix(key ^ hash_bytes(name.as_bytes())) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+                let score = -weight / unit.ln();
+                if score > best.0 {
+                    best = (score, i);
+                }
+            }
+            prop_assert_eq!(router.node(key), best.1);
+        }
+    }
+}
+
 #[test]
 fn sharding_2_jump_moves_only_to_the_new_bucket() {
     let moved = (0..100_000_u64).map(|k| hash_key(&k)).filter(|k| jump(*k, 10) != jump(*k, 11));

@@ -150,9 +150,8 @@ fn ground_a_bad_document_is_refused_whole() {
                 .lines()
                 .filter(|line| {
                     let field = line.split('=').next().unwrap().trim();
-                    !field.is_empty()
-                        && !(bad.contains("adaptive") && field == "concurrency_limit")
-                        && !bad.lines().any(|bad| bad.starts_with(field))
+                    let is_exclusive = bad.contains("adaptive") && field == "concurrency_limit";
+                    !(field.is_empty() || is_exclusive || bad.lines().any(|bad| bad.starts_with(field)))
                 })
                 .collect::<Vec<_>>()
                 .join("\n")

@@ -13,9 +13,9 @@ use std::{
 
 use http::{HeaderName, Request, Response, StatusCode};
 use steadfast::{
-    CallError, Cause, Pipeline, Priority,
+    CallError, Cause, FailureKind, Outcome, Pipeline, Priority, Verdict,
     backoff::{BackoffConfig, Curve, Jitter},
-    call::AttemptInfo,
+    call::{Attempt, AttemptInfo, CallContext, Operation, OperationName, Policy, named, not_idempotent, with_priority},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
     hedge::{Hedge, HedgeConfig},
     http::{ByStatus, deadline},
@@ -270,6 +270,57 @@ fn pipeline_4_a_request_that_cannot_be_cloned_is_sent_once_and_keeps_its_error()
     assert_eq!((places.script.calls(), places.free(), hand.now()), (2, 1, start));
 }
 
+/// An operation that can be run once, by hand.
+struct OneShot(Option<Verdict>);
+
+static ONCE: OperationName = OperationName::new("once");
+
+impl Operation for OneShot {
+    type Output = ();
+    type Error = Verdict;
+
+    async fn run(&mut self, _: CallContext<'_>) -> Result<(), Verdict> {
+        Err(self.0.take().unwrap())
+    }
+
+    fn is_spent(&self) -> bool {
+        self.0.is_none()
+    }
+}
+
+/// Makes each attempt twice, whatever came of the first.
+struct Twice;
+
+impl Policy for Twice {
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+        inner.attempt(cx).await;
+        inner.attempt(cx).await
+    }
+}
+
+#[test]
+fn pipeline_4_what_can_be_run_once_is_run_once_however_it_is_marked() {
+    let (clock, hand) = Clock::manual();
+    let judge = |result: &Result<(), Verdict>| result.unwrap_err();
+    let pipeline = Pipeline::new().then(retry(&clock)).classify(judge);
+    let once = || OneShot(Some(Verdict::failure(FailureKind::Connect)));
+    let start = hand.now();
+    for error in [
+        hand.block_on(pipeline.call(once())).unwrap_err(),
+        hand.block_on(pipeline.call(not_idempotent(once()))).unwrap_err(),
+        hand.block_on(pipeline.call(with_priority(Priority::High, once()))).unwrap_err(),
+        hand.block_on(pipeline.call(named(&ONCE, once()))).unwrap_err(),
+    ] {
+        assert_eq!((error.attempts(), error.history().unwrap().stop), (1, Stop::ToldNotTo));
+    }
+    assert_eq!(hand.now(), start);
+    // Who makes another attempt nevertheless is refused, and runs nothing.
+    let error = hand.block_on(Pipeline::new().then(Twice).classify(judge).call(once())).unwrap_err();
+    let Cause::Rejected(rejected) = error.cause() else { panic!("{error:?}") };
+    let told = "rejected by the operation: it cannot be run again";
+    assert_eq!((rejected.to_string().as_str(), error.attempts()), (told, 1));
+}
+
 #[test]
 fn pipeline_4_an_attempt_refused_before_the_request_was_moved_may_be_followed_by_another() {
     let (clock, hand, places) = world("ok", 1);
@@ -438,6 +489,38 @@ fn pipeline_4_what_a_handler_found_bounds_what_it_asks_of_others() {
     // The delay of 100 ms does not fit before the deadline.
     assert_eq!((error.attempts(), error.history().unwrap().stop), (1, Stop::Deadline));
     assert!(hand.now() - start <= MS(40));
+}
+
+#[test]
+fn pipeline_4_a_request_says_which_operation_it_is() {
+    struct Known;
+    impl Requests<&'static str> for Known {
+        fn another(&self, request: &&'static str) -> Option<&'static str> {
+            Some(*request)
+        }
+        fn name(&self, request: &&'static str) -> Option<&'static OperationName> {
+            (*request == "once").then_some(&ONCE)
+        }
+    }
+    impl Clone for Known {
+        fn clone(&self) -> Self {
+            Self
+        }
+    }
+    struct Seen(Mutex<Vec<Option<&'static str>>>);
+    impl Policy for Seen {
+        async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+            self.0.lock().unwrap().push(cx.operation());
+            inner.attempt(cx).await
+        }
+    }
+    static SEEN: Seen = Seen(Mutex::new(Vec::new()));
+    let (_, hand, places) = world("ok", 1);
+    let mut service = PipelineLayer::new(Pipeline::new().then(&SEEN)).requests(Known).layer(places);
+    for request in ["once", "often"] {
+        hand.block_on(service.call(request)).unwrap();
+    }
+    assert_eq!(*SEEN.0.lock().unwrap(), [Some("once"), None]);
 }
 
 #[test]

@@ -5,6 +5,8 @@
 mod cache;
 mod leader;
 mod sharding;
+mod shared_breaker;
+mod shared_limit;
 
 /// How many schedules: as many as asked for, or so many in a debug build, and so many in a release build.
 fn schedules(debug: u64, release: u64) -> u64 {

@@ -1,14 +1,16 @@
 //! Time-outs, retries and their budget, circuit breakers, hedges, coalescing.
-use std::hash::Hash;
+use std::hash::{BuildHasher, Hash};
 
 use super::super::{
     registry::{Measured, Sample, Scope},
     words::{self, HELD, KINDS, RULES, STOPS},
 };
 use crate::{
-    circuit_breaker::{CircuitBreaker, CircuitBreakerEvent, State},
+    circuit_breaker::{CircuitBreaker, KeyedBreakers, State, Transition},
     coalesce::Coalesce,
+    fallback::{Fallback, FallbackEvent},
     hedge::{Hedge, HedgeEvent},
+    observe::Subscription,
     retry::{Retry, RetryBudget, RetryEvent},
     timeout::Timeout,
 };
@@ -53,32 +55,38 @@ impl Measured for RetryBudget {
     }
 }
 
+/// Counts changes of state, of one breaker or of a family.
+fn count_transitions(transitions: Subscription<Transition>, scope: &Scope) {
+    let states = State::ALL.map(words::state);
+    let to = scope.words("steadfast_circuit_breaker_transitions_total", "to", &states);
+    let openings = scope.words("steadfast_circuit_breaker_openings_total", "rule", &RULES);
+    let lasted = |state| scope.histogram("steadfast_circuit_breaker_state_duration_seconds", &[("state", state)]);
+    let lasted = State::ALL.map(|state| (state, lasted(words::state(state))));
+    transitions.tap(move |change| {
+        to.count(words::state(change.to));
+        if let Some(rule) = change.rule {
+            openings.count(words::rule(rule));
+        }
+        if let Some((_, lasted)) = lasted.iter().find(|(state, _)| *state == change.from) {
+            lasted.record(change.after.as_secs_f64());
+        }
+    });
+}
+
 impl Measured for CircuitBreaker {
     const SORT: &'static str = "circuit_breaker";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        let states = State::ALL.map(words::state);
-        let to = scope.words("steadfast_circuit_breaker_transitions_total", "to", &states);
-        let openings = scope.words("steadfast_circuit_breaker_openings_total", "rule", &RULES);
-        let failures = scope.words("steadfast_circuit_breaker_failures_total", "kind", &KINDS);
-        let slow = scope.counter("steadfast_circuit_breaker_slow_total", &[]);
-        self.events().tap(move |event| match event {
-            CircuitBreakerEvent::Opened { rule, .. } => {
-                to.count(words::state(State::Open));
-                openings.count(words::rule(*rule));
-            }
-            CircuitBreakerEvent::HalfOpened => to.count(words::state(State::HalfOpen)),
-            CircuitBreakerEvent::Closed => to.count(words::state(State::Closed)),
-            CircuitBreakerEvent::Isolated => to.count(words::state(State::Isolated)),
-            CircuitBreakerEvent::Failed { kind } => failures.count(kind.as_str()),
-            CircuitBreakerEvent::Slow => slow.increment(1),
-            _ => {}
-        });
-
-        let gauge = |metric| scope.gauge(metric, &[]);
+        count_transitions(self.transitions(), scope);
         let state = |state| (state, scope.gauge("steadfast_circuit_breaker_state", &[("state", words::state(state))]));
         let (breaker, states) = (self.clone(), State::ALL.map(state));
-        let rejected = scope.counter("steadfast_circuit_breaker_rejected_total", &[]);
+        let total = |metric| scope.counter(metric, &[]);
+        let total_failures = total("steadfast_circuit_breaker_failures_total");
+        let total_slow = total("steadfast_circuit_breaker_slow_total");
+        let spared = total("steadfast_circuit_breaker_spared_total");
+        let rejected = total("steadfast_circuit_breaker_rejected_total");
+        let gauge = |metric| scope.gauge(metric, &[]);
+        let share = gauge("steadfast_circuit_breaker_share");
         let calls = gauge("steadfast_circuit_breaker_window_calls");
         let failures = gauge("steadfast_circuit_breaker_window_failures");
         let slow = gauge("steadfast_circuit_breaker_window_slow");
@@ -87,10 +95,62 @@ impl Measured for CircuitBreaker {
             for (state, gauge) in &states {
                 gauge.set(f64::from(u8::from(*state == now.state)));
             }
+            total_failures.absolute(now.total_failures);
+            total_slow.absolute(now.total_slow);
+            spared.absolute(now.total_spared);
             rejected.absolute(now.rejected);
+            share.set(now.share);
             calls.set(now.calls as f64);
             failures.set(now.failures as f64);
             slow.set(now.slow as f64);
+        })
+    }
+}
+
+impl<K, S> Measured for KeyedBreakers<K, S>
+where
+    K: Eq + Hash + Clone + Send + Sync + 'static,
+    S: BuildHasher + Send + Sync + 'static,
+{
+    const SORT: &'static str = "keyed_breakers";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        count_transitions(self.transitions(), scope);
+        let keys = |state| scope.gauge("steadfast_circuit_breaker_keys", &[("state", words::state(state))]);
+        let (family, keys) = (self.clone(), State::ALL.map(keys));
+        Box::new(move || keys.iter().zip(family.states()).for_each(|(gauge, n)| gauge.set(n as f64)))
+    }
+}
+
+impl Measured for Fallback {
+    const SORT: &'static str = "fallback";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        let calls = scope.words("steadfast_fallback_calls_total", "outcome", &["fell_back", "failed", "timed_out"]);
+        self.events().tap(move |event| {
+            calls.count(match event {
+                FallbackEvent::FellBack { .. } => "fell_back",
+                FallbackEvent::Failed { .. } => "failed",
+                FallbackEvent::TimedOut { .. } => "timed_out",
+            });
+        });
+        Box::new(|| ())
+    }
+}
+
+#[cfg(feature = "chaos")]
+impl Measured for crate::chaos::Chaos {
+    const SORT: &'static str = "chaos";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        let counter = |injection| scope.counter("steadfast_chaos_injected_total", &[("injection", injection)]);
+        let counters = ["delayed", "failed", "replaced", "hung", "panicked"].map(counter);
+        let (chaos, enabled) = (self.clone(), scope.gauge("steadfast_chaos_enabled", &[]));
+        Box::new(move || {
+            let now = chaos.injected();
+            let counts = [now.delayed, now.failed, now.replaced, now.hung, now.panicked];
+            counters.iter().zip(counts).for_each(|(counter, n)| counter.absolute(n));
+            enabled.set(f64::from(u8::from(chaos.is_enabled())));
         })
     }
 }

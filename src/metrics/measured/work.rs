@@ -1,6 +1,8 @@
-//! Leader election and queue listeners.
+//! Leader election, queue listeners, journals, breakers that processes share.
 use super::super::registry::{Measured, Sample, Scope};
 use crate::{
+    circuit_breaker::{SharedCircuitBreaker, SharedCircuitBreakerEvent},
+    journal::{Journal, JournalEvent},
     leader_election::{LeaderElection, LeaderElectionEvent, TermEnd},
     queue_listener::QueueListener,
 };
@@ -82,6 +84,47 @@ impl Measured for QueueListener {
                 now.handed_back,
             ];
             messages.iter().zip(counts).for_each(|(counter, n)| counter.absolute(n));
+        })
+    }
+}
+
+impl Measured for Journal {
+    const SORT: &'static str = "journal";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        const EVENTS: [&str; 5] = ["deferred", "defer_failed", "replayed", "failed", "poisoned"];
+        let entries = scope.words("steadfast_journal_entries_total", "event", &EVENTS);
+        self.events().tap(move |event| match event {
+            JournalEvent::Deferred { .. } => entries.count("deferred"),
+            JournalEvent::DeferFailed { .. } => entries.count("defer_failed"),
+            JournalEvent::Replayed { .. } => entries.count("replayed"),
+            JournalEvent::Failed { .. } => entries.count("failed"),
+            JournalEvent::Poisoned { .. } => entries.count("poisoned"),
+            _ => {}
+        });
+        Box::new(|| ())
+    }
+}
+
+impl Measured for SharedCircuitBreaker {
+    const SORT: &'static str = "shared_breaker";
+
+    fn measure(&self, scope: &Scope) -> Sample {
+        const EVENTS: [&str; 4] = ["reported", "opened_with_others", "store_failed", "notifier_failed"];
+        let events = scope.words("steadfast_shared_breaker_events_total", "event", &EVENTS);
+        self.events().tap(move |event| match event {
+            SharedCircuitBreakerEvent::Reported { .. } => events.count("reported"),
+            SharedCircuitBreakerEvent::OpenedWithOthers { .. } => events.count("opened_with_others"),
+            SharedCircuitBreakerEvent::StoreFailed { .. } => events.count("store_failed"),
+            SharedCircuitBreakerEvent::NotifierFailed { .. } => events.count("notifier_failed"),
+            _ => {}
+        });
+        let shared = self.clone();
+        let up = scope.gauge("steadfast_shared_breaker_store_up", &[]);
+        let reports = scope.gauge("steadfast_shared_breaker_reports", &[]);
+        Box::new(move || {
+            up.set(f64::from(u8::from(!shared.is_store_down())));
+            reports.set(shared.reports().len() as f64);
         })
     }
 }

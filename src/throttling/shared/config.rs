@@ -148,7 +148,7 @@ impl SharedRateLimitConfig {
     /// any length, where their wall clocks differ by at most `skew` when they begin.
     ///
     /// It is what the limit gives in the time for which a permit may be under way: `call_timeout`, or a lease's time if that is longer, and
-    /// `skew`. (One limiter in one place admits `permits` for each `per`, and a burst.) It holds while the store answers. While it is down,
+    /// `skew`, which counts again for each process that begins with a wrong clock after the row has ended. (One limiter in one place admits `permits` for each `per`, and a burst.) It holds while the store answers. While it is down,
     /// [`LocalShare`](WhenDown::LocalShare) adds each process's share.
     ///
     /// ```

@@ -1,0 +1,221 @@
+//! A service's whole vocabulary in one TOML file: loaded, explained, and replaced while 10,000 calls run.
+//!
+//! The file is rewritten every few milliseconds: by another good document, and by bad ones, which are refused by the name of the field, and change
+//! nothing. Every call is answered. A breaker that was isolated before stays so all the while, and its host's calls get a substitute, marked
+//! as one. The last line is the result as JSON.
+#![allow(missing_docs, unreachable_pub, reason = "a program has no readers from outside")]
+#[path = "../common/mod.rs"]
+mod common;
+mod service;
+
+use std::{
+    future::ready,
+    path::PathBuf,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use clap::Parser;
+use common::{Http, Result, answer, end, say, serve};
+use futures::{StreamExt, stream};
+use serde_json::{Value, json};
+use service::{LOOK_EVERY, Service};
+use steadfast::{Priority, call::with_priority, circuit_breaker::State, time::Clock};
+
+const CALLS: u64 = 10_000;
+const ANY_DAY: &str = include_str!("service.toml");
+const BUSY_DAY: &str = include_str!("busy.toml");
+
+/// Replaces a service's configuration while 10,000 calls run; or, given a file, checks and explains it.
+#[derive(Parser)]
+struct Args {
+    /// A document to check and explain, and nothing else.
+    #[arg(long)]
+    check: Option<PathBuf>,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    let Some(file) = args.check else { return end(show().await) };
+    let checked = async {
+        let service = Service::new(toml::from_str(&std::fs::read_to_string(file)?)?)?;
+        say(service.pipeline("eu").explain().to_string());
+        Result::Ok(())
+    };
+    match checked.await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            say(format!("refused: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What is wrong, and what must be said of it.
+fn bad_documents() -> [(String, &'static str); 4] {
+    [
+        (ANY_DAY.replace("max_attempts = 4", "max_attempts = 0"), "payments.retry.max_attempts"),
+        (ANY_DAY.replace("max_attempts = 4", "max_atempts = 4"), "max_atempts"),
+        (BUSY_DAY.replace("max_open = 0.25", "max_open = 7.0"), "hosts.max_open"),
+        (BUSY_DAY.replace("[chaos]", "[chaos"), "chaos"),
+    ]
+}
+
+async fn show() -> Result<(Value, bool)> {
+    let service = Service::new(toml::from_str(ANY_DAY)?)?;
+    say(format!("\nas on any other day,\n{}", service.pipeline("eu").explain()));
+    let busy = Service::new(toml::from_str(BUSY_DAY)?)?;
+    say(format!("and on a busy one,\n{}", busy.pipeline("eu").explain()));
+
+    // One request in twenty fails, one in fifty is slow.
+    let (asked, clock) = (Arc::new(AtomicU64::new(0)), Clock::tokio());
+    let server = serve({
+        let (asked, clock) = (asked.clone(), clock.clone());
+        move |_| {
+            let (n, clock) = (asked.fetch_add(1, SeqCst), clock.clone());
+            async move {
+                clock.sleep(Duration::from_millis(if n % 50 == 7 { 100 } else { 3 })).await;
+                answer(if n % 20 == 3 { 503 } else { 200 }, n)
+            }
+        }
+    })
+    .await?;
+    service.hosts.get(&"us".to_owned()).isolate();
+
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("service.toml");
+    let (done, kept) = (AtomicBool::new(false), AtomicBool::new(true));
+    let writes = rewrite(&file, &done, &clock);
+    let watches = watch(&service, &file, &done, &kept, &clock);
+    let calls = async {
+        let answers = call_all(&service, server).await;
+        done.store(true, SeqCst);
+        answers
+    };
+    let background = service.run();
+    let work = async { futures::join!(calls, writes, watches) };
+    let (seen, written, reloads) = tokio::select! {
+        all = work => all,
+        () = background => return Err("the service has ended by itself".into()),
+    };
+    let (loaded, refused) = reloads?;
+    let written = written?;
+    let lost = CALLS - seen.fresh - seen.degraded - seen.failed;
+    let still = service.payments.circuit_breaker().is_some_and(|breaker| breaker.state() == State::Closed);
+    say(format!(
+        "{CALLS} calls: {} answered, {} by a substitute, {} failed, {lost} lost\nthe file was written {written} times: {loaded} documents loaded, \
+         {refused} refused, each by the name of what is wrong\nthe isolated breaker stayed so: {}",
+        seen.fresh,
+        seen.degraded,
+        seen.failed,
+        kept.load(SeqCst),
+    ));
+    let summary = json!({
+        "calls": CALLS, "answered": seen.fresh, "degraded": seen.degraded, "failed": seen.failed, "lost": lost,
+        "loaded": loaded, "refused": refused, "breaker_kept": kept.load(SeqCst),
+    });
+    let holds = lost == 0 && seen.failed == 0 && kept.load(SeqCst) && still && loaded >= 10 && refused >= 10;
+    // One call in ten went to the host that is isolated; others may have found no way either, as faults are drawn.
+    Ok((summary, holds && seen.degraded >= CALLS / 10 && seen.fresh > 0))
+}
+
+#[derive(Default)]
+struct Seen {
+    fresh: u64,
+    degraded: u64,
+    failed: u64,
+}
+
+async fn call_all(service: &Service, server: std::net::SocketAddr) -> Seen {
+    let http = Http::new();
+    let (eu, us) = (service.pipeline("eu"), service.pipeline("us"));
+    let calls = stream::iter(0..CALLS).map(|n| {
+        let (http, eu, us) = (&http, &eu, &us);
+        async move {
+            let pipeline = if n % 10 == 0 { us } else { eu };
+            let priority = if n % 3 == 0 { Priority::High } else { Priority::Normal };
+            service.tenants.check(&format!("tenant-{}", n % 7)).map_err(|rejected| rejected.to_string())?;
+            let charge = with_priority(priority, || http.get(server, "/charge"));
+            let substitute = |_: steadfast::call::Failed<'_, _, _>| ready(Ok(answer(202, "later")));
+            pipeline.call_or(charge, substitute).await.map(|answer| answer.is_degraded()).map_err(|e| e.to_string())
+        }
+    });
+    let mut calls = calls.buffer_unordered(60);
+    let mut seen = Seen::default();
+    while let Some(answered) = calls.next().await {
+        match answered {
+            Ok(true) => seen.degraded += 1,
+            Ok(false) => seen.fresh += 1,
+            Err(error) => {
+                if seen.failed < 3 {
+                    say(format!("failed: {error}"));
+                }
+                seen.failed += 1;
+            }
+        }
+    }
+    seen
+}
+
+/// Somebody who edits the file, and makes mistakes.
+async fn rewrite(file: &std::path::Path, done: &AtomicBool, clock: &Clock) -> Result<u64> {
+    let bad = bad_documents();
+    let mut written = 0;
+    while !done.load(SeqCst) {
+        let text = match written % 4 {
+            0 => BUSY_DAY,
+            2 => ANY_DAY,
+            _ => &bad[(written / 2 % 4) as usize].0,
+        };
+        // Beside it and then in its place: nobody reads half a file.
+        let beside = file.with_extension("new");
+        std::fs::write(&beside, text)?;
+        std::fs::rename(&beside, file)?;
+        written += 1;
+        clock.sleep(LOOK_EVERY * 3).await;
+    }
+    Ok(written)
+}
+
+/// Looks at the file, and takes what is new in it.
+async fn watch(
+    service: &Service,
+    file: &std::path::Path,
+    done: &AtomicBool,
+    kept: &AtomicBool,
+    clock: &Clock,
+) -> Result<(u64, u64)> {
+    let bad = bad_documents();
+    let (mut last, mut loaded, mut refused) = (String::new(), 0, 0);
+    while !done.load(SeqCst) {
+        clock.sleep(LOOK_EVERY).await;
+        let text = std::fs::read_to_string(file).unwrap_or_default();
+        if text == last || text.is_empty() {
+            continue;
+        }
+        let before = service.payments.config();
+        match service.reconfigure(&text) {
+            Ok(()) => loaded += 1,
+            Err(error) => {
+                let told = error.to_string();
+                let named = bad.iter().any(|(bad, field)| *bad == text && told.contains(field));
+                if !named || service.payments.config() != before {
+                    return Err(format!("not refused as it should be: {told}").into());
+                }
+                if refused < 4 {
+                    say(format!("refused: {}", told.trim().replace('\n', "\n         ")));
+                }
+                refused += 1;
+            }
+        }
+        last = text;
+        let isolated = service.hosts.get(&"us".to_owned()).state() == State::Isolated;
+        kept.fetch_and(isolated, SeqCst);
+    }
+    Ok((loaded, refused))
+}

@@ -1,0 +1,122 @@
+//! The document of a service, and the service that it describes.
+use std::{sync::Arc, time::Duration};
+
+use serde::Deserialize;
+use steadfast::{
+    BoxedPipeline, ConfigError, Pipeline,
+    cache_aside::CacheAsideConfig,
+    chaos::{Chaos, ChaosConfig},
+    circuit_breaker::{KeyedBreakers, KeyedBreakersConfig},
+    http::ByStatus,
+    leader_election::LeaderElectionConfig,
+    queue_listener::QueueListenerConfig,
+    sharding::{FanOutConfig, ShardDirectoryConfig},
+    standard::{Standard, StandardConfig},
+    store::InMemoryStore,
+    throttling::{
+        Degradation, DegradationConfig, Gauge, KeyedRateLimiter, Quota, SharedRateLimitConfig, SharedRateLimiter,
+    },
+};
+
+use crate::common::{Answer, Failure};
+
+/// All that can be said of it. A table or a field that nobody knows is refused, and named.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Document {
+    payments: StandardConfig,
+    tenants: Tenants,
+    hosts: KeyedBreakersConfig,
+    contract: SharedRateLimitConfig,
+    features: DegradationConfig,
+    chaos: ChaosConfig,
+    // Taken by who is built of them: here they are only read.
+    #[serde(rename = "prices")]
+    _prices: CacheAsideConfig,
+    #[serde(rename = "orders")]
+    _orders: QueueListenerConfig,
+    #[serde(rename = "leader")]
+    _leader: LeaderElectionConfig,
+    #[serde(rename = "shards")]
+    _shards: ShardDirectoryConfig,
+    #[serde(rename = "reports")]
+    _reports: FanOutConfig,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Tenants {
+    standard: Quota,
+    large: Quota,
+}
+
+/// The policies, shared by all who call.
+#[derive(Debug, Clone)]
+pub struct Service {
+    pub payments: Standard,
+    pub tenants: Arc<KeyedRateLimiter<String>>,
+    pub hosts: KeyedBreakers<String>,
+    contract: SharedRateLimiter,
+    features: Degradation,
+    chaos: Chaos,
+}
+
+impl Service {
+    pub fn new(document: Document) -> Result<Self, ConfigError> {
+        let within = |table: &'static str| move |e: ConfigError| e.within(table);
+        let Document { payments, tenants, hosts, contract, features, chaos, .. } = document;
+        let load = Gauge::new();
+        load.set(0.3);
+        let tier = |tenant: &String| (tenant == "tenant-0").then_some(0);
+        let limits = KeyedRateLimiter::new(tenants.standard);
+        let limits = limits.and_then(|limits| limits.with_tiers(&[tenants.large], tier));
+        Ok(Self {
+            payments: Standard::new(payments)
+                .and_then(|stack| stack.named("payments").with_gauge("load", load.clone()))
+                .map_err(within("payments"))?,
+            tenants: Arc::new(limits.map_err(within("tenants"))?),
+            hosts: KeyedBreakers::new(hosts).map_err(within("hosts"))?.named_by(|host: &String| host.as_str().into()),
+            contract: SharedRateLimiter::new(Arc::new(InMemoryStore::new()), "contract", contract)
+                .map_err(within("contract"))?,
+            features: Degradation::new(features)
+                .and_then(|features| features.with_gauge("load", load))
+                .map_err(within("features"))?,
+            chaos: Chaos::new(chaos).map_err(within("chaos"))?,
+        })
+    }
+
+    /// What stands around the calls of one host.
+    pub fn pipeline(&self, host: &str) -> BoxedPipeline<Answer, Failure> {
+        Pipeline::new()
+            .named(host)
+            .then(self.contract.clone())
+            .then(self.payments.clone())
+            .then(self.hosts.get(&host.to_owned()))
+            .then(self.chaos.clone())
+            .classify(ByStatus::new())
+            .boxed()
+    }
+
+    /// Takes another document, for all calls from now on; refused whole, it changes nothing.
+    pub fn reconfigure(&self, text: &str) -> Result<(), Failure> {
+        // A service of it is made for a moment: what would be refused halfway is refused here.
+        Self::new(toml::from_str(text)?)?;
+        let Document { payments, tenants, hosts, contract, features, chaos, .. } = toml::from_str(text)?;
+        self.payments.reconfigure(payments)?;
+        self.tenants.reconfigure(tenants.standard, &[tenants.large])?;
+        self.hosts.reconfigure(hosts)?;
+        self.contract.reconfigure(contract)?;
+        self.features.reconfigure(features)?;
+        self.chaos.reconfigure(chaos)?;
+        Ok(())
+    }
+
+    /// Leases ahead of the calls, and reads the gauges, for as long as it is polled.
+    pub async fn run(&self) {
+        let forever = std::future::pending::<()>;
+        futures::join!(self.contract.run(forever()), self.features.run(forever()));
+    }
+}
+
+/// How often the file is looked at.
+pub const LOOK_EVERY: Duration = Duration::from_millis(5);

@@ -1,0 +1,310 @@
+//! Two real processes share a limit of 100 calls a second through one SQLite file, which then fails.
+//!
+//! Shown are the admissions of both together, exactly shared and by leases, and what each process does while the file cannot be written: all
+//! pass, none pass, or each goes on with its share. The last line is the result as JSON.
+#![allow(missing_docs, reason = "a program has no readers from outside")]
+use std::{
+    collections::HashMap,
+    error::Error,
+    io::{self, Write as _},
+    path::{Path, PathBuf},
+    process::{ExitCode, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use clap::Parser;
+use serde_json::json;
+use steadfast::{
+    backend::sqlite::{Sqlite, SqliteConfig},
+    throttling::{Quota, SharedRateLimitConfig, SharedRateLimiter, WhenDown},
+    time::{Clock, Instant},
+};
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    process::{Child, ChildStdin, Command},
+    sync::mpsc,
+};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+const MS: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+/// What both processes together may do in a second, and at one moment.
+const LIMIT: u32 = 100;
+const BURST: u32 = 10;
+/// Each process is asked once in such a time: ten times as often as the limit allows.
+const ASK_EVERY: Duration = Duration::from_millis(2);
+/// What a busy machine may take for what takes a moment.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Two processes share a limit of 100 calls a second through SQLite.
+#[derive(Parser)]
+struct Args {
+    /// For how many seconds the limit is counted in each mode.
+    #[arg(long, default_value_t = 3)]
+    seconds: u32,
+    /// The configuration of a process, as JSON.
+    #[arg(long, hide = true, requires = "file")]
+    config: Option<String>,
+    #[arg(long, hide = true)]
+    file: Option<PathBuf>,
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = match (&args.config, &args.file) {
+        (Some(config), Some(file)) => be_a_process(config, file).await.map(|()| true),
+        _ => count(args.seconds.max(1)).await,
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            let _ = writeln!(io::stderr().lock(), "shared_limit: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn config() -> SharedRateLimitConfig {
+    Quota::per_second(LIMIT).burst(BURST).into()
+}
+
+// ---- a process that is limited ----------------------------------------------------------------------------------------------
+
+/// Answers each question: may this call pass? Asks the limiter for each, all at the same time. Ends with its input.
+async fn be_a_process(config: &str, file: &Path) -> Result<()> {
+    let config: SharedRateLimitConfig = serde_json::from_str(config)?;
+    let store = Sqlite::open(SqliteConfig::at(file).lock_wait(MS * 100))?.store();
+    let limiter = SharedRateLimiter::new(Arc::new(store), "payments", config)?;
+    // Leases ahead of the calls.
+    tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.run(std::future::pending()).await }
+    });
+    let mut lines = BufReader::new(tokio::io::stdin()).lines();
+    while let Some(line) = lines.next_line().await? {
+        if line.starts_with('{') {
+            limiter.reconfigure(serde_json::from_str::<SharedRateLimitConfig>(&line)?)?;
+            continue;
+        }
+        let limiter = limiter.clone();
+        tokio::spawn(async move {
+            let passes = limiter.acquire().await.is_ok();
+            let _ = writeln!(io::stdout().lock(), "{line} {passes} {}", limiter.is_store_down());
+        });
+    }
+    Ok(())
+}
+
+// ---- who asks and counts ----------------------------------------------------------------------------------------------------
+
+/// A question and its answer, both by this process's clock: what was decided was decided in between.
+struct Asked {
+    at: Instant,
+    answered: Instant,
+    passes: bool,
+}
+
+struct Answer {
+    process: usize,
+    line: String,
+    at: Instant,
+}
+
+struct Both {
+    _children: Vec<Child>,
+    stdins: Vec<ChildStdin>,
+    answers: mpsc::UnboundedReceiver<Answer>,
+    open: HashMap<u64, Instant>,
+    number: u64,
+    /// Whether each one's store was down when it answered last.
+    down: [bool; 2],
+    clock: Clock,
+}
+
+impl Both {
+    fn start(config: SharedRateLimitConfig, file: &Path) -> Result<Self> {
+        let (clock, (tell, answers)) = (Clock::tokio(), mpsc::unbounded_channel());
+        let (mut children, mut stdins) = (Vec::new(), Vec::new());
+        for process in 0..2 {
+            let mut child = Command::new(std::env::current_exe()?)
+                .args(["--config", &serde_json::to_string(&config)?, "--file"])
+                .arg(file)
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .kill_on_drop(true)
+                .spawn()?;
+            let (stdin, stdout) = child.stdin.take().zip(child.stdout.take()).ok_or("a process without pipes")?;
+            let (tell, clock) = (tell.clone(), clock.clone());
+            tokio::spawn(async move {
+                let mut lines = BufReader::new(stdout).lines();
+                while let Ok(Some(line)) = lines.next_line().await {
+                    let _ = tell.send(Answer { process, line, at: clock.now() });
+                }
+            });
+            children.push(child);
+            stdins.push(stdin);
+        }
+        let open = HashMap::new();
+        Ok(Self { _children: children, stdins, answers, open, number: 0, down: [false; 2], clock })
+    }
+
+    async fn reconfigure(&mut self, config: SharedRateLimitConfig) -> Result<()> {
+        let line = format!("{}\n", serde_json::to_string(&config)?);
+        for stdin in &mut self.stdins {
+            stdin.write_all(line.as_bytes()).await?;
+        }
+        Ok(())
+    }
+
+    /// Asks both for so long, and waits for the answers.
+    async fn ask(&mut self, how_long: Duration) -> Result<Vec<Asked>> {
+        let (start, mut asked) = (self.clock.now(), Vec::new());
+        let mut next = start;
+        while next < start + how_long {
+            for stdin in &mut self.stdins {
+                self.number += 1;
+                self.open.insert(self.number, self.clock.now());
+                stdin.write_all(format!("{}\n", self.number).as_bytes()).await?;
+            }
+            next = (next + ASK_EVERY).max(self.clock.now());
+            while let Some(answer) = self.answer(next).await? {
+                asked.push(answer);
+            }
+        }
+        let latest = self.clock.now() + PATIENCE;
+        while !self.open.is_empty() {
+            asked.push(self.answer(latest).await?.ok_or("a question has no answer")?);
+        }
+        Ok(asked)
+    }
+
+    async fn answer(&mut self, latest: Instant) -> Result<Option<Asked>> {
+        let answer = tokio::select! {
+            biased;
+            answer = self.answers.recv() => answer.ok_or("a process has ended by itself")?,
+            () = self.clock.sleep_until(latest) => return Ok(None),
+        };
+        let mut words = answer.line.split(' ');
+        let mut word = || words.next().ok_or("half an answer");
+        let (number, passes, down) = (word()?.parse()?, word()? == "true", word()? == "true");
+        self.down[answer.process] = down;
+        let at = self.open.remove(&number).ok_or("an answer to nothing")?;
+        Ok(Some(Asked { at, answered: answer.at, passes }))
+    }
+
+    /// Asks until both have found out.
+    async fn until_down(&mut self, down: bool) -> Result<()> {
+        let latest = self.clock.now() + PATIENCE;
+        while self.down != [down; 2] {
+            if self.clock.now() > latest {
+                return Err(format!("the store is {}, and they do not see it", if down { "down" } else { "up" }).into());
+            }
+            self.ask(MS * 50).await?;
+        }
+        Ok(())
+    }
+}
+
+fn admitted(asked: &[Asked]) -> usize {
+    asked.iter().filter(|call| call.passes).count()
+}
+
+/// How many were admitted for certain within one second, whichever second that is.
+fn most_in_a_second(asked: &[Asked]) -> usize {
+    let passed: Vec<&Asked> = asked.iter().filter(|call| call.passes).collect();
+    let within = |from: Instant| passed.iter().filter(|call| call.at >= from && call.answered < from + SECOND).count();
+    passed.iter().map(|call| within(call.at)).max().unwrap_or(0)
+}
+
+/// The file with a writer in it that does not end: nobody else can write.
+struct Stuck(rusqlite::Connection);
+
+impl Stuck {
+    fn hold(file: &Path) -> Result<Self> {
+        let connection = rusqlite::Connection::open(file)?;
+        connection.busy_timeout(PATIENCE)?;
+        connection.execute_batch("BEGIN IMMEDIATE")?;
+        Ok(Self(connection))
+    }
+
+    fn release(self) -> Result<()> {
+        Ok(self.0.execute_batch("ROLLBACK")?)
+    }
+}
+
+async fn count(seconds: u32) -> Result<bool> {
+    let mut out = io::stdout();
+    writeln!(out, "\ntwo processes, one limit of {LIMIT} calls a second ({BURST} at once) in one SQLite file\n")?;
+    let (mut holds, mut summary) = (true, serde_json::Map::new());
+    for (mode, config) in [("exact", config()), ("leased", config().leased(MS * 100))] {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("limits.db");
+        drop(Sqlite::open(SqliteConfig::at(&file))?); // so that both find it made
+        let mut both = Both::start(config.when_down(WhenDown::FailClosed), &file)?;
+        both.ask(MS * 300).await?; // until both are at work
+
+        let slack = config.slack(Duration::ZERO);
+        let start = both.clock.now();
+        let asked = both.ask(SECOND * seconds).await?;
+        // What was asked in this time may have been answered a little later.
+        let took = (both.clock.now() - start).as_secs_f64();
+        let (all, most) = (admitted(&asked), most_in_a_second(&asked));
+        let allowed = (f64::from(LIMIT) * took).ceil() as usize + (BURST + slack) as usize;
+        let in_a_second = (LIMIT + BURST + slack) as usize;
+        // And there is something to be had.
+        let keeps = all <= allowed && most <= in_a_second && all >= (LIMIT * seconds) as usize / 2;
+        holds &= keeps;
+        let verdict = |right: bool| if right { "" } else { ": WRONG" };
+        writeln!(out, "  {mode}: asked {} times in {took:.1} s", asked.len())?;
+        writeln!(
+            out,
+            "    {all} admitted, {allowed} allowed; {most} in any second, {in_a_second} allowed ({LIMIT}, a burst of {BURST}, a \
+             slack of {slack}){}",
+            verdict(keeps)
+        )?;
+
+        let mut down = serde_json::Map::new();
+        for (name, when_down) in [
+            ("fail_open", WhenDown::FailOpen),
+            ("fail_closed", WhenDown::FailClosed),
+            ("local_share", WhenDown::LocalShare(0.5)),
+        ] {
+            both.reconfigure(config.when_down(when_down)).await?;
+            both.until_down(false).await?;
+            let stuck = Stuck::hold(&file)?;
+            both.until_down(true).await?;
+            let start = both.clock.now();
+            let asked = both.ask(SECOND).await?;
+            let took = (both.clock.now() - start).as_secs_f64();
+            stuck.release()?;
+            both.until_down(false).await?;
+            let all = admitted(&asked);
+            let right = match when_down {
+                WhenDown::FailOpen => all == asked.len(),
+                WhenDown::FailClosed => all == 0,
+                // Half of the limit for each of two, and half of a burst.
+                WhenDown::LocalShare(_) => {
+                    let most = (f64::from(LIMIT) * took).ceil() as usize + BURST as usize;
+                    (LIMIT as usize / 2..=most).contains(&all)
+                }
+            };
+            holds &= right;
+            writeln!(
+                out,
+                "    the file cannot be written, {name}: {all} of {} in {took:.1} s{}",
+                asked.len(),
+                verdict(right)
+            )?;
+            down.insert(name.to_owned(), json!({ "asked": asked.len(), "admitted": all }));
+        }
+        let mode_summary = json!({ "asked": asked.len(), "admitted": all, "allowed": allowed, "most_in_a_second": most,
+            "allowed_in_a_second": in_a_second, "slack": slack, "down": down });
+        summary.insert(mode.to_owned(), mode_summary);
+    }
+    writeln!(out, "\nsummary: {}", serde_json::Value::Object(summary))?;
+    Ok(holds)
+}

@@ -1,0 +1,107 @@
+//! Settings of a breaker whose openings processes tell each other.
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::config::{ConfigError, human, require, require_some_time};
+
+/// Settings of a [`SharedCircuitBreaker`](super::SharedCircuitBreaker): plain data, from code or from a document.
+///
+/// ```
+/// use std::time::Duration;
+/// use steadfast::circuit_breaker::{Agreement, SharedCircuitBreakerConfig};
+///
+/// let config: SharedCircuitBreakerConfig = toml::from_str(r#"
+///     agreement = { quorum = 2 }
+///     poll = "500ms"
+/// "#).unwrap();
+/// assert_eq!(config, SharedCircuitBreakerConfig::default().quorum(2).poll(Duration::from_millis(500)));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct SharedCircuitBreakerConfig {
+    /// How many others must have opened for this one to open with them. One by default: advisory.
+    pub agreement: Agreement,
+    /// How often it looks at what others report, and renews what it reports itself. 1 s by default.
+    #[serde(with = "human")]
+    pub poll: Duration,
+    /// How long a report lasts that is not renewed: its process is gone, or cut off. 5 s by default.
+    #[serde(with = "human")]
+    pub stale_after: Duration,
+    /// How long one request to the store may take. 1 s by default.
+    #[serde(with = "human")]
+    pub call_timeout: Duration,
+}
+
+/// How many others must have opened for a breaker to open with them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
+#[serde(rename_all = "snake_case")]
+pub enum Agreement {
+    /// One: whoever finds out warns all.
+    #[default]
+    Advisory,
+    /// So many, at the same time: what one process alone sees may be its own fault.
+    Quorum(u32),
+}
+
+impl Agreement {
+    pub(super) fn votes(self) -> usize {
+        match self {
+            Self::Advisory => 1,
+            Self::Quorum(n) => n as usize,
+        }
+    }
+}
+
+impl Default for SharedCircuitBreakerConfig {
+    fn default() -> Self {
+        Self {
+            agreement: Agreement::Advisory,
+            poll: Duration::from_secs(1),
+            stale_after: Duration::from_secs(5),
+            call_timeout: Duration::from_secs(1),
+        }
+    }
+}
+
+impl SharedCircuitBreakerConfig {
+    /// Opens with others when so many have.
+    #[must_use]
+    pub const fn quorum(mut self, n: u32) -> Self {
+        self.agreement = Agreement::Quorum(n);
+        self
+    }
+
+    /// Sets how often it looks.
+    #[must_use]
+    pub const fn poll(mut self, every: Duration) -> Self {
+        self.poll = every;
+        self
+    }
+
+    /// Sets how long a report lasts that is not renewed.
+    #[must_use]
+    pub const fn stale_after(mut self, d: Duration) -> Self {
+        self.stale_after = d;
+        self
+    }
+
+    /// Sets how long one request to the store may take.
+    #[must_use]
+    pub const fn call_timeout(mut self, longest: Duration) -> Self {
+        self.call_timeout = longest;
+        self
+    }
+
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        require(self.agreement != Agreement::Quorum(0), "agreement.quorum", "must be at least 1")?;
+        require(self.poll >= Duration::from_millis(10), "poll", "must be at least 10ms")?;
+        require(
+            self.stale_after / 2 >= self.poll,
+            "stale_after",
+            "must be at least twice `poll`, or a report would end before it is renewed",
+        )?;
+        require_some_time(self.call_timeout, "call_timeout")
+    }
+}

@@ -1,0 +1,116 @@
+//! What a process reports, and when reports open a breaker: the pure part.
+//!
+//! A report carries a duration and no time of day: clocks may differ. How old it is at most its reader knows from how often it is renewed.
+use std::{collections::HashMap, time::Duration};
+
+use bytes::Bytes;
+
+use crate::{
+    port::{PortError, PortErrorKind},
+    time::Instant,
+};
+
+/// One process's word that its breaker is open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Report {
+    pub(super) process: String,
+    /// Which opening it is, over all lives of a process.
+    pub(super) opening: String,
+    /// For how long yet.
+    pub(super) left: Duration,
+}
+
+impl Report {
+    pub(super) fn encode(opening: &str, left: Duration) -> Bytes {
+        format!("circuit 1 open {opening} {}", left.as_millis()).into()
+    }
+
+    pub(super) fn decode(process: &str, value: &[u8]) -> Result<Self, PortError> {
+        let corrupt = || PortError::new(PortErrorKind::Corrupt, "the report of a circuit breaker cannot be read");
+        let text = std::str::from_utf8(value).map_err(|_| corrupt())?;
+        let rest = text.strip_prefix("circuit ").ok_or_else(corrupt)?;
+        let Some(rest) = rest.strip_prefix("1 open ") else {
+            return Err(PortError::new(PortErrorKind::TooNew, "the report of a circuit breaker is of a newer release"));
+        };
+        let (opening, left) = rest.split_once(' ').ok_or_else(corrupt)?;
+        let left = Duration::from_millis(left.parse().map_err(|_| corrupt())?);
+        Ok(Self { process: process.to_owned(), opening: opening.to_owned(), left })
+    }
+}
+
+/// Which openings of others were seen, by process, until when each lasts: each opens this breaker once, so that closing it by hand holds.
+#[derive(Debug, Default)]
+pub(super) struct Followed(HashMap<String, (String, Instant)>);
+
+impl Followed {
+    /// For how long to open, where at least `votes` others are open, and one of them was not seen among so many before: as long as so many
+    /// stay open.
+    pub(super) fn opens(&mut self, reports: &[Report], votes: usize, now: Instant) -> Option<Duration> {
+        self.0.retain(|_, (_, until)| *until > now);
+        if votes == 0 || reports.len() < votes {
+            return None;
+        }
+        let mut is_new = false;
+        for Report { process, opening, left } in reports {
+            let before = self.0.insert(process.clone(), (opening.clone(), now + *left));
+            is_new |= before.is_none_or(|(before, _)| before != *opening);
+        }
+        let mut left: Vec<Duration> = reports.iter().map(|report| report.left).collect();
+        left.sort_unstable_by(|a, b| b.cmp(a));
+        is_new.then(|| left[votes - 1])
+    }
+}
+
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_report_is_read_as_it_was_written_and_nothing_else_is() {
+        let left = Duration::from_millis(1500);
+        let report = Report::decode("a", &Report::encode("7f-3", left)).unwrap();
+        assert_eq!(report, Report { process: "a".into(), opening: "7f-3".into(), left });
+        assert_eq!(Report::decode("a", b"circuit 2 open 7f-3 1").unwrap_err().kind(), PortErrorKind::TooNew);
+        for bad in ["", "circuit 1 open", "circuit 1 open x", "circuit 1 open x -1", "rate 1 1 1", "circuit 1 open x y"]
+        {
+            assert!(Report::decode("a", bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        /// Against a list of all openings that were ever counted.
+        #[test]
+        fn it_opens_once_for_each_new_opening_among_enough(
+            votes in 1usize..4,
+            looks in prop::collection::vec((0u64..500, prop::collection::vec((0u8..5, 0u8..4, 1u64..3000), 0..5)), 1..40),
+        ) {
+            let (mut followed, mut counted) = (Followed::default(), Vec::<(String, String, Instant)>::new());
+            let mut now = Instant::from_nanos(0);
+            for (passes, reports) in looks {
+                now = now + Duration::from_millis(passes);
+                let mut reports: Vec<_> = reports.into_iter().map(|(process, opening, left)| Report {
+                    process: process.to_string(), opening: opening.to_string(), left: Duration::from_millis(left),
+                }).collect();
+                reports.sort_by(|a, b| a.process.cmp(&b.process));
+                reports.dedup_by(|a, b| a.process == b.process);
+                let last = |counted: &[(String, String, Instant)], process: &str| {
+                    counted.iter().rev().find(|(p, _, until)| p == process && *until > now).map(|(_, o, _)| o.clone())
+                };
+                let is_new = reports.iter().any(|r| last(&counted, &r.process).as_ref() != Some(&r.opening));
+                let expected = (reports.len() >= votes && is_new).then(|| {
+                    // So long that at least so many are open.
+                    let enough = |d: Duration| reports.iter().filter(|r| r.left >= d).count() >= votes;
+                    reports.iter().map(|r| r.left).filter(|d| enough(*d)).max().unwrap()
+                });
+                prop_assert_eq!(followed.opens(&reports, votes, now), expected);
+                if reports.len() >= votes {
+                    for r in &reports {
+                        counted.retain(|(p, _, _)| *p != r.process);
+                        counted.push((r.process.clone(), r.opening.clone(), now + r.left));
+                    }
+                }
+            }
+        }
+    }
+}

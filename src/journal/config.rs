@@ -1,0 +1,129 @@
+//! Settings of a journal.
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    backoff::BackoffConfig,
+    config::{ConfigError, human, require, require_some_time},
+    queue_listener::{IdleConfig, QueueListenerConfig},
+    throttling::Quota,
+};
+
+/// Settings of a [`Journal`](super::Journal): plain data, from code or from a document.
+///
+/// ```
+/// use steadfast::journal::JournalConfig;
+///
+/// let config: JournalConfig = toml::from_str(r#"
+///     per_second = 50
+///     concurrency = 8
+/// "#).unwrap();
+/// assert_eq!(config, JournalConfig::default().per_second(50).concurrency(8));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct JournalConfig {
+    /// How many entries are replayed in a second at most, by each process that replays: so that who has just recovered is not flooded. 10 by
+    /// default.
+    pub per_second: u32,
+    /// How many entries are replayed at once. 4 by default.
+    pub concurrency: u32,
+    /// How often an entry is taken before it is a dead letter. 10 by default.
+    pub max_deliveries: u32,
+    /// The delays after which an entry that failed is tried again. 1 s to 60 s by default, with full jitter.
+    pub retry: BackoffConfig,
+    /// The delays between looks at an empty journal. 100 ms to 5 s by default.
+    pub idle: IdleConfig,
+    /// For how long an entry is hidden from other processes at a time; it is renewed. After a crash it is replayed so much later. 30 s by
+    /// default.
+    #[serde(with = "human")]
+    pub visibility: Duration,
+}
+
+impl Default for JournalConfig {
+    fn default() -> Self {
+        Self {
+            per_second: 10,
+            concurrency: 4,
+            max_deliveries: 10,
+            retry: BackoffConfig::default().between(Duration::from_secs(1), Duration::from_secs(60)),
+            idle: IdleConfig::between(Duration::from_millis(100), Duration::from_secs(5)),
+            visibility: Duration::from_secs(30),
+        }
+    }
+}
+
+impl JournalConfig {
+    /// Sets how many entries are replayed in a second.
+    #[must_use]
+    pub const fn per_second(mut self, entries: u32) -> Self {
+        self.per_second = entries;
+        self
+    }
+
+    /// Sets how many entries are replayed at once.
+    #[must_use]
+    pub const fn concurrency(mut self, entries: u32) -> Self {
+        self.concurrency = entries;
+        self
+    }
+
+    /// Sets how often an entry is taken before it is a dead letter.
+    #[must_use]
+    pub const fn max_deliveries(mut self, deliveries: u32) -> Self {
+        self.max_deliveries = deliveries;
+        self
+    }
+
+    /// Sets the delays after which an entry that failed is tried again.
+    #[must_use]
+    pub const fn retry(mut self, retry: BackoffConfig) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// Sets the delays between looks at an empty journal.
+    #[must_use]
+    pub const fn idle(mut self, idle: IdleConfig) -> Self {
+        self.idle = idle;
+        self
+    }
+
+    /// Sets for how long an entry is hidden from others at a time.
+    #[must_use]
+    pub const fn visibility(mut self, visibility: Duration) -> Self {
+        self.visibility = visibility;
+        self
+    }
+
+    pub(super) fn quota(&self) -> Quota {
+        Quota::per_second(self.per_second).burst(1)
+    }
+
+    /// How long one request to the queue may take.
+    pub(super) fn call_timeout(&self) -> Duration {
+        self.listener().call_timeout
+    }
+
+    pub(super) fn listener(&self) -> QueueListenerConfig {
+        let listener = QueueListenerConfig::default()
+            .batch(self.concurrency as usize)
+            .tasks(1, self.concurrency)
+            .max_deliveries(self.max_deliveries)
+            .retry(self.retry)
+            .idle(self.idle)
+            .visibility(self.visibility);
+        // Who waits for the gate is told at once.
+        let hard = listener.hard_limit;
+        listener.stop_within(Duration::ZERO, hard)
+    }
+
+    /// The rest is checked where the listener is made.
+    pub(super) fn check(&self) -> Result<(), ConfigError> {
+        require((1..=1_000_000).contains(&self.per_second), "per_second", "must lie between 1 and 1000000")?;
+        require(self.concurrency >= 1, "concurrency", "must be at least 1")?;
+        require_some_time(self.visibility, "visibility")
+    }
+}

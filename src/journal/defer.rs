@@ -1,0 +1,272 @@
+//! The journal: what it is made of, and the ways in.
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use super::{Entry, JournalConfig, JournalEvent as Event, Served};
+use crate::{
+    config::{ConfigError, Name},
+    entropy::Entropy,
+    observe::{Events, Subscription},
+    outcome::CallError,
+    port::{Capability, Failure, PortError, PortErrorKind},
+    queue::{Queue, QueueError, QueueExt},
+    queue_listener::{IdempotencyFilter, QueueListener},
+    race::{First, race},
+    sync::Mutex,
+    throttling::RateLimiter,
+    time::Clock,
+};
+
+/// Keeps in a queue what could not be done now, and does it later. The [module's page](super) says how.
+///
+/// A clone is the same journal.
+#[derive(Clone)]
+pub struct Journal(pub(super) Arc<Inner>);
+
+pub(super) struct Inner {
+    parts: Parts,
+    config: Mutex<JournalConfig>,
+    pub(super) pace: RateLimiter,
+    /// Entries wait for the gate.
+    waiting: AtomicBool,
+    events: Events<Event>,
+}
+
+/// What a journal is made from.
+#[derive(Clone)]
+struct Parts {
+    queue: Arc<dyn Queue>,
+    filter: Option<IdempotencyFilter>,
+    clock: Clock,
+    entropy: Entropy,
+    name: Option<Name>,
+}
+
+impl Parts {
+    fn listener(&self, config: &JournalConfig) -> Result<QueueListener, ConfigError> {
+        let mut builder = QueueListener::builder(self.queue.clone())
+            .config(config.listener())
+            .clock(&self.clock)
+            .entropy(&self.entropy);
+        if let Some(filter) = &self.filter {
+            builder = builder.filter(filter.clone());
+        }
+        if let Some(name) = &self.name {
+            builder = builder.named(name.clone());
+        }
+        builder.build()
+    }
+}
+
+impl Journal {
+    /// A journal in this queue. The queue is the journal's own: what others send there is set aside.
+    ///
+    /// # Errors
+    /// Where a setting breaks its rule.
+    pub fn new(queue: Arc<dyn Queue>, config: JournalConfig) -> Result<Self, ConfigError> {
+        let parts = Parts { queue, filter: None, clock: Clock::default(), entropy: Entropy::from_os(), name: None };
+        Self::make(parts, config)
+    }
+
+    fn make(parts: Parts, config: JournalConfig) -> Result<Self, ConfigError> {
+        config.check()?;
+        parts.listener(&config)?;
+        let pace = RateLimiter::new(config.quota()).map_err(|e| ConfigError::new("per_second", e.rule().to_owned()))?;
+        Ok(Self(Arc::new(Inner {
+            pace: pace.with_clock(&parts.clock),
+            parts,
+            config: Mutex::new(config),
+            waiting: AtomicBool::new(false),
+            events: Events::new(),
+        })))
+    }
+
+    fn with(self, change: impl FnOnce(&mut Parts)) -> Self {
+        let mut parts = self.0.parts.clone();
+        change(&mut parts);
+        // What was made of these settings once can be made of them again.
+        Self::make(parts, self.config()).unwrap_or(self)
+    }
+
+    /// A new journal of the same settings with a name, for events.
+    #[must_use]
+    pub fn named(self, name: impl Into<Name>) -> Self {
+        self.with(|parts| parts.name = Some(name.into()))
+    }
+
+    /// A new journal of the same settings on another clock.
+    #[must_use]
+    pub fn with_clock(self, clock: &Clock) -> Self {
+        self.with(|parts| parts.clock = clock.clone())
+    }
+
+    /// A new journal of the same settings with other randomness for its delays.
+    #[must_use]
+    pub fn with_entropy(self, entropy: &Entropy) -> Self {
+        self.with(|parts| parts.entropy = entropy.clone())
+    }
+
+    /// A new journal that remembers in this store for so long which keys were done, and does none of them again: for another side that does not
+    /// know idempotency keys. (A process that is killed between the work and the note does it again all the same.)
+    ///
+    /// # Errors
+    /// Where the store lacks [`TimeToLive`](Capability::TimeToLive), or the window is zero.
+    pub fn remembering(
+        self,
+        store: Arc<dyn crate::store::Store>,
+        window: std::time::Duration,
+    ) -> Result<Self, ConfigError> {
+        let name = self.0.parts.name.as_ref().map_or("", Name::as_str);
+        let filter = IdempotencyFilter::new(store, format!("journal {name}"), window).by(|delivery| {
+            match delivery.headers.get(super::IDEMPOTENCY_KEY) {
+                Some(key) => key.clone(),
+                None => delivery.id.to_string(),
+            }
+        });
+        let parts = Parts { filter: Some(filter), ..self.0.parts.clone() };
+        Self::make(parts, self.config())
+    }
+
+    /// Changes the settings while it is in use: the pace at once, the others from the next [`run`](Self::run) on.
+    ///
+    /// # Errors
+    /// Where a setting breaks a rule; then nothing has changed.
+    pub fn reconfigure(&self, config: JournalConfig) -> Result<(), ConfigError> {
+        config.check()?;
+        self.0.parts.listener(&config)?;
+        self.0.pace.set_quota(config.quota()).map_err(|e| ConfigError::new("per_second", e.rule().to_owned()))?;
+        *self.0.config.lock() = config;
+        self.0.tell(|| Event::ConfigChanged);
+        Ok(())
+    }
+
+    /// Its settings, as they are now.
+    pub fn config(&self) -> JournalConfig {
+        *self.0.config.lock()
+    }
+
+    /// Its name.
+    pub fn name(&self) -> Option<&str> {
+        self.0.parts.name.as_ref().map(Name::as_str)
+    }
+
+    /// The queue that it is kept in: its depth is what is to be done, its dead letters what could not.
+    pub fn queue(&self) -> &Arc<dyn Queue> {
+        &self.0.parts.queue
+    }
+
+    /// Its events from now on.
+    pub fn events(&self) -> Subscription<Event> {
+        self.0.events.subscribe()
+    }
+
+    /// Keeps this body under this idempotency key, to be done later. Once it returned it is as safe as the queue.
+    ///
+    /// # Errors
+    /// As [`defer_entry`](Self::defer_entry).
+    ///
+    /// # Cancel safety
+    /// As [`defer_entry`](Self::defer_entry).
+    pub async fn defer(&self, key: impl Into<String>, body: impl Into<bytes::Bytes>) -> Result<(), QueueError> {
+        self.defer_entry(Entry::new(key, body)).await
+    }
+
+    /// Keeps this entry, to be done later. A queue with [`Deduplication`](Capability::Deduplication) keeps one of those with the same key in its
+    /// window: it is safe to defer again what may have been deferred.
+    ///
+    /// # Errors
+    /// Those of the queue, and `TimedOut` where it takes too long. `Unsupported` where the entry has an order and the queue has no
+    /// [`Groups`](Capability::Groups); `Invalid` where it has no key.
+    ///
+    /// # Cancel safety
+    /// When the future is dropped it is kept or not: defer it again, under the same key.
+    pub async fn defer_entry(&self, entry: Entry) -> Result<(), QueueError> {
+        if entry.key.is_empty() {
+            return Err(PortError::invalid("key", "must not be empty").into());
+        }
+        let Parts { queue, clock, .. } = &self.0.parts;
+        let key = self.0.events.wanted().then(|| entry.key.clone());
+        let message = entry.into_message(queue.capabilities().has(Capability::Deduplication));
+        let failure = match race(queue.send_one(message), clock.sleep(self.config().call_timeout())).await {
+            First::One(Ok(_)) => {
+                self.0.tell(|| Event::Deferred { key: key.unwrap_or_default() });
+                return Ok(());
+            }
+            First::One(Err(error)) => error,
+            First::Other(()) => {
+                PortError::new(PortErrorKind::TimedOut, "the journal's queue took too long").outcome_unknown().into()
+            }
+        };
+        let kind = failure.backend().map(PortError::kind);
+        self.0.tell(|| Event::DeferFailed { key: key.unwrap_or_default(), kind });
+        Err(failure)
+    }
+
+    /// Defers a call that a policy refused, say an open breaker or a shedder: what was not done now is done later. Anything else is as it
+    /// was, and so is the refusal where the queue does not take it ([`DeferFailed`](Event::DeferFailed) tells).
+    ///
+    /// A refusal says that the last attempt was not sent. An earlier one of the same call may have been: send it under the same key.
+    ///
+    /// # Errors
+    /// The call's own.
+    ///
+    /// # Cancel safety
+    /// As [`defer_entry`](Self::defer_entry).
+    pub async fn or_defer<T, E>(
+        &self,
+        result: Result<T, CallError<E>>,
+        entry: impl FnOnce() -> Entry,
+    ) -> Result<Served<T>, CallError<E>> {
+        match result {
+            Ok(value) => Ok(Served::Now(value)),
+            Err(error) if error.is_rejected() => match self.defer_entry(entry()).await {
+                Ok(()) => Ok(Served::Later),
+                Err(_) => Err(error),
+            },
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl Inner {
+    pub(super) fn clock(&self) -> &Clock {
+        &self.parts.clock
+    }
+
+    pub(super) fn listener(&self) -> Result<QueueListener, ConfigError> {
+        let config = *self.config.lock();
+        self.parts.listener(&config)
+    }
+
+    pub(super) fn tell(&self, event: impl FnOnce() -> Event) {
+        self.events.send(self.parts.name.as_ref(), self.parts.clock.now(), event);
+    }
+
+    /// Told once, however many entries wait.
+    pub(super) fn waits(&self, wait: std::time::Duration) {
+        if !self.waiting.swap(true, Relaxed) {
+            self.tell(|| Event::Waiting { wait });
+        }
+    }
+
+    pub(super) fn goes_on(&self) {
+        if self.waiting.load(Relaxed) && self.waiting.swap(false, Relaxed) {
+            self.tell(|| Event::Replaying);
+        }
+    }
+}
+
+impl fmt::Debug for Journal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Journal")
+            .field("name", &self.0.parts.name)
+            .field("queue", &self.0.parts.queue)
+            .field("config", &self.config())
+            .finish_non_exhaustive()
+    }
+}

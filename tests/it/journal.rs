@@ -1,0 +1,481 @@
+//! What was refused is kept and done later: "Circuit breaker" 12, and what "Throttling" 6 defers.
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use steadfast::{
+    Pipeline, Priority,
+    backoff::{BackoffConfig, Jitter},
+    call::with_priority,
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
+    journal::{Entry, Gate, IDEMPOTENCY_KEY, Journal, JournalConfig, JournalEvent as Event, Replay, Replayed, Served},
+    port::PortErrorKind,
+    queue::{InMemoryQueue, Message, Queue, QueueExt},
+    queue_listener::redrive,
+    store::InMemoryStore,
+    testing::{
+        drop_at_every_await,
+        faults::{FaultConfig, FaultNetwork},
+    },
+    throttling::{Gauge, Shedder, ShedderConfig},
+    time::{Instant, Timestamp},
+};
+
+use crate::cache_world::{MS, S, World};
+
+/// Twenty a second, tried again after a second.
+fn config() -> JournalConfig {
+    let retry = BackoffConfig::default().between(S(1), S(1)).jitter(Jitter::None);
+    JournalConfig::default().per_second(20).retry(retry)
+}
+
+/// Opens after three failures in a row, for 10 s.
+fn breaker(world: &World) -> CircuitBreaker {
+    let rules: CircuitBreakerConfig = toml::from_str(
+        r#"
+        trip = { consecutive_failures = 3 }
+        open = { base = "10s", cap = "10s", jitter = 0.0 }
+        half_open = { probes = 2, success_rate = 1.0 }
+        "#,
+    )
+    .unwrap();
+    CircuitBreaker::new(rules).unwrap().with_clock(&world.clock)
+}
+
+/// The other side: what it did, and when; well or not.
+#[derive(Clone)]
+struct Bank {
+    done: Arc<Mutex<Vec<(String, Instant)>>>,
+    is_down: Arc<Mutex<bool>>,
+    asked: Arc<Mutex<u32>>,
+    world: Arc<World>,
+}
+
+impl Bank {
+    fn new(world: &Arc<World>) -> Self {
+        Self { done: Arc::default(), is_down: Arc::default(), asked: Arc::default(), world: world.clone() }
+    }
+
+    fn down(&self, down: bool) {
+        *self.is_down.lock().unwrap() = down;
+    }
+
+    async fn charge(&self, key: String) -> Result<(), &'static str> {
+        *self.asked.lock().unwrap() += 1;
+        if *self.is_down.lock().unwrap() {
+            return Err("the bank is closed");
+        }
+        self.done.lock().unwrap().push((key, self.world.hand.now()));
+        Ok(())
+    }
+
+    fn keys(&self) -> Vec<String> {
+        self.done.lock().unwrap().iter().map(|(key, _)| key.clone()).collect()
+    }
+
+    fn asked(&self) -> u32 {
+        *self.asked.lock().unwrap()
+    }
+}
+
+struct Service {
+    world: Arc<World>,
+    queue: Arc<InMemoryQueue>,
+    breaker: CircuitBreaker,
+    journal: Journal,
+    bank: Bank,
+}
+
+impl Service {
+    fn new(config: JournalConfig) -> Self {
+        let world = Arc::new(World::new());
+        let queue = Arc::new(InMemoryQueue::new("payments").with_clock(&world.clock));
+        let journal = Journal::new(queue.clone(), config).unwrap().named("payments").with_clock(&world.clock);
+        Self { breaker: breaker(&world), bank: Bank::new(&world), queue, journal, world }
+    }
+
+    /// A customer pays: now, or it is deferred.
+    fn pay(&self, entry: &Entry) -> Result<Served<()>, &'static str> {
+        let result = self.world.run(self.breaker.call(|| self.bank.charge(entry.key.clone())));
+        let served = self.world.run(self.journal.or_defer(result, || entry.clone()));
+        served.map_err(|error| error.into_operation().unwrap_or("refused"))
+    }
+
+    /// The bank is down, and the breaker knows.
+    fn break_down(&self) {
+        self.bank.down(true);
+        for i in 0..3 {
+            assert_eq!(self.pay(&Entry::new(format!("lost-{i}"), "")), Err("the bank is closed"));
+        }
+        assert_eq!(self.breaker.state(), State::Open);
+    }
+
+    /// Replays in the background, as one process does.
+    fn replay(&self) {
+        let run = self.run(&self.journal, std::future::pending());
+        self.world.background.spawn(run);
+        self.world.turn();
+    }
+
+    fn run(
+        &self,
+        journal: &Journal,
+        shutdown: impl Future<Output = ()> + Send + 'static,
+    ) -> futures::future::BoxFuture<'static, ()> {
+        let (journal, breaker, bank) = (journal.clone(), self.breaker.clone(), self.bank.clone());
+        Box::pin(async move {
+            let gate = || Gate::of(&breaker);
+            let replay = |entry: Replay| {
+                let (breaker, bank) = (breaker.clone(), bank.clone());
+                async move { Replayed::of_call(breaker.call(|| bank.charge(entry.key.clone())).await) }
+            };
+            journal.run(shutdown, gate, replay).await.unwrap();
+        })
+    }
+
+    fn left(&self) -> u64 {
+        self.world.run(self.queue.depth()).unwrap().total()
+    }
+
+    fn dead(&self) -> u64 {
+        self.world.run(self.queue.dead_letters().unwrap().depth()).unwrap().total()
+    }
+}
+
+fn told(events: &mut steadfast::observe::Subscription<Event>) -> Vec<Event> {
+    std::iter::from_fn(|| events.try_recv().unwrap().map(|event| event.what)).collect()
+}
+
+#[test]
+fn circuit_breaker_12_what_is_refused_is_kept_and_done_when_it_closes() {
+    let service = Service::new(config());
+    service.replay();
+    assert_eq!(service.pay(&Entry::new("first", "")), Ok(Served::Now(())));
+    service.break_down();
+    let mut events = service.journal.events();
+    let keys: Vec<String> = (0..30).map(|i| format!("order-{i}")).collect();
+    for key in &keys {
+        assert_eq!(service.pay(&Entry::new(key, "10 euro")), Ok(Served::Later));
+    }
+    service.world.pass(S(9));
+    assert_eq!((service.bank.keys().len(), service.left()), (1, 30), "nothing is tried while it is open");
+    service.bank.down(false);
+    // Nobody calls: entries are the probes, and close it.
+    service.world.pass(S(60));
+    let mut done = service.bank.keys().split_off(1);
+    done.sort_by_key(|key| key[6..].parse::<u32>().unwrap());
+    assert_eq!((done, service.left(), service.dead()), (keys, 0, 0));
+    assert_eq!(service.breaker.state(), State::Closed);
+    let told = told(&mut events);
+    assert_eq!(told.iter().filter(|event| matches!(event, Event::Deferred { .. })).count(), 30);
+    assert_eq!(told.iter().filter(|event| matches!(event, Event::Replayed { deliveries: 1, .. })).count(), 30);
+    assert_eq!(told.iter().filter(|event| matches!(event, Event::Waiting { .. })).count(), 1, "told once");
+    assert!(told.contains(&Event::Replaying));
+}
+
+#[test]
+fn circuit_breaker_12_recovery_is_not_flooded() {
+    let service = Service::new(config().per_second(5));
+    service.break_down();
+    for i in 0..50 {
+        assert_eq!(service.pay(&Entry::new(format!("order-{i}"), "")), Ok(Served::Later));
+    }
+    service.bank.down(false);
+    service.world.pass(S(20));
+    service.replay();
+    service.world.pass(S(8));
+    // The pace can be changed meanwhile; a bad one is refused whole.
+    assert_eq!(service.journal.reconfigure(config().per_second(0)).unwrap_err().field(), "per_second");
+    assert_eq!(service.journal.config().per_second, 5);
+    service.journal.clone().reconfigure(config().per_second(10)).unwrap();
+    service.world.pass(S(3));
+    let done = service.bank.done.lock().unwrap().clone();
+    assert_eq!(done.len(), 50);
+    let most =
+        |from: usize, to: usize| done[from..to].windows(2).map(|pair| pair[1].1 - pair[0].1).min().unwrap_or_default();
+    assert!(most(0, 40) >= MS(199) && most(42, 50) >= MS(99), "{:?} {:?}", most(0, 40), most(42, 50));
+}
+
+#[test]
+fn circuit_breaker_12_an_outage_however_long_uses_up_no_entry() {
+    let service = Service::new(config().max_deliveries(3));
+    service.break_down();
+    for i in 0..10 {
+        assert_eq!(service.pay(&Entry::new(format!("order-{i}"), "")), Ok(Served::Later));
+    }
+    service.replay();
+    let before = service.bank.asked();
+    service.world.pass(S(900));
+    // Each time it is over entries probe, and fail.
+    let probes = service.bank.asked() - before;
+    assert!((60..=180).contains(&probes), "{probes}");
+    assert_eq!((service.left(), service.dead()), (10, 0));
+    service.bank.down(false);
+    service.world.pass(S(30));
+    assert_eq!((service.bank.keys().len(), service.left(), service.dead()), (10, 0, 0));
+}
+
+#[test]
+fn circuit_breaker_12_entries_of_one_order_key_are_done_in_order() {
+    let service = Service::new(config().concurrency(8).per_second(100));
+    service.break_down();
+    for i in 0..60 {
+        let entry = Entry::new(format!("{}-{i:02}", i % 3), "").in_order_of(format!("account-{}", i % 3));
+        assert_eq!(service.pay(&entry), Ok(Served::Later));
+    }
+    service.bank.down(false);
+    service.replay();
+    // One more fails in the middle, and comes back: those behind it wait.
+    service.world.pass(S(10) + MS(35));
+    service.breaker.force_open(S(5));
+    service.world.pass(S(30));
+    let done = service.bank.keys();
+    assert_eq!(done.len(), 60);
+    for account in ["0-", "1-", "2-"] {
+        let of: Vec<_> = done.iter().filter(|key| key.starts_with(account)).collect();
+        assert!(of.is_sorted() && of.len() == 20, "{of:?}");
+    }
+}
+
+#[test]
+fn circuit_breaker_12_a_key_is_kept_once_and_travels_with_the_entry() {
+    let service = Service::new(config());
+    let entry = Entry::new("order-1", "10 euro").header("currency", "eur").in_order_of("acme");
+    for _ in 0..3 {
+        service.world.run(service.journal.defer_entry(entry.clone())).unwrap();
+    }
+    service.world.run(service.journal.defer("order-2", "20 euro")).unwrap();
+    assert_eq!(service.left(), 2);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let shutdown = service.world.clock.sleep(S(5));
+    let replay = async |entry: Replay| seen.lock().unwrap().push(entry);
+    service.world.run(service.journal.run(shutdown, || Gate::Open, replay)).unwrap();
+    let seen = seen.lock().unwrap();
+    assert_eq!(seen.len(), 2);
+    let first = seen.iter().find(|replay| replay.key == "order-1").unwrap();
+    assert_eq!((&**first, first.deliveries()), (&entry, 1));
+    assert!(first.deferred_at() > Timestamp::from_millis(0));
+    let error = service.world.run(service.journal.defer("", "x")).unwrap_err();
+    assert!(error.to_string().contains("`key`"), "{error}");
+}
+
+#[test]
+fn circuit_breaker_12_what_can_never_be_done_is_set_aside_and_holds_nobody_up() {
+    let service = Service::new(config().max_deliveries(3));
+    for key in ["bad", "good", "worse", "fine"] {
+        service.world.run(service.journal.defer(key, "")).unwrap();
+    }
+    let mut events = service.journal.events();
+    let done = Mutex::new(Vec::new());
+    let replay = async |entry: Replay| match entry.key.as_str() {
+        "bad" => Replayed::failed("no such account"),
+        "worse" => Replayed::poison("not a payment"),
+        key => {
+            done.lock().unwrap().push(key.to_owned());
+            Replayed::Done
+        }
+    };
+    service.world.run(service.journal.run(service.world.clock.sleep(S(10)), || Gate::Open, replay)).unwrap();
+    assert_eq!(*done.lock().unwrap(), ["good", "fine"]);
+    assert_eq!((service.left(), service.dead()), (0, 2));
+    let told = told(&mut events);
+    assert_eq!(told.iter().filter(|event| matches!(event, Event::Failed { .. })).count(), 3);
+    assert!(told.contains(&Event::Poisoned { key: "worse".into(), reason: "not a payment".into() }));
+    // And can be sent again, under its key.
+    let again = service.world.run(redrive(&*service.queue, 10, |letter| letter.headers[IDEMPOTENCY_KEY] == "bad"));
+    assert_eq!((again.unwrap(), service.left(), service.dead()), (1, 1, 1));
+}
+
+#[test]
+fn circuit_breaker_12_what_is_killed_in_the_middle_is_done_again_under_the_same_key() {
+    let service = Service::new(config());
+    for i in 0..20 {
+        service.world.run(service.journal.defer(format!("order-{i:02}"), "")).unwrap();
+    }
+    // The work is done, and its process is killed before it is settled; again and again.
+    for _ in 0..5 {
+        let mut run = Box::pin(service.run(&service.journal, std::future::pending()));
+        let before = service.bank.keys().len();
+        assert!(before < 20, "there is one to kill at");
+        while service.bank.keys().len() == before {
+            let _: std::task::Poll<()> = service.world.begin(&mut run);
+            let next = service.world.hand.next_timer().unwrap();
+            service.world.hand.advance_to(next);
+        }
+        drop(run);
+        service.world.pass(S(31));
+    }
+    service.replay();
+    service.world.pass(S(30));
+    let mut keys = service.bank.keys();
+    keys.sort();
+    keys.dedup();
+    assert_eq!((keys.len(), service.left(), service.dead()), (20, 0, 0), "none is lost");
+}
+
+#[test]
+fn circuit_breaker_12_keys_that_were_done_are_remembered_if_so_configured() {
+    let service = Service::new(config());
+    let store = Arc::new(InMemoryStore::new().with_clock(&service.world.clock));
+    let error = service.journal.clone().remembering(store.clone(), Duration::ZERO).unwrap_err();
+    assert_eq!(error.field(), "window");
+    let journal = service.journal.clone().remembering(store, S(3600)).unwrap();
+    // Sent twice by somebody who does not de-duplicate.
+    for _ in 0..2 {
+        let message = Message::new("").header(IDEMPOTENCY_KEY, "order-1");
+        service.world.run(service.queue.send_one(message)).unwrap();
+    }
+    service.world.run(service.run(&journal, service.world.clock.sleep(S(5))));
+    assert_eq!((service.bank.keys(), service.left()), (vec!["order-1".to_owned()], 0));
+}
+
+#[test]
+fn circuit_breaker_12_while_it_waits_it_can_be_stopped_at_once_and_closed_by_hand() {
+    let service = Service::new(config());
+    for i in 0..10 {
+        service.world.run(service.journal.defer(format!("order-{i}"), "")).unwrap();
+    }
+    service.breaker.isolate();
+    let start = service.world.hand.now();
+    let stop = service.world.clock.sleep(S(600));
+    service.world.run(service.run(&service.journal, stop));
+    assert!(service.world.hand.now() - start < S(602), "{:?}", service.world.hand.now() - start);
+    assert_eq!((service.left(), service.dead(), service.bank.asked()), (10, 0, 0));
+    // Visible at once, for the next.
+    assert_eq!(service.world.run(service.queue.depth()).unwrap().visible, 10);
+    service.replay();
+    service.world.pass(S(100));
+    service.breaker.close();
+    service.world.pass(S(2) + MS(500));
+    assert_eq!(service.bank.keys().len(), 10, "within a second, and at its pace");
+}
+
+#[test]
+fn circuit_breaker_12_a_refusal_stands_where_the_journal_cannot_take_it() {
+    let service = Service::new(config());
+    let network = FaultNetwork::new(FaultConfig::default(), 1, &service.world.clock).unwrap();
+    let client = network.client("a");
+    let journal = Journal::new(client.queue(service.queue.clone()), config()).unwrap().with_clock(&service.world.clock);
+    let mut events = journal.events();
+    service.breaker.isolate();
+    let refused = || service.world.run(service.breaker.call(async || Ok::<_, ()>(1)));
+    client.cut();
+    let error = service.world.run(journal.or_defer(refused(), || Entry::new("a", ""))).unwrap_err();
+    assert!(error.is_rejected());
+    client.heal();
+    client.pause();
+    let error = service.world.run(journal.defer("b", "")).unwrap_err();
+    assert!(error.to_string().contains("too long"), "{error}");
+    let kinds: Vec<_> = told(&mut events)
+        .into_iter()
+        .map(|event| if let Event::DeferFailed { key, kind } = event { (key, kind) } else { panic!("{event:?}") })
+        .collect();
+    let [unavailable, timed_out] = [PortErrorKind::Unavailable, PortErrorKind::TimedOut].map(Some);
+    assert_eq!(kinds, [("a".to_owned(), unavailable), ("b".to_owned(), timed_out)]);
+    // What is no refusal is as it was.
+    service.breaker.close();
+    let failed = service.world.run(service.breaker.call(async || Err::<(), _>("no")));
+    let error = service.world.run(journal.or_defer(failed, || Entry::new("c", ""))).unwrap_err();
+    assert_eq!((error.into_operation(), service.left()), (Some("no"), 0));
+}
+
+#[test]
+fn circuit_breaker_12_a_message_of_somebody_else_is_set_aside() {
+    let service = Service::new(config());
+    service.world.run(service.queue.send_one(Message::new("hello"))).unwrap();
+    service.world.run(service.run(&service.journal, service.world.clock.sleep(S(2))));
+    assert_eq!((service.left(), service.dead(), service.bank.asked()), (0, 1, 0));
+}
+
+#[test]
+fn throttling_6_work_of_low_priority_is_deferred_until_there_is_room() {
+    let service = Service::new(config());
+    let load = Gauge::new();
+    let rules = ShedderConfig::default().limit("load", 0.7, 0.8).times(S(1), S(2));
+    let shedder =
+        Shedder::new(rules).unwrap().with_gauge("load", load.clone()).unwrap().with_clock(&service.world.clock);
+    let pipeline = Pipeline::new().then(shedder.clone());
+    let work = |priority, key: &str| {
+        let result = service.world.run(pipeline.call(with_priority(priority, || service.bank.charge(key.to_owned()))));
+        service.world.run(service.journal.or_defer(result, || Entry::new(key, ""))).unwrap()
+    };
+    assert_eq!(work(Priority::Low, "early"), Served::Now(()));
+    load.set(0.9);
+    service.world.pass(S(30));
+    for i in 0..20 {
+        assert_eq!(work(Priority::Low, &format!("report-{i}")), Served::Later);
+    }
+    assert_eq!(work(Priority::Critical, "alarm"), Served::Now(()));
+    let (journal, bank, watch) = (service.journal.clone(), service.bank.clone(), shedder.clone());
+    service.world.background.spawn({
+        let watch = watch.clone();
+        async move { watch.run(std::future::pending()).await }
+    });
+    service.world.background.spawn(async move {
+        let gate = || if watch.shed_share(Priority::Low) > 0.0 { Gate::Shut(S(1)) } else { Gate::Open };
+        let replay = |entry: Replay| {
+            let bank = bank.clone();
+            async move { bank.charge(entry.key.clone()).await }
+        };
+        journal.run(std::future::pending(), gate, replay).await.unwrap();
+    });
+    service.world.pass(S(60));
+    assert_eq!((service.bank.keys().len(), service.left()), (2, 20), "it is still busy");
+    load.set(0.1);
+    service.world.pass(S(20));
+    assert_eq!((service.bank.keys().len(), service.left(), service.dead()), (22, 0, 0));
+}
+
+#[test]
+fn circuit_breaker_12_settings_are_checked_by_name() {
+    let queue = || Arc::new(InMemoryQueue::new("q"));
+    let refused = |config| Journal::new(queue(), config).unwrap_err();
+    assert_eq!(refused(config().per_second(0)).field(), "per_second");
+    assert_eq!(refused(config().concurrency(0)).field(), "concurrency");
+    assert_eq!(refused(config().visibility(Duration::ZERO)).field(), "visibility");
+    assert_eq!(refused(config().max_deliveries(0)).field(), "max_deliveries");
+    assert_eq!(refused(config().retry(BackoffConfig::default().between(S(2), S(1)))).field(), "retry.base");
+    assert!(toml::from_str::<JournalConfig>("colour = 3").is_err());
+    assert_eq!(toml::from_str::<JournalConfig>("").unwrap(), JournalConfig::default());
+    assert_eq!(toml::from_str::<JournalConfig>(&toml::to_string(&config()).unwrap()).unwrap(), config());
+    assert_eq!(Gate::shut_for(Duration::ZERO), Gate::Open);
+    assert_eq!(Replayed::from(Err::<(), _>("x")), Replayed::failed("x"));
+}
+
+#[test]
+fn circuit_breaker_12_dropped_anywhere_nothing_is_lost() {
+    let service = Service::new(config());
+    let network = FaultNetwork::new(FaultConfig::default().latency(MS(1), MS(1)), 1, &service.world.clock).unwrap();
+    let queue = network.client("a").queue(service.queue.clone());
+    let journal = Journal::new(queue, config()).unwrap().with_clock(&service.world.clock);
+    let hand = &service.world.hand;
+    // Kept or not, and once.
+    let polls = drop_at_every_await(hand, || journal.defer("order-1", ""), |_| assert!(service.left() <= 1));
+    assert!(polls >= 2 && service.left() == 1, "{polls}");
+    let (clock, done) = (&service.world.clock, &Mutex::new(0));
+    let polls = drop_at_every_await(
+        hand,
+        || {
+            let open_at = hand.now() + S(2);
+            let gate = move || Gate::shut_for(open_at - hand.now());
+            let replay = async move |_: Replay| {
+                clock.sleep(MS(5)).await;
+                *done.lock().unwrap() += 1;
+            };
+            journal.run(clock.sleep(S(4)), gate, replay)
+        },
+        |_| {
+            hand.advance(S(31));
+            // It is in the queue, or was done; in no case neither.
+            let left = service.left();
+            assert_eq!(service.dead(), 0);
+            assert!(left == 1 || *done.lock().unwrap() > 0);
+            // Each run finds a fresh entry.
+            service.world.run(service.queue.purge()).unwrap();
+            *done.lock().unwrap() = 0;
+            service.world.run(service.queue.send_one(Message::new("").header(IDEMPOTENCY_KEY, "k"))).unwrap();
+        },
+    );
+    assert!(polls > 10, "{polls}");
+}
