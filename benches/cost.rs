@@ -16,7 +16,10 @@ use steadfast::{
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, KeyedBreakers},
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     standard::{Standard, StandardConfig},
-    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, KeyedRateLimiter, Quota, RateLimiter},
+    throttling::{
+        AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
+        ConcurrencyLimiter, KeyedRateLimiter, Quota, RateLimiter, Shedder, ShedderConfig,
+    },
     time::Clock,
     timeout::Timeout,
 };
@@ -154,5 +157,24 @@ mod checks {
     fn concurrency_permit(bencher: Bencher<'_, '_>) {
         let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(64)).unwrap();
         bencher.bench(|| drop(limiter.try_acquire()));
+    }
+
+    #[divan::bench(threads = [1, 2])]
+    fn adaptive_limit(bencher: Bencher<'_, '_>) {
+        let limiter = AdaptiveLimiter::new(AdaptiveLimitConfig::default()).unwrap().with_clock(&Clock::quanta());
+        bencher.bench(|| now(limiter.call(work)));
+    }
+
+    #[divan::bench(threads = [1, 2])]
+    fn client_throttle(bencher: Bencher<'_, '_>) {
+        let throttle = ClientThrottle::new(ClientThrottleConfig::default()).unwrap().with_clock(&Clock::quanta());
+        bencher.bench(|| now(throttle.call(work)));
+    }
+
+    #[divan::bench(threads = [1, 2])]
+    fn shedder(bencher: Bencher<'_, '_>) {
+        let shedder = Shedder::new(ShedderConfig::default().limit("cpu", 0.7, 0.9)).unwrap();
+        let shedder = shedder.with_clock(&Clock::quanta()).with_gauge("cpu", || 0.5).unwrap();
+        bencher.bench(|| now(shedder.call(work)));
     }
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use steadfast::{
-    Pipeline,
+    FailureKind, Pipeline, Verdict,
     cache_aside::{CacheAside, CacheAsideConfig},
     chaos::{Chaos, ChaosConfig, ChaosRule},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
@@ -17,7 +17,11 @@ use steadfast::{
     metrics::Metrics,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     standard::{Standard, StandardConfig},
-    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, KeyedRateLimiter, Quota, RateLimiter},
+    throttling::{
+        AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
+        ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimiter, PriorityShares, Quota,
+        RateLimiter, Shedder, ShedderConfig,
+    },
     timeout::Timeout,
 };
 
@@ -136,6 +140,31 @@ fn throttling_1_a_refusal_allocates_nothing() {
     let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().named("api");
     assert_eq!(allocations(|| drop(limiter.check())), 0);
     assert!(limiter.check().is_err());
+}
+
+/// Nor does a call through a limit that learns, a throttle, a shedder or a feature; nor what they refuse.
+#[test]
+fn throttling_4_to_6_neither_passing_nor_refusing_allocates() {
+    let load = Gauge::new();
+    let shares = AdaptiveLimitConfig::default().shares(PriorityShares::default());
+    let limiter = AdaptiveLimiter::new(shares).unwrap().named("places");
+    let throttle = ClientThrottle::new(ClientThrottleConfig::sre()).unwrap().named("client");
+    let config = ShedderConfig::default().limit("load", 0.0, 1.0).sample_every(Duration::from_nanos(1));
+    let shedder = Shedder::new(config).unwrap().named("front").with_gauge("load", load.clone()).unwrap();
+    let config = DegradationConfig::of(["a"]).limit("load", 0.0, 1.0).sample_every(Duration::from_nanos(1));
+    let degradation = Degradation::new(config).unwrap().with_gauge("load", load.clone()).unwrap();
+    let pipeline = Pipeline::new()
+        .then(shedder.clone())
+        .then(degradation.feature("a").unwrap())
+        .then(limiter)
+        .then(throttle.clone());
+    assert_eq!(allocations(|| assert!(now(pipeline.call(|| async { Ok::<_, ()>(1) })).is_ok())), 0);
+    load.set(1.0);
+    assert_eq!(allocations(|| assert!(now(pipeline.call(|| async { Ok::<_, ()>(1) })).is_err())), 0);
+    assert_eq!(allocations(|| assert!(degradation.feature("a").unwrap().check().is_err())), 0);
+    let refused = || throttle.try_acquire().map(|permit| permit.record(Verdict::failure(FailureKind::Overloaded)));
+    while refused().is_ok() {}
+    assert_eq!(allocations(|| drop(refused())), 0);
 }
 
 /// A keyed limiter of 1,000,000 keys: at most 200 bytes a key.

@@ -14,8 +14,9 @@ use steadfast::{
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     standard::{Standard, StandardConfig},
     throttling::{
-        AdaptiveLimitConfig, ClientThrottleConfig, ConcurrencyLimitConfig, ConcurrencyLimiter, KeyedRateLimiter, Quota,
-        RateLimitConfig, RateLimiter, ShedderConfig,
+        AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
+        ConcurrencyLimiter, Degradation, DegradationConfig, KeyedRateLimiter, PriorityShares, Quota, RateLimitConfig,
+        RateLimiter, Shedder, ShedderConfig,
     },
 };
 
@@ -196,6 +197,88 @@ fn kinds() -> Vec<Kind> {
                 ("queue", &["-1", "1.5", "nan", "4294967296"], &["0", "4294967295"]),
                 ("max_wait", &["\"0s\""], &["\"1ns\"", "\"0s\"\nqueue = 0", "\"1000years\""]),
                 ("order", &["\"lifo\"", "true", "1"], &["\"fifo\"", "\"newest_first\""]),
+            ]
+        ),
+        kind!(
+            AdaptiveLimitConfig,
+            AdaptiveLimiter::new,
+            AdaptiveLimitConfig::default().shares(PriorityShares::default()),
+            &[
+                ("by", &["\"pid\"", "1"], &["\"gradient\"", "\"aimd\""]),
+                ("initial", &["0", "201", "-1", "1.5"], &["1", "200"]),
+                ("min", &["0", "21", "-1"], &["1", "20"]),
+                ("max", &["19", "-1", "4294967296"], &["20", "4294967295"]),
+                ("window", &["\"0s\""], &["\"1ns\""]),
+                ("min_calls", &["0", "-1"], &["1"]),
+                ("tolerance", &["0.999", "nan", "inf", "\"2\""], &["1", "100.0"]),
+                ("remeasure", &["\"0s\""], &["\"1ns\"", "\"1000years\""]),
+                ("headroom", &["-1", "1.5"], &["0"]),
+                ("smoothing", &["0", "1.001", "nan"], &["0.001", "1"]),
+                ("decrease", &["0", "1", "nan"], &["0.001", "0.999"]),
+                ("queue", &["-1", "1.5", "1\nmax_wait = \"0s\""], &["0", "0\nmax_wait = \"0s\""]),
+                ("max_wait", &["\"0s\""], &["\"1ns\"", "\"0s\"\nqueue = 0"]),
+                (
+                    "shares",
+                    &["1", "{ low = 0 }", "{ high = 1.1 }", "{ low = 0.9, normal = 0.5 }", "{ urgent = 1 }"],
+                    &["{}", "{ low = 0.8 }", "{ low = 1, normal = 1 }"]
+                ),
+            ]
+        ),
+        kind!(
+            ClientThrottleConfig,
+            ClientThrottle::new,
+            ClientThrottleConfig::default(),
+            &[
+                ("k", &["0.999", "1000.1", "nan", "inf", "\"2\""], &["1", "1000"]),
+                ("window", &["\"0s\"", "\"3601s\""], &["\"1ns\"", "\"3600s\""]),
+                ("aggression", &["0", "-1", "nan", "inf"], &["0.001", "1000"]),
+                ("min_rps", &["-0.1", "nan", "inf"], &["0", "1e9"]),
+                ("max_rejection", &["0", "1.001", "nan"], &["0.001", "1"]),
+                ("refusals", &["[]", "[\"gremlins\"]", "1"], &["[\"other\"]", "[\"throttled\", \"server\"]"]),
+            ]
+        ),
+        kind!(
+            ShedderConfig,
+            Shedder::new,
+            ShedderConfig::default().limit("cpu", 0.7, 0.9),
+            &[
+                (
+                    "limits",
+                    &[
+                        "1",
+                        "{ cpu = 1 }",
+                        "{ cpu = { soft = 1 } }",
+                        "{ cpu = { soft = 1, hard = 1 } }",
+                        "{ cpu = { soft = nan, hard = 1 } }",
+                        "{ cpu = { soft = 0, hard = inf } }",
+                    ],
+                    &["{}", "{ cpu = { soft = -1, hard = -0.5 } }"]
+                ),
+                ("sample_every", &["\"0s\""], &["\"1ns\""]),
+                ("hold", &[], &["\"0s\"", "\"1000years\""]),
+                ("recover", &["\"0s\""], &["\"1ns\""]),
+                ("spare", &["\"low\"", "\"urgent\"", "1"], &["\"normal\"", "\"critical\""]),
+            ]
+        ),
+        kind!(
+            DegradationConfig,
+            Degradation::new,
+            DegradationConfig::of(["a"]).limit("cpu", 0.7, 0.9),
+            &[
+                ("features", &["[]", "[\"a\", \"a\"]", "\"a\"", "1"], &["[\"a\"]", "[\"a\", \"b\"]"]),
+                (
+                    "limits",
+                    &["1", "{ cpu = { soft = 1, hard = 0.5 } }\nfeatures = [\"a\"]"],
+                    &["{}\nfeatures = [\"a\"]"]
+                ),
+                ("sample_every", &["\"0s\"\nfeatures = [\"a\"]"], &["\"1ns\"\nfeatures = [\"a\"]"]),
+                ("step", &["1"], &["\"0s\"\nfeatures = [\"a\"]"]),
+                ("hold", &["\"0s\"\nfeatures = [\"a\"]"], &["\"1ns\"\nfeatures = [\"a\"]"]),
+                (
+                    "margin",
+                    &["-0.1\nfeatures = [\"a\"]", "nan\nfeatures = [\"a\"]", "inf\nfeatures = [\"a\"]"],
+                    &["0\nfeatures = [\"a\"]"]
+                ),
             ]
         ),
         kind!(

@@ -367,12 +367,14 @@ fn ground_a_bad_change_of_an_adaptive_limit_is_refused_whole() {
     ];
     let good = first.limits(20, 10, 30).queue(2, S(1));
     let runs = Pipeline::new().then(limiter.clone());
+    // So that it has learnt something: else it would begin anew, with the new `initial`.
+    assert!(hand.block_on(runs.call(|| takes(&clock, MS(10)))).is_ok());
     let under_way = async { runs.call(|| takes(&clock, S(1))).await };
     hand.block_on(async {
         let change = async {
             refuses_whole(|| clone.config(), |config| limiter.reconfigure(config), bad, good);
-            // It has learnt nothing yet.
-            assert_eq!((clone.limit(), clone.in_flight()), (20, 1));
+            // Brought between the new bounds; `initial` is for beginners.
+            assert_eq!((clone.limit(), clone.in_flight()), (30, 1));
             limiter.reconfigure(good.limits(60, 60, 90)).unwrap();
             assert_eq!((clone.limit(), clone.in_flight()), (60, 1));
         };

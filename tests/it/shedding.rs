@@ -3,7 +3,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{
-        Arc, OnceLock,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
     },
     task::{Context, Poll},
@@ -13,11 +13,12 @@ use std::{
 use futures::task::noop_waker_ref;
 use proptest::prelude::*;
 use steadfast::{
-    Cause, Pipeline, PolicyKind,
+    Cause, Outcome, Pipeline, PolicyKind,
     Priority::{self, Critical, High, Low, Normal},
     Reason, Rejected,
-    call::with_priority,
+    call::{Attempt, AttemptInfo, CallContext, Operation, Policy, not_idempotent, with_priority},
     entropy::Entropy,
+    retry::{Retry, RetryConfig},
     testing::{ManualClock, ScriptedService, drop_at_every_await},
     throttling::{
         AdaptiveLimitConfig, AdaptiveLimiter, Gauge, PriorityShares, Shedder, ShedderConfig, ThrottlingEvent,
@@ -360,7 +361,7 @@ proptest! {
     /// Against two numbers and a queue.
     #[test]
     fn throttling_06_shares_equal_a_count(
-        places in 1u32..12, low in 0.0f64..0.6, more in 0.0f64..0.4,
+        places in 1u32..12, low in 0.01f64..0.6, more in 0.0f64..0.4,
         steps in prop::collection::vec((prop::bool::ANY, 0usize..4, any::<prop::sample::Index>()), 1..120)
     ) {
         let shares = PriorityShares::new(low, low + more, 1.0);
@@ -406,4 +407,75 @@ fn throttling_06_shares_are_refused_where_a_lower_priority_has_more() {
     }
     let all = AdaptiveLimiter::new(AdaptiveLimitConfig::default().shares(PriorityShares::new(1.0, 1.0, 1.0))).unwrap();
     assert!(Pipeline::new().then(all).explain().to_string().contains("keep no place"));
+}
+
+/// What a policy sees of a call.
+#[derive(Clone, Default)]
+struct Sees(Arc<Mutex<Vec<Priority>>>);
+
+impl Policy for Sees {
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+        self.0.lock().unwrap().push(cx.priority());
+        inner.attempt(cx).await
+    }
+}
+
+#[test]
+fn throttling_06_a_priority_travels_inwards_with_its_call() {
+    let ((clock, hand), sees) = (Clock::manual(), Sees::default());
+    let seen = || std::mem::take(&mut *sees.0.lock().unwrap());
+    let retry = || Retry::new(RetryConfig::default().max_attempts(3)).unwrap().with_clock(&clock);
+    let pipeline = Pipeline::new().then(retry()).then(sees.clone());
+    let works = async || Ok::<_, ()>(());
+    hand.block_on(async {
+        let _ = pipeline.call(works).await;
+        assert_eq!(seen(), [Normal], "what nobody has marked");
+        let _ = pipeline.call(with_priority(Low, async || Err::<(), _>(()))).await;
+        assert_eq!(seen(), [Low; 3], "each attempt");
+        let _ = pipeline.call(with_priority(High, not_idempotent(works))).await;
+        let _ = pipeline.call(not_idempotent(with_priority(High, works))).await;
+        assert_eq!(seen(), [High; 2], "with other marks around it, or inside");
+        let _ = pipeline.call(with_priority(Critical, with_priority(Low, works))).await;
+        assert_eq!(seen(), [Critical], "the outer mark of two");
+        let boxed = Pipeline::new().then(sees.clone()).boxed::<(), ()>();
+        let _ = boxed.call(with_priority(Low, works)).await;
+        assert_eq!(seen(), [Low], "through a box");
+        // Into another pipeline: the outer call's, unless the inner one is marked itself.
+        let outer = Pipeline::new();
+        for (inner_mark, expected) in [(None, High), (Some(Low), Low)] {
+            let inner = pipeline.clone();
+            let info = Mutex::new(None);
+            let _ = outer
+                .call(with_priority(
+                    High,
+                    WithInfo(|attempt: AttemptInfo| {
+                        *info.lock().unwrap() = Some(attempt);
+                        std::future::ready(Ok::<_, ()>(()))
+                    }),
+                ))
+                .await;
+            let attempt = info.into_inner().unwrap().unwrap();
+            let _ = match inner_mark {
+                Some(mark) => inner.call_within(attempt, with_priority(mark, works)).await,
+                None => inner.call_within(attempt, works).await,
+            };
+            assert_eq!(seen(), [expected]);
+        }
+    });
+}
+
+/// An operation that is handed its attempt, and can be marked.
+struct WithInfo<F>(F);
+
+impl<F, Fut> Operation for WithInfo<F>
+where
+    F: FnMut(AttemptInfo) -> Fut + Send,
+    Fut: Future<Output = Result<(), ()>> + Send,
+{
+    type Output = ();
+    type Error = ();
+
+    fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<(), ()>> + Send {
+        (self.0)(cx.info())
+    }
 }
