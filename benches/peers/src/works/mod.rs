@@ -7,6 +7,7 @@
 
 mod breaker;
 mod cache;
+mod fallback;
 mod keyed;
 mod permit;
 mod rate_limit;
@@ -153,6 +154,8 @@ const CALLS: &[Work] = &[
     timeout::READY,
     timeout::PENDING,
     stack::STACK,
+    fallback::UNUSED,
+    fallback::USED,
     tower::BREAKER,
     tower::OPEN,
     tower::RETRY,
