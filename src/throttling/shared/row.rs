@@ -59,10 +59,17 @@ impl Row {
     pub(super) fn decode(value: &[u8]) -> Result<Self, PortError> {
         let corrupt = || PortError::new(PortErrorKind::Corrupt, "the row of a shared rate limit cannot be read");
         let text = std::str::from_utf8(value).map_err(|_| corrupt())?;
-        let rest = text.strip_prefix("rate ").ok_or_else(corrupt)?;
-        let Some(rest) = rest.strip_prefix("1 ") else {
-            return Err(PortError::new(PortErrorKind::TooNew, "the row of a shared rate limit is of a newer release"));
-        };
+        let (form, rest) = text.strip_prefix("rate ").and_then(|rest| rest.split_once(' ')).ok_or_else(corrupt)?;
+        match form.parse::<u32>() {
+            Ok(1) => {}
+            Ok(2..) => {
+                return Err(PortError::new(
+                    PortErrorKind::TooNew,
+                    "the row of a shared rate limit is of a newer release",
+                ));
+            }
+            _ => return Err(corrupt()),
+        }
         let (tat, written) = rest.split_once(' ').ok_or_else(corrupt)?;
         match (tat.parse(), written.parse()) {
             (Ok(tat), Ok(written)) if tat < BEYOND && written < BEYOND => Ok(Self { tat, written }),
@@ -110,9 +117,17 @@ mod tests {
         let row = Row { tat: 1_700_000_000_123_456_789, written: 1_700_000_000_000_000_000 };
         assert_eq!(Row::decode(&row.encode()).unwrap(), row);
         assert_eq!(Row::decode(b"rate 2 1 1").unwrap_err().kind(), PortErrorKind::TooNew);
-        for bad in
-            ["", "rate 1", "rate 1 1", "rate 1 x 1", "rate 1 18446744073709551615 1", "leader 1 1", "rate 1 1 1 1"]
-        {
+        for bad in [
+            "",
+            "rate 1",
+            "rate 1 1",
+            "rate x 1 1",
+            "rate 0 1 1",
+            "rate 1 x 1",
+            "rate 1 18446744073709551615 1",
+            "leader 1 1",
+            "rate 1 1 1 1",
+        ] {
             assert_eq!(Row::decode(bad.as_bytes()).unwrap_err().kind(), PortErrorKind::Corrupt, "{bad}");
         }
     }
