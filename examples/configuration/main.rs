@@ -9,6 +9,7 @@ mod common;
 mod service;
 
 use std::{
+    collections::BTreeMap,
     future::ready,
     path::PathBuf,
     process::ExitCode,
@@ -20,11 +21,11 @@ use std::{
 };
 
 use clap::Parser;
-use common::{Http, Result, answer, end, say, serve};
+use common::{Failure, Http, Result, answer, end, say, serve};
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use service::{LOOK_EVERY, Service};
-use steadfast::{Priority, call::with_priority, circuit_breaker::State, time::Clock};
+use steadfast::{CallError, Cause, Priority, call::with_priority, circuit_breaker::State, time::Clock};
 
 const CALLS: u64 = 10_000;
 const ANY_DAY: &str = include_str!("service.toml");
@@ -115,6 +116,10 @@ async fn show() -> Result<(Value, bool)> {
         seen.failed,
         kept.load(SeqCst),
     ));
+    say("\nthe substitutes stood in for what was");
+    for (why, count) in &seen.instead_of {
+        say(format!("  {count:>6}  {why}"));
+    }
     let summary = json!({
         "calls": CALLS, "answered": seen.fresh, "degraded": seen.degraded, "failed": seen.failed, "lost": lost,
         "loaded": loaded, "refused": refused, "breaker_kept": kept.load(SeqCst),
@@ -129,6 +134,18 @@ struct Seen {
     fresh: u64,
     degraded: u64,
     failed: u64,
+    /// What the substitutes stood in for.
+    instead_of: BTreeMap<String, u64>,
+}
+
+fn why(error: Option<&CallError<Failure>>) -> String {
+    match error.map(CallError::cause) {
+        Some(Cause::Rejected(rejected)) => {
+            format!("rejected by the {} `{}`", rejected.by(), rejected.name().unwrap_or_default())
+        }
+        Some(Cause::TimedOut(_)) => "timed out".to_owned(),
+        _ => "answered by a failure".to_owned(),
+    }
 }
 
 async fn call_all(service: &Service, server: std::net::SocketAddr) -> Seen {
@@ -142,15 +159,19 @@ async fn call_all(service: &Service, server: std::net::SocketAddr) -> Seen {
             service.tenants.check(&format!("tenant-{}", n % 7)).map_err(|rejected| rejected.to_string())?;
             let charge = with_priority(priority, || http.get(server, "/charge"));
             let substitute = |_: steadfast::call::Failed<'_, _, _>| ready(Ok(answer(202, "later")));
-            pipeline.call_or(charge, substitute).await.map(|answer| answer.is_degraded()).map_err(|e| e.to_string())
+            let answered = pipeline.call_or(charge, substitute).await;
+            answered.map(|answer| answer.is_degraded().then(|| why(answer.error()))).map_err(|e| e.to_string())
         }
     });
     let mut calls = calls.buffer_unordered(60);
     let mut seen = Seen::default();
     while let Some(answered) = calls.next().await {
         match answered {
-            Ok(true) => seen.degraded += 1,
-            Ok(false) => seen.fresh += 1,
+            Ok(Some(why)) => {
+                seen.degraded += 1;
+                *seen.instead_of.entry(why).or_default() += 1;
+            }
+            Ok(None) => seen.fresh += 1,
             Err(error) => {
                 if seen.failed < 3 {
                     say(format!("failed: {error}"));

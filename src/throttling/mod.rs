@@ -130,6 +130,8 @@
 //!
 //! # Pitfalls
 //!
+//! - A client throttle counts requests before they return: a client that begins with a hundred at once sees a hundred that nobody has accepted. Its
+//!   `min_rps` says from which load on it judges.
 //! An adaptive limit takes latency for load. Where calls differ in kind, give each kind a limiter of its own: a slow kind among fast ones reads as
 //! overload. Once a minute it holds some calls back, for as long as ten of them take, to measure what one takes alone; with shares, it refuses
 //! those of lower priority then.
