@@ -130,8 +130,6 @@
 //!
 //! # Pitfalls
 //!
-//! - A client throttle counts requests before they return: a client that begins with a hundred at once sees a hundred that nobody has accepted. Its
-//!   `min_rps` says from which load on it judges.
 //! An adaptive limit takes latency for load. Where calls differ in kind, give each kind a limiter of its own: a slow kind among fast ones reads as
 //! overload. Once a minute it holds some calls back, for as long as ten of them take, to measure what one takes alone; with shares, it refuses
 //! those of lower priority then.
@@ -142,7 +140,8 @@
 //!
 //! A client throttle takes the refusals of one other side: give each target one of its own. Its formula has no memory of when: as the book has it
 //! ([`ClientThrottleConfig::sre`]) it may come to reject nearly all of what is sent to a service that takes a fixed share of the requests, not a
-//! fixed number. The default rejects 90 % at most.
+//! fixed number. The default rejects 90 % at most. It counts requests before they return: a client that begins with a hundred at once sees a hundred
+//! that nobody has accepted; `min_rps` says from which load on it judges.
 //!
 //! A shedder is as good as its gauge: one that lags by seconds makes it swing. The age of the oldest request in a queue is a better one than the
 //! queue's length, and either is better than the processor's load, which says 100 % at all overloads alike.
