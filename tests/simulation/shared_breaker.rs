@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
+use super::poor::Poor;
 use steadfast::{
     circuit_breaker::{
         CircuitBreaker, CircuitBreakerConfig, SharedCircuitBreaker, SharedCircuitBreakerConfig,
@@ -17,8 +17,7 @@ use steadfast::{
     entropy::Entropy,
     notify::{InMemoryNotifier, Notifier},
     observe::Subscription,
-    port::{BoxFuture, Capabilities},
-    store::{DeleteOptions, InMemoryStore, Key, Page, PutOptions, Record, Scan, Store, StoreError, Version, Write},
+    store::{InMemoryStore, PutOptions, Store},
     testing::faults::{FaultClient, FaultConfig, FaultNetwork, for_each_seed},
     time::{Clock, Instant, ManualClock},
 };
@@ -40,41 +39,6 @@ enum Without {
     Ending,
     /// One opens although two were agreed on.
     Agreement,
-}
-
-/// A store whose rows may never end.
-#[derive(Debug)]
-struct Poor(InMemoryStore, Without);
-
-impl Store for Poor {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
-        self.0.get(key)
-    }
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        value: Bytes,
-        mut options: PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
-        options.ttl = options.ttl.filter(|_| self.1 != Without::Ending);
-        self.0.put(key, value, options)
-    }
-    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
-        self.0.delete(key, options)
-    }
-    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
-        self.0.scan(scan)
-    }
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
-        self.0.batch(partition, writes)
-    }
 }
 
 /// An opening by a process's own judgement: from when, until when it was to last, and when it ended.
@@ -131,7 +95,9 @@ impl World {
         let mut world = Self {
             hand,
             entropy,
-            store: Arc::new(Poor(InMemoryStore::new().with_clock(&clock), without)),
+            store: Arc::new(Poor::new(InMemoryStore::new().with_clock(&clock), move |options: &mut PutOptions| {
+                options.ttl = options.ttl.filter(|_| without != Without::Ending);
+            })),
             notifier: Arc::new(InMemoryNotifier::new()),
             config,
             agreed,

@@ -8,14 +8,10 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
+use super::poor::Poor;
 use steadfast::{
     entropy::Entropy,
-    port::{BoxFuture, Capabilities},
-    store::{
-        DeleteOptions, InMemoryStore, Key, Page, Precondition, PutOptions, Record, Scan, Store, StoreError, Version,
-        Write,
-    },
+    store::{InMemoryStore, Precondition, PutOptions, Store},
     testing::faults::{FaultClient, FaultConfig, FaultNetwork, for_each_seed},
     throttling::{Quota, SharedRateLimitConfig, SharedRateLimiter, WhenDown},
     time::{Clock, Instant, ManualClock, Timestamp},
@@ -37,45 +33,6 @@ enum Without {
     Comparing,
     /// The store forgets rows before they end.
     Lasting,
-}
-
-/// A store that lacks what is taken out.
-#[derive(Debug)]
-struct Poor(InMemoryStore, Without);
-
-impl Store for Poor {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
-        self.0.get(key)
-    }
-    fn put<'a>(
-        &'a self,
-        key: Key<'a>,
-        value: Bytes,
-        mut options: PutOptions,
-    ) -> BoxFuture<'a, Result<Version, StoreError>> {
-        match self.1 {
-            Without::Nothing => {}
-            Without::Comparing => options.when = Precondition::Any,
-            Without::Lasting => options.ttl = options.ttl.map(|ttl| ttl / 8 + MS(1)),
-        }
-        self.0.put(key, value, options)
-    }
-    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
-        self.0.delete(key, options)
-    }
-    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
-        self.0.scan(scan)
-    }
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
-        self.0.batch(partition, writes)
-    }
 }
 
 struct Process {
@@ -122,7 +79,14 @@ impl World {
             .late(trouble)
             .latency(Duration::ZERO, MS(entropy.up_to(15)));
         let network = FaultNetwork::new(faults, entropy.next_u64(), &clock).unwrap();
-        let store: Arc<dyn Store> = Arc::new(Poor(InMemoryStore::new().with_clock(&clock), without));
+        let store: Arc<dyn Store> = Arc::new(Poor::new(
+            InMemoryStore::new().with_clock(&clock),
+            move |options: &mut PutOptions| match without {
+                Without::Nothing => {}
+                Without::Comparing => options.when = Precondition::Any,
+                Without::Lasting => options.ttl = options.ttl.map(|ttl| ttl / 8 + MS(1)),
+            },
+        ));
         let quota = Quota::per_second(RATE as u32).burst(5 + entropy.up_to(45) as u32);
         let config = SharedRateLimitConfig::from(quota).call_timeout(MS(80)).rest(MS(entropy.up_to(200)));
         let config = config.when_down(WhenDown::FailClosed);
