@@ -31,3 +31,11 @@ impl<F: Future> Future for Cold<F> {
         self.project().inner.poll(cx)
     }
 }
+
+/// What follows only sometimes, on the heap: a call that does without it does not carry the room for it, nor does its type hold what is inside
+/// twice.
+pub(crate) fn boxed<'a, T>(
+    future: impl Future<Output = T> + Send + 'a,
+) -> Pin<Box<dyn Future<Output = T> + Send + 'a>> {
+    Box::pin(future)
+}

@@ -32,7 +32,7 @@ mod switch;
 mod traced;
 
 pub use boxed::BoxedPipeline;
-pub(crate) use cold::Cold;
+pub(crate) use cold::{Cold, boxed};
 pub(crate) use context::Deadline;
 pub use context::{AttemptInfo, CallContext, Frame, OperationName};
 pub use explain::{Explanation, Layer};
@@ -40,6 +40,7 @@ pub use fork::{Fork, Forks};
 pub use instead::{Answer, Answered, Failed, FellBack};
 pub(crate) use instead::{FALL_BACK_ON, falls_back};
 pub use ledger::Ledger;
+pub(crate) use operation::as_inside;
 pub use operation::{Named, NotIdempotent, Operation, Prioritized, WithAttempt, named, not_idempotent, with_priority};
 pub use pipeline::Pipeline;
 pub(crate) use pipeline::{call_alone, call_alone_or};

@@ -101,6 +101,45 @@ where
     }
 }
 
+/// What an operation that wraps another says as that one does. Whatever is not named here is the wrapper's own.
+macro_rules! as_inside {
+    ($inner:tt: $($what:ident),*) => { $( $crate::call::as_inside!(@$what $inner); )* };
+    (@is_idempotent $inner:tt) => {
+        fn is_idempotent(&self) -> bool {
+            self.$inner.is_idempotent()
+        }
+    };
+    (@is_spent $inner:tt) => {
+        fn is_spent(&self) -> bool {
+            self.$inner.is_spent()
+        }
+    };
+    (@priority $inner:tt) => {
+        fn priority(&self) -> Option<$crate::outcome::Priority> {
+            self.$inner.priority()
+        }
+    };
+    (@name $inner:tt) => {
+        fn name(&self) -> Option<&'static $crate::call::OperationName> {
+            self.$inner.name()
+        }
+    };
+    (@can_overlap $inner:tt) => {
+        fn can_overlap(&self) -> bool {
+            self.$inner.can_overlap()
+        }
+    };
+    (@start $inner:tt) => {
+        fn start(
+            &mut self,
+            cx: $crate::call::CallContext<'_>,
+        ) -> Option<impl Future<Output = Result<O::Output, O::Error>> + Send + use<O>> {
+            self.$inner.start(cx)
+        }
+    };
+}
+pub(crate) use as_inside;
+
 /// An operation whose effect must not happen twice: see [`not_idempotent`].
 #[derive(Debug, Clone)]
 pub struct NotIdempotent<O>(O);
@@ -127,35 +166,14 @@ impl<O: Operation> Operation for NotIdempotent<O> {
     type Output = O::Output;
     type Error = O::Error;
 
+    as_inside!(0: is_spent, priority, name, can_overlap, start);
+
     fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<O::Output, O::Error>> + Send {
         self.0.run(cx)
     }
 
     fn is_idempotent(&self) -> bool {
         false
-    }
-
-    fn is_spent(&self) -> bool {
-        self.0.is_spent()
-    }
-
-    fn priority(&self) -> Option<Priority> {
-        self.0.priority()
-    }
-
-    fn name(&self) -> Option<&'static OperationName> {
-        self.0.name()
-    }
-
-    fn can_overlap(&self) -> bool {
-        self.0.can_overlap()
-    }
-
-    fn start(
-        &mut self,
-        cx: CallContext<'_>,
-    ) -> Option<impl Future<Output = Result<O::Output, O::Error>> + Send + use<O>> {
-        self.0.start(cx)
     }
 }
 
@@ -188,36 +206,15 @@ impl<O: Operation> Operation for Prioritized<O> {
     type Output = O::Output;
     type Error = O::Error;
 
+    as_inside!(operation: is_idempotent, is_spent, name, can_overlap, start);
+
     #[inline]
     fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<O::Output, O::Error>> + Send {
         self.operation.run(cx)
     }
 
-    fn is_idempotent(&self) -> bool {
-        self.operation.is_idempotent()
-    }
-
-    fn is_spent(&self) -> bool {
-        self.operation.is_spent()
-    }
-
     fn priority(&self) -> Option<Priority> {
         Some(self.priority)
-    }
-
-    fn name(&self) -> Option<&'static OperationName> {
-        self.operation.name()
-    }
-
-    fn can_overlap(&self) -> bool {
-        self.operation.can_overlap()
-    }
-
-    fn start(
-        &mut self,
-        cx: CallContext<'_>,
-    ) -> Option<impl Future<Output = Result<O::Output, O::Error>> + Send + use<O>> {
-        self.operation.start(cx)
     }
 }
 
@@ -249,35 +246,14 @@ impl<O: Operation> Operation for Named<O> {
     type Output = O::Output;
     type Error = O::Error;
 
+    as_inside!(operation: is_idempotent, is_spent, priority, can_overlap, start);
+
     #[inline]
     fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<O::Output, O::Error>> + Send {
         self.operation.run(cx)
     }
 
-    fn is_idempotent(&self) -> bool {
-        self.operation.is_idempotent()
-    }
-
-    fn is_spent(&self) -> bool {
-        self.operation.is_spent()
-    }
-
-    fn priority(&self) -> Option<Priority> {
-        self.operation.priority()
-    }
-
     fn name(&self) -> Option<&'static OperationName> {
         Some(self.name)
-    }
-
-    fn can_overlap(&self) -> bool {
-        self.operation.can_overlap()
-    }
-
-    fn start(
-        &mut self,
-        cx: CallContext<'_>,
-    ) -> Option<impl Future<Output = Result<O::Output, O::Error>> + Send + use<O>> {
-        self.operation.start(cx)
     }
 }

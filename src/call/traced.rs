@@ -3,8 +3,8 @@ use std::future::Future;
 
 use tracing::{Instrument, Level, Span, field};
 
-use super::{CallContext, Operation, OperationName};
-use crate::{config::Name, outcome::Priority};
+use super::{CallContext, Operation, as_inside};
+use crate::config::Name;
 
 /// Whether anybody wants spans of calls now. Without a subscriber it is one load of a static.
 #[inline]
@@ -32,29 +32,11 @@ impl<O: Operation> Operation for Traced<O> {
     type Output = O::Output;
     type Error = O::Error;
 
+    as_inside!(0: is_idempotent, is_spent, priority, name, can_overlap);
+
     fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<O::Output, O::Error>> + Send {
         let span = span(cx);
         self.0.run(cx).instrument(span)
-    }
-
-    fn is_idempotent(&self) -> bool {
-        self.0.is_idempotent()
-    }
-
-    fn is_spent(&self) -> bool {
-        self.0.is_spent()
-    }
-
-    fn priority(&self) -> Option<Priority> {
-        self.0.priority()
-    }
-
-    fn name(&self) -> Option<&'static OperationName> {
-        self.0.name()
-    }
-
-    fn can_overlap(&self) -> bool {
-        self.0.can_overlap()
     }
 
     fn start(

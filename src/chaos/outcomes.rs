@@ -2,10 +2,7 @@
 use std::future::Future;
 
 use super::Chaos;
-use crate::{
-    call::{CallContext, Operation, OperationName},
-    outcome::Priority,
-};
+use crate::call::{CallContext, Operation, as_inside};
 
 /// An operation that comes back with a result that is made up, now and then: see [`Chaos::outcomes`].
 #[derive(Debug, Clone)]
@@ -23,28 +20,10 @@ where
     type Output = O::Output;
     type Error = O::Error;
 
+    as_inside!(operation: is_idempotent, is_spent, priority, name, can_overlap);
+
     async fn run(&mut self, cx: CallContext<'_>) -> Result<O::Output, O::Error> {
         if self.chaos.replaces(cx) { (self.make)() } else { self.operation.run(cx).await }
-    }
-
-    fn is_idempotent(&self) -> bool {
-        self.operation.is_idempotent()
-    }
-
-    fn is_spent(&self) -> bool {
-        self.operation.is_spent()
-    }
-
-    fn priority(&self) -> Option<Priority> {
-        self.operation.priority()
-    }
-
-    fn name(&self) -> Option<&'static OperationName> {
-        self.operation.name()
-    }
-
-    fn can_overlap(&self) -> bool {
-        self.operation.can_overlap()
     }
 
     fn start(

@@ -2,7 +2,6 @@
 use std::{
     fmt,
     future::{Future, pending},
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -284,7 +283,7 @@ impl Policy for Chaos {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         if self.is_enabled()
-            && let Some(injected) = boxed(self.0.inject(inner.ledger(), cx)).await
+            && let Some(injected) = call::boxed(self.0.inject(inner.ledger(), cx)).await
         {
             return injected;
         }
@@ -316,9 +315,4 @@ impl fmt::Debug for Chaos {
             .field("injected", &self.injected())
             .finish_non_exhaustive()
     }
-}
-
-/// On the heap: a call while it is switched off does not carry the room for it.
-fn boxed<'a, T>(future: impl Future<Output = T> + Send + 'a) -> Pin<Box<dyn Future<Output = T> + Send + 'a>> {
-    Box::pin(future)
 }

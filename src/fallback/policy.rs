@@ -2,7 +2,6 @@
 use std::{
     fmt,
     future::Future,
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -125,7 +124,7 @@ impl Fallback {
         if !call::falls_back(outcome, config.fall_back_on, config.on_rejections) {
             return outcome;
         }
-        boxed(self.fall_back(inner, outcome, cx)).await
+        call::boxed(self.fall_back(inner, outcome, cx)).await
     }
 
     /// After a failure that asks for it.
@@ -199,9 +198,4 @@ impl fmt::Debug for Fallback {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fallback").field("name", &self.name).field("config", &self.config()).finish_non_exhaustive()
     }
-}
-
-/// On the heap: a call that succeeds does not carry the room for it.
-fn boxed<'a, T>(future: impl Future<Output = T> + Send + 'a) -> Pin<Box<dyn Future<Output = T> + Send + 'a>> {
-    Box::pin(future)
 }

@@ -45,7 +45,7 @@ impl Inner {
             };
             match ended {
                 Some(ended) if ended.is_good() || self.ends_alone(&ended) => Won::First(ended.outcome),
-                ended => boxed(self.race(work, ended, forks, cx, began)).await,
+                ended => crate::call::boxed(self.race(work, ended, forks, cx, began)).await,
             }
         }; // all attempts but the winner are dropped by now
         match won {
@@ -295,9 +295,4 @@ fn beside<'f, F: Forks>(
         let ended = attempt(&mut fork, cx.hedging(hedge).context()).await;
         (ended, fork)
     })
-}
-
-/// On the heap: a call whose first attempt is in time does not carry the room for it.
-fn boxed<'a, T>(future: impl Future<Output = T> + Send + 'a) -> Pin<Box<dyn Future<Output = T> + Send + 'a>> {
-    Box::pin(future)
 }

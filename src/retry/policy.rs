@@ -170,7 +170,7 @@ impl Retry {
         };
         match first {
             Ok(value) => Ok(value),
-            Err(error) => boxed(this.go_on_alone(operation, error, started, cx)).await,
+            Err(error) => call::boxed(this.go_on_alone(operation, error, started, cx)).await,
         }
     }
 }
@@ -240,7 +240,7 @@ impl Policy for Retry {
         }
         let mut call = this.began(started);
         match call.failed(outcome, inner.ledger(), cx) {
-            Some(next) => boxed(call.go_on(inner, next, cx)).await,
+            Some(next) => call::boxed(call.go_on(inner, next, cx)).await,
             None => outcome,
         }
     }
@@ -276,12 +276,6 @@ impl Policy for Retry {
         }
         explanation.push(layer);
     }
-}
-
-/// What follows a first failure, on the heap: a call that succeeds at once does not carry the room for it, nor does its type
-/// hold the inner policies twice.
-fn boxed<'a, T>(future: impl Future<Output = T> + Send + 'a) -> Pin<Box<dyn Future<Output = T> + Send + 'a>> {
-    Box::pin(future)
 }
 
 /// One call in the course of its attempts.
