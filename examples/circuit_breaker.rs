@@ -44,6 +44,9 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    clap::Command::new("circuit_breaker")
+        .about("An inventory service that fails for a while, over HTTP, behind a circuit breaker.")
+        .get_matches();
     match show().await {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,

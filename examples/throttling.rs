@@ -26,6 +26,7 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 type Show = fn(&Clock, &ManualClock) -> String;
 
 fn main() {
+    clap::Command::new("throttling").about("Each kind of limit by itself, on a clock that is moved by hand: what it lets pass, what it refuses, and when to come back.").get_matches();
     let limits: [(&str, Show); 9] = [
         ("rate limit", rate_limit),
         ("strict rate limit", strict_rate_limit),

@@ -7,22 +7,22 @@ use clap::Parser;
 #[derive(Parser, Clone, Debug)]
 pub(crate) struct Args {
     /// How many transactions.
-    #[arg(long, default_value_t = 1_000_000)]
+    #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub(crate) rows: u64,
     /// How many rows a work item has.
-    #[arg(long, default_value_t = 1_000)]
+    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) item: u64,
     /// How many processes handle items.
-    #[arg(long, default_value_t = 3)]
-    pub(crate) processors: usize,
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub(crate) processors: u8,
     /// How many times a random one of them is killed.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000))]
     pub(crate) kill: u64,
     /// For how long they idle after the work, in seconds.
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(..=86_400))]
     pub(crate) idle: u64,
     /// What a million requests to the queue cost, in dollars.
-    #[arg(long, default_value_t = 0.40)]
+    #[arg(long, default_value_t = 0.40, value_parser = price)]
     pub(crate) price: f64,
     /// Decides the transactions, and who is killed.
     #[arg(long, default_value_t = 1)]
@@ -35,6 +35,11 @@ pub(crate) struct Args {
     pub(crate) plot: Option<PathBuf>,
     #[arg(long, hide = true)]
     pub(crate) processor: Option<PathBuf>,
+}
+
+fn price(text: &str) -> Result<f64, String> {
+    let price = text.parse().ok().filter(|price: &f64| price.is_finite() && *price >= 0.0);
+    price.ok_or_else(|| "must be a number of dollars, at least 0".into())
 }
 
 impl Args {

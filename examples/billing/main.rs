@@ -61,6 +61,12 @@ fn say(what: std::fmt::Arguments<'_>) -> Result<()> {
 }
 
 async fn bill(args: &Args) -> Result<bool> {
+    let files = [("--report", &args.report), ("--plot", &args.plot)];
+    for (flag, path) in files {
+        if let Some(path) = path {
+            check(path).map_err(|e| format!("{flag} {}: {e}", path.display()))?;
+        }
+    }
     let folder = tempfile::tempdir()?;
     let (parts, expected) = generate(args, &folder.path().join("transactions.csv"))?;
     let sqlite = Sqlite::open(SqliteConfig::at(folder.path().join("billing.db")))?;
@@ -68,7 +74,7 @@ async fn bill(args: &Args) -> Result<bool> {
 
     let clock = Clock::tokio();
     let start = clock.now();
-    let pool = tokio::sync::Mutex::new(Pool::begin(folder.path(), args.processors)?);
+    let pool = tokio::sync::Mutex::new(Pool::begin(folder.path(), args.processors.into())?);
     let samples = Mutex::new(Vec::new());
     let items = Arc::new(sqlite.queue(ITEMS)?);
     let controller = Controller::new(&sqlite, parts.len())?;
@@ -108,10 +114,6 @@ async fn bill(args: &Args) -> Result<bool> {
     let all = pool.lock().await.standing();
 
     let totals = add_up(&sqlite).await?;
-    write_bill(args, &totals)?;
-    if let Some(path) = &args.plot {
-        plot::draw(&samples.into_inner().map_err(|_| "a panic")?, path)?;
-    }
     let figures =
         Figures { items: parts.len() as u64, seconds: took.as_secs_f64(), busy: busy.requests, all: all.requests };
     figures.compare(args)?;
@@ -123,6 +125,14 @@ async fn bill(args: &Args) -> Result<bool> {
         "rows_per_s": (args.rows as f64 / figures.seconds).round(),
     });
     say(format_args!("summary: {summary}"))?;
+    // Behind the report: a file that cannot be written costs that file alone.
+    let title = format!("{} transactions by {} processes, {} killed", args.rows, args.processors, args.kill);
+    let samples = samples.into_inner().map_err(|_| "a panic")?;
+    for ((flag, path), text) in files.into_iter().zip([bill_of(&totals), plot::draw(&title, &samples)]) {
+        if let Some(path) = path {
+            std::fs::write(path, text).map_err(|e| format!("{flag} {}: {e}", path.display()))?;
+        }
+    }
     Ok(holds)
 }
 
@@ -200,11 +210,16 @@ async fn add_up(sqlite: &Sqlite) -> Result<Totals> {
     Ok(totals)
 }
 
-fn write_bill(args: &Args, totals: &Totals) -> Result<()> {
-    let Some(path) = &args.report else { return Ok(()) };
-    let mut bill = String::from("customer,cents\n");
-    totals.iter().for_each(|(customer, cents)| bill.push_str(&format!("{customer},{cents}\n")));
-    Ok(std::fs::write(path as &Path, bill)?)
+fn bill_of(totals: &Totals) -> String {
+    let lines = totals.iter().map(|(customer, cents)| format!("{customer},{cents}\n"));
+    std::iter::once("customer,cents\n".to_owned()).chain(lines).collect()
+}
+
+/// Refuses a file that cannot be written, before there is anything to write.
+fn check(path: &Path) -> io::Result<()> {
+    let is_new = !path.try_exists()?;
+    std::fs::File::options().write(true).create(true).truncate(false).open(path)?;
+    if is_new { std::fs::remove_file(path) } else { Ok(()) }
 }
 
 /// Requests, and what they cost.
@@ -222,7 +237,7 @@ impl Figures {
     }
 
     fn naive_idle(&self, args: &Args) -> u64 {
-        args.idle * args.processors as u64 * u64::from(config().max_tasks)
+        args.idle * u64::from(args.processors) * u64::from(config().max_tasks)
     }
 
     fn compare(&self, args: &Args) -> Result<()> {
@@ -235,8 +250,8 @@ impl Figures {
         // A month of one such bill an hour: busy for as long as it took, idle for the rest.
         let hours = 30.0 * 24.0;
         let rest = (3600.0 - self.seconds).max(0.0);
-        let idle_rate = 1_329.0 / (22.0 * 3600.0) * args.processors as f64;
-        let naive_rate = args.processors as f64 * f64::from(config().max_tasks);
+        let idle_rate = 1_329.0 / (22.0 * 3600.0) * f64::from(args.processors);
+        let naive_rate = f64::from(args.processors) * f64::from(config().max_tasks);
         let ours = hours * (busy as f64 + rest * idle_rate);
         let naive = hours * (naive_busy as f64 + rest * naive_rate);
         let money = |requests: f64| requests * args.price / 1e6;

@@ -6,9 +6,14 @@ use serde::Serialize;
 
 use crate::ledger::StoreAt;
 
+/// The most requests of one run, and of one spike: what there is to do lies in memory.
+const MOST_REQUESTS: u64 = 5_000_000;
+/// The highest rate that can be asked for, per second.
+const FASTEST: i64 = 1_000_000;
+
 /// Schedules drone deliveries by calling five services over HTTP, which it starts itself and may make misbehave.
 #[derive(Debug, Clone, Parser)]
-#[command(name = "drone_delivery")]
+#[command(name = "drone_delivery", allow_negative_numbers = true)]
 pub struct Args {
     /// The requests, as JSON Lines. By default the 2,000 that come with the example.
     #[arg(long, value_name = "FILE")]
@@ -23,8 +28,8 @@ pub struct Args {
     pub seed: u64,
 
     /// How many requests in all: the input is repeated under new ids, or cut off.
-    #[arg(long, value_name = "N")]
-    pub requests: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=MOST_REQUESTS))]
+    pub requests: Option<u64>,
 
     /// How many requests are worked on at once.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -33,19 +38,19 @@ pub struct Args {
     /// How many requests are started in a second; each service gets at most twice as many calls. 0 is without limit. By
     /// default 300 where there are faults, so that there is work to do through all of them, and without limit where there
     /// are none.
-    #[arg(long, value_name = "PER_SECOND")]
+    #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u32).range(..=FASTEST))]
     pub rate: Option<u32>,
 
     /// How many requests arrive in a second. All at once by default. They are accepted into a queue, whether or not the services keep up.
-    #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u32).range(1..=FASTEST))]
     pub ingest_rate: Option<u32>,
 
     /// So many more requests arrive in one moment, in the middle of the others.
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub spike: usize,
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=MOST_REQUESTS))]
+    pub spike: u64,
 
-    /// How long one request may be put back and tried again before it counts as lost, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    /// How long one request may be put back and tried again before it counts as lost, in seconds; at most a day.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(..=86_400))]
     pub patience: u64,
 
     /// Suspends an owner while the job runs, this many seconds after its start: `tenant-0001@0.5`. Accounts are looked up through a
@@ -88,12 +93,13 @@ impl FromStr for AddShard {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let seconds = text.strip_prefix('@').ok_or("must be `@` and seconds, as in `@1.5`")?;
-        Ok(Self { at: seconds_of(seconds).ok_or("the seconds must be a number, at least 0")? })
+        Ok(Self { at: seconds_of(seconds).ok_or("the seconds must be a number between 0 and 86400")? })
     }
 }
 
 fn seconds_of(text: &str) -> Option<Duration> {
-    text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
+    let seconds = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    seconds.filter(|seconds| *seconds <= Duration::from_secs(86_400))
 }
 
 /// Who is suspended, and when.
@@ -111,7 +117,7 @@ impl FromStr for Suspend {
         match seconds_of(at) {
             Some(at) if !owner.is_empty() => Ok(Self { owner: owner.to_owned(), at }),
             Some(_) => Err("the owner must not be empty"),
-            None => Err("the seconds must be a number, at least 0"),
+            None => Err("the seconds must be a number between 0 and 86400"),
         }
     }
 }

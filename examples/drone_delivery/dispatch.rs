@@ -12,6 +12,7 @@ use tokio::sync::Notify;
 pub struct Dispatch<J> {
     state: Mutex<State<J>>,
     changed: Notify,
+    stops: Notify,
     clock: Clock,
 }
 
@@ -27,6 +28,8 @@ struct State<J> {
     open: usize,
     /// No more will come.
     closed: bool,
+    /// What waited was dropped, and what is put back is dropped, too.
+    stopped: bool,
 }
 
 /// Owners that have a job, in the order of their turns, and their jobs.
@@ -45,13 +48,17 @@ impl<J> Dispatch<J> {
             next_id: 0,
             open: 0,
             closed: false,
+            stopped: false,
         };
-        Self { state: Mutex::new(state), changed: Notify::new(), clock: clock.clone() }
+        Self { state: Mutex::new(state), changed: Notify::new(), stops: Notify::new(), clock: clock.clone() }
     }
 
     /// Adds a job.
     pub fn push(&self, owner: &str, job: J) {
         let mut state = self.lock();
+        if state.stopped {
+            return;
+        }
         state.open += 1;
         state.new.push(owner.to_owned(), job);
         drop(state);
@@ -64,9 +71,39 @@ impl<J> Dispatch<J> {
         self.changed.notify_one();
     }
 
+    /// Drops the jobs that wait and takes no more: [`next`](Self::next) ends at once, and what is being worked on is finished.
+    pub fn stop(&self) {
+        let mut state = self.lock();
+        state.stopped = true;
+        state.closed = true;
+        let waiting = state.new.clear() + state.begun.clear() + state.put_back.len();
+        state.put_back.clear();
+        state.later.clear();
+        state.open -= waiting;
+        drop(state);
+        self.stops.notify_waiters();
+        self.changed.notify_waiters();
+        self.changed.notify_one();
+    }
+
+    /// Waits for [`stop`](Self::stop).
+    pub async fn stopped(&self) {
+        loop {
+            let stops = self.stops.notified();
+            if self.lock().stopped {
+                return;
+            }
+            stops.await;
+        }
+    }
+
     /// Puts a job back that [`next`](Self::next) gave, until `at`.
     pub fn put_back(&self, owner: &str, job: J, at: Instant) {
         let mut state = self.lock();
+        if state.stopped {
+            drop(state);
+            return self.done();
+        }
         state.next_id += 1;
         let id = state.next_id;
         state.later.push(Reverse((at, id)));
@@ -150,6 +187,12 @@ impl<J> Turns<J> {
         jobs.push_back(job);
     }
 
+    /// Drops all jobs; returns how many there were.
+    fn clear(&mut self) -> usize {
+        self.owners.clear();
+        self.jobs.drain().map(|(_, jobs)| jobs.len()).sum()
+    }
+
     fn take(&mut self) -> Option<J> {
         let owner = self.owners.pop_front()?;
         let jobs = self.jobs.get_mut(&owner)?;
@@ -194,6 +237,25 @@ mod tests {
         dispatch.done();
         dispatch.close();
         assert_eq!(hand.block_on(dispatch.next()), None);
+    }
+
+    #[test]
+    fn a_stop_drops_what_waits_and_lets_what_is_worked_on_end() {
+        let (clock, hand) = Clock::manual();
+        let dispatch = Dispatch::new(&clock);
+        (1..=4).for_each(|n| dispatch.push("a", n));
+        let (put_back, worked_on) = (hand.block_on(dispatch.next()).unwrap(), hand.block_on(dispatch.next()).unwrap());
+        dispatch.put_back("a", put_back, hand.now() + Duration::from_secs(3600));
+        dispatch.stop();
+        dispatch.push("a", 5);
+        let start = hand.now();
+        hand.block_on(async {
+            let mut next = Box::pin(dispatch.next());
+            assert!(futures::poll!(&mut next).is_pending(), "one is worked on still");
+            dispatch.put_back("a", worked_on, hand.now() + Duration::from_secs(3600));
+            assert_eq!(next.await, None);
+        });
+        assert_eq!((hand.now(), dispatch.parked()), (start, 0));
     }
 
     #[test]

@@ -35,7 +35,7 @@ impl Arrivals {
     pub fn new(places: Vec<usize>, args: &Args) -> Self {
         let every = args.ingest_rate.map_or(Duration::ZERO, |rate| Duration::from_secs(1) / rate);
         let at = |n: usize| every.saturating_mul(u32::try_from(n).unwrap_or(u32::MAX));
-        let even = places.len().saturating_sub(args.spike);
+        let even = places.len().saturating_sub(args.spike as usize);
         let moment = at(even / 2);
         let due = |(n, place)| (if n < even { at(n) } else { moment }, place);
         let mut due: Vec<_> = places.into_iter().enumerate().map(due).collect();
@@ -115,7 +115,7 @@ impl Reception {
         Ok(Self { listener, waiting, workflow: workflow.clone(), open, all_ended: Notify::new() })
     }
 
-    /// Ends when every request has.
+    /// Ends when every request has, or the work is stopped.
     pub async fn run(&self) -> Result<(), String> {
         let all = async {
             loop {
@@ -126,7 +126,10 @@ impl Reception {
                 ended.await;
             }
         };
-        self.listener.run(all, |work: Work| self.handle(work)).await.map_err(|e| e.to_string())?;
+        let over = async {
+            tokio::select! { () = all => {}, () = self.workflow.dispatch.stopped() => {} }
+        };
+        self.listener.run(over, |work: Work| self.handle(work)).await.map_err(|e| e.to_string())?;
         self.workflow.dispatch.close();
         Ok(())
     }

@@ -27,13 +27,16 @@ const ARGS: &str = "DRONE_DELIVERY_ARGS";
 #[ignore = "run by the tests of kills"]
 async fn as_a_process() {
     let Ok(args) = env::var(ARGS) else { return };
-    match crate::run(&Args::parse_from(args.split('\n'))).await {
-        Ok(report) => println!("\nsummary: {}", report.summary()),
-        Err(error) => println!("\nerror: {error}"),
+    let args = Args::try_parse_from(args.split('\n')).unwrap_or_else(|error| error.exit());
+    println!("started");
+    let ran = crate::run(&args).await;
+    if let Err(error) = &ran {
+        println!("\nerror: {error}");
     }
+    std::process::exit(crate::conclude(&args, ran).into());
 }
 
-fn start(file: &Path, more: &[&str]) -> Child {
+pub(crate) fn start(file: &Path, more: &[&str]) -> Child {
     let args = ["drone_delivery", "--store", &format!("sqlite:{}", file.display())].map(str::to_owned);
     let args: Vec<String> = args.into_iter().chain(more.iter().map(|arg| (*arg).to_owned())).collect();
     Command::new(env::current_exe().unwrap())
@@ -51,13 +54,13 @@ fn output(child: Child, line: &str) -> String {
 }
 
 /// What a job keeps: its own file, and the files of its shards.
-struct Kept {
+pub(crate) struct Kept {
     own: Sqlite,
     shards: Vec<Sqlite>,
 }
 
 impl Kept {
-    fn open(file: &Path, shards: u32) -> Self {
+    pub(crate) fn open(file: &Path, shards: u32) -> Self {
         let open = |file: &Path| Sqlite::open(SqliteConfig::at(file)).unwrap();
         let own = open(file);
         let shards = match shards {
@@ -78,7 +81,7 @@ impl Kept {
     }
 
     /// How many requests the files say have come to their end by work.
-    async fn finished(&self) -> usize {
+    pub(crate) async fn finished(&self) -> usize {
         let ended = |(_, row, state)| matches!(state, State::Scheduled | State::Rejected).then_some(row);
         self.records().await.into_iter().filter_map(ended).collect::<HashSet<_>>().len()
     }
@@ -90,7 +93,7 @@ impl Kept {
     }
 
     /// Each record is there once, where the map says; each scheduled request has a drone, once. `summary` says the same.
-    async fn assert_whole(&self, summary: &str) -> Value {
+    pub(crate) async fn assert_whole(&self, summary: &str) -> Value {
         let summary: Value = serde_json::from_str(summary).unwrap();
         let figures =
             ["input", "scheduled", "rejected", "duplicates", "dead_lettered", "lost", "violations", "half_done"];

@@ -1,6 +1,8 @@
 //! The job's ledger, in shards: what each request has come to, so that a run that was killed is gone on with.
 use std::{
     collections::{BTreeMap, HashMap},
+    fs::{File, TryLockError},
+    io::{self, Read, Write},
     path::{Path, PathBuf},
     str::FromStr,
     sync::Arc,
@@ -50,6 +52,40 @@ impl StoreAt {
             Self::Memory => Ok((Arc::new(InMemoryStore::new()), Arc::new(InMemoryQueue::new(ACCEPTED).bounded(MOST)))),
             Self::Sqlite(file) => sqlite(file),
         }
+    }
+
+    /// Takes the file for this process, for as long as what is returned lives: a second process on it would undo the first
+    /// one's work. The lock goes with the process, also where that is killed.
+    pub fn take(&self) -> Result<Option<File>, String> {
+        let Self::Sqlite(file) = self else { return Ok(None) };
+        let at = |e: io::Error| format!("{}: {e}", file.display());
+        // One file has one lock, by whatever path it is named.
+        let file = match file.canonicalize() {
+            Ok(file) => file,
+            Err(_) => {
+                let (folder, name) = (file.parent().unwrap_or(Path::new("")), file.file_name());
+                let folder = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+                folder.canonicalize().map_err(at)?.join(name.ok_or_else(|| format!("{}: not a file", file.display()))?)
+            }
+        };
+        let mut name = file.into_os_string();
+        name.push(".running");
+        let path = PathBuf::from(name);
+        let at = |e: io::Error| format!("{}: {e}", path.display());
+        let mut lock = File::options().read(true).write(true).create(true).truncate(false).open(&path).map_err(at)?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let mut holder = String::new();
+                let known = lock.take(20).read_to_string(&mut holder).is_ok() && !holder.is_empty();
+                let holder = if known { format!(" (process {holder})") } else { String::new() };
+                return Err(format!("another run{holder} is at work on it: wait for its end, or take another file"));
+            }
+            Err(TryLockError::Error(e)) => return Err(at(e)),
+        }
+        // For the message above alone: without it the lock holds just as well.
+        let _ = lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id()));
+        Ok(Some(lock))
     }
 
     /// The store of a shard: its own memory, or a file of its own beside the job's.

@@ -9,8 +9,12 @@ mod client;
 mod dispatch;
 mod faults;
 mod figures;
+#[cfg(test)]
+#[cfg(feature = "sqlite")]
+mod hostile_tests;
 mod ingest;
 mod input;
+mod interrupt;
 #[cfg(test)]
 #[cfg(feature = "sqlite")]
 mod kills;
@@ -31,9 +35,11 @@ mod workflow;
 use std::{
     collections::BTreeMap,
     error::Error,
+    fmt,
     fs::{self, File},
     io::{self, BufReader, Read, Write},
     mem::take,
+    path::Path,
     process::ExitCode,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
@@ -56,6 +62,7 @@ use crate::{
     client::Client,
     dispatch::Dispatch,
     faults::FaultPlan,
+    figures::Quantiles,
     ingest::{Accepted, Arrivals, Reception},
     input::{Intake, Line},
     ledger::{Fingerprint, Fingerprinted, Identity, Ledger, State},
@@ -70,26 +77,57 @@ use crate::{
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    match run(&Args::parse()).await {
-        Ok(report) => {
-            // Whoever closes the pipe early has read enough: the exit code says the rest.
-            let _ = writeln!(io::stdout().lock(), "{report}\nsummary: {}", report.summary());
-            if report.is_sound() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
-        Err(error) => {
-            let _ = writeln!(io::stderr().lock(), "drone_delivery: {error}");
-            ExitCode::FAILURE
-        }
+    let args = Args::parse();
+    conclude(&args, run(&args).await).into()
+}
+
+/// Prints what came of a run, draws it where that was asked for, and returns the exit code. A picture that cannot be written
+/// costs the picture alone.
+fn conclude(args: &Args, ran: Result<Report, Box<dyn Error>>) -> u8 {
+    let complain = |error: &dyn fmt::Display| {
+        let _ = writeln!(io::stderr().lock(), "drone_delivery: {error}");
+        1
+    };
+    let report = match ran {
+        Ok(report) => report,
+        Err(error) => return complain(&error),
+    };
+    let mut code = match report.interrupted {
+        Some(interrupt) => interrupt.code(),
+        None => u8::from(!report.is_sound()),
+    };
+    match writeln!(io::stdout().lock(), "{report}\nsummary: {}", report.summary()) {
+        Ok(()) => {}
+        // Whoever closes the pipe early has read enough: the exit code says the rest.
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        Err(error) => code = complain(&format!("the report: {error}")),
     }
+    if let Some(path) = &args.plot
+        && let Err(error) = fs::write(path, plot::draw(&report))
+    {
+        code = complain(&format!("--plot {}: {error}", path.display()));
+    }
+    code
+}
+
+/// Refuses a picture that cannot be written, before there is anything to draw.
+fn check_plot(path: &Path) -> io::Result<()> {
+    let is_new = !path.try_exists()?;
+    File::options().write(true).create(true).truncate(false).open(path)?;
+    if is_new { fs::remove_file(path) } else { Ok(()) }
 }
 
 async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
+    if let Some(path) = &args.plot {
+        check_plot(path).map_err(|e| format!("--plot {}: {e}", path.display()))?;
+    }
     let (lines, print) = lines(args)?;
-    let wanted = args.requests.unwrap_or(lines.len() + args.spike);
+    let wanted = args.requests.map_or(lines.len() + args.spike as usize, |wanted| wanted as usize);
     if lines.is_empty() && wanted > 0 {
         return Err("the input holds no line".into());
     }
     let mut intake = Intake::new(&lines, wanted);
+    let _taken = args.store.take().map_err(|e| format!("--store: {e}"))?;
     let (store, queue) = args.store.open().map_err(|e| format!("--store: {e}"))?;
     let (clock, entropy) = (Clock::tokio(), Entropy::from_seed(args.seed));
     let job = Identity { input: print.to_string(), requests: wanted, seed: args.seed, shards: args.shards };
@@ -171,6 +209,14 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     queue.purge().await.map_err(|e| format!("--store: {e}"))?;
     let arrivals = Arrivals::new(waiting.keys().copied().collect(), args);
     let reception = Reception::new(queue.clone(), &workflow, waiting, args)?;
+    let interrupted = interrupt::listen(&workflow.clock, {
+        let workflow = Arc::downgrade(&workflow);
+        move || {
+            if let Some(workflow) = workflow.upgrade() {
+                workflow.dispatch.stop();
+            }
+        }
+    })?;
     let mut workers = JoinSet::new();
     for _ in 0..args.concurrency {
         workers.spawn(workflow.clone().work());
@@ -183,7 +229,12 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
         }
         Ok::<(), String>(())
     };
-    let arrive = arrivals.send(&*queue, &workflow.clock, &deepest);
+    let arrive = async {
+        tokio::select! {
+            took = arrivals.send(&*queue, &workflow.clock, &deepest) => took,
+            () = workflow.dispatch.stopped() => Ok(Quantiles::default()),
+        }
+    };
     let (over, ended) = oneshot::channel::<()>();
     let all = async {
         let all = async { tokio::try_join!(arrive, reception.run(), work) };
@@ -200,6 +251,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
         let Some(add) = args.add_shard else { return Ok(None) };
         tokio::select! {
             _ = ended => Ok(None),
+            () = workflow.dispatch.stopped() => Ok(None),
             () = growth.clock.sleep_until(start + add.at) => growth.add(ShardId(args.shards), start).await.map(Some),
         }
     };
@@ -233,10 +285,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     for (books, service) in books.iter_mut().zip(&services) {
         *books = service.books().await.map_err(|e| format!("--store: {e}"))?;
     }
-    let report = Report::new(args, plan, intake, record, sharded, turned_away, &books);
-    if let Some(path) = &args.plot {
-        fs::write(path, plot::draw(&report)).map_err(|e| format!("--plot {}: {e}", path.display()))?;
-    }
+    let report = Report::new(args, plan, intake, record, sharded, turned_away, &books, interrupted.get().copied());
     Ok(report)
 }
 

@@ -7,6 +7,7 @@ use std::{
 use crate::{
     args::{Args, Faults},
     figures::{Quantiles, grouped, per_second, short},
+    ledger::StoreAt,
     mover::Grown,
     pipelines::honoured_within,
     record::{Done, End},
@@ -99,6 +100,13 @@ impl Report {
         match more.iter().map(|(_, n)| n).sum() {
             0 => {}
             n => class(f, "", n, "  for other reasons")?,
+        }
+        if let Some(interrupt) = self.interrupted {
+            let on = match self.args.store {
+                StoreAt::Memory => "with `--store sqlite:FILE` another run could finish them",
+                StoreAt::Sqlite(_) => "start again on the same file to finish them",
+            };
+            class(f, "not finished", self.unfinished(), &format!("ended by {interrupt}; {on}"))?;
         }
         match self.audit.half_done {
             0 => Ok(()),
@@ -270,6 +278,9 @@ impl Report {
             writeln!(f, "  {n} events of breakers came too fast: openings and open times may lack some")?;
         }
         match self.audit.violations.as_slice() {
+            [] if self.unfinished() > 0 => {
+                writeln!(f, "  the services' books are compared when all requests have come to their end")?;
+            }
             [] if self.audit.half_done > 0 => {
                 writeln!(f, "  the services' books agree, but for the lost requests that were left half-done")?;
             }

@@ -170,18 +170,17 @@ impl<'a> Plot<'a> {
         for call in self.record.calls.iter().flatten() {
             took[self.bucket_of(call.at).min(last)].push(call.took);
         }
-        let (mut medians, mut p99s) = (String::new(), String::new());
-        for (i, took) in took.into_iter().enumerate().filter(|(_, took)| !took.is_empty()) {
-            let (x, q) = (self.x(self.bucket * i as u32 + self.bucket / 2), Quantiles::of(took.into_iter()));
-            write!(medians, "{x:.1},{:.1} ", y(q.p50))?;
-            write!(p99s, "{x:.1},{:.1} ", y(q.p99))?;
-        }
-        for (color, points) in [(GOOD, medians), (BAD, p99s)] {
-            let points = points.trim_end();
-            writeln!(
-                out,
-                r#"<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.6" stroke-linejoin="round"/>"#
-            )?;
+        let points: Vec<Option<(f64, Quantiles)>> = (0_u32..)
+            .zip(took)
+            .map(|(i, took)| {
+                let x = self.x(self.bucket * i + self.bucket / 2);
+                (!took.is_empty()).then(|| (x, Quantiles::of(took.into_iter())))
+            })
+            .collect();
+        let of: [(&str, fn(&Quantiles) -> Duration); 2] = [(GOOD, |q| q.p50), (BAD, |q| q.p99)];
+        for (color, of) in of {
+            let points: Vec<_> = points.iter().map(|point| point.map(|(x, q)| (x, y(of(&q))))).collect();
+            lines(out, color, &points)?;
         }
         Ok(())
     }
@@ -252,6 +251,23 @@ fn rect(out: &mut impl Write, x: f64, y: f64, width: f64, height: f64, color: &s
     writeln!(out, r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" fill="{color}"/>"#)
 }
 
+/// Joins neighbours; a gap stays one, and a point by itself is a dot.
+fn lines(out: &mut impl Write, color: &str, points: &[Option<(f64, f64)>]) -> fmt::Result {
+    for piece in points.split(Option::is_none).filter(|piece| !piece.is_empty()) {
+        if let [Some((x, y))] = piece {
+            writeln!(out, r#"<circle cx="{x:.1}" cy="{y:.1}" r="1.2" fill="{color}"/>"#)?;
+            continue;
+        }
+        let points: Vec<_> = piece.iter().flatten().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
+        let points = points.join(" ");
+        writeln!(
+            out,
+            r#"<polyline points="{points}" fill="none" stroke="{color}" stroke-width="1.6" stroke-linejoin="round"/>"#
+        )?;
+    }
+    Ok(())
+}
+
 fn label(out: &mut impl Write, x: f64, y: f64, anchor: &str, color: &str, size: u32, text: &str) -> fmt::Result {
     writeln!(
         out,
@@ -263,4 +279,20 @@ fn label(out: &mut impl Write, x: f64, y: f64, anchor: &str, color: &str, size: 
 fn nice(n: f64) -> f64 {
     let unit = 10f64.powf(n.max(1.0).log10().floor());
     [1.0, 2.0, 4.0, 6.0, 8.0, 10.0].into_iter().map(|f| f * unit).find(|top| *top >= n).unwrap_or(n)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_line_leads_through_times_without_calls() {
+        let mut svg = String::new();
+        let at = |x: f64| Some((x, 10.0));
+        lines(&mut svg, "red", &[None, at(1.0), at(2.0), None, None, at(5.0), None, at(7.0), at(8.0)]).unwrap();
+        let drawn: Vec<_> = svg.lines().map(|line| line.split(" fill").next().unwrap()).collect();
+        let piece = |points| format!(r#"<polyline points="{points}""#);
+        let dot = r#"<circle cx="5.0" cy="10.0" r="1.2""#.to_owned();
+        assert_eq!(drawn, [piece("1.0,10.0 2.0,10.0"), dot, piece("7.0,10.0 8.0,10.0")]);
+    }
 }

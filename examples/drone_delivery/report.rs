@@ -10,6 +10,7 @@ use crate::{
     faults::FaultPlan,
     figures::{Figures, Quantiles},
     input::{DeadLetters, Intake},
+    interrupt::Interrupt,
     ledger::Tally,
     mover::Grown,
     pipelines::honoured_within,
@@ -52,6 +53,8 @@ pub struct Report {
     pub figures: [Figures; 5],
     pub audit: Audit,
     pub sharded: Sharded,
+    /// The signal that stopped the work before its end.
+    pub interrupted: Option<Interrupt>,
     /// From a request's first step to its end.
     pub took: Quantiles,
 }
@@ -65,8 +68,14 @@ impl Report {
         sharded: Sharded,
         turned_away: [u64; 5],
         books: &[Books; 5],
+        interrupted: Option<Interrupt>,
     ) -> Self {
         let elapsed = record.done.iter().map(|d| d.at).max().unwrap_or_default();
+        let mut audit = Audit::new(record.before.iter().chain(&record.done), books);
+        if sharded.tally.open > 0 && interrupted.is_some() {
+            // What was begun and not finished has its effects so far: the next run accounts for them.
+            audit.violations.clear();
+        }
         let figures = Service::ALL.map(|service| {
             Figures::new(service, &record, turned_away[service as usize], plan.broken(service), elapsed)
         });
@@ -77,7 +86,8 @@ impl Report {
             duplicates: intake.duplicates,
             dead_letters: intake.dead_letters,
             figures,
-            audit: Audit::new(record.before.iter().chain(&record.done), books),
+            audit,
+            interrupted,
             took: Quantiles::of(record.done.iter().map(|d| d.took)),
             sharded,
             plan,
@@ -110,6 +120,11 @@ impl Report {
         self.sharded.tally.lost
     }
 
+    /// Requests that wait for another run, after a signal.
+    pub fn unfinished(&self) -> usize {
+        if self.interrupted.is_some() { self.sharded.tally.open } else { 0 }
+    }
+
     /// Where the shards do not hold what this process made of the requests, or not where they should.
     pub fn astray(&self) -> Vec<String> {
         let tally = &self.sharded.tally;
@@ -120,7 +135,7 @@ impl Report {
             ("lost", tally.lost, self.count(|end| matches!(end, End::Lost(_)))),
             ("duplicates", tally.duplicates, self.duplicates),
             ("dead-lettered", tally.dead_lettered, self.dead_letters.values().map(|letter| letter.times).sum()),
-            ("without an end", tally.open, 0),
+            ("without an end", tally.open, if self.interrupted.is_some() { tally.open } else { 0 }),
         ];
         let differ = classes.into_iter().filter(|(_, kept, wanted)| kept != wanted);
         astray.extend(differ.map(|(class, kept, wanted)| format!("{class}: {kept} in the shards, {wanted} expected")));
@@ -129,7 +144,7 @@ impl Report {
 
     /// The sum of the classes: each request is in one of them.
     pub fn accounted(&self) -> usize {
-        self.scheduled() + self.rejected() + self.duplicates() + self.dead_lettered() + self.lost()
+        self.scheduled() + self.rejected() + self.duplicates() + self.dead_lettered() + self.lost() + self.unfinished()
     }
 
     /// Whether every request ended in one class, none was lost, and the services agree.
@@ -160,6 +175,8 @@ impl Report {
             duplicates: self.duplicates(),
             dead_lettered: self.dead_lettered(),
             lost: self.lost(),
+            unfinished: self.unfinished(),
+            interrupted: self.interrupted.map(Interrupt::as_str),
             resumed: self.record.before.len(),
             calls: all(|f| f.calls),
             retries: all(|f| f.retries),
@@ -203,6 +220,9 @@ struct Summary {
     duplicates: usize,
     dead_lettered: usize,
     lost: usize,
+    unfinished: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interrupted: Option<&'static str>,
     resumed: usize,
     calls: usize,
     retries: usize,

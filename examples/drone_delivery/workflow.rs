@@ -118,7 +118,13 @@ impl Workflow {
                 Some(began) => began,
                 None => {
                     if let Some(starts) = &self.starts {
-                        starts.acquire().await;
+                        tokio::select! {
+                            () = self.dispatch.stopped() => {
+                                self.dispatch.done(); // it was not begun
+                                continue;
+                            }
+                            () = starts.acquire() => {}
+                        }
                     }
                     *job.began.insert(self.clock.now())
                 }

@@ -1,0 +1,79 @@
+//! The examples as a user meets them: `cargo test` has built them.
+#![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+use std::{
+    env, fs,
+    path::PathBuf,
+    process::{Command, Output},
+};
+
+fn run(example: &str, args: &[&str]) -> Output {
+    let mut path: PathBuf = env::current_exe().unwrap();
+    path.pop(); // the test's own name
+    path.pop(); // `deps`
+    let path = path.join("examples").join(example).with_extension(env::consts::EXE_EXTENSION);
+    let run = Command::new(&path).args(args).output();
+    run.unwrap_or_else(|e| panic!("{}: {e}; `cargo build --examples` builds it", path.display()))
+}
+
+/// All of them, by what lies in their folder.
+fn examples() -> Vec<String> {
+    let files =
+        fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/examples")).unwrap().map(|file| file.unwrap().path());
+    let is_one = |path: &PathBuf| path.extension().is_some_and(|ext| ext == "rs") || path.join("main.rs").exists();
+    let mut names: Vec<_> =
+        files.filter(is_one).map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn every_example_explains_itself_and_refuses_a_flag_that_it_does_not_know() {
+    let examples = examples();
+    assert!(examples.len() >= 20, "{examples:?}");
+    for example in examples {
+        let help = run(&example, &["--help"]);
+        let text = String::from_utf8(help.stdout).unwrap();
+        assert!(help.status.success() && text.contains(&format!("Usage: {example}")), "{example}: {text}");
+        assert!(text.lines().next().unwrap().len() > 20, "{example} does not say what it does: {text}");
+        let refused = run(&example, &["--no-such-flag"]);
+        let told = String::from_utf8(refused.stderr).unwrap();
+        assert!(refused.status.code() == Some(2) && told.contains("--no-such-flag"), "{example}: {told}");
+    }
+}
+
+#[test]
+fn the_picture_of_a_bill_has_a_title_and_axes_with_units() {
+    let folder = tempfile::tempdir().unwrap();
+    let plot = folder.path().join("bill.svg");
+    let small = ["--rows", "2000", "--item", "100", "--processors", "2", "--idle", "1"];
+    let bill = run("billing", &[&small[..], &["--plot", plot.to_str().unwrap()]].concat());
+    assert!(bill.status.success(), "{}", String::from_utf8_lossy(&bill.stderr));
+    let svg = fs::read_to_string(plot).unwrap();
+    assert!(svg.contains("<title>2000 transactions by 2 processes, 0 killed</title>"), "{svg}");
+    for title in ["items that wait in the queue", "tasks that handle items", "requests to the queue so far"] {
+        assert!(svg.contains(&format!("font-weight='600'>{title}</text>")), "{title}");
+    }
+    let labels = |anchor: &str| svg.matches(&format!("text-anchor='{anchor}'")).count();
+    assert!(labels("end") == 9 && labels("middle") >= 9, "three ticks an axis, and times below each");
+    assert!(svg.matches(" s</text>").count() == labels("middle"), "times have a unit");
+}
+
+#[test]
+fn arguments_of_a_bill_that_cannot_be_met_are_refused_by_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let missing = folder.path().join("missing/bill.svg");
+    let missing = missing.to_str().unwrap();
+    for (flag, value, code) in [
+        ("--rows", "0", 2),
+        ("--item", "0", 2),
+        ("--processors", "0", 2),
+        ("--idle", "18446744073709551615", 2),
+        ("--price", "NaN", 2),
+        ("--plot", missing, 1),
+        ("--report", missing, 1),
+    ] {
+        let refused = run("billing", &[flag, value]);
+        let told = String::from_utf8(refused.stderr).unwrap();
+        assert!(refused.status.code() == Some(code) && told.contains(flag), "{flag} {value}: {told}");
+    }
+}
