@@ -6,7 +6,7 @@
 //!     Cause, Pipeline,
 //!     call::idempotent,
 //!     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
-//!     retry::{Retry, RetryConfig},
+//!     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
 //!     timeout::Timeout,
 //! };
 //!
@@ -14,11 +14,13 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), steadfast::ConfigError> {
 //! let breaker = CircuitBreaker::new(CircuitBreakerConfig::default())?.named("payments");
+//! let budget = RetryBudget::new(RetryBudgetConfig::default())?; // retries: a fifth of the calls, or ten a second
 //! let payments = Pipeline::new()
-//!     .then(Timeout::new(Duration::from_secs(2))) //          outermost: the whole call
-//!     .then(Retry::new(RetryConfig::interactive())?) //       3 attempts, full jitter
+//!     .then(Timeout::new(Duration::from_secs(3))) //          outermost: the whole call
+//!     .then(Retry::new(RetryConfig::interactive())?.with_budget(&budget)) // 3 attempts, full jitter
 //!     .then(breaker.clone()) //                               each attempt is counted
-//!     .then(Timeout::new(Duration::from_millis(300))); //     innermost: one attempt
+//!     .then(Timeout::new(Duration::from_secs(1))); //         innermost: one attempt
+//! assert!(payments.explain().warnings().is_empty());
 //!
 //! // The bank knows a repeated charge by its idempotency key, so it may be sent twice. Without the mark a call is repeated
 //! // only after a failure that proves that nothing was sent.

@@ -120,7 +120,7 @@
 //!
 //! # Considerations
 //!
-//! 1. The caller must handle the rejection: a fallback, a degraded answer, or later; the error says when.
+//! 1. The caller must handle the rejection: a fallback, a degraded answer, or later; the error says when. (default)
 //! 2. Kinds of fault differ: failures [weigh](crate::FailureKind::default_weight) by kind under `trip.weight`: a refused connection
 //!    three times a time-out. (default)
 //! 3. Failed calls are events. (default)
@@ -133,7 +133,7 @@
 //! 8. One breaker per provider or shard: [`KeyedBreakers`]. (option)
 //! 9. A fault that says "not for some minutes" ([`Hint::UnavailableFor`](crate::Hint::UnavailableFor)) opens it at once, for that
 //!    long. (default)
-//! 10. Rejected requests may be kept and replayed: [`journal`](crate::journal).
+//! 10. Rejected requests may be kept and replayed: [`journal`](crate::journal). (option)
 //! 11. A long time-out in the service behind defeats the breaker: [`explain`](crate::Pipeline::explain) warns of a breaker with no
 //!     time-out inside it, and the slow-call rule opens on slowness. (warning)
 //! 12. A retry around it stops at its rejection. (default)

@@ -101,13 +101,13 @@
 //! # Considerations
 //!
 //! 1. Survives faults, passing and lasting: failed calls are repeated within what is left of the term (default).
-//! 2. How fast a dead leader must be noticed: the term (table above).
+//! 2. How fast a dead leader must be noticed: the term (table above; default).
 //! 3. Scaling in may end the leader: `run` resigns on shutdown (default).
 //! 4. The lease's store is a single point of failure: without it nobody leads. Each failed call is an event (warning).
 //! 5. A leader that stalls may go on renewing: [`health_check`](LeaderElectionBuilder::health_check) ends its term (default, once it is
 //!    given).
-//! 6. Who wins is not determined: do not build on it.
-//! 7. The leader must not become the bottleneck: let it assign work, not do it.
+//! 6. Who wins is not determined: do not build on it (advice).
+//! 7. The leader must not become the bottleneck: let it assign work, not do it (advice).
 //! 8. The lease record serves nothing else: a record that is no lease is refused, and left as it is (refusal).
 //!
 //! # Pitfalls

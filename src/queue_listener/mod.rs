@@ -115,16 +115,16 @@
 //! 2. An idle queue is polled by one task at most (default).
 //! 3. Scale in when empty for long, out by depth (default; `state()` is a vote for the host).
 //! 4. Randomised exponential back-off for idle polls and for "busy" (default).
-//! 5. Stay below a queue's limit of requests: several queues as one.
-//! 6. Push for latency, with its own cost: wake-ups.
-//! 7. Handlers are idempotent; order is not guaranteed: the filter, group keys.
+//! 5. Stay below a queue's limit of requests: several queues as one (option).
+//! 6. Push for latency, with its own cost: wake-ups (option).
+//! 7. Handlers are idempotent; order is not guaranteed: the filter, group keys (option).
 //! 8. A crashed consumer's work comes back (default).
 //! 9. Poison messages are kept aside, not returned; deliveries count, so that a handler that kills its process is counted too (default).
-//! 10. Results go by a reply queue with a correlation id: `Requester`.
+//! 10. Results go by a reply queue with a correlation id: `Requester` (option).
 //! 11. Nothing accepted is lost (default).
-//! 12. Levelling: the consumer controls its rate: a pipeline in the handler.
-//! 13. Scaling consumers may raise contention behind them: `max_tasks`, the adaptive limit.
-//! 14. Priorities: few, defined by need; each queue that is polled costs a request.
+//! 12. Levelling: the consumer controls its rate: a pipeline in the handler (option).
+//! 13. Scaling consumers may raise contention behind them: `max_tasks`, the adaptive limit (advice).
+//! 14. Priorities: few, defined by need; each queue that is polled costs a request (option).
 //!
 //! # Pitfalls
 //!

@@ -96,12 +96,12 @@
 //! 4. The operation must be idempotent: an operation without the mark [`idempotent`](crate::call::idempotent) is repeated only after
 //!    a failure that proves that nothing was sent. (default)
 //! 5. The delay fits the kind of fault: hints, kinds, costs of the budget. (default)
-//! 6. Within a transaction giving up means undoing, which costs more than an attempt: try harder there.
+//! 6. Within a transaction giving up means undoing, which costs more than an attempt: try harder there. (advice)
 //! 7. Nested retries multiply: the inner one sees the outer. (default)
 //! 8. Every fault that led to a retry is an event. (default)
 //! 9. Rare faults: [`immediate_first`](crate::backoff::BackoffConfig::immediate_first) tries once at once, then backs off. (option)
 //! 10. Instances are spread apart: full jitter. (default)
-//! 11. Test the failure paths: the scripted service of the `testing` feature.
+//! 11. Test the failure paths: the scripted service of the `testing` feature. (advice)
 //!
 //! # Pitfalls
 //!

@@ -61,7 +61,7 @@
 //! # Pitfalls
 //!
 //! A time-out says that the caller stopped waiting, not that the work did not happen: see
-//! [`not_idempotent`](crate::call::not_idempotent). A clipped attempt that runs out counts as a failure of kind `timeout` like any
+//! [`idempotent`](crate::call::idempotent). A clipped attempt that runs out counts as a failure of kind `timeout` like any
 //! other.
 //!
 //! # Source

@@ -128,12 +128,21 @@ fn circuit_breaker_consideration_6_by_hand() {
     assert!(matches!(breaker.try_acquire().unwrap_err().reason(), Reason::Isolated { .. }));
 }
 
-/// 7 (default): many callers at once, none waits for another's call.
+/// 7 (default).
 #[test]
-fn circuit_breaker_consideration_7_many_concurrent_callers() {
-    let (breaker, _) = breaker(CircuitBreakerConfig::default());
-    let permits: Vec<_> = (0..10_000).map(|_| breaker.try_acquire().unwrap()).collect();
-    assert_eq!(permits.len(), 10_000);
+fn a_call_that_hangs_holds_up_none_of_ten_thousand_others_through_the_same_breaker() {
+    let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(20_000, 10_000));
+    let pipeline = Pipeline::new().then(breaker.clone());
+    let start = hand.now();
+    hand.block_on(async {
+        let mut hangs = Box::pin(pipeline.call(std::future::pending::<Result<(), ()>>));
+        assert!(futures::poll!(&mut hangs).is_pending());
+        let others = (0..10_000).map(|n| pipeline.call(move || async move { if n % 4 == 0 { Err(n) } else { Ok(n) } }));
+        let answers = futures::future::join_all(others).await;
+        assert_eq!(answers.iter().filter(|answer| answer.is_err()).count(), 2_500);
+        assert!(futures::poll!(&mut hangs).is_pending());
+    });
+    assert_eq!((hand.now(), breaker.state(), breaker.snapshot().calls), (start, State::Closed, 10_000));
 }
 
 /// 9 (default): "not for some minutes" opens it at once, for that long.
@@ -245,10 +254,30 @@ fn retry_consideration_9_rare_faults() {
     assert_eq!(hand.now(), start);
 }
 
-/// 10 (default): instances are spread apart.
+/// 10 (default).
 #[test]
-fn retry_consideration_10_full_jitter() {
-    assert_eq!(RetryConfig::default().backoff.jitter, Jitter::Full);
+fn instances_that_failed_together_come_back_spread_over_the_whole_delay() {
+    let (clock, hand) = Clock::manual();
+    let config = RetryConfig::default().idempotent(true).max_attempts(2);
+    let instances = (0..1_000).map(|n| {
+        let retry = Retry::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(n));
+        let clock = &clock;
+        async move {
+            let mut last = clock.now();
+            let call = retry.call(|| {
+                last = clock.now();
+                async { Err::<(), _>(()) }
+            });
+            call.await.unwrap_err();
+            last
+        }
+    });
+    let start = hand.now();
+    let back = hand.block_on(futures::future::join_all(instances));
+    let mut tenths = [0; 10];
+    let tenth = config.backoff.base.as_nanos() / 10;
+    back.iter().for_each(|at| tenths[((*at - start).as_nanos() / tenth) as usize] += 1);
+    assert!(tenths.iter().all(|n| (60..=140).contains(n)), "{tenths:?}");
 }
 
 /// 2 (default): permits come back one by one, so it lets go as soon as load eases.
@@ -272,12 +301,22 @@ fn throttling_consideration_3_a_refusal_is_recognisable() {
     assert_eq!((error.attempts(), error.retry_after()), (0, Some(S(60))));
 }
 
-/// 4: the limit follows the capacity while it is scaled out.
+/// 4 (option).
 #[test]
-fn throttling_consideration_4_follows_the_capacity() {
-    let limiter = RateLimiter::new(Quota::per_second(10)).unwrap();
-    limiter.set_quota(Quota::per_second(20)).unwrap();
-    assert_eq!(limiter.config().permits, 20);
+fn a_limit_that_is_raised_while_the_service_is_scaled_out_lets_more_pass_at_once() {
+    let (clock, hand) = Clock::manual();
+    let limiter = RateLimiter::new(Quota::per_second(10).burst(1)).unwrap().with_clock(&clock);
+    let a_second = || {
+        let passed = (0..1_000).filter(|_| {
+            hand.advance(Duration::from_millis(1));
+            limiter.check().is_ok()
+        });
+        passed.count()
+    };
+    let before = a_second();
+    limiter.set_quota(Quota::per_second(20).burst(1)).unwrap();
+    let scaled_out = a_second();
+    assert!((9..=11).contains(&before) && (19..=21).contains(&scaled_out), "{before} {scaled_out}");
 }
 
 /// 6 (warning): limits that leave no head-room are told.

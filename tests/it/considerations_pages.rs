@@ -1,0 +1,154 @@
+//! Each page's chapter "Considerations": all points of the source are there, each says how it is met, and a test shows it.
+use std::fs;
+
+/// A point by a part of its text, and the test that shows how it is met; where that is advice, the page itself is what there is.
+type Point = (&'static str, &'static str);
+
+const ADVICE: &str = "(advice)";
+
+const CACHE_ASIDE: [Point; 8] = [
+    ("The lifetime fits", "by_default_a_cached_value_lives_for_about_a_minute"),
+    ("Eviction", "a_cache_stays_within_its_bound_and_what_is_heavy_counts_for_more"),
+    ("Priming", "priming_a_cache_replaces_no_load_on_demand"),
+    (
+        "change behind the cache",
+        "a_source_that_changes_behind_the_cache_is_served_stale_for_no_longer_than_the_time_to_live",
+    ),
+    ("A local cache is private", "a_backplane_that_fails_is_an_event"),
+    ("The source is written first", "an_update_writes_the_source_first_and_invalidates_then"),
+    ("A cache that fails", "a_cache_that_fails_fails_no_call"),
+    ("What is absent", "an_absent_value_is_asked_for_again_by_default"),
+];
+
+const CIRCUIT_BREAKER: [Point; 13] = [
+    ("must handle the rejection", "circuit_breaker_consideration_1_the_error_carries_when"),
+    ("Kinds of fault differ", "circuit_breaker_consideration_2_kinds_of_fault_differ"),
+    ("Failed calls are events", "circuit_breaker_considerations_3_and_13_failures_and_changes_are_events"),
+    ("The open time fits", "circuit_breaker_consideration_4_the_open_time_fits_the_recovery"),
+    ("Recovery by a probe", "circuit_breaker_consideration_5_a_probe_finds_out"),
+    ("By hand", "circuit_breaker_consideration_6_by_hand"),
+    ("Many concurrent callers", "a_call_that_hangs_holds_up_none_of_ten_thousand_others_through_the_same_breaker"),
+    ("One breaker per provider", "circuit_breaker_consideration_8_one_a_shard"),
+    ("not for some minutes", "circuit_breaker_consideration_9_away_for_some_minutes"),
+    ("kept and replayed", "circuit_breaker_12_what_is_refused_is_kept_and_done_when_it_closes"),
+    ("A long time-out", "circuit_breaker_consideration_11_calls_that_hang"),
+    ("A retry around it", "circuit_breaker_consideration_12_a_retry_stops_at_its_rejection"),
+    ("Every change of state", "circuit_breaker_considerations_3_and_13_failures_and_changes_are_events"),
+];
+
+const RETRY: [Point; 11] = [
+    ("Interactive work", "retry_consideration_1_interactive_and_batch"),
+    ("An aggressive policy", "retry_considerations_2_and_3_an_aggressive_policy_warns"),
+    ("After many failures", "retry_considerations_2_and_3_an_aggressive_policy_warns"),
+    ("must be idempotent", "an_unmarked_charge_whose_answer_comes_too_late_is_sent_once"),
+    ("The delay fits", "retry_consideration_5_delay_by_the_kind_of_fault"),
+    ("Within a transaction", ADVICE),
+    ("Nested retries multiply", "retry_consideration_7_nested"),
+    ("Every fault that led to a retry", "retry_consideration_8_faults_are_events"),
+    ("Rare faults", "retry_consideration_9_rare_faults"),
+    ("Instances are spread apart", "instances_that_failed_together_come_back_spread_over_the_whole_delay"),
+    ("Test the failure paths", ADVICE),
+];
+
+const THROTTLING: [Point; 8] = [
+    ("decided early", ADVICE),
+    ("reacts fast and lets go fast", "throttling_consideration_2_reacts_and_lets_go_fast"),
+    ("A refusal is a specific error", "throttling_consideration_3_a_refusal_is_recognisable"),
+    ("A stop-gap", "a_limit_that_is_raised_while_the_service_is_scaled_out_lets_more_pass_at_once"),
+    ("If scaling costs more", ADVICE),
+    ("keep reserve", "throttling_consideration_6_limits_without_head_room_are_told"),
+    ("Strategies", "throttling_consideration_7_what_is_not_essential_goes_first"),
+    ("Metering per tenant", "throttling_considerations_7_and_8_per_tenant"),
+];
+
+const LEADER_ELECTION: [Point; 8] = [
+    ("Survives faults", "a_leader_outlives_a_fault_that_passes_and_another_leads_where_it_lasts"),
+    ("How fast a dead leader", "a_dead_leader_is_followed_within_a_term_and_a_poll"),
+    ("Scaling in", "a_leader_that_is_scaled_in_resigns_so_that_another_leads_soon"),
+    ("single point of failure", "without_its_store_nobody_leads_and_each_failed_call_is_an_event"),
+    ("A leader that stalls", "a_leader_that_stalls_is_ended_by_its_health_check_though_it_could_renew"),
+    ("Who wins", ADVICE),
+    ("become the bottleneck", ADVICE),
+    ("serves nothing else", "a_record_that_is_no_lease_is_refused_and_left_as_it_is"),
+];
+
+const SHARDING: [Point; 13] = [
+    ("Balance", "a_shard_that_is_added_takes_its_share_from_all_others_and_no_more_moves"),
+    ("The shard key is stable", "a_key_that_has_a_shard_is_given_no_other_by_naming_it_again"),
+    ("Keys are unique", ADVICE),
+    ("A query that the key does not fit", ADVICE),
+    ("One shard a query", "what_is_asked_together_lies_together_by_the_first_part_of_its_key"),
+    ("Fan-out", "a_fan_out_asks_all_shards_side_by_side_and_names_those_that_failed"),
+    ("Copy reference data", ADVICE),
+    ("eventual", ADVICE),
+    ("Many shards to watch", "all_shards_and_all_parts_can_be_listed"),
+    ("Geography", "the_rows_of_a_region_lie_on_the_shard_near_its_users"),
+    ("Which strategy", ADVICE),
+    ("Moving", "ranges_move_by_splitting_and_merging_and_hashes_by_virtual_shards"),
+    ("A hot tenant apart", "a_hot_tenant_is_named_by_the_meter_and_lies_apart_when_it_is_pinned"),
+];
+
+const QUEUE_LISTENER: [Point; 14] = [
+    ("Batch what is sent", "messages_are_received_and_settled_in_batches"),
+    ("An idle queue", "an_idle_queue_is_polled_by_one_task"),
+    ("Scale in when empty", "tasks_are_scaled_out_by_depth_and_in_when_the_queue_stays_empty"),
+    ("Randomised exponential back-off", "polls_of_an_empty_or_busy_queue_back_off_at_random"),
+    ("limit of requests", "one_listener_takes_from_several_queues_where_one_has_a_limit"),
+    ("Push for latency", "a_notice_wakes_an_idle_listener_at_once"),
+    ("Handlers are idempotent", "a_message_that_comes_twice_is_handled_once_behind_the_filter"),
+    ("comes back", "the_work_of_a_consumer_that_crashed_comes_back_and_nothing_accepted_is_lost"),
+    ("Poison messages", "a_poison_message_is_set_aside_with_its_reason_and_the_others_are_handled"),
+    ("correlation id", "an_answer_finds_its_question_by_a_correlation_id_on_a_reply_queue"),
+    ("Nothing accepted is lost", "the_work_of_a_consumer_that_crashed_comes_back_and_nothing_accepted_is_lost"),
+    ("Levelling", "a_limiter_in_the_handler_levels_a_peak_for_what_is_behind_it"),
+    ("raise contention", ADVICE),
+    ("Priorities", "the_higher_priority_goes_first_and_the_lowest_waits_for_a_bounded_time"),
+];
+
+/// The points of a page's chapter, each in one line.
+fn points(page: &str) -> Vec<String> {
+    let chapter = page.split("//! # Considerations").nth(1).expect("a chapter");
+    let chapter = chapter.split("//! # ").next().unwrap();
+    let mut points: Vec<String> = Vec::new();
+    for line in chapter.lines().filter_map(|line| line.strip_prefix("//!")).map(str::trim) {
+        let number = format!("{}. ", points.len() + 1);
+        match (line.strip_prefix(&*number), points.last_mut()) {
+            (Some(first), _) => points.push(first.to_owned()),
+            (None, Some(point)) => *point += &format!(" {line}"),
+            (None, None) => {}
+        }
+    }
+    points
+}
+
+#[test]
+fn each_consideration_of_the_source_is_on_its_page_with_how_it_is_met_and_a_test_shows_it() {
+    let root = env!("CARGO_MANIFEST_DIR");
+    let mut tests = String::new();
+    for file in fs::read_dir(format!("{root}/tests/it")).unwrap() {
+        tests += &fs::read_to_string(file.unwrap().path()).unwrap();
+    }
+    let rooms: [(&str, &[Point]); 7] = [
+        ("cache_aside", &CACHE_ASIDE),
+        ("circuit_breaker", &CIRCUIT_BREAKER),
+        ("retry", &RETRY),
+        ("throttling", &THROTTLING),
+        ("leader_election", &LEADER_ELECTION),
+        ("sharding", &SHARDING),
+        ("queue_listener", &QUEUE_LISTENER),
+    ];
+    assert_eq!(rooms.iter().map(|(_, points)| points.len()).sum::<usize>(), 75);
+    for (room, wanted) in rooms {
+        let points = points(&fs::read_to_string(format!("{root}/src/{room}/mod.rs")).unwrap());
+        assert_eq!(points.len(), wanted.len(), "{room}: {points:#?}");
+        for (point, (part, shown)) in points.iter().zip(wanted) {
+            assert!(point.contains(part), "{room} has no point {part:?}, but {point:?}");
+            // "(default)", "(default: one minute)", "(table above; default)".
+            let marks = ["(default", "default)", "(refusal", "(warning", "(option", ADVICE];
+            let met = marks.iter().any(|mark| point.contains(mark));
+            assert!(met, "{room} does not say how this is met: {point}");
+            assert_eq!(point.contains(ADVICE), *shown == ADVICE, "{room}: {point}");
+            assert!(*shown == ADVICE || tests.contains(&format!("fn {shown}()")), "no test shows: {point}");
+        }
+    }
+}
