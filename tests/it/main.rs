@@ -56,6 +56,7 @@ mod reqwest;
 mod retry;
 mod retry_edges;
 mod sharding;
+mod sharding_changes;
 mod sharding_moves;
 mod shared_circuit_breaker;
 mod shared_limit;

@@ -411,7 +411,8 @@ fn sharding_10_a_fan_out_that_finds_no_rest_says_so() {
         let restless = |_, _| async {
             asked.fetch_add(1, Ordering::Relaxed);
             let key = pin.fetch_add(1, Ordering::Relaxed);
-            scene.mover.change(|map| map.pin(&key, ShardId(0))).await.map(drop)
+            // To its own shard: a change takes a key from nobody.
+            scene.mover.change(|map| map.pin(&key, map.shard_of(&key).unwrap())).await.map(drop)
         };
         let began = scene.clock.now();
         let answer = scene.router.ask_all(&fan_out, restless).await;
@@ -428,16 +429,9 @@ fn sharding_8_a_call_waits_while_its_key_is_moved_and_no_longer_than_its_patienc
         let scene = Scene::new(&map);
         let config = ShardDirectoryConfig::default().patience(MS(patience));
         let frozen = scene.run(async {
-            scene
-                .mover
-                .change(|map| map.begin(&map.plan(&[ShardId(1)]).unwrap()[0]).map(|next| *map = next))
-                .await
-                .unwrap();
-            scene
-                .mover
-                .change(|map| map.advanced().map(|next| *map = next).ok_or_else(|| unreachable!()))
-                .await
-                .unwrap()
+            // Offline, it begins frozen.
+            let planned = map.plan(&[ShardId(1)]).unwrap().remove(0).offline();
+            scene.mover.change(|map| map.begin(&planned).map(|next| *map = next)).await.unwrap()
         });
         assert_eq!(frozen.moving().unwrap().step, Step::Frozen);
         let router = ShardDirectory::builder(scene.store.clone(), "orders").clock(&scene.clock).config(config);
