@@ -4,6 +4,7 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 mod cache;
 mod leader;
+mod lease;
 mod poor;
 mod sharding;
 mod shared_breaker;
