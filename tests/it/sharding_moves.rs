@@ -600,20 +600,34 @@ fn sharding_guard_a_newer_map_waits_for_who_is_inside() {
         let behind = target.enter(&1_u64, Access::Write, router).unwrap_err();
         assert_eq!(behind, Refused::Behind { router, shard: closed.version() });
     });
-    // Dropped at every await, whoever waits for leaving holds nothing up.
-    drop_at_every_await(
+    // Dropped at every await, a wait for others to leave has taken the map, and holds nobody up.
+    let held = std::cell::RefCell::new(None);
+    let polls = drop_at_every_await(
         &hand,
-        || async {
+        || {
             let guard = ShardGuard::new(ShardId(0), begun.clone());
-            let inside = guard.enter(&1_u64, Access::Write, 1).unwrap();
-            let leaves = async {
-                clock.sleep(MS(5)).await;
-                drop(inside);
-            };
-            futures::join!(guard.install(frozen.clone()), leaves);
+            held.replace(Some(guard.clone()));
+            let (clock, frozen) = (clock.clone(), frozen.clone());
+            async move {
+                let inside = guard.enter(&1_u64, Access::Write, 1).unwrap();
+                let leaves = async {
+                    clock.sleep(MS(5)).await;
+                    drop(inside);
+                };
+                futures::join!(guard.install(frozen), leaves);
+            }
         },
-        |_| {},
+        |polls| {
+            let guard = held.take().unwrap();
+            let taken = if polls == 0 { &begun } else { &frozen };
+            assert_eq!(guard.map().version(), taken.version(), "{polls}");
+            assert_eq!(guard.enter(&1_u64, Access::Write, 1).is_ok(), polls == 0);
+            assert!(format!("{guard:?}").contains("inside: 0"), "{guard:?}");
+            let mut again = Box::pin(guard.install(Arc::new(frozen.advanced().unwrap())));
+            assert!(futures::FutureExt::now_or_never(&mut again).is_some(), "nobody is inside after {polls}");
+        },
     );
+    assert!(polls >= 2, "{polls}");
 }
 
 #[test]
