@@ -5,6 +5,8 @@ mod backoff;
 mod cache_aside;
 mod cache_guard;
 mod cache_processes;
+mod cache_slowness;
+mod cache_tiers;
 mod cache_world;
 mod chaos;
 mod circuit_breaker;
