@@ -55,7 +55,10 @@ const DOORS: &[(&str, &[&str])] = &[
     ("std::thread", &["backend", "circuit_breaker/permit.rs", "metrics/calls.rs", "striped/tests.rs"]),
     ("rusqlite", &["backend"]),
     ("twox_hash", &["hash.rs"]),
-    ("futures_util", &["sharding/fan_out.rs"]),
+    (
+        "futures_util",
+        &["sharding/fan_out.rs", "cache_aside/remote.rs", "cache_aside/remote_change.rs", "cache_aside/shared.rs"],
+    ),
     ("arc_swap", &["hedge", "chaos"]),
     ("quick_cache", &["cache_aside/local.rs"]),
     ("rustix", &["time"]),

@@ -3,11 +3,17 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{RemoteCall, debts::Debt, report::Report};
+use super::{
+    RemoteCall,
+    debts::Debt,
+    health::{Failed, Health},
+    report::Report,
+};
 use crate::{
     notify::Notifier,
     race::{First, race},
     store::Version,
+    time::Instant,
 };
 
 pub(super) struct Backplane {
@@ -16,6 +22,7 @@ pub(super) struct Backplane {
     /// Tells this cache's notices from those of others.
     pub(super) me: u64,
     pub(super) timeout: Duration,
+    pub(super) health: Health,
 }
 
 /// What another cache tells.
@@ -28,15 +35,25 @@ pub(super) enum Told {
 }
 
 impl Backplane {
-    /// Publishes; says whether it is known to be.
-    pub(super) async fn tell(&self, report: &Report, told: &Told) -> bool {
-        let notice = encode(self.me, told);
-        let publish = self.notifier.publish(&self.topic, notice);
-        let kind = match race(publish, async { report.sleep(self.timeout).await }).await {
-            First::One(Ok(())) => return true,
-            First::One(Err(error)) => Some(error.kind()),
-            First::Other(()) => None,
+    /// Publishes, if the backplane is not left alone after failures; says whether that is known to be done.
+    pub(super) async fn tell(&self, report: &Report, told: &Told, deadline: Instant) -> bool {
+        let now = report.now();
+        if !self.health.admits(now) {
+            return false;
+        }
+        let publish = self.notifier.publish(&self.topic, encode(self.me, told));
+        let (kind, how) = match race(publish, async { report.clock.sleep_until(deadline).await }).await {
+            First::One(Ok(())) => {
+                self.health.answered(report.now());
+                return true;
+            }
+            First::One(Err(error)) => (Some(error.kind()), Some(Failed::Refused)),
+            // What had little time left says nothing about the backplane.
+            First::Other(()) => (None, (deadline - now >= self.timeout / 2).then_some(Failed::Slow)),
         };
+        if let Some(how) = how {
+            self.health.failed(report.now(), how);
+        }
         report.remote_failed(RemoteCall::Notify, kind);
         false
     }

@@ -5,9 +5,10 @@ use super::{
     CacheAside, CacheAsideConfig, Codec, Unattended,
     backplane::Backplane,
     debts::Debts,
+    health::Health,
     inner::{Inner, Outcome, Weigher},
     local::Local,
-    remote::Remote,
+    remote::{LONGEST, Remote},
     report::Report,
     shared::{Epochs, Shared},
     spawner::Spawner,
@@ -150,14 +151,15 @@ where
             Some(text) => {
                 let name = self.name.as_ref().map_or("", Name::as_str);
                 require(!name.is_empty(), "name", "must be given where processes share a cache")?;
-                Some(shared(text, name, self.store, self.notifier, &self.config, &entropy)?)
+                Some(shared(text, name, self.store, self.notifier, &self.config)?)
             }
         };
-        let entries = if self.weigher.is_some() { self.config.capacity.min(100_000) } else { self.config.capacity };
+        let capacity = self.config.capacity;
+        let local = if self.weigher.is_some() { Local::of_weight(capacity) } else { Local::of_entries(capacity) };
         let spawner = self.spawner;
         let finisher = (self.config.unattended == Unattended::Finish).then(|| finisher(spawner.clone()));
         Ok(CacheAside(Arc::new(Inner {
-            local: Local::new(self.config.capacity, usize::try_from(entries).unwrap_or(usize::MAX)),
+            local,
             flights: Flights::new(finisher),
             tags: Tags::new(),
             report: Report { clock: self.clock, stats: Stats::new(), events: Events::new(), name: self.name },
@@ -184,11 +186,11 @@ fn shared<K, V>(
     store: Option<(Arc<dyn Store>, Codec<V>)>,
     notifier: Option<Arc<dyn Notifier>>,
     config: &CacheAsideConfig,
-    entropy: &Entropy,
 ) -> Result<Shared<K, V>, ConfigError> {
     /// Where loads may take for ever, claims do not hold for ever.
     const LONG: Duration = Duration::from_secs(300);
-    let me = entropy.next_u64();
+    // Not of the cache's own stream: processes may have been given the same seed.
+    let me = Entropy::from_os().next_u64();
     let timeout = config.remote.timeout;
     let remote = match store {
         None => None,
@@ -197,15 +199,17 @@ fn shared<K, V>(
             for needed in [Capability::Linearizable, Capability::OrderedVersions, Capability::TimeToLive] {
                 can.require(needed).map_err(|lacks| lacks.refuse("remote"))?;
             }
-            let (values, marks) = (format!("cache {name}"), format!("cache {name} tags"));
+            let (values, marks) = (format!("cache {name}"), format!("cache-tags {name}"));
             require(marks.len() <= can.max_key(), "name", "must not be longer than the store's keys may be")?;
-            let claim_ttl = config.hard_timeout.unwrap_or(LONG).saturating_add(timeout * 3);
-            let (remote, rests_until) = (config.remote, Default::default());
-            Some(Remote { store, codec, config: remote, values, marks, me, claim_ttl, rests_until })
+            let load = config.hard_timeout.unwrap_or(LONG);
+            let claim_ttl = load.saturating_add(timeout.saturating_mul(3)).min(LONGEST);
+            let (remote, health) = (config.remote, Health::new(config.remote.rest));
+            Some(Remote { store, codec, config: remote, values, marks, me, claim_ttl, health })
         }
     };
     let topic = format!("steadfast/cache/{name}");
-    let backplane = notifier.map(|notifier| Backplane { notifier, topic, me, timeout });
+    let backplane =
+        notifier.map(|notifier| Backplane { notifier, topic, me, timeout, health: Health::new(config.remote.rest) });
     let (debts, owed, rest) = (Debts::default(), Default::default(), config.remote.rest);
     Ok(Shared { row, parse, remote, backplane, epochs: Epochs::new(), debts, owed, rest })
 }

@@ -1,5 +1,12 @@
 //! The cache: its doors for who asks.
-use std::{any::Any, borrow::Borrow, fmt, future::Future, hash::Hash, sync::Arc};
+use std::{
+    any::{Any, TypeId},
+    borrow::Borrow,
+    fmt,
+    future::Future,
+    hash::Hash,
+    sync::Arc,
+};
 
 use super::{
     CacheAsideBuilder, CacheAsideConfig, CacheAsideEvent as Event, CacheAsideStats, LoadError, Loaded,
@@ -7,13 +14,13 @@ use super::{
     inner::{Inner, Outcome, Seen, What},
     load::{For, Load, LoaderResult},
     stats::count,
+    wait::{Wait, Waited},
 };
 use crate::{
     call::Cold,
     config::ConfigError,
     flight::{Boarding, Lead, Seat},
     observe::Subscription,
-    race::{First, race},
 };
 
 /// Copies of what a slower source holds, by key; loaded when they are asked for, gone when they are invalidated.
@@ -135,7 +142,9 @@ where
                 lead.depart(Box::pin(load.look_up()))
             }
         };
-        let landed = seat.await?;
+        let mut seat = seat;
+        let Waited::Landed(landed) = Wait::new(inner, None).on(&inner.report, &mut seat).await else { return None };
+        let landed = landed?;
         match &landed.what {
             What::Value(value) if inner.is_current(&landed) => Some(value.clone()),
             _ => None,
@@ -209,10 +218,11 @@ where
         let (inner, mut loader) = (&self.0, Some(loader));
         let stats = &inner.report.stats;
         stats.misses.increase();
+        let mut wait = Wait::new(inner, inner.config.soft_timeout.filter(|_| stale.is_some()));
         loop {
             // Between the first look and this one a load may have ended.
             let answer = || inner.peek(key).filter(|(entry, _)| entry.hot.value.is_some() || may_be_absent);
-            let (seat, leads) = match inner.flights.board_unless(key, answer) {
+            let (mut seat, leads) = match inner.flights.board_unless(key, answer) {
                 Err((entry, is_stale)) => {
                     if is_stale {
                         count(&stats.stale_hits);
@@ -223,17 +233,23 @@ where
                 Ok(Boarding::Leads(lead)) => {
                     // A leader has brought its loader, and comes back here never again.
                     let Some(loader) = loader.take() else { return Err(LoadError::Panicked) };
+                    let lead = lead.of_type(TypeId::of::<F>());
                     let load = self.load(&lead);
                     (lead.depart(Box::pin(load.run(For::Load, loader()))), true)
                 }
             };
-            let Some(outcome) = self.wait(key, seat, stale.as_deref()).await else {
-                count(&stats.stale_hits);
-                return Ok(stale.and_then(|stale| stale.hot.value));
-            };
-            let error = match outcome {
-                Some(landed) if !leads && !inner.is_current(&landed) => continue,
-                Some(landed) => match &landed.what {
+            let mut waited = wait.on(&inner.report, &mut seat).await;
+            if let (Waited::Soft, Some(stale)) = (&waited, stale.as_deref()) {
+                if self.leave_in_background(key, &seat, stale) {
+                    count(&stats.stale_hits);
+                    return Ok(stale.hot.value.clone());
+                }
+                waited = wait.on(&inner.report, &mut seat).await;
+            }
+            let timed_out = || LoadError::TimedOut { after: inner.config.hard_timeout.unwrap_or_default() };
+            let error = match waited {
+                Waited::Landed(Some(landed)) if !leads && !inner.is_current(&landed) => continue,
+                Waited::Landed(Some(landed)) => match &landed.what {
                     What::Value(value) => return Ok(Some(value.clone())),
                     What::Absent if may_be_absent => return Ok(None),
                     What::Failed(error) => match error.clone().downcast::<E>() {
@@ -242,12 +258,14 @@ where
                         Err(_) if !leads => continue,
                         Err(_) => LoadError::Panicked,
                     },
-                    What::TimedOut => LoadError::TimedOut { after: inner.config.hard_timeout.unwrap_or_default() },
+                    What::TimedOut => timed_out(),
                     What::Absent | What::Nothing if !leads => continue,
                     What::Absent | What::Nothing => LoadError::Panicked,
                 },
-                None if !leads => continue,
-                None => LoadError::Panicked,
+                // Another caller's loader, of another type, panicked: this one asks by itself. One of its own type would panic, too.
+                Waited::Landed(None) if !leads && !seat.works_as(TypeId::of::<F>()) => continue,
+                Waited::Landed(None) => LoadError::Panicked,
+                Waited::Soft | Waited::Limit => timed_out(),
             };
             return match stale {
                 Some(stale) if inner.report.now() < stale.rest.stale_until => {
@@ -259,37 +277,28 @@ where
         }
     }
 
-    /// Waits for the flight; with a stale value to serve, no longer than the soft time-out: `None` where that is over.
-    async fn wait<Q>(
-        &self,
-        key: &Q,
-        mut seat: Seat<K, Outcome<V>>,
-        stale: Option<&Entry<V>>,
-    ) -> Option<Option<Outcome<V>>>
+    /// Has the load go on in the background, once; says whether it can, and the stale value may be served.
+    fn leave_in_background<Q>(&self, key: &Q, seat: &Seat<K, Outcome<V>>, stale: &Entry<V>) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
         let inner = &self.0;
-        let (Some(soft), Some(stale)) = (inner.config.soft_timeout, stale) else { return Some(seat.await) };
-        if let First::One(outcome) = race(&mut seat, inner.report.sleep(soft)).await {
-            return Some(outcome);
-        }
         if !inner.spawner.is_there() || inner.report.now() >= stale.rest.stale_until {
-            return Some(seat.await);
+            return false;
         }
-        // The load goes on, once; until it has ended the next who ask do not wait so long again.
         if let Some(seat) = seat.for_background() {
             inner.spawner.spawn(Box::pin(async move { drop(seat.await) }));
             inner.report.tell(|| Event::LeftInBackground);
         }
+        // Until it has ended the next who ask do not wait so long again.
         if let Some(until) = inner.retry_at() {
             let (key, slow) = (key.to_owned(), stale.clone().throttled(until));
             let mark = || inner.local.holds(key.borrow(), stale).then(|| inner.local.mark(key.clone(), slow));
             let left = inner.flights.between(key.borrow(), mark);
             drop(left);
         }
-        None
+        true
     }
 
     /// Begins a load in the background for a value that is still valid, unless one was begun for it before.
@@ -313,6 +322,7 @@ where
         });
         drop(left);
         if let Ok(Boarding::Leads(lead)) = boarded {
+            let lead = lead.of_type(TypeId::of::<F>());
             let load = self.load(&lead);
             let seat = lead.depart(Box::pin(load.run(For::Refresh(entry.rest.version), loader()))).in_background();
             inner.spawner.spawn(Box::pin(async move { drop(seat.await) }));

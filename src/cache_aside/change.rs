@@ -2,15 +2,15 @@
 use std::{borrow::Borrow, future::Future, hash::Hash, time::Duration};
 
 use super::{
-    CacheAside, Loaded,
+    CacheAside, CacheAsideEvent as Event, Loaded,
     backplane::Told,
-    debts::Debt,
+    debts::{Debt, Halves},
     entry::{Birth, Entry},
     inner::Inner,
     remote::Put,
     stats::count,
 };
-use crate::store::Version;
+use crate::{store::Version, time::Instant};
 
 /// How far an invalidation has come. In this process it holds in any case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -91,7 +91,8 @@ where
     /// write.
     ///
     /// # Cancel safety
-    /// Dropped, it leaves nothing under the key in this process, and what is in the remote tier is owed to be deleted.
+    /// Dropped before the value is stored, it leaves nothing under the key in this process, and what is in the remote tier is owed to be
+    /// deleted. Dropped afterwards, it owes the notice to the other processes.
     pub async fn put<Q>(&self, key: &Q, value: impl Into<Loaded<V>>) -> Reached
     where
         K: Borrow<Q>,
@@ -105,40 +106,45 @@ where
             self.keep(key, 0, self.born(key, value, ttl, &tags, born, None));
             return Reached::Everywhere;
         };
+        let deadline = inner.report.now() + inner.config.remote.timeout;
         let epoch = inner.invalidate_here(key);
         let row = (shared.row)(&key.to_owned());
-        let sure = self.owing_row(key);
+        let mut sure = self.owing_row(key);
         let put = match &shared.remote {
-            Some(remote) => remote.put(&inner.report, &row, &value, ttl, &tags).await,
+            Some(remote) if remote.health.admits(inner.report.now()) => {
+                remote.put(&inner.report, deadline, &row, &value, (ttl, &tags)).await
+            }
+            Some(_) => Put::Unknown,
             None => Put::NotStorable,
         };
         let version = match put {
             Put::Stored(version) => Some(version),
             Put::NotStorable => None,
             // By whom, nobody knows: perhaps by an echo of its own request. Neither stays.
-            Put::Overtaken => return sure.deliver().await,
-            // Others cannot have it. Here it is the newest, unless somebody invalidated it meanwhile.
+            Put::Overtaken => return sure.deliver_by(deadline).await,
             Put::Unknown => {
-                let is_newest = shared.epochs.now(key) == epoch;
-                drop(sure);
-                if is_newest {
-                    let epoch = shared.epochs.now(key);
-                    self.keep(key, epoch, self.born(key, value, ttl, &tags, born, None));
+                // Owed before it is kept: so no load takes what was in the remote tier before.
+                sure.owe();
+                // Others cannot have it. Here it is the newest, unless somebody invalidated it meanwhile.
+                if self.keep(key, epoch, self.born(key, value, ttl, &tags, born, None)) {
+                    sure.here = None;
                 }
                 return Reached::ThisProcess;
             }
         };
-        if shared.epochs.now(key) != epoch {
+        if !self.keep(key, epoch, self.born(key, value, ttl, &tags, born, version)) {
             // Somebody invalidated it meanwhile, and nobody knows which came first in the remote tier: neither stays.
-            return sure.deliver().await;
+            return sure.deliver_by(deadline).await;
         }
-        self.keep(key, epoch, self.born(key, value, ttl, &tags, born, version));
+        // What was put stays, even if the others cannot be told.
+        sure.here = None;
+        sure.paid(Halves::STORE);
         let told = match &shared.backplane {
-            Some(backplane) => backplane.tell(&inner.report, &Told::Row(row, version)).await,
+            Some(backplane) => backplane.tell(&inner.report, &Told::Row(row, version), deadline).await,
             None => true,
         };
         if told {
-            sure.done();
+            sure.paid(Halves::NOTICE);
             Reached::Everywhere
         } else {
             Reached::ThisProcess
@@ -192,20 +198,21 @@ where
         (key, inner.entry(Some(value), birth, inner.report.now()))
     }
 
-    /// Stores what was put, unless the key was invalidated since this epoch; cuts off the loads that began meanwhile.
-    fn keep<Q>(&self, key: &Q, epoch: u64, (own, entry): (K, Entry<V>))
+    /// Stores what was put, unless the key was invalidated since this epoch, which it returns; cuts off the loads that began meanwhile.
+    fn keep<Q>(&self, key: &Q, epoch: u64, (own, entry): (K, Entry<V>)) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
         let inner = &*self.0;
-        let left = inner.flights.supersede(key, || {
+        let (same, left) = inner.flights.supersede(key, || {
             let same = inner.shared.as_ref().is_none_or(|shared| shared.epochs.now(key) == epoch);
             let lives =
-                entry.rest.fresh_until > entry.rest.loaded && !inner.tags.overtook(entry.hot.born, entry.tags());
-            if same && lives { inner.local.insert(own, key, entry) } else { inner.local.remove(key) }
+                entry.rest.fresh_until > entry.rest.stored && !inner.tags.overtook(entry.hot.born, entry.tags());
+            (same, if same && lives { inner.local.insert(own, key, entry) } else { inner.local.remove(key) })
         });
         inner.clear_away(left);
+        same
     }
 
     /// The invalidation of one key, on its way.
@@ -225,44 +232,90 @@ where
 
     fn owing<H: Fn()>(&self, debt: impl FnOnce(fn(&K) -> String) -> Debt, here: H) -> Owing<'_, K, V, H> {
         let inner = &*self.0;
-        let debt = inner.shared.as_ref().map(|shared| debt(shared.row));
-        Owing { inner, debt, here: Some(here) }
+        let owes = inner.shared.as_ref().map(|shared| (debt(shared.row), shared.halves()));
+        let stamp = inner.shared.as_ref().map_or(0, |shared| shared.debts.stamp());
+        Owing { inner, owes, behind: None, stamp, here: Some(here) }
     }
 }
 
-/// An invalidation on its way. Dropped before it has reached everything, it holds in this process, and is owed.
+/// An invalidation on its way. Dropped before it has reached everything, it holds in this process, and the rest is owed.
 struct Owing<'a, K: Hash + Eq, V, H: Fn()> {
     inner: &'a Inner<K, V>,
-    debt: Option<Debt>,
+    /// Its halves that are still to be paid.
+    owes: Option<(Debt, Halves)>,
+    /// Where the deletion of all rows goes on.
+    behind: Option<String>,
+    /// Higher than the numbers of all debts that what is done from now on pays, too.
+    stamp: u64,
     /// Does it in this process: what was loaded while it was on its way may be from before it.
     here: Option<H>,
 }
 
 impl<K: Hash + Eq, V, H: Fn()> Owing<'_, K, V, H> {
-    async fn deliver(mut self) -> Reached {
-        if let Some((shared, debt)) = self.inner.shared.as_ref().zip(self.debt.as_ref())
-            && !shared.spread(&self.inner.report, debt).await
+    async fn deliver(self) -> Reached {
+        let deadline = self.inner.report.now() + self.inner.config.remote.timeout;
+        self.deliver_by(deadline).await
+    }
+
+    /// Does what is left: the write, then the notice.
+    async fn deliver_by(mut self, mut deadline: Instant) -> Reached {
+        let (inner, report) = (self.inner, &self.inner.report);
+        let Some(shared) = &inner.shared else { return Reached::Everywhere };
+        self.stamp = shared.debts.stamp();
+        while let Some((debt, _)) = self.owes.as_ref().filter(|(_, halves)| halves.store)
+            && let Some(remote) = &shared.remote
         {
-            return Reached::ThisProcess;
+            let before = self.behind.clone();
+            if !remote.health.admits(report.now()) {
+                return Reached::ThisProcess;
+            }
+            if remote.write(report, debt, deadline, &mut self.behind).await {
+                self.paid(Halves::STORE);
+            } else if self.behind == before {
+                return Reached::ThisProcess;
+            } else {
+                // Each page of what is deleted has the time-out for itself.
+                deadline = report.now() + inner.config.remote.timeout;
+            }
         }
-        self.debt = None;
+        if let Some(told) = self.owes.as_ref().filter(|(_, halves)| halves.notice).and_then(|(debt, _)| debt.told())
+            && let Some(backplane) = &shared.backplane
+        {
+            if !backplane.tell(report, &told, deadline).await {
+                return Reached::ThisProcess;
+            }
+            self.paid(Halves::NOTICE);
+        }
         Reached::Everywhere
     }
 
-    /// All is said, and nothing left to be done.
-    fn done(mut self) {
-        self.debt = None;
-        self.here = None;
+    /// Notes that these halves are done, also for whoever owed them before.
+    fn paid(&mut self, done: Halves) {
+        if let Some((shared, (debt, halves))) = self.inner.shared.as_ref().zip(self.owes.as_mut()) {
+            halves.store &= !done.store;
+            halves.notice &= !done.notice;
+            if shared.debts.paid(debt, self.stamp, done) {
+                self.inner.report.tell(|| Event::Settled);
+            }
+        }
+    }
+
+    /// Leaves the rest to be delivered later.
+    fn owe(&mut self) {
+        if let Some((shared, (debt, halves))) = self.inner.shared.as_ref().zip(self.owes.take())
+            && halves.any()
+        {
+            shared.owe(&self.inner.report, debt, halves, self.behind.take());
+        }
     }
 }
 
 impl<K: Hash + Eq, V, H: Fn()> Drop for Owing<'_, K, V, H> {
     fn drop(&mut self) {
+        // First of all: a load that looks into the remote tier between the two would bring the old value back.
+        self.owe();
         if let Some(here) = &self.here {
             here();
-        }
-        if let Some((shared, debt)) = self.inner.shared.as_ref().zip(self.debt.take()) {
-            shared.owe(&self.inner.report, debt);
         }
     }
 }

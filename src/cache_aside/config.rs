@@ -250,6 +250,7 @@ impl CacheAsideConfig {
             require(beta > 0.0 && beta.is_finite(), "xfetch", "must be above 0")?;
         }
         require_some_time(self.remote.timeout, "remote.timeout")?;
+        require_some_time(self.remote.rest, "remote.rest")?;
         require_some_time(self.remote.wait, "remote.wait")?;
         if let Some(local) = self.remote.local_ttl {
             require_some_time(local, "remote.local_ttl")?;

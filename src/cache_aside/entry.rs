@@ -47,8 +47,9 @@ pub(super) struct Rest {
     pub(super) took: Duration,
     /// The remote tier's version of it.
     pub(super) version: Option<Version>,
-    /// When it was loaded.
-    pub(super) loaded: Instant,
+    /// When it was stored, and the time since its load then.
+    pub(super) stored: Instant,
+    age: Duration,
     pub(super) weight: u64,
     extra: Option<Arc<Extra>>,
 }
@@ -121,10 +122,10 @@ impl<V> Entry<V> {
             let chance = config.xfetch.map_or(Duration::ZERO, |beta| xfetch_horizon(took, beta));
             plain_until = fresh_until.min(refresh_at).min(fresh_until.saturating_sub(chance));
         }
-        let loaded = now.saturating_sub(age);
+        let (stored, retry_at) = (now, never);
         Self {
             hot: Hot { value, plain_until, born },
-            rest: Rest { fresh_until, stale_until, refresh_at, retry_at: never, took, version, loaded, weight, extra },
+            rest: Rest { fresh_until, stale_until, refresh_at, retry_at, took, version, stored, age, weight, extra },
         }
     }
 
@@ -148,6 +149,11 @@ impl<V> Entry<V> {
     fn is_idle(&self, now: Instant) -> bool {
         let idle = self.rest.extra.as_ref().and_then(|extra| extra.idle.as_ref());
         idle.is_some_and(|(limit, asked)| now - Instant::from_nanos(asked.load(Relaxed)) >= *limit)
+    }
+
+    /// The time since its load.
+    pub(super) fn age(&self, now: Instant) -> Duration {
+        self.rest.age.saturating_add(now - self.rest.stored)
     }
 
     /// Somebody asked for it.

@@ -30,6 +30,16 @@ pub enum CacheAsideEvent {
     },
     /// The remote tier holds a value that the codec does not read: an older schema. It counts as a miss.
     Undecodable,
+    /// A record of the remote tier does not have its checksum: its bytes are not those that were written. It counts as a miss, or the
+    /// mark of a tag as an invalidation.
+    Damaged,
+    /// An entry weighs more than the local tier can hold, and is not kept there.
+    TooHeavy {
+        /// The weight of the entry.
+        weight: u64,
+        /// The greatest weight that is kept.
+        most: u64,
+    },
     /// The codec, or the remote tier, does not take a value or a key: it is kept in this process alone.
     NotStorable,
     /// An invalidation has not reached the remote tier, or the other processes. It is owed, and tried again.
@@ -76,6 +86,10 @@ impl Traced for CacheAsideEvent {
                 tracing::warn!(target: TARGET, cache, ?call, ?kind, "remote tier failed")
             }
             Self::Undecodable => tracing::warn!(target: TARGET, cache, "value does not decode"),
+            Self::Damaged => tracing::warn!(target: TARGET, cache, "record of the remote tier is damaged"),
+            Self::TooHeavy { weight, most } => {
+                tracing::warn!(target: TARGET, cache, weight, most, "entry is too heavy for the local tier");
+            }
             Self::NotStorable => tracing::warn!(target: TARGET, cache, "value or key cannot be stored"),
             Self::Owed { debts } => tracing::warn!(target: TARGET, cache, debts, "invalidation is owed"),
             Self::Settled => tracing::info!(target: TARGET, cache, "invalidations were delivered"),

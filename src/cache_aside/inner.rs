@@ -2,9 +2,9 @@
 use std::{borrow::Borrow, hash::Hash, sync::Arc, time::Duration};
 
 use super::{
-    CacheAsideConfig,
+    CacheAsideConfig, CacheAsideEvent,
     entry::{Birth, Entry, Hot, Worth},
-    local::{Left, Local},
+    local::{Left, Local, heaviest},
     report::Report,
     shared::Shared,
     spawner::Spawner,
@@ -140,12 +140,15 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
         Entry::new(value, birth, &self.config, now, &self.entropy)
     }
 
-    /// What it weighs: at least 1, for what weighs nothing is never evicted.
+    /// What it weighs: at least 1, for what weighs nothing is never evicted. What is too heavy to be kept is told.
     pub(super) fn weight(&self, key: &K, value: Option<&V>) -> u64 {
-        match (&self.weigher, value) {
-            (Some(weigh), Some(value)) => weigh(key, value).clamp(1, u64::MAX >> 16),
-            _ => 1,
+        let (Some(weigh), Some(value)) = (&self.weigher, value) else { return 1 };
+        let weight = weigh(key, value).clamp(1, u64::MAX >> 16);
+        let most = heaviest(self.config.capacity);
+        if weight > most {
+            self.report.tell(|| CacheAsideEvent::TooHeavy { weight, most });
         }
+        weight
     }
 
     pub(super) fn slots(&self, tags: &[String]) -> Box<[Slot]> {

@@ -40,9 +40,9 @@ pub(super) struct Load<K: Hash + Eq, V> {
 struct Known<'a> {
     ttl: Duration,
     tags: &'a [String],
-    /// When its times begin, and when it was loaded.
+    /// When its times begin, and the time since its load then.
     now: Instant,
-    loaded: Instant,
+    age: Duration,
     took: Duration,
     version: Option<Version>,
 }
@@ -60,9 +60,8 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
                     Purpose::Load { takes: inner.local.peek(key).is_none_or(|entry| entry.rest.version.is_some()) }
                 }
             };
-            let asked = inner.report.now();
             match shared.look(&inner.report, key, purpose).await {
-                Looked::Found(found) => return self.found(found, asked),
+                Looked::Found(found) => return self.found(found),
                 Looked::Claimed(claim) => holding = Some(Holding::new(shared, &inner.report, claim)),
                 Looked::Elsewhere | Looked::Nothing => return self.nothing(),
                 Looked::Without => {}
@@ -77,7 +76,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
         };
         let loaded = inner.report.now();
         let took = loaded - asked;
-        let known = Known { ttl: Duration::ZERO, tags: &[], now: loaded, loaded, took, version: None };
+        let known = Known { ttl: Duration::ZERO, tags: &[], now: loaded, age: Duration::ZERO, took, version: None };
         match result {
             First::One(Ok(Some(Loaded { value, ttl, tags }))) => {
                 let known = Known { ttl: ttl.unwrap_or(inner.config.ttl), tags: &tags, ..known };
@@ -96,21 +95,21 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
     pub(super) async fn look_up(self) -> Outcome<V> {
         let (inner, key) = (&*self.inner, self.ticket.key());
         let Some(shared) = &inner.shared else { return self.nothing() };
-        let asked = inner.report.now();
         match shared.look(&inner.report, key, Purpose::LookUp).await {
-            Looked::Found(found) => self.found(found, asked),
+            Looked::Found(found) => self.found(found),
             _ => self.nothing(),
         }
     }
 
-    fn found(&self, found: Found<V>, asked: Instant) -> Outcome<V> {
-        let Found { value, tags, ttl, version } = found;
+    fn found(&self, found: Found<V>) -> Outcome<V> {
+        let Found { value, tags, ttl, age, version } = found;
         let inner = &*self.inner;
         count(&inner.report.stats.remote_hits);
-        // Seen before, it is as old as it was then; of another process, nobody here knows its age.
+        let now = inner.report.now();
+        // Seen before, its age is known without the wall clocks.
         let before = inner.local.peek(self.ticket.key()).filter(|entry| entry.rest.version == Some(version));
-        let (loaded, took) = before.map_or((asked, Duration::ZERO), |entry| (entry.rest.loaded, entry.rest.took));
-        self.keep(value, Known { ttl, tags: &tags, now: inner.report.now(), loaded, took, version: Some(version) })
+        let (age, took) = before.map_or((age, Duration::ZERO), |entry| (entry.age(now), entry.rest.took));
+        self.keep(value, Known { ttl, tags: &tags, now, age, took, version: Some(version) })
     }
 
     /// Stores what the source gave: in the remote tier first, then here.
@@ -129,8 +128,10 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
                 Filled::Nothing => holding.over(),
                 // It is given back as soon as that can be.
                 Filled::Unknown => drop(holding),
-                Filled::Superseded => {
-                    holding.over();
+                Filled::Superseded { released } => {
+                    if released {
+                        holding.over();
+                    }
                     return self.overtaken(value, known.tags);
                 }
             }
@@ -146,7 +147,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
             born: self.born,
             ttl: known.ttl,
             local: inner.local_ttl(),
-            age: known.now - known.loaded,
+            age: known.age,
             took: known.took,
             version: known.version,
             tags: slots.clone(),
@@ -189,7 +190,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
     async fn failed(&self, holding: Option<Holding<'_, K, V>>, what: What<V>, took: Duration) -> Outcome<V> {
         let (inner, key) = (&*self.inner, self.ticket.key());
         if let (Some(remote), Some(holding)) = (self.remote(), holding)
-            && remote.release(&inner.report, &holding.claim).await
+            && remote.release(&inner.report, &holding.claim, inner.report.now() + holding.claim.left).await
         {
             holding.over();
         }

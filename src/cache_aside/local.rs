@@ -10,6 +10,14 @@ use super::entry::{Entry, Hot, Rest};
 
 pub(super) struct Local<K, V>(Cache<K, Stored<V>, Weights, DefaultHashBuilder, Leaves<K, V>>);
 
+/// Share of the capacity that one entry may weigh: the part of the table that is not on trial.
+const MOST_OF_IT: f64 = 0.97;
+
+/// Returns the greatest weight of an entry that a table of this capacity keeps.
+pub(super) fn heaviest(capacity: u64) -> u64 {
+    ((capacity as f64 * MOST_OF_IT) as u64).clamp(1, capacity)
+}
+
 /// An entry in the table, small, so that many are near. The library clones what it finds: a clone has what a plain hit needs, and no more.
 /// Who needs all looks at it in place.
 struct Stored<V>(Hot<V>, Option<Box<Rest>>);
@@ -79,10 +87,24 @@ impl<K, V> Lifecycle<K, Stored<V>> for Leaves<K, V> {
 }
 
 impl<K: Hash + Eq, V: Clone> Local<K, V> {
-    /// An empty table for so much weight, in about so many entries.
-    pub(super) fn new(capacity: u64, entries: usize) -> Self {
+    /// An empty table for so many entries.
+    pub(super) fn of_entries(capacity: u64) -> Self {
         let mut options = OptionsBuilder::new();
-        options.weight_capacity(capacity).estimated_items_capacity(entries);
+        options.weight_capacity(capacity).estimated_items_capacity(usize::try_from(capacity).unwrap_or(usize::MAX));
+        Self::of(&options)
+    }
+
+    /// An empty table for so much weight. It has one part: the library keeps nothing that outweighs a part, of which it has four for each
+    /// core otherwise.
+    pub(super) fn of_weight(capacity: u64) -> Self {
+        let mut options = OptionsBuilder::new();
+        let entries = capacity.min(100_000);
+        options.weight_capacity(capacity).estimated_items_capacity(usize::try_from(entries).unwrap_or(usize::MAX));
+        options.shards(1).hot_allocation(MOST_OF_IT);
+        Self::of(&options)
+    }
+
+    fn of(options: &OptionsBuilder) -> Self {
         #[expect(clippy::expect_used, reason = "both of its settings are set")]
         let options = options.build().expect("both settings are set");
         Self(Cache::with_options(options, Weights, DefaultHashBuilder::default(), Leaves(PhantomData)))

@@ -121,12 +121,14 @@ mod debts;
 mod entry;
 mod error;
 mod event;
+mod health;
 mod inner;
 mod load;
 mod loaded;
 mod local;
 mod remote;
 mod remote_change;
+mod remote_fill;
 mod report;
 mod run;
 mod shared;
@@ -135,6 +137,7 @@ mod stats;
 mod tags;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
+mod wait;
 mod wire;
 
 pub use builder::CacheAsideBuilder;

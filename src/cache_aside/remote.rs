@@ -6,27 +6,21 @@
 //!
 //! Tags have a counter in the store, and so has their sequence: a value knows the number at which its load began, a tag that of its last
 //! invalidation. A value whose tag has the higher number does not count.
-use std::{
-    future::Future,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
-    time::Duration,
-};
+use std::{future::Future, sync::Arc, time::Duration};
 
-use bytes::Bytes;
+use futures_util::{StreamExt, stream::FuturesUnordered};
 
 use super::{
     RemoteCall, RemoteConfig,
     codec::Codec,
+    health::{Failed, Health},
     report::Report,
-    wire::{Kind, SEQUENCE, Stored, lock_of, mark_of, number},
+    wire::{Kind, SEQUENCE, Stored, Unread, lock_of, mark_of, number},
 };
 use crate::{
     port::{Failure, PortError, PortErrorKind},
     race::{First, both, race},
-    store::{DeleteOptions, Key, Precondition, PutOptions, Record, Store, StoreError, Version},
+    store::{Key, Precondition, PutOptions, Record, Store, StoreError, Version},
     time::Instant,
 };
 
@@ -41,12 +35,14 @@ pub(super) struct Remote<V> {
     pub(super) me: u64,
     /// How long a claim holds: longer than a load takes.
     pub(super) claim_ttl: Duration,
-    /// Until when it is left alone, after a failure; by the cache's clock, in nanoseconds.
-    pub(super) rests_until: AtomicU64,
+    pub(super) health: Health,
 }
 
 /// No value is kept longer, and the mark of a tag's invalidation longer than that: so marks end, too.
 pub(super) const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Maximum number of requests of one kind that are under way at a time: marks of a value's tags, payments of what is owed.
+pub(super) const SIDE_BY_SIDE: usize = 64;
 
 /// What a look is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +72,8 @@ pub(super) struct Found<V> {
     pub(super) value: Option<V>,
     pub(super) tags: Vec<String>,
     pub(super) ttl: Duration,
+    /// The time since its load, by the wall clocks of two processes.
+    pub(super) age: Duration,
     pub(super) version: Version,
 }
 
@@ -85,7 +83,9 @@ pub(super) struct Claim {
     pub(super) row: String,
     /// The record that the load's takes the place of.
     pub(super) version: Version,
-    born: u64,
+    pub(super) born: u64,
+    /// The rest of the call's time-out, for storing what is loaded.
+    pub(super) left: Duration,
     /// Of a refresh, which leaves the value where it is: the version of the row that keeps others from refreshing, too.
     pub(super) lock: Option<Version>,
 }
@@ -96,8 +96,10 @@ pub(super) enum Filled {
     Nothing,
     /// Nobody knows what is there: perhaps the claim.
     Unknown,
-    /// The claim was gone: an invalidation overtook it.
-    Superseded,
+    /// An invalidation overtook it; `released` unless its claim may still be there.
+    Superseded {
+        released: bool,
+    },
 }
 
 /// What came of a put.
@@ -120,19 +122,11 @@ pub(super) enum Fault {
 }
 
 impl<V> Remote<V> {
-    /// Whether it may be asked now, after its last failure.
-    pub(super) fn is_up(&self, now: Instant) -> bool {
-        now.as_nanos() >= self.rests_until.load(Relaxed)
-    }
-
-    /// Looks for the row. Waits for what another process loads, if this look is for a load.
-    pub(super) async fn look(&self, report: &Report, row: &str, purpose: Purpose) -> Looked<V> {
-        let start = report.now();
-        if !self.is_up(start) {
-            return Looked::Without;
-        }
-        let patience = start + self.config.wait;
-        let mut deadline = start + self.config.timeout;
+    /// Looks for the row, and requests until `deadline`. Where this look is for a load, waits for what another process loads; that is not
+    /// counted against the deadline, but against its own.
+    pub(super) async fn look(&self, report: &Report, row: &str, purpose: Purpose, mut deadline: Instant) -> Looked<V> {
+        let patience = report.now() + self.config.wait;
+        let mut left = None;
         let mut pause = Duration::from_millis(2);
         loop {
             let record = match self.ask(report, RemoteCall::Look, deadline, self.store.get(self.key(row))).await {
@@ -143,18 +137,16 @@ impl<V> Remote<V> {
                 }
                 Err(Fault::Conflict | Fault::Down) => return Looked::Without,
             };
-            let stored = record.as_ref().and_then(|record| Stored::decode(&record.value));
-            if record.is_some() && stored.is_none() {
-                report.undecodable();
-            }
+            let stored = record.as_ref().and_then(|record| read(report, record));
             match (&record, stored) {
                 (_, Some(Stored { kind: Kind::Claim(by), .. })) if by != self.me => {
                     // A claim that is never redeemed ends by itself.
                     match purpose {
                         Purpose::Load { .. } if report.now() < patience => {
-                            report.sleep(pause).await;
+                            let left = *left.get_or_insert(deadline - report.now());
+                            report.sleep(pause.min(patience - report.now())).await;
                             pause = (pause * 2).min(Duration::from_millis(50));
-                            deadline = report.now() + self.config.timeout;
+                            deadline = report.now() + left;
                             continue;
                         }
                         // The other may yet store its own: nothing is claimed over it.
@@ -184,7 +176,8 @@ impl<V> Remote<V> {
             let when = record.map_or(Precondition::Absent, |record| Precondition::Version(record.version));
             match self.claim(report, (RemoteCall::Look, self.me), deadline, row, when).await {
                 Ok((version, born)) => {
-                    return Looked::Claimed(Claim { row: row.to_owned(), version, born, lock: None });
+                    let left = deadline - report.now();
+                    return Looked::Claimed(Claim { row: row.to_owned(), version, born, left, lock: None });
                 }
                 // Another was faster: look what it did.
                 Err(Fault::Conflict) if report.now() < patience => {}
@@ -214,14 +207,26 @@ impl<V> Remote<V> {
                 some => some,
             },
         };
-        Ok(Some(Found { value, tags: stored.tags, ttl: stored.ttl, version: record.version }))
+        // The store has not ended it: if it seems older than its time to live, the two clocks differ.
+        let age = report.clock.wall().as_millis().saturating_sub(stored.loaded.as_millis());
+        let age = Duration::from_millis(age).min(stored.ttl);
+        Ok(Some(Found { value, tags: stored.tags, ttl: stored.ttl, age, version: record.version }))
     }
 
-    /// Whether one of the tags was invalidated after this number.
-    async fn overtook(&self, report: &Report, deadline: Instant, tags: &[String], born: u64) -> Result<bool, Fault> {
-        for tag in tags {
-            if self.mark(report, deadline, &mark_of(tag)).await? > born {
-                return Ok(true);
+    /// Whether one of the tags was invalidated after this number. All of them are asked for side by side.
+    pub(super) async fn overtook(
+        &self,
+        report: &Report,
+        deadline: Instant,
+        tags: &[String],
+        born: u64,
+    ) -> Result<bool, Fault> {
+        for tags in tags.chunks(SIDE_BY_SIDE) {
+            let mut marks: FuturesUnordered<_> = tags.iter().map(|tag| self.mark(report, deadline, tag)).collect();
+            while let Some(mark) = marks.next().await {
+                if mark? > born {
+                    return Ok(true);
+                }
             }
         }
         Ok(false)
@@ -239,7 +244,7 @@ impl<V> Remote<V> {
         let claim = Stored::claim(by, self.claim_ttl).encode();
         let options = PutOptions::new().when(when).ttl(self.claim_ttl);
         let put = self.ask(report, call, deadline, self.store.put(self.key(row), claim, options));
-        let (claimed, born) = both(put, self.mark(report, deadline, SEQUENCE)).await;
+        let (claimed, born) = both(put, self.sequence(report, deadline)).await;
         Ok((claimed?, born?))
     }
 
@@ -254,110 +259,47 @@ impl<V> Remote<V> {
             deadline,
             self.store.put(key, format!("{:016x}", self.me).into(), options),
         );
-        match both(put, self.mark(report, deadline, SEQUENCE)).await {
-            (Ok(lock), Ok(born)) => Looked::Claimed(Claim { row: row.to_owned(), version, born, lock: Some(lock) }),
+        match both(put, self.sequence(report, deadline)).await {
+            (Ok(lock), Ok(born)) => {
+                let left = deadline - report.now();
+                Looked::Claimed(Claim { row: row.to_owned(), version, born, left, lock: Some(lock) })
+            }
             _ => Looked::Elsewhere,
         }
     }
 
-    /// The number of a tag's last invalidation, or of the sequence; 0 where there is none.
-    async fn mark(&self, report: &Report, deadline: Instant, row: &str) -> Result<u64, Fault> {
-        let record = self.ask(report, RemoteCall::Look, deadline, self.store.get(Key::new(&self.marks, row))).await?;
-        Ok(record.map_or(0, |record| match row {
-            SEQUENCE => record.version.as_u64(),
-            _ => number(&record.value),
-        }))
+    /// The number of the sequence now.
+    async fn sequence(&self, report: &Report, deadline: Instant) -> Result<u64, Fault> {
+        let record = self.ask(report, RemoteCall::Look, deadline, self.store.get(Key::new(&self.marks, SEQUENCE)));
+        Ok(record.await?.map_or(0, |record| record.version.as_u64()))
     }
 
-    /// Stores what a load gave.
-    pub(super) async fn fill(
-        &self,
-        report: &Report,
-        claim: &Claim,
-        value: Option<&V>,
-        ttl: Duration,
-        tags: &[String],
-    ) -> Filled {
-        let deadline = report.now() + self.config.timeout;
-        let filled = match self.encode(report, value, ttl, tags, claim.born) {
-            None => Err(Fault::Refused),
-            Some(bytes) => match self.overtook(report, deadline, tags, claim.born).await {
-                Ok(true) => {
-                    self.release(report, claim).await;
-                    return Filled::Superseded;
-                }
-                Ok(false) => {
-                    let options = PutOptions::new().when(Precondition::Version(claim.version)).ttl(ttl.min(LONGEST));
-                    let put = self.store.put(self.key(&claim.row), bytes, options);
-                    self.ask(report, RemoteCall::Fill, deadline, put).await.inspect_err(|fault| {
-                        if let Fault::Refused = fault {
-                            report.not_storable();
-                        }
-                    })
-                }
-                Err(fault) => Err(fault),
-            },
+    /// The number of a tag's last invalidation; 0 where there is none, the highest where it is damaged.
+    async fn mark(&self, report: &Report, deadline: Instant, tag: &str) -> Result<u64, Fault> {
+        let row = mark_of(tag);
+        let key = Key::new(&self.marks, &row);
+        // A value has many tags: one slow answer among so many is asked for again.
+        let again = async {
+            let now = report.now();
+            report.clock.sleep_until(now + (deadline - now) / 4).await;
+            self.store.get(key).await
         };
-        self.unlock(report, claim).await;
-        match filled {
-            Ok(version) => Filled::Stored(version),
-            Err(Fault::Conflict) => Filled::Superseded,
-            // A value that was to be refreshed goes, too: the source has another, or none.
-            Err(Fault::Refused) if self.release_version(report, &claim.row, claim.version).await => Filled::Nothing,
-            Err(Fault::Refused | Fault::Down) => Filled::Unknown,
-        }
-    }
-
-    /// Gives a claim back: nothing will be stored.
-    pub(super) async fn release(&self, report: &Report, claim: &Claim) -> bool {
-        if claim.lock.is_some() {
-            return self.unlock(report, claim).await;
-        }
-        self.release_version(report, &claim.row, claim.version).await
-    }
-
-    pub(super) async fn release_version(&self, report: &Report, row: &str, version: Version) -> bool {
-        let deadline = report.now() + self.config.timeout;
-        let options = DeleteOptions::new().when(Precondition::Version(version));
-        let deleted = self.ask(report, RemoteCall::Fill, deadline, self.store.delete(self.key(row), options)).await;
-        !matches!(deleted, Err(Fault::Down))
-    }
-
-    async fn unlock(&self, report: &Report, claim: &Claim) -> bool {
-        let Some(lock) = claim.lock else { return true };
-        let deadline = report.now() + self.config.timeout;
-        let (row, options) = (lock_of(&claim.row), DeleteOptions::new().when(Precondition::Version(lock)));
-        let deleted = self.store.delete(Key::new(&self.marks, &row), options);
-        !matches!(self.ask(report, RemoteCall::Fill, deadline, deleted).await, Err(Fault::Down))
-    }
-
-    /// The record of a value; `None`, which is told, where it cannot be stored.
-    pub(super) fn encode(
-        &self,
-        report: &Report,
-        value: Option<&V>,
-        ttl: Duration,
-        tags: &[String],
-        born: u64,
-    ) -> Option<Bytes> {
-        if ttl.is_zero() {
-            return None;
-        }
-        let most = self.store.capabilities().max_key();
-        let payload = match value {
-            Some(value) => self.codec.encode(value),
-            None => Some(Vec::new()),
+        let read = async {
+            match race(self.store.get(key), again).await {
+                First::One(read) | First::Other(read) => read,
+            }
         };
-        let payload = payload.filter(|_| tags.iter().all(|tag| mark_of(tag).len() <= most));
-        let Some(payload) = payload else {
-            report.not_storable();
-            return None;
+        let Some(record) = self.ask(report, RemoteCall::Look, deadline, read).await? else { return Ok(0) };
+        let Some(number) = number(&record.value) else {
+            report.unread(Unread::Damaged);
+            // A new mark takes its place; until then all values with the tag count as invalidated.
+            self.invalidate_tag(report, deadline, tag).await;
+            return Ok(u64::MAX);
         };
-        let kind = if value.is_some() { Kind::Value } else { Kind::Absent };
-        Some(Stored { kind, ttl, born, tags: tags.to_vec(), payload: payload.into() }.encode())
+        Ok(number)
     }
 
-    /// One request, within its time. After a failure the remote tier rests.
+    /// One request, within its time.
     pub(super) async fn ask<T>(
         &self,
         report: &Report,
@@ -366,16 +308,31 @@ impl<V> Remote<V> {
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, Fault> {
         // A request that is ready at once needs no timer.
-        let kind = match race(request, async { report.clock.sleep_until(deadline).await }).await {
-            First::One(Ok(answer)) => return Ok(answer),
-            First::One(Err(StoreError::Conflict { .. })) => return Err(Fault::Conflict),
+        let timer = async {
+            let given = deadline - report.now();
+            report.clock.sleep_until(deadline).await;
+            given
+        };
+        let (kind, how) = match race(request, timer).await {
+            First::One(Ok(answer)) => {
+                self.health.answered(report.now());
+                return Ok(answer);
+            }
+            First::One(Err(StoreError::Conflict { .. })) => {
+                self.health.answered(report.now());
+                return Err(Fault::Conflict);
+            }
             First::One(Err(error)) => match error.backend().map(PortError::kind) {
                 Some(PortErrorKind::Invalid | PortErrorKind::Unsupported) => return Err(Fault::Refused),
-                kind => Some(kind.unwrap_or(PortErrorKind::Other)),
+                kind => (Some(kind.unwrap_or(PortErrorKind::Other)), Some(Failed::Refused)),
             },
-            First::Other(()) => None,
+            // What had little time left says nothing about the tier.
+            First::Other(given) => (None, (given >= self.config.timeout / 2).then_some(Failed::Slow)),
         };
-        self.rests_until.store((report.now() + self.config.rest).as_nanos(), Relaxed);
+        // Those of an invalidation are tried again and again: the trouble of one key or tag says nothing about the tier.
+        if let Some(how) = how.filter(|_| call != RemoteCall::Invalidate) {
+            self.health.failed(report.now(), how);
+        }
         report.remote_failed(call, kind);
         Err(Fault::Down)
     }
@@ -383,4 +340,9 @@ impl<V> Remote<V> {
     pub(super) fn key<'a>(&'a self, row: &'a str) -> Key<'a> {
         Key::new(&self.values, row)
     }
+}
+
+/// Reads a record; one that cannot be read is told, and counts as none.
+fn read(report: &Report, record: &Record) -> Option<Stored> {
+    Stored::decode(&record.value).map_err(|why| report.unread(why)).ok()
 }

@@ -2,23 +2,31 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::{StreamExt, stream::FuturesUnordered};
 
 use super::{
     RemoteCall,
     remote::{Fault, LONGEST, Put, Remote},
     report::Report,
-    wire::{SEQUENCE, mark_of, number},
+    wire::{SEQUENCE, mark, mark_of, number},
 };
 use crate::{
     port::Capability,
-    store::{DeleteOptions, Key, Precondition, PutOptions, Row, Scan, Write},
+    store::{Continuation, DeleteOptions, Key, Precondition, PutOptions, Row, Scan, Write},
+    time::Instant,
 };
 
 impl<V> Remote<V> {
     /// Stores what the user says. A claim comes first, so that no load that is under way stores over it, and no late request of this
     /// one stores over what comes after.
-    pub(super) async fn put(&self, report: &Report, row: &str, value: &V, ttl: Duration, tags: &[String]) -> Put {
-        let deadline = report.now() + self.config.timeout;
+    pub(super) async fn put(
+        &self,
+        report: &Report,
+        deadline: Instant,
+        row: &str,
+        value: &V,
+        (ttl, tags): (Duration, &[String]),
+    ) -> Put {
         // Not as one of this cache's loads, which would take it over.
         let by = (RemoteCall::Put, !self.me);
         let (claim, born) = match self.claim(report, by, deadline, row, Precondition::Any).await {
@@ -38,20 +46,22 @@ impl<V> Remote<V> {
                 Err(Fault::Refused) => report.not_storable(),
             }
         }
-        if self.release_version(report, row, claim).await { Put::NotStorable } else { Put::Unknown }
+        if self.release_version(report, (RemoteCall::Put, row), claim, deadline).await {
+            Put::NotStorable
+        } else {
+            Put::Unknown
+        }
     }
 
     /// Invalidates the row; says whether it is known to be.
-    pub(super) async fn invalidate(&self, report: &Report, row: &str) -> bool {
-        let deadline = report.now() + self.config.timeout;
+    pub(super) async fn invalidate(&self, report: &Report, deadline: Instant, row: &str) -> bool {
         let deleted = self.store.delete(self.key(row), DeleteOptions::new());
         // What the store does not take is not there.
         !matches!(self.ask(report, RemoteCall::Invalidate, deadline, deleted).await, Err(Fault::Down | Fault::Conflict))
     }
 
     /// Invalidates the tag: the sequence first, then the tag's own mark with its number.
-    pub(super) async fn invalidate_tag(&self, report: &Report, tag: &str) -> bool {
-        let deadline = report.now() + self.config.timeout;
+    pub(super) async fn invalidate_tag(&self, report: &Report, deadline: Instant, tag: &str) -> bool {
         let put = self.store.put(Key::new(&self.marks, SEQUENCE), Bytes::new(), PutOptions::new());
         let now = match self.ask(report, RemoteCall::Invalidate, deadline, put).await {
             Ok(version) => version.as_u64(),
@@ -64,12 +74,12 @@ impl<V> Remote<V> {
                 Ok(record) => record,
                 Err(fault) => return matches!(fault, Fault::Refused),
             };
-            if record.as_ref().is_some_and(|record| number(&record.value) >= now) {
+            if record.as_ref().and_then(|record| number(&record.value)).is_some_and(|number| number >= now) {
                 return true;
             }
             let when = record.map_or(Precondition::Absent, |record| Precondition::Version(record.version));
             let options = PutOptions::new().when(when).ttl(LONGEST * 2);
-            let put = self.store.put(key, now.to_string().into(), options);
+            let put = self.store.put(key, mark(now), options);
             match self.ask(report, RemoteCall::Invalidate, deadline, put).await {
                 Ok(_) => return true,
                 Err(Fault::Conflict) => {}
@@ -78,38 +88,38 @@ impl<V> Remote<V> {
         }
     }
 
-    /// Deletes every row, values and claims. Each page has the time-out for itself.
-    pub(super) async fn clear(&self, report: &Report) -> bool {
+    /// Deletes one page of rows, values and claims; gives where the next begins, if one follows.
+    pub(super) async fn clear_page(
+        &self,
+        report: &Report,
+        deadline: Instant,
+        behind: Option<&str>,
+    ) -> Result<Option<String>, Fault> {
         let mut scan = Scan::partition(&*self.values);
-        loop {
-            let deadline = report.now() + self.config.timeout;
-            let Ok(page) = self.ask(report, RemoteCall::Invalidate, deadline, self.store.scan(&scan)).await else {
-                return false;
-            };
-            if self.delete_all(report, &page.rows).await.is_err() {
-                return false;
-            }
-            match page.next {
-                Some(next) => scan.after = Some(next),
-                None => return true,
-            }
-        }
+        scan.after = behind.map(|behind| Continuation::from(behind.to_owned()));
+        let page = self.ask(report, RemoteCall::Invalidate, deadline, self.store.scan(&scan)).await?;
+        self.delete_all(report, deadline, &page.rows).await?;
+        Ok(page.next.map(|next| next.as_str().to_owned()))
     }
 
-    async fn delete_all(&self, report: &Report, rows: &[Row]) -> Result<(), Fault> {
+    async fn delete_all(&self, report: &Report, deadline: Instant, rows: &[Row]) -> Result<(), Fault> {
         let can = self.store.capabilities();
         if can.has(Capability::AtomicBatch) {
             for some in rows.chunks(can.max_batch().max(1)) {
-                let deadline = report.now() + self.config.timeout;
                 let writes = some.iter().map(|row| Write::delete(&*row.row, DeleteOptions::new())).collect();
                 self.ask(report, RemoteCall::Invalidate, deadline, self.store.batch(&self.values, writes)).await?;
             }
-        } else {
-            for row in rows {
-                let deadline = report.now() + self.config.timeout;
+            return Ok(());
+        }
+        let mut deleted: FuturesUnordered<_> = rows
+            .iter()
+            .map(|row| {
                 let deleted = self.store.delete(self.key(&row.row), DeleteOptions::new());
-                self.ask(report, RemoteCall::Invalidate, deadline, deleted).await?;
-            }
+                self.ask(report, RemoteCall::Invalidate, deadline, deleted)
+            })
+            .collect();
+        while let Some(deleted) = deleted.next().await {
+            deleted?;
         }
         Ok(())
     }

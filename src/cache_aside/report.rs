@@ -1,7 +1,7 @@
 //! The time, the counters and the events: what all parts of a cache ask and tell.
 use std::time::Duration;
 
-use super::{CacheAsideEvent as Event, RemoteCall, stats::Stats, stats::count};
+use super::{CacheAsideEvent as Event, RemoteCall, stats::Stats, stats::count, wire::Unread};
 use crate::{
     config::Name,
     observe::Events,
@@ -38,8 +38,15 @@ impl Report {
     }
 
     pub(super) fn undecodable(&self) {
+        self.unread(Unread::Form);
+    }
+
+    pub(super) fn unread(&self, why: Unread) {
         count(&self.stats.faults);
-        self.tell(|| Event::Undecodable);
+        self.tell(|| match why {
+            Unread::Form => Event::Undecodable,
+            Unread::Damaged => Event::Damaged,
+        });
     }
 
     pub(super) fn not_storable(&self) {

@@ -5,7 +5,6 @@ use super::{
     CacheAside, CacheAsideEvent as Event, RemoteCall,
     backplane::{Backplane, Told},
     inner::Inner,
-    report::Report,
     shared::Shared,
     stats::count,
 };
@@ -36,28 +35,9 @@ where
             return 0;
         };
         let mut shutdown = pin!(shutdown);
-        race(shutdown.as_mut(), race(inner.hear(shared), pay(&inner.report, shared))).await;
-        while let Some((debt, number)) = shared.debts.first() {
-            if !shared.pay(&inner.report, &debt, number).await {
-                break;
-            }
-        }
+        race(shutdown.as_mut(), race(inner.hear(shared), shared.keep_paying(&inner.report))).await;
+        shared.pay_once(&inner.report).await;
         shared.debts.len()
-    }
-}
-
-/// Pays what is owed, whenever something is; after a failure later.
-async fn pay<K, V>(report: &Report, shared: &Shared<K, V>) {
-    loop {
-        let owed = shared.owed.notified();
-        match shared.debts.first() {
-            None => owed.await,
-            Some((debt, number)) => {
-                if !shared.pay(report, &debt, number).await {
-                    report.sleep(shared.rest).await;
-                }
-            }
-        }
     }
 }
 
@@ -70,7 +50,7 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
                 Ok(notices) => self.obey(shared, backplane, notices).await,
                 Err(error) => {
                     self.report.remote_failed(RemoteCall::Notify, Some(error.kind()));
-                    self.report.sleep(shared.rest).await;
+                    self.report.sleep(shared.pause()).await;
                 }
             }
         }

@@ -1,20 +1,22 @@
 //! What a cache shares with those of other processes: a remote tier, a backplane, and what it owes to both.
 use std::{
     hash::{BuildHasher, Hash, RandomState},
+    pin::pin,
     sync::atomic::{AtomicU64, Ordering::SeqCst},
     time::Duration,
 };
 
+use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::Notify;
 
 use super::{
-    CacheAsideEvent as Event,
+    CacheAsideEvent as Event, RemoteCall,
     backplane::Backplane,
-    debts::{Debt, Debts},
-    remote::{Claim, Looked, Purpose, Remote},
+    debts::{Debt, Debts, Halves, Payment},
+    remote::{Claim, Looked, Purpose, Remote, SIDE_BY_SIDE},
     report::Report,
 };
-use crate::store::Version;
+use crate::{race::both, store::Version, time::Instant};
 
 pub(super) struct Shared<K, V> {
     /// A key as text, and back.
@@ -30,53 +32,172 @@ pub(super) struct Shared<K, V> {
     pub(super) rest: Duration,
 }
 
+/// Minimum time between two attempts to deliver, however short the rest.
+const PAUSE: Duration = Duration::from_millis(100);
+
 impl<K, V> Shared<K, V> {
-    /// Looks into the remote tier, unless what is there may be what was invalidated.
+    /// Looks into the remote tier, unless what is there may be what was invalidated. Of what is owed it pays no more than what keeps this key
+    /// away, and only what fits into the time-out.
     pub(super) async fn look(&self, report: &Report, key: &K, purpose: Purpose) -> Looked<V> {
         let Some(remote) = &self.remote else { return Looked::Without };
         let row = (self.row)(key);
-        while let Some((debt, number)) = self.debts.bars(&row) {
-            if !remote.is_up(report.now()) || !self.pay(report, &debt, number).await {
+        let deadline = report.now() + remote.config.timeout;
+        if let Some(debt) = self.debts.bars(&row) {
+            let Some(payment) = self.debts.begin(debt, Some(report.now())) else { return Looked::Without };
+            if !remote.health.admits(report.now()) || !self.pay_store(report, payment, deadline).await {
                 return Looked::Without;
             }
+            if self.debts.bars(&row).is_some() {
+                return Looked::Without;
+            }
+        } else if !remote.health.admits(report.now()) {
+            return Looked::Without;
         }
-        remote.look(report, &row, purpose).await
+        let looked = remote.look(report, &row, purpose, deadline).await;
+        if let Looked::Found(found) = &looked
+            && let Some(debt) = self.debts.bars_tag(&found.tags)
+        {
+            if let Some(payment) = self.debts.begin(debt, Some(report.now())) {
+                self.pay_store(report, payment, deadline).await;
+            }
+            return Looked::Without;
+        }
+        looked
     }
 
-    /// Makes an invalidation known: to the remote tier, then to the other processes. Says whether it is.
-    pub(super) async fn spread(&self, report: &Report, debt: &Debt) -> bool {
+    /// The halves that there are: without a remote tier, or a backplane, one is missing.
+    pub(super) const fn halves(&self) -> Halves {
+        Halves { store: self.remote.is_some(), notice: self.backplane.is_some() }
+    }
+
+    /// Pays the half that a load waits for, once: of an invalidation of everything, one page.
+    async fn pay_store(&self, report: &Report, mut payment: Payment<'_>, deadline: Instant) -> bool {
+        let Some(remote) = self.remote.as_ref().filter(|_| payment.halves.store) else { return true };
+        let mut behind = payment.behind.clone();
+        let done = remote.write(report, &payment.debt, deadline, &mut behind).await;
+        self.note(report, &mut payment, done, behind);
+        done
+    }
+
+    fn note(&self, report: &Report, payment: &mut Payment<'_>, done: bool, behind: Option<String>) {
+        if done {
+            if payment.paid(Halves::STORE) {
+                report.tell(|| Event::Settled);
+            }
+        } else if behind != payment.behind {
+            payment.advance(behind);
+        } else {
+            payment.failed(report.now() + self.rest);
+        }
+    }
+
+    /// Pays a debt as far as that can be; says whether it is paid in full.
+    async fn pay(&self, report: &Report, debt: Debt) -> bool {
+        let Some(mut payment) = self.debts.begin(debt, None) else { return false };
         if let Some(remote) = &self.remote {
-            let done = match debt {
-                Debt::All => remote.clear(report).await,
-                Debt::Tag(tag) => remote.invalidate_tag(report, tag).await,
-                Debt::Row(row) => remote.invalidate(report, row).await,
-                Debt::Claim(row, version) => remote.release_version(report, row, *version).await,
-            };
-            if !done {
-                return false;
+            while payment.halves.store {
+                if !remote.health.admits(report.now()) {
+                    return false;
+                }
+                let mut behind = payment.behind.clone();
+                let deadline = report.now() + remote.config.timeout;
+                let done = remote.write(report, &payment.debt, deadline, &mut behind).await;
+                let more = behind != payment.behind;
+                self.note(report, &mut payment, done, behind);
+                if !done && !more {
+                    return false;
+                }
             }
         }
-        match (&self.backplane, debt.told()) {
-            (Some(backplane), Some(told)) => backplane.tell(report, &told).await,
-            _ => true,
+        if let (Some(backplane), Some(told)) = (&self.backplane, payment.debt.told())
+            && payment.halves.notice
+        {
+            if !backplane.tell(report, &told, report.now() + backplane.timeout).await {
+                return false;
+            }
+            if payment.paid(Halves::NOTICE) {
+                report.tell(|| Event::Settled);
+            }
         }
+        true
     }
 
-    /// Pays one debt; says whether it could.
-    pub(super) async fn pay(&self, report: &Report, debt: &Debt, number: u64) -> bool {
-        let paid = self.spread(report, debt).await;
-        if paid && self.debts.paid(debt, number) {
-            report.tell(|| Event::Settled);
+    /// Pays all of these debts, several side by side; says whether all are paid in full.
+    async fn pay_all(&self, report: &Report, debts: Vec<Debt>) -> bool {
+        let mut debts = debts.into_iter();
+        let pay = |debt| self.pay(report, debt);
+        let mut under_way: FuturesUnordered<_> = debts.by_ref().take(SIDE_BY_SIDE).map(pay).collect();
+        let mut all = true;
+        while let Some(paid) = under_way.next().await {
+            all &= paid;
+            under_way.extend(debts.next().map(pay));
         }
-        paid
+        all
     }
 
-    pub(super) fn owe(&self, report: &Report, debt: Debt) {
+    /// Pays what is owed now, once.
+    pub(super) async fn pay_once(&self, report: &Report) {
+        self.pay_all(report, self.debts.all()).await;
+    }
+
+    /// Pays whatever is owed, for ever: at once, and after a failure when the rest is over.
+    pub(super) async fn keep_paying(&self, report: &Report) {
+        // Deleting all rows may take long, and holds nothing else up.
+        let some = |is_all: bool| async move {
+            loop {
+                let mut owed = pin!(self.owed.notified());
+                owed.as_mut().enable();
+                let mut debts = self.debts.all();
+                debts.retain(|debt| (*debt == Debt::All) == is_all);
+                if debts.is_empty() {
+                    owed.await;
+                } else if !self.pay_all(report, debts).await {
+                    report.sleep(self.pause()).await;
+                }
+            }
+        };
+        both(some(true), some(false)).await;
+    }
+
+    /// The time between two attempts.
+    pub(super) fn pause(&self) -> Duration {
+        self.rest.max(PAUSE)
+    }
+
+    pub(super) fn owe(&self, report: &Report, debt: Debt, halves: Halves, behind: Option<String>) {
         let told = !matches!(debt, Debt::Claim(..));
-        let debts = self.debts.owe(debt);
-        self.owed.notify_one();
+        let debts = self.debts.owe(debt, halves, behind);
+        self.owed.notify_waiters();
         if told {
             report.tell(|| Event::Owed { debts });
+        }
+    }
+}
+
+impl<V> Remote<V> {
+    /// Writes an invalidation to the remote tier; says whether all of it is known to be there. That of everything goes page by page: `behind`
+    /// is where the next begins.
+    pub(super) async fn write(
+        &self,
+        report: &Report,
+        debt: &Debt,
+        deadline: Instant,
+        behind: &mut Option<String>,
+    ) -> bool {
+        match debt {
+            Debt::All => match self.clear_page(report, deadline, behind.as_deref()).await {
+                Ok(None) => true,
+                Ok(next) => {
+                    *behind = next;
+                    false
+                }
+                Err(_) => false,
+            },
+            Debt::Tag(tag) => self.invalidate_tag(report, deadline, tag).await,
+            Debt::Row(row) => self.invalidate(report, deadline, row).await,
+            Debt::Claim(row, version) => {
+                self.release_version(report, (RemoteCall::Invalidate, row), *version, deadline).await
+            }
         }
     }
 }
@@ -103,7 +224,7 @@ impl<'a, K, V> Holding<'a, K, V> {
 impl<K, V> Drop for Holding<'_, K, V> {
     fn drop(&mut self) {
         if let Some(version) = self.claim.of_load().filter(|_| !self.over) {
-            self.shared.owe(self.report, Debt::Claim(self.claim.row.clone(), version));
+            self.shared.owe(self.report, Debt::Claim(self.claim.row.clone(), version), Halves::STORE, None);
         }
     }
 }

@@ -6,11 +6,15 @@ use proptest::prelude::*;
 
 use super::{
     CacheAsideConfig,
-    debts::{Debt, Debts},
+    debts::{Debt, Debts, Halves},
     entry::{Birth, Entry, Worth, xfetch_refreshes},
-    wire::{Kind, Stored},
+    health::{Failed, Health},
+    wire::{Kind, Stored, Unread, mark, number},
 };
-use crate::{entropy::Entropy, time::Instant};
+use crate::{
+    entropy::Entropy,
+    time::{Instant, Timestamp},
+};
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
@@ -95,70 +99,164 @@ proptest! {
     #[test]
     fn a_record_reads_as_it_was_written(
         kind in prop_oneof![Just(Kind::Value), Just(Kind::Absent), any::<u64>().prop_map(Kind::Claim)],
-        ttl in any::<u64>(), born in any::<u64>(), tags in prop::collection::vec(any::<String>(), 0..4),
+        ttl in any::<u64>(), born in any::<u64>(), loaded in any::<u64>(), tags in prop::collection::vec(any::<String>(), 0..4),
         payload in prop::collection::vec(any::<u8>(), 0..100),
     ) {
-        let stored = Stored { kind, ttl: Duration::from_nanos(ttl), born, tags, payload: payload.into() };
+        let loaded = Timestamp::from_millis(loaded);
+        let stored = Stored { kind, ttl: Duration::from_nanos(ttl), born, loaded, tags, payload: payload.into() };
         let bytes = stored.encode();
-        prop_assert_eq!(Stored::decode(&bytes), Some(stored));
+        prop_assert_eq!(Stored::decode(&bytes), Ok(stored));
         for end in 0..bytes.len() {
-            let _ = Stored::decode(&bytes.slice(..end)); // whatever it is, no panic
+            prop_assert!(Stored::decode(&bytes.slice(..end)).is_err(), "cut off after {} bytes", end);
+        }
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.to_vec();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            prop_assert!(Stored::decode(&damaged.into()).is_err(), "with bit {} flipped", bit);
         }
     }
 
     #[test]
     fn what_is_no_record_is_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        prop_assert_eq!(Stored::decode(&Bytes::from(bytes)), None);
+        prop_assert_eq!(Stored::decode(&Bytes::from(bytes)), Err(Unread::Form));
     }
 
     #[test]
-    fn debts_are_paid_by_deliveries_that_began_after_they_were_made(
+    fn a_mark_of_a_tag_that_is_damaged_has_no_number(of in any::<u64>()) {
+        let bytes = mark(of);
+        prop_assert_eq!(number(&bytes), Some(of));
+        for bit in 0..bytes.len() * 8 {
+            let mut damaged = bytes.to_vec();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            prop_assert_eq!(number(&damaged), None);
+        }
+    }
+
+    /// The naive model keeps, for each debt, the halves that are owed and the payments under way that began after it was last owed.
+    #[test]
+    fn each_half_of_a_debt_is_paid_once_by_what_began_after_it_was_made(
         steps in prop::collection::vec((0_usize..4, 0_usize..5), 0..60),
     ) {
         let kinds = [Debt::All, Debt::Tag("t".into()), Debt::Row("a".into()), Debt::Row("b".into())];
         let debts = Debts::default();
-        // The naive model: what is owed, and which deliveries are under way that began after it was last owed.
-        let mut owed: BTreeMap<Debt, bool> = BTreeMap::new();
-        let mut under_way: BTreeMap<Debt, (u64, bool)> = BTreeMap::new();
+        let mut owed: BTreeMap<Debt, Halves> = BTreeMap::new();
+        let mut under_way: BTreeMap<Debt, (super::debts::Payment<'_>, bool)> = BTreeMap::new();
         for (kind, what) in steps {
             let debt = &kinds[kind];
             match what {
-                0 => {
-                    debts.owe(debt.clone());
-                    owed.insert(debt.clone(), true);
-                    if let Some(delivery) = under_way.get_mut(debt) {
-                        delivery.1 = false;
+                0 | 1 => {
+                    let halves = if what == 0 { BOTH } else { Halves::NOTICE };
+                    debts.owe(debt.clone(), halves, None);
+                    // One of everything that has not begun to be paid pays those of keys and tags, too.
+                    let all = owed.get(&Debt::All).filter(|_| *debt != Debt::All && !under_way.contains_key(&Debt::All));
+                    if !all.is_some_and(|all| all.store || !halves.store) {
+                        let old = owed.entry(debt.clone()).or_default();
+                        *old = Halves { store: old.store || halves.store, notice: true };
+                        if let Some(payment) = under_way.get_mut(debt) {
+                            payment.1 = false;
+                        }
                     }
                 }
-                1 | 2 => {
-                    let row = ["a", "b"][kind % 2];
-                    let bar = debts.bars(row);
-                    let bars = |debt: &Debt| match debt { Debt::All | Debt::Tag(_) => true, Debt::Row(r) => r == row, Debt::Claim(..) => false };
-                    prop_assert_eq!(bar.is_some(), owed.keys().any(bars));
-                    if let Some((debt, number)) = bar {
-                        prop_assert!(bars(&debt) && owed.contains_key(&debt));
-                        under_way.insert(debt, (number, true));
+                2 => {
+                    let begun = debts.begin(debt.clone(), None);
+                    prop_assert_eq!(begun.is_some(), owed.contains_key(debt) && !under_way.contains_key(debt));
+                    if let Some(payment) = begun {
+                        prop_assert_eq!(payment.halves, owed[debt]);
+                        under_way.insert(debt.clone(), (payment, true));
                     }
                 }
-                _ => if let Some((number, is_enough)) = under_way.remove(debt) {
-                    debts.paid(debt, number);
-                    if is_enough {
+                3 => if let Some((mut payment, counts)) = under_way.remove(debt) {
+                    payment.paid(Halves::STORE);
+                    if counts {
+                        let halves = owed[debt];
+                        owed.insert(debt.clone(), Halves { store: false, ..halves });
+                        if !halves.notice {
+                            owed.remove(debt);
+                        }
+                    }
+                },
+                _ => if let Some((mut payment, counts)) = under_way.remove(debt) {
+                    payment.paid(BOTH);
+                    if counts {
                         owed.remove(debt);
                     }
-                }
+                },
             }
-            prop_assert_eq!(debts.len(), owed.len());
-            prop_assert_eq!(debts.first().map(|first| first.0), owed.keys().next().cloned());
+            prop_assert_eq!(debts.all(), owed.keys().cloned().collect::<Vec<_>>());
+            for row in ["a", "b"] {
+                let bars = [Debt::All, Debt::Row(row.into())].into_iter().find(|debt| owed.get(debt).is_some_and(|o| o.store));
+                prop_assert_eq!(debts.bars(row), bars);
+            }
+            let tag = debts.bars_tag(&["s".into(), "t".into()]).is_some();
+            prop_assert_eq!(tag, owed.get(&kinds[1]).is_some_and(|owed| owed.store));
         }
     }
 }
 
+const BOTH: Halves = Halves { store: true, notice: true };
+
 #[test]
-fn too_many_debts_become_one() {
-    let debts = Debts::default();
-    for i in 0..10_001 {
-        debts.owe(Debt::Row(i.to_string()));
+fn too_many_debts_become_one_that_has_the_halves_of_all() {
+    for halves in [BOTH, Halves::NOTICE] {
+        let debts = Debts::default();
+        for i in 0..10_001 {
+            debts.owe(Debt::Row(i.to_string()), halves, None);
+        }
+        assert_eq!(debts.all(), [Debt::All]);
+        assert_eq!(debts.bars("any").is_some(), halves.store);
+        // It pays those that are owed before its payment begins, too.
+        debts.owe(Debt::Row("a".into()), halves, None);
+        assert_eq!(debts.len(), 1);
+        let payment = debts.begin(Debt::All, None).unwrap();
+        debts.owe(Debt::Row("a".into()), halves, None);
+        assert_eq!(debts.len(), 2);
+        drop(payment);
     }
-    assert_eq!((debts.len(), debts.first().map(|first| first.0)), (1, Some(Debt::All)));
-    assert!(debts.bars("any").is_some());
+}
+
+#[test]
+fn claims_that_are_owed_never_become_an_invalidation_of_everything() {
+    let debts = Debts::default();
+    for i in 0..20_000 {
+        debts.owe(Debt::Claim(i.to_string(), crate::store::Version::new(i)), Halves::STORE, None);
+    }
+    assert!(debts.len() <= 1000 && debts.bars("1").is_none());
+}
+
+#[test]
+fn a_tier_is_left_by_the_rate_of_its_failures_and_tried_by_one_caller_at_a_time() {
+    let at = |ms: u64| Instant::from_nanos(1 << 50) + MS(ms);
+    let rest = MS(1000);
+    // One slow answer in a thousand: never left, also where the first is slow.
+    let health = Health::new(rest);
+    for i in 0..100_000 {
+        if i % 1000 == 0 {
+            health.failed(at(i), Failed::Slow)
+        } else {
+            health.answered(at(i))
+        }
+        assert!(health.admits(at(i)), "after request {i}");
+    }
+    // Away after a long time without failures: three callers wait for it, and no more.
+    for i in 0..3 {
+        assert!(health.admits(at(100_000 + i)));
+        health.failed(at(100_000 + i), Failed::Slow);
+    }
+    assert!(!health.admits(at(100_003)) && !health.admits(at(101_001)));
+    // After the rest one caller tries; dropped without an answer, it is followed by another.
+    assert!(health.admits(at(101_002)) && !health.admits(at(101_002)));
+    assert!(!health.admits(at(102_001)) && health.admits(at(102_002)));
+    health.answered(at(102_003));
+    assert!(health.admits(at(102_003)) && health.admits(at(102_003)));
+    // Half of the answers in the window are slow.
+    let health = Health::new(rest);
+    for i in 0..4 {
+        health.answered(at(i));
+        health.failed(at(i), Failed::Slow);
+    }
+    assert!(!health.admits(at(4)));
+    // An error where nothing is known yet.
+    let health = Health::new(rest);
+    health.failed(at(0), Failed::Refused);
+    assert!(!health.admits(at(1)));
 }

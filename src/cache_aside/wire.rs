@@ -3,10 +3,16 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
-use crate::time::nanos;
+use crate::{
+    hash::stable_hash,
+    time::{Timestamp, nanos},
+};
 
-/// Names the form, so that another one can follow.
-const FORM: &str = "cache 1";
+/// Names the form, so that another one can follow. (The first had no checksum and no time.)
+const FORM: &[u8] = b"cache 2\n";
+
+/// The length of a checksum's line.
+const SUM: usize = 16 + 1;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stored {
@@ -15,6 +21,8 @@ pub(super) struct Stored {
     pub(super) ttl: Duration,
     /// The number of the tags' sequence when the load began.
     pub(super) born: u64,
+    /// When the value was loaded, by the wall clock of the process that loaded it.
+    pub(super) loaded: Timestamp,
     pub(super) tags: Vec<String>,
     /// Of a value, its bytes.
     pub(super) payload: Bytes,
@@ -29,9 +37,19 @@ pub(super) enum Kind {
     Claim(u64),
 }
 
+/// Why a record cannot be read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unread {
+    /// It has a form that this release does not know.
+    Form,
+    /// Its bytes are not those that were written.
+    Damaged,
+}
+
 impl Stored {
     pub(super) fn claim(by: u64, ttl: Duration) -> Self {
-        Self { kind: Kind::Claim(by), ttl, born: 0, tags: Vec::new(), payload: Bytes::new() }
+        let (tags, payload) = (Vec::new(), Bytes::new());
+        Self { kind: Kind::Claim(by), ttl, born: 0, loaded: Timestamp::from_millis(0), tags, payload }
     }
 
     pub(super) fn encode(&self) -> Bytes {
@@ -40,9 +58,13 @@ impl Stored {
             Kind::Absent => "absent".to_owned(),
             Kind::Claim(by) => format!("claim {by:016x}"),
         };
-        let header = format!("{FORM}\n{kind}\nttl {}\nborn {}\n", nanos(self.ttl), self.born);
+        let (ttl, loaded) = (nanos(self.ttl), self.loaded.as_millis());
+        let header = format!("{kind}\nttl {ttl}\nborn {}\nloaded {loaded}\n", self.born);
         let tags: usize = self.tags.iter().map(|tag| tag.len() + 32).sum();
-        let mut all = BytesMut::with_capacity(header.len() + tags + 1 + self.payload.len());
+        let start = FORM.len() + SUM;
+        let mut all = BytesMut::with_capacity(start + header.len() + tags + 1 + self.payload.len());
+        all.put_slice(FORM);
+        all.put_slice(&[b'0'; SUM]);
         all.put_slice(header.as_bytes());
         for tag in &self.tags {
             // With its length, as a tag may hold anything.
@@ -50,15 +72,24 @@ impl Stored {
         }
         all.put_slice(b"\n");
         all.put_slice(&self.payload);
+        let sum = sum_line(&all[start..]);
+        all[FORM.len()..start].copy_from_slice(sum.as_bytes());
         all.freeze()
     }
 
-    /// `None` for what is of no form that this release knows.
-    pub(super) fn decode(record: &Bytes) -> Option<Self> {
-        let mut rest = record.clone();
-        if line(&mut rest)? != FORM {
-            return None;
+    pub(super) fn decode(record: &Bytes) -> Result<Self, Unread> {
+        if !record.starts_with(FORM) {
+            return Err(Unread::Form);
         }
+        let sum = record.get(FORM.len()..FORM.len() + SUM).ok_or(Unread::Damaged)?;
+        let rest = record.slice(FORM.len() + SUM..);
+        if sum != sum_line(&rest).as_bytes() {
+            return Err(Unread::Damaged);
+        }
+        Self::body(rest).ok_or(Unread::Form)
+    }
+
+    fn body(mut rest: Bytes) -> Option<Self> {
         let kind = match line(&mut rest)?.as_str() {
             "value" => Kind::Value,
             "absent" => Kind::Absent,
@@ -66,11 +97,12 @@ impl Stored {
         };
         let ttl = Duration::from_nanos(line(&mut rest)?.strip_prefix("ttl ")?.parse().ok()?);
         let born = line(&mut rest)?.strip_prefix("born ")?.parse().ok()?;
+        let loaded = Timestamp::from_millis(line(&mut rest)?.strip_prefix("loaded ")?.parse().ok()?);
         let mut tags = Vec::new();
         loop {
             let next = line(&mut rest)?;
             if next.is_empty() {
-                return Some(Self { kind, ttl, born, tags, payload: rest });
+                return Some(Self { kind, ttl, born, loaded, tags, payload: rest });
             }
             let length: usize = next.strip_prefix("tag ")?.parse().ok()?;
             if rest.len() <= length || rest[length] != b'\n' {
@@ -80,6 +112,10 @@ impl Stored {
             let _ = rest.split_to(1);
         }
     }
+}
+
+fn sum_line(bytes: &[u8]) -> String {
+    format!("{:016x}\n", stable_hash(bytes))
 }
 
 /// Takes a line off the front.
@@ -103,7 +139,15 @@ pub(super) fn lock_of(row: &str) -> String {
     format!("refresh {row}")
 }
 
-pub(super) fn number(value: &[u8]) -> u64 {
-    // What is none counts as an invalidation of everything before it: nothing wrong is served.
-    std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()).unwrap_or(u64::MAX)
+/// The mark of a tag that was invalidated at this number.
+pub(super) fn mark(number: u64) -> Bytes {
+    let number = number.to_string();
+    format!("{}{number}", sum_line(number.as_bytes())).into()
+}
+
+/// Returns the number of a mark; `None` for one that is damaged.
+pub(super) fn number(mark: &[u8]) -> Option<u64> {
+    let number = mark.get(SUM..)?;
+    let is_sound = mark[..SUM] == *sum_line(number).as_bytes();
+    std::str::from_utf8(number).ok().filter(|_| is_sound)?.parse().ok()
 }

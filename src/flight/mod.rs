@@ -2,7 +2,7 @@
 //!
 //! A *flight* is the work under way for one key; who came for its result has a [`Seat`]. Nobody spawns anything: the work is polled by one
 //! of those who wait, its driver, and when that one leaves another is woken to go on. All others are polled twice, when they come and when
-//! the result is there.
+//! the result is there. A driver whose task is no longer polled can be relieved: see [`Seat::take_over`].
 //!
 //! Locks are taken in one order: a table's shard, then a flight's state. Neither is held while foreign code runs: the work is taken out to be
 //! polled, and dropped outside.
@@ -13,6 +13,7 @@ mod tests;
 pub(crate) use seat::Seat;
 
 use std::{
+    any::TypeId,
     borrow::Borrow,
     collections::BTreeMap,
     hash::{BuildHasher, Hash, RandomState},
@@ -67,6 +68,12 @@ struct State<T> {
     work: Option<BoxFuture<'static, T>>,
     /// The seat whose task the work wakes. With none, the next seat that is polled is.
     driver: Option<u64>,
+    /// Wakes the driver's task, once the work has been pending there.
+    driver_waker: Option<Waker>,
+    /// The type of the work, for those who ask after a panic if the same would happen to their own.
+    work_type: Option<TypeId>,
+    /// Counts the polls of the work: a driver that stalls does not raise it.
+    polls: u64,
     /// The seats taken, and all that were ever taken.
     seats: usize,
     seated: u64,
@@ -226,6 +233,12 @@ impl<K: Hash + Eq, T: Clone> Lead<K, T> {
         Ticket(self.0.flights.clone(), self.0.flight.clone())
     }
 
+    /// Names the type of the work that will follow.
+    pub(crate) fn of_type(self, work: TypeId) -> Self {
+        self.0.flight.state.lock().work_type = Some(work);
+        self
+    }
+
     /// Sets the work.
     pub(crate) fn depart(self, work: BoxFuture<'static, T>) -> Seat<K, T> {
         self.0.flight.state.lock().work = Some(work);
@@ -255,6 +268,9 @@ impl<T> State<T> {
             phase: Phase::Under,
             work: None,
             driver: Some(1),
+            driver_waker: None,
+            work_type: None,
+            polls: 0,
             seats: 1,
             seated: 1,
             waiting: BTreeMap::new(),

@@ -1,5 +1,6 @@
 //! A place in a flight: the future of its result.
 use std::{
+    any::TypeId,
     future::Future,
     hash::Hash,
     pin::Pin,
@@ -20,18 +21,22 @@ pub(crate) struct Seat<K: Hash + Eq, T: Clone> {
     number: u64,
     /// It had its result: there is nothing to leave.
     over: bool,
+    /// The polls of the work when this seat last asked for them.
+    polls: u64,
 }
 
 impl<K: Hash + Eq, T: Clone> Seat<K, T> {
     /// The leader's, who is counted already.
     pub(super) fn first(flights: Flights<K, T>, flight: Arc<Flight<K, T>>) -> Self {
-        Self { flights, flight, number: 1, over: false }
+        Self { flights, flight, number: 1, over: false, polls: 0 }
     }
 
     /// One more.
     pub(super) fn join(flights: Flights<K, T>, flight: Arc<Flight<K, T>>) -> Self {
-        let number = flight.state.lock().seat();
-        Self { flights, flight, number, over: false }
+        let mut state = flight.state.lock();
+        let (number, polls) = (state.seat(), state.polls);
+        drop(state);
+        Self { flights, flight, number, over: false, polls }
     }
 
     /// One more seat, for the background; `None` where one is there already, or the flight is over.
@@ -43,13 +48,34 @@ impl<K: Hash + Eq, T: Clone> Seat<K, T> {
         state.in_background = true;
         let number = state.seat();
         drop(state);
-        Some(Self { flights: self.flights.clone(), flight: self.flight.clone(), number, over: false })
+        Some(Self { flights: self.flights.clone(), flight: self.flight.clone(), number, over: false, polls: 0 })
     }
 
     /// Notes that this seat is the background's.
     pub(crate) fn in_background(self) -> Self {
         self.flight.state.lock().in_background = true;
         self
+    }
+
+    /// Makes this seat the driver if nobody has polled the work since this seat last called this. The driver so far waits like the others.
+    ///
+    /// A task that is neither polled nor dropped would hold up all who wait for its work.
+    pub(crate) fn take_over(&mut self) {
+        let mut state = self.flight.state.lock();
+        let stalled = state.polls == self.polls && state.driver != Some(self.number) && state.work.is_some();
+        self.polls = state.polls;
+        if !stalled {
+            return;
+        }
+        let before = state.driver.replace(self.number).zip(state.driver_waker.take());
+        let old = before.and_then(|(driver, waker)| state.waiting.insert(driver, waker));
+        drop(state);
+        drop(old);
+    }
+
+    /// Returns whether the work is, or was, of this type.
+    pub(crate) fn works_as(&self, work: TypeId) -> bool {
+        self.flight.state.lock().work_type == Some(work)
     }
 
     fn end(&mut self, result: Option<T>) -> Poll<Option<T>> {
@@ -92,14 +118,20 @@ impl<K: Hash + Eq, T: Clone> Future for Seat<K, T> {
             return Poll::Pending;
         };
         state.driver = Some(me.number);
-        let old = state.waiting.remove(&me.number);
+        state.polls += 1;
+        let old = (state.waiting.remove(&me.number), state.driver_waker.take_if(|waker| !waker.will_wake(cx.waker())));
         drop(state);
         drop(old);
         let mut hands = Hands { flight: &*me.flight, flights: &me.flights, arc: &me.flight, safe: false };
         let polled = work.as_mut().poll(cx);
         hands.safe = true;
         let Poll::Ready(result) = polled else {
-            hands.flight.state.lock().work = Some(work);
+            let waker = cx.waker().clone();
+            let mut state = hands.flight.state.lock();
+            state.work = Some(work);
+            let old = state.driver_waker.replace(waker);
+            drop(state);
+            drop(old);
             return Poll::Pending;
         };
         drop(hands);
@@ -126,9 +158,10 @@ impl<T> State<T> {
 fn end<T>(mut state: MutexGuard<'_, State<T>>, phase: Phase<T>) {
     state.phase = phase;
     let (waiting, work) = (std::mem::take(&mut state.waiting), state.work.take());
+    let driver = state.driver_waker.take();
     drop(state);
     waiting.into_values().for_each(Waker::wake);
-    drop(work);
+    drop((work, driver));
 }
 
 /// The work while it is polled: should it panic, the flight is lost.
@@ -164,9 +197,10 @@ impl<K: Hash + Eq, T: Clone> Seat<K, T> {
         let mut shard = self.flights.shard(self.flight.hash);
         let mut state = self.flight.state.lock();
         state.seats -= 1;
-        let old = state.waiting.remove(&self.number);
+        let mut old = (state.waiting.remove(&self.number), None);
         if state.driver == Some(self.number) {
             state.driver = None;
+            old.1 = state.driver_waker.take();
         }
         let left = match state.phase {
             Phase::Done(_) | Phase::Lost => Left::Nothing,
@@ -211,7 +245,7 @@ impl<K: Hash + Eq, T: Clone> Drop for Seat<K, T> {
             Left::Drop(work) => drop(work),
             Left::Finish(number) => {
                 let (flights, flight) = (self.flights.clone(), self.flight.clone());
-                let seat = Self { flights, flight, number, over: false };
+                let seat = Self { flights, flight, number, over: false, polls: 0 };
                 match &self.flights.0.unattended {
                     Some(unattended) => unattended(seat),
                     None => drop(seat),

@@ -257,3 +257,23 @@ fn a_seat_is_polled_from_several_threads() {
         }
     });
 }
+
+#[test]
+fn a_driver_whose_task_is_not_polled_is_relieved_and_waits_like_the_others() {
+    let (flights, script) = (Flights::new(None), Script::default());
+    let (mut first, mut second) = (Box::pin(lead(&flights, &script)), Box::pin(join(&flights)));
+    let wakes = [Arc::new(Count::default()), Arc::new(Count::default())];
+    assert!(poll(&mut first, &wakes[0]).is_pending() && poll(&mut second, &wakes[1]).is_pending());
+    // The work was polled since the second joined: its driver does not stall.
+    second.as_mut().get_mut().take_over();
+    assert!(poll(&mut second, &wakes[1]).is_pending());
+    assert_eq!(script.polls.load(SeqCst), 1);
+    second.as_mut().get_mut().take_over();
+    assert!(poll(&mut second, &wakes[1]).is_pending());
+    assert_eq!(script.polls.load(SeqCst), 2, "the second polls the work");
+    script.finish();
+    assert_eq!((wakes[0].0.load(SeqCst), wakes[1].0.load(SeqCst)), (0, 1), "the work wakes its new driver");
+    assert_eq!(poll(&mut second, &wakes[1]), Poll::Ready(Some(7)));
+    assert_eq!(wakes[0].0.load(SeqCst), 1, "the driver before is told of the result");
+    assert_eq!(poll(&mut first, &wakes[0]), Poll::Ready(Some(7)));
+}

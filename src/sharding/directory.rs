@@ -1,13 +1,18 @@
 //! The versioned map in a store: every process keeps a copy, and changes are made by compare-and-set.
 use std::{fmt, sync::Arc, time::Duration};
 
-use super::{ShardDirectoryConfig, ShardMeter, ShardingEvent as Event, map::ShardMap};
+use super::{
+    ShardDirectoryConfig, ShardMeter, ShardingEvent as Event,
+    map::{ShardId, ShardMap},
+    step::Part,
+    wire,
+};
 use crate::{
     config::{ConfigError, Name, require},
     entropy::Entropy,
     notify::Notifier,
     observe::{Events, Subscription},
-    port::{Capability, Failure, PortError},
+    port::{Capability, Failure, PortError, PortErrorKind},
     race::race,
     store::{Key, Store, StoreError, StoreExt, Version},
     sync::Mutex,
@@ -23,7 +28,8 @@ const TELLING: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShardingError {
-    /// The store failed. Whether a change was made shows a [refresh](ShardDirectory::refresh).
+    /// The store failed. Whether a change was made shows a [refresh](ShardDirectory::refresh). A map in a form of a newer release is
+    /// [`TooNew`](PortErrorKind::TooNew).
     #[error(transparent)]
     Store(#[from] StoreError),
     /// There is no map of this name, or it cannot be read.
@@ -32,6 +38,17 @@ pub enum ShardingError {
     /// The change is not one that the map takes; or the directory cannot be made so. Nothing was changed.
     #[error(transparent)]
     Change(#[from] ConfigError),
+    /// The change takes keys from the shard that owns them. Nothing was changed. Plan a move: its steps are told to both shards, so
+    /// that at most one of them acknowledges a write.
+    #[error("the change takes {part} from {from}: plan a move (`ShardMap::plan_to`, then `ShardDirectory::rebalance`)")]
+    NeedsMove {
+        /// The keys.
+        part: Part,
+        /// The shard that owns them.
+        from: ShardId,
+        /// The shard that the change gives them to; `None` for a gap.
+        to: Option<ShardId>,
+    },
     /// The mover failed. The move goes on, or is given up, by the next run.
     #[error("the mover failed: {0}")]
     Mover(PortError),
@@ -110,7 +127,8 @@ impl ShardDirectoryBuilder {
     /// Opens the map of this name.
     ///
     /// # Errors
-    /// Where a setting breaks its rule, the store is not linearizable, there is no such map, it is damaged, or the store fails.
+    /// Where a setting breaks its rule, the store is not linearizable, there is no such map, it is damaged, a newer release wrote it, or
+    /// the store fails.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -204,8 +222,14 @@ impl ShardDirectory {
 
     /// Changes the map by compare-and-set, again on the newer map wherever another was faster; the version is raised by one.
     ///
+    /// A change takes no key from the shard that owns it, whether the key has rows or not: shards hear of moves, and not of changes, so
+    /// the old owner would go on to acknowledge writes. It may pin keys without an owner, give a gap an owner, split, merge, and
+    /// [begin](ShardMap::begin) a move, which the next [`rebalance`](Self::rebalance) performs. For all else
+    /// [plan](ShardMap::plan_to) a move.
+    ///
     /// # Errors
-    /// What `change` says; what the store says, after which a [refresh](Self::refresh) shows whether the change was made.
+    /// What `change` says; [`ShardingError::NeedsMove`]; [`ShardingError::Change`] where the strategy or the move under way would be
+    /// another; what the store says, after which a [refresh](Self::refresh) shows whether the change was made.
     ///
     /// # Cancel safety
     /// The change is made whole or not at all: refresh to see.
@@ -214,10 +238,11 @@ impl ShardDirectory {
         mut change: impl FnMut(&mut ShardMap) -> Result<(), ConfigError> + Send,
     ) -> Result<Arc<ShardMap>, ShardingError> {
         loop {
-            let (mut map, version) = self.0.read().await?;
-            let next = map.version() + 1;
+            let (before, version) = self.0.read().await?;
+            let mut map = before.clone();
             change(&mut map)?;
-            map.version = next;
+            before.check_change(&map)?;
+            map.version = before.version() + 1;
             if let Some(map) = self.0.put(map, version).await? {
                 return Ok(map);
             }
@@ -290,10 +315,13 @@ impl fmt::Debug for ShardDirectory {
 }
 
 async fn read(store: &dyn Store, name: &Name) -> Result<(ShardMap, Version), ShardingError> {
-    let record = store.get(Key::new(PARTITION, name.as_str())).await?;
-    let read = record.and_then(|record| {
-        let map = ShardMap::from_text(std::str::from_utf8(&record.value).ok()?)?;
-        Some((map, record.version))
-    });
-    read.ok_or_else(|| ShardingError::NoMap(name.clone()))
+    let unreadable = || ShardingError::NoMap(name.clone());
+    let record = store.get(Key::new(PARTITION, name.as_str())).await?.ok_or_else(unreadable)?;
+    let text = std::str::from_utf8(&record.value).map_err(|_| unreadable())?;
+    if wire::is_newer(text) {
+        let message = format!("the shard map `{name}` was written by a newer release");
+        return Err(StoreError::from(PortError::new(PortErrorKind::TooNew, message)).into());
+    }
+    let map = ShardMap::from_text(text).ok_or_else(unreadable)?;
+    Ok((map, record.version))
 }

@@ -141,6 +141,7 @@ impl ShardMap {
     /// Builds what look-ups of virtual shards read.
     fn index(&mut self) {
         let Layout::Slots(slots) = self.layout else { return };
+        self.ranges.cut_to(slots);
         self.ranges.join();
         let at = |bytes: &[u8]| bytes.try_into().map_or(0, u32::from_be_bytes).min(slots) as usize;
         let mut table = vec![None; slots as usize];
@@ -162,7 +163,10 @@ impl ShardMap {
         self.moving.as_ref()
     }
 
-    /// Lists a key: it belongs to this shard, whatever the strategy below says. For a key that has data, plan a move instead.
+    /// Lists a key: it belongs to this shard, whatever the strategy below says.
+    ///
+    /// In a directory's [change](super::ShardDirectory::change) only a key without an owner is pinned to another shard. For a key
+    /// that a shard owns, with rows or without, pin it in a copy of the map, and [plan](Self::plan_to) the move to that copy.
     ///
     /// # Errors
     /// Where it is listed already, or a move is under way; nothing is changed then.
@@ -219,11 +223,34 @@ impl ShardMap {
         }
     }
 
-    /// The one owner of all of a part; `None` where there are several, or none.
+    /// The one owner of all of a part; `None` where there are several, or none, or where this map has no such part.
     pub fn owner_of(&self, part: &Part) -> Option<ShardId> {
-        match part {
-            Part::Key(key) => self.shard_of_bytes(key),
-            Part::Range { low, high } => self.ranges.owner_of(low, high.as_deref()),
+        match self.checked(part).ok()? {
+            Part::Key(key) => self.shard_of_bytes(&key),
+            Part::Range { low, high } => self.ranges.owner_of(&low, high.as_deref()),
+        }
+    }
+
+    /// Returns the part as this map writes it: a run up to the last virtual shard has no end.
+    pub(super) fn checked(&self, part: &Part) -> Result<Part, ConfigError> {
+        const ORDER: &str = "must begin before it ends";
+        let Part::Range { low, high } = part else { return Ok(part.clone()) };
+        let Layout::Slots(slots) = self.layout else {
+            require(high.as_ref().is_none_or(|high| low < high), "part", ORDER)?;
+            return Ok(part.clone());
+        };
+        let number = |bytes: &[u8]| match bytes {
+            [] => Some(0),
+            _ => bytes.try_into().ok().map(u32::from_be_bytes),
+        };
+        let Some((low, high)) = number(low).zip(high.as_deref().map_or(Some(slots), number)) else {
+            return Err(ConfigError::new("part", "must be a run of virtual shards"));
+        };
+        require(high <= slots, "part", "must end with the last virtual shard at the latest")?;
+        require(low < high, "part", ORDER)?;
+        match Part::slots(low, high) {
+            Part::Range { low, .. } if high == slots => Ok(Part::Range { low, high: None }),
+            part => Ok(part),
         }
     }
 

@@ -1,7 +1,8 @@
 //! What has to move, said before anything does.
 use super::{
+    ShardingError,
     map::{Layout, ShardId, ShardMap},
-    step::{Part, Planned},
+    step::{Part, Planned, Step},
 };
 use crate::config::{ConfigError, require};
 
@@ -31,8 +32,8 @@ impl ShardMap {
     /// What has to move so that this map becomes that one: first ranges, then keys.
     ///
     /// # Errors
-    /// Where one has ranges and the other virtual shards, or another number of them; where one has a gap that the other has not: a gap
-    /// has no rows, so it does not move.
+    /// Where one has ranges and the other virtual shards, or another number of them; where one has a gap that the other has not, also
+    /// of a pinned key: a gap has no rows, so it does not move.
     pub fn plan_to(&self, wanted: &Self) -> Result<Vec<Planned>, ConfigError> {
         require(self.layout == wanted.layout, "map", "must have the same strategy, and as many virtual shards")?;
         let mut plan: Vec<Planned> = Vec::new();
@@ -60,10 +61,10 @@ impl ShardMap {
             // One that is listed only there has moved with its range by then.
             let from = self.pinned.get(key).copied().or_else(|| wanted.shard_below(key));
             let to = wanted.shard_of_bytes(key);
-            if let (Some(from), Some(to)) = (from, to)
-                && from != to
-            {
-                plan.push(Planned::new(Part::Key(key.clone()), from, to));
+            match (from, to) {
+                (Some(from), Some(to)) if from != to => plan.push(Planned::new(Part::Key(key.clone()), from, to)),
+                (Some(_), Some(_)) | (None, None) => {}
+                _ => return Err(ConfigError::new("map", "must have the same gaps")),
             }
         }
         Ok(plan)
@@ -76,6 +77,49 @@ impl ShardMap {
         starts.dedup();
         let highs = starts[1..].iter().copied().map(Some).chain([None]);
         starts.iter().zip(highs).map(|(low, high)| (*low, high, self.ranges.owner(low))).collect()
+    }
+}
+
+impl ShardMap {
+    /// Checks that this map may become that one by a change, without a move: each key keeps the shard that owns it, for guards hear of
+    /// moves alone, and the move under way stays as it is.
+    pub(super) fn check_change(&self, next: &Self) -> Result<(), ShardingError> {
+        require(self.layout == next.layout, "map", "must keep its strategy, and its number of virtual shards")?;
+        if self.moving != next.moving {
+            let begun = next.moving.as_ref().and_then(|work| {
+                let planned = Planned::new(work.part.clone(), work.from, work.to);
+                self.begin(&if work.step == Step::Frozen { planned.offline() } else { planned }).ok()?.moving
+            });
+            let may = begun.is_some() && begun == next.moving;
+            require(may, "move", "must be changed by `rebalance`, `resume` or `give_up`")?;
+        }
+        // A key that is pinned is of no range: its rows would be left behind, or copied in vain.
+        let pins = self.moving.is_none() || self.pinned == next.pinned;
+        require(pins, "move", "must end before a key is pinned")?;
+        match self.owner_change(next) {
+            Some((part, from, to)) => Err(ShardingError::NeedsMove { part, from, to }),
+            None => Ok(()),
+        }
+    }
+
+    /// Finds a part that a shard owns here, and another shard, or none, there. A part without an owner may get one: no shard has
+    /// acknowledged anything for it.
+    fn owner_change(&self, next: &Self) -> Option<(Part, ShardId, Option<ShardId>)> {
+        if self.pinned != next.pinned || self.ranges != next.ranges {
+            for (low, high, owner) in self.cut_by(next) {
+                let to = next.ranges.owner(low);
+                if let Some(from) = owner.filter(|_| owner != to) {
+                    return Some((Part::range(low, high), from, to));
+                }
+            }
+            for key in self.pinned.keys().chain(next.pinned.keys()) {
+                let (owner, to) = (self.shard_of_bytes(key), next.shard_of_bytes(key));
+                if let Some(from) = owner.filter(|_| owner != to) {
+                    return Some((Part::Key(key.clone()), from, to));
+                }
+            }
+        }
+        None
     }
 }
 

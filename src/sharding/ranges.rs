@@ -139,6 +139,17 @@ impl Ranges {
         self.index();
     }
 
+    /// Drops what lies outside of so many virtual shards, and what is empty: nobody owns it.
+    pub(super) fn cut_to(&mut self, slots: u32) {
+        let (first, end) = ([0; 4], slots.to_be_bytes());
+        self.list.retain(|(start, _)| start.as_slice() < end.as_slice());
+        let from = self.list.partition_point(|(start, _)| start.as_slice() <= first.as_slice());
+        self.list.drain(..from.saturating_sub(1));
+        if let Some((start, _)) = self.list.first_mut() {
+            start.clear();
+        }
+    }
+
     /// Joins neighbours of one owner.
     pub(super) fn join(&mut self) {
         self.list.dedup_by(|next, before| next.1 == before.1);

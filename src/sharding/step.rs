@@ -1,9 +1,12 @@
 //! What moves, and how far it is.
+use std::fmt;
+
 use serde::{Deserialize, Serialize};
 
 use super::{
     key::{KeyBytes, ShardKey},
     map::{ShardId, ShardMap},
+    wire::Hex,
 };
 use crate::config::{ConfigError, require};
 
@@ -45,10 +48,20 @@ impl Part {
         Self::Range { low: low.to_vec(), high: high.map(<[u8]>::to_vec) }
     }
 
-    /// The virtual shards `[from, to)`.
+    /// The virtual shards `[from, to)`. A map refuses a run that is empty, or that ends above its last virtual shard.
     pub fn slots(from: u32, to: u32) -> Self {
         let low = if from == 0 { Vec::new() } else { from.to_be_bytes().to_vec() };
         Self::Range { low, high: Some(to.to_be_bytes().to_vec()) }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Key(key) => write!(f, "key {}", Hex(key)),
+            Self::Range { low, high: Some(high) } => write!(f, "range {} to {}", Hex(low), Hex(high)),
+            Self::Range { low, high: None } => write!(f, "range {} to the end", Hex(low)),
+        }
     }
 }
 
@@ -114,14 +127,15 @@ impl ShardMap {
     /// The map as it is when this part is about to move.
     ///
     /// # Errors
-    /// Where a move is under way, or the part is not all `from`'s, or goes to where it is.
+    /// Where a move is under way, the map has no such part, or the part is not all `from`'s, or goes to where it is.
     pub fn begin(&self, planned: &Planned) -> Result<Self, ConfigError> {
         require(self.moving.is_none(), "move", "must wait until the one under way has ended")?;
-        require(self.owner_of(&planned.part) == Some(planned.from), "from", "must own all of the part")?;
-        require(planned.from != planned.to, "to", "must be another shard")?;
+        let Planned { part, from, to, offline } = planned.clone();
+        let part = self.checked(&part)?;
+        require(self.owner_of(&part) == Some(from), "from", "must own all of the part")?;
+        require(from != to, "to", "must be another shard")?;
         let mut next = self.clone();
         next.version += 1;
-        let Planned { part, from, to, offline } = planned.clone();
         let step = if offline { Step::Frozen } else { Step::Copying };
         next.moving = Some(Move { id: next.version, part, from, to, step });
         Ok(next)

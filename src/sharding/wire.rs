@@ -7,10 +7,17 @@ use super::{
     step::{Move, Part, Step},
 };
 
+const FORM: &str = "steadfast-shards ";
 const FIRST: &str = "steadfast-shards 1";
 
+/// Whether this is a map in a form that a newer release writes.
+pub(super) fn is_newer(text: &str) -> bool {
+    let form = text.lines().next().and_then(|first| first.strip_prefix(FORM));
+    form.and_then(|form| form.parse::<u64>().ok()).is_some_and(|form| form > 1)
+}
+
 /// An x, and two digits a byte.
-struct Hex<'a>(&'a [u8]);
+pub(super) struct Hex<'a>(pub(super) &'a [u8]);
 
 impl fmt::Display for Hex<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -79,7 +86,7 @@ impl ShardMap {
         out
     }
 
-    /// Reads what [`to_text`](Self::to_text) wrote; `None` where it is damaged.
+    /// Reads what [`to_text`](Self::to_text) wrote; `None` where it is damaged, or written by a newer release.
     pub fn from_text(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         if lines.next()? != FIRST {

@@ -1,7 +1,7 @@
 //! The clock that every policy asks.
 use std::{fmt, future::Future, pin::Pin, sync::Arc, sync::OnceLock, time::Duration};
 
-use super::{Instant, ManualClock, Sleep, manual};
+use super::{Instant, ManualClock, Sleep, Timestamp, manual, nanos};
 
 /// Where a policy reads the time and waits for it.
 ///
@@ -73,6 +73,22 @@ impl Clock {
         }
     }
 
+    /// The wall clock's time, for what is compared across processes with some seconds of tolerance. Follows virtual time: that of a manual
+    /// clock, and that of a tokio runtime that is paused.
+    pub(crate) fn wall(&self) -> Timestamp {
+        match &self.0 {
+            Kind::Manual(m) => Timestamp::from_millis(m.now().as_nanos() / 1_000_000),
+            Kind::Tokio => {
+                // Beside the system's monotonic clock, so that only what tokio's time was moved by is added.
+                let (tokio, system) = (tokio_now().as_nanos(), system_now().as_nanos());
+                let (ahead, behind) = (tokio.saturating_sub(system), system.saturating_sub(tokio));
+                let now = Timestamp::now().as_millis();
+                Timestamp::from_millis(now.saturating_add(ahead / 1_000_000).saturating_sub(behind / 1_000_000))
+            }
+            _ => Timestamp::now(),
+        }
+    }
+
     /// A future that is ready once `d` has passed.
     ///
     /// # Cancel safety
@@ -107,6 +123,13 @@ pub(super) fn tokio_now() -> Instant {
     let since = now.saturating_duration_since(origin());
     // Not `as_nanos`, which is 128 bits wide.
     Instant::from_nanos(since.as_secs().wrapping_mul(1_000_000_000).wrapping_add(since.subsec_nanos().into()))
+}
+
+/// The system's monotonic time, whatever tokio's is.
+fn system_now() -> Instant {
+    #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the system's clock")]
+    let now = std::time::Instant::now();
+    Instant::from_nanos(nanos(now.saturating_duration_since(origin())))
 }
 
 /// `at`, an instant of [`tokio_now`], on tokio's clock.

@@ -1,8 +1,8 @@
 //! The wall clock's time: for people and logs.
 use std::{fmt, time::Duration};
 
-/// A point in wall time: milliseconds since 1970-01-01 UTC. Unlike an [`Instant`](super::Instant) it may jump, forwards and back:
-/// no pattern compares two of them.
+/// A point in wall time: milliseconds since 1970-01-01 UTC. Unlike an [`Instant`](super::Instant) it may jump, forwards and
+/// back: no pattern compares two of them, but for the age of a cached value that another process loaded.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(u64);
 

@@ -235,5 +235,6 @@ fn listener_13_past_its_bound_a_queue_says_that_it_is_full_and_nothing_accepted_
     assert!(full.get() > 0);
     assert_eq!(listener.state().handled, accepted.get());
     assert_eq!(hand.block_on(queue.depth()).unwrap().total(), 0);
-    let _ = hand.block_on(queue.receive_one(S(1)));
+    assert!(hand.block_on(queue.receive_one(S(1))).unwrap().is_none());
+    assert_eq!(hand.block_on(queue.dead_letters().unwrap().depth()).unwrap().total(), 0);
 }

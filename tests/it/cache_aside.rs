@@ -1,5 +1,6 @@
 //! Cache-aside: loads, times, errors, tags. The stale-set guard has a file of its own.
 use std::{
+    future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::atomic::Ordering::SeqCst,
     time::Duration,
@@ -282,6 +283,7 @@ fn cache_15_a_bad_configuration_is_refused_by_name() {
         (default().stale(S(600), S(1)).soft_timeout(S(30)), "soft_timeout"),
         (default().hard_timeout(Some(Duration::ZERO)), "hard_timeout"),
         (default().remote(remote().timeout(Duration::ZERO)), "remote.timeout"),
+        (default().remote(remote().rest(Duration::ZERO)), "remote.rest"),
         (default().remote(remote().wait(Duration::ZERO)), "remote.wait"),
         (default().remote(remote().local_ttl(S(60))), "remote.local_ttl"),
     ];
@@ -503,4 +505,123 @@ fn cache_1_threads_that_race_load_each_key_once() {
         }
     });
     assert_eq!(loads.load(SeqCst), 20_000);
+}
+
+/// A get that is begun, and then neither polled nor dropped.
+fn stalled(world: &World, cache: &Cache, takes: Duration) -> impl Future<Output = Result<u64, LoadError<Error>>> {
+    world.source.takes(takes);
+    let (cache, source) = (cache.clone(), world.source.clone());
+    let mut first = Box::pin(async move { cache.get_or_load(&1, || source.load()).await });
+    assert!(world.begin(&mut first).is_pending());
+    first
+}
+
+#[test]
+fn who_waits_for_a_load_whose_driver_is_not_polled_takes_it_over() {
+    for hard in [Some(MS(50)), Some(S(30)), None] {
+        let world = World::new();
+        let cache = world.cache(plain().hard_timeout(hard));
+        let _driver = stalled(&world, &cache, MS(10));
+        let start = world.hand.now();
+        let gets = (0..100).map(|_| cache.get_or_load(&1, || world.source.load()));
+        assert!(world.run(join_all(gets)).iter().all(|value| matches!(value, Ok(1))), "{hard:?}");
+        assert!(world.hand.now() - start <= MS(250).min(hard.unwrap_or(S(1))), "{:?}", world.hand.now() - start);
+        assert_eq!(world.source.loads(), 1);
+    }
+}
+
+#[test]
+fn no_get_takes_longer_than_the_hard_time_out_whoever_drives_its_load() {
+    let world = World::new();
+    let cache = world.cache(plain().hard_timeout(Some(MS(50))));
+    let driver = stalled(&world, &cache, S(300));
+    world.pass(MS(20));
+    let start = world.hand.now();
+    let gets = (0..10).map(|_| cache.get_or_load(&1, || world.source.load()));
+    let errors = world.run(join_all(gets));
+    assert!(errors.iter().all(|error| matches!(error, Err(LoadError::TimedOut { after }) if *after == MS(50))));
+    assert!(world.hand.now() - start <= MS(50), "{:?}", world.hand.now() - start);
+    assert_eq!((world.source.loads(), cache.stats().load_failures), (1, 1));
+    assert!(matches!(world.run(driver), Err(LoadError::TimedOut { .. })));
+}
+
+#[test]
+fn a_loader_that_panics_runs_once_for_all_who_wait() {
+    for pends_first in [true, false] {
+        let world = World::new();
+        let cache = world.cache(plain());
+        let get = || {
+            let (cache, clock, loads) = (cache.clone(), world.clock.clone(), world.source.loads.clone());
+            Box::pin(async move {
+                let load = || async move {
+                    // The first waits for the others; those that are asked again may panic at once.
+                    if loads.fetch_add(1, SeqCst) == 0 || pends_first {
+                        clock.sleep(S(1)).await;
+                    }
+                    if true {
+                        panic!("on purpose");
+                    }
+                    Ok::<u64, Error>(0)
+                };
+                cache.get_or_load(&1, load).await
+            })
+        };
+        let mut gets: Vec<_> = (0..1000).map(|_| get()).collect();
+        for get in &mut gets {
+            assert!(world.begin(get).is_pending());
+        }
+        world.hand.advance(S(1));
+        let mut panics = 0;
+        for get in &mut gets {
+            match catch_unwind(AssertUnwindSafe(|| world.begin(get))) {
+                Ok(std::task::Poll::Ready(Err(LoadError::Panicked))) => {}
+                Ok(other) => panic!("{other:?}"),
+                Err(_) => panics += 1,
+            }
+        }
+        assert_eq!((panics, world.source.loads()), (1, 1));
+    }
+}
+
+#[test]
+fn an_entry_is_kept_up_to_nearly_the_whole_capacity_and_a_heavier_one_is_told() {
+    let world = World::new();
+    const MIB: u64 = 1 << 20;
+    let cache = world.builder(plain().capacity(64 * MIB)).weigher(|_, value| *value).build().unwrap();
+    let mut events = cache.events();
+    for weight in [9 * MIB, 30 * MIB, 62 * MIB] {
+        for key in 0..8 {
+            world.run(cache.clear());
+            world.run(cache.put(&key, weight));
+            assert_eq!(world.run(cache.get(&key)), Some(weight), "{weight}");
+        }
+    }
+    for key in 0..7 {
+        world.run(cache.put(&key, 9 * MIB));
+    }
+    assert_eq!((0..7).filter(|key| world.run(cache.get(key)).is_some()).count(), 7, "seven of 9 MiB in 64");
+    assert!(events.try_recv().unwrap().is_none());
+    world.run(cache.put(&8, 64 * MIB));
+    assert_eq!(world.run(cache.get(&8)), None);
+    let event = events.try_recv().unwrap().unwrap().what;
+    assert!(matches!(event, CacheAsideEvent::TooHeavy { weight, most } if weight == 64 * MIB && most > 62 * MIB));
+}
+
+#[test]
+fn the_longest_durations_are_taken_everywhere() {
+    const MAX: Duration = Duration::MAX;
+    let remote = RemoteConfig::default().timeout(MAX).rest(MAX).wait(MAX).local_ttl(MAX / 2);
+    let long = CacheAsideConfig::default().ttl(MAX, MAX).sliding(MAX).negative_ttl(MAX).hard_timeout(Some(MAX));
+    let stale = CacheAsideConfig::default().ttl(MAX / 2, MAX / 2).stale(MAX, MAX).soft_timeout(MAX / 2);
+    for config in [long.refresh_ahead(0.5).xfetch(1e9).remote(remote), stale.hard_timeout(None)] {
+        let world = World::new();
+        for cache in [world.cache(config), world.process(config, 1)] {
+            assert_eq!(world.get(&cache, 1).unwrap(), 1);
+            world.run(cache.put(&2, Loaded::new(2).ttl(MAX).tag("t")));
+            world.pass(S(1 << 30));
+            assert_eq!(world.run(cache.get(&2)), Some(2));
+            world.run(cache.invalidate_tag("t"));
+            assert_eq!(world.run(cache.get(&2)), None);
+        }
+    }
 }

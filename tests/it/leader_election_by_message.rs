@@ -2,7 +2,11 @@
 use std::{future::Future, pin::Pin, time::Duration};
 
 use steadfast::{
-    leader_election::by_message::{InMemoryNetwork, MessageElection, MessageElectionConfig, NodeId},
+    leader_election::by_message::{
+        Ballot, InMemoryNetwork, InMemoryTransport, MessageElection, MessageElectionConfig, NodeId, Transport,
+    },
+    port::{BoxFuture, PortError},
+    testing::drop_at_every_await,
     time::{Clock, ManualClock},
 };
 
@@ -105,4 +109,60 @@ fn settings_that_break_a_rule_are_refused_by_name() {
         |ring: &[NodeId]| MessageElection::ring(NodeId(1), ring.to_vec(), transport.clone(), config).unwrap_err();
     assert_eq!(ring(&IDS[1..]).to_string(), "invalid `ring`: must name the node's own id, 1");
     assert_eq!(ring(&[NodeId(1), NodeId(2), NodeId(2)]).to_string(), "invalid `ring`: must name each id once");
+}
+
+/// A transport that takes its time to send, so that a sending can be dropped.
+#[derive(Debug)]
+struct Slow(InMemoryTransport, Clock);
+
+impl Transport for Slow {
+    fn send(&self, to: NodeId, ballot: Ballot) -> BoxFuture<'_, Result<(), PortError>> {
+        Box::pin(async move {
+            self.1.sleep(Duration::from_millis(3)).await;
+            self.0.send(to, ballot).await
+        })
+    }
+    fn recv(&self) -> BoxFuture<'_, (NodeId, Ballot)> {
+        self.0.recv()
+    }
+}
+
+#[test]
+fn dropped_at_every_await_a_node_keeps_what_it_knows_and_takes_part_again() {
+    for ring in [false, true] {
+        let (clock, hand) = Clock::manual();
+        let network = InMemoryNetwork::new();
+        let config = MessageElectionConfig::default();
+        let slow = |id| Slow(network.join(id), clock.clone());
+        let make = |id| match ring {
+            true => MessageElection::ring(id, IDS, slow(id), config),
+            false => MessageElection::bully(id, IDS, slow(id), config),
+        };
+        let nodes: Vec<MessageElection> = IDS.map(|id| make(id).unwrap().with_clock(&clock)).into();
+        let time = Duration::from_secs(12);
+        let mut agreed = 0;
+        let polls = drop_at_every_await(
+            &hand,
+            || async {
+                // All of them take part, and all are dropped, the highest in the middle of its election, too.
+                let all = futures::future::join_all(nodes.iter().map(MessageElection::run));
+                tokio::select! {
+                    biased;
+                    _ = all => unreachable!(),
+                    () = clock.sleep(time) => {}
+                }
+            },
+            |_| {
+                // What one believes while nobody runs is what it believed before.
+                let believed: Vec<_> = nodes.iter().map(MessageElection::leader).collect();
+                hand.advance(Duration::from_millis(1));
+                assert_eq!(nodes.iter().map(MessageElection::leader).collect::<Vec<_>>(), believed);
+                agreed += u64::from(believed.iter().all(|leader| *leader == Some(NodeId(4))));
+            },
+        );
+        assert!(polls > 10 && agreed > 0, "ring: {ring}: {polls} polls, {agreed} agreed");
+        run(&hand, &nodes, Duration::from_secs(60));
+        assert_eq!(leaders(&nodes), [NodeId(4)], "ring: {ring}");
+        assert!(nodes.iter().all(|node| node.leader() == Some(NodeId(4))));
+    }
 }

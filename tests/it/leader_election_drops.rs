@@ -7,7 +7,7 @@ use steadfast::{
     testing::drop_at_every_await,
 };
 
-use crate::leader_election_world::{DEADLINE, MS, Mode, S, TERM, World, poll, told};
+use crate::leader_election_world::{DEADLINE, MS, Mode, S, TERM, WARNING, World, poll, told, within};
 
 #[test]
 fn dropped_a_run_drops_its_task_and_ends_its_term_here_at_once() {
@@ -146,11 +146,27 @@ fn dropped_at_every_await_the_other_doors_lose_nothing() {
         let polls = drop_at_every_await(&world.hand, || asks.request_resign(), |_| assert!(leads.is_leader()));
         assert!(polls >= 3, "{polls}");
         assert_eq!(world.run(S(20), leads.lost()), Some(TermEnd::ResignRequested));
-        // A term's end is told to whoever waits for it then, and later.
-        let term = leads.term();
-        drop_at_every_await(&world.hand, || term.lost(), |_| ());
-        assert!(term.is_ending());
         world.run(S(1), leads.resign()).unwrap().unwrap();
+
+        // A term's end is told to each task that waits for it: to one that waited in vain before, and to one that comes later.
+        let began = world.now();
+        let leads = world.run(S(1), node.campaign()).unwrap().unwrap();
+        let (term, clock) = (leads.term(), &world.clock);
+        let waits = || async {
+            for time in [S(4), S(4), S(60)] {
+                let told = within(clock, time, term.lost()).await.is_some();
+                assert_eq!(told, clock.now() >= began + WARNING, "{:?}", clock.now() - began);
+            }
+        };
+        let mut dropped_early = 0;
+        let polls = drop_at_every_await(&world.hand, waits, |_| {
+            // Nobody renews it: it is told when its time comes, and not before.
+            assert_eq!(term.is_ending(), world.now() >= began + WARNING, "{:?}", world.now() - began);
+            dropped_early += u64::from(!term.is_ending());
+        });
+        assert!(polls >= 1 && dropped_early >= 2, "{polls} {dropped_early}");
+        assert!(term.is_ending() && poll(pin!(term.lost())).is_ready());
+        drop(leads);
 
         let mut observer = node.observe();
         {

@@ -11,14 +11,15 @@ use std::{
 
 use steadfast::{
     leader_election::{
-        Call, Elector, Leader, LeaderElection, LeaderElectionConfig, LeaderElectionEvent as Event, TermEnd,
+        Call, Elector, Fenced, Leader, LeaderElection, LeaderElectionConfig, LeaderElectionEvent as Event, TermEnd,
     },
     lease::{Acquired, Held, InMemoryLease, Lease, LeaseError, Renewed},
     notify::{InMemoryNotifier, Notice, NoticeSource, Notices, Notifier},
-    port::{BoxFuture, Capabilities, Capability, FencingToken, PortError},
+    port::{BoxFuture, Capabilities, Capability, FencingToken, PortError, PortErrorKind},
+    store::{Key, PutOptions, Store},
 };
 
-use crate::leader_election_world::{DEADLINE, MS, Mode, POLL, S, TERM, World, told};
+use crate::leader_election_world::{DEADLINE, MS, Mode, POLL, S, TERM, WARNING, World, told};
 
 #[test]
 fn settings_come_from_a_document_and_unknown_ones_are_refused() {
@@ -337,5 +338,74 @@ struct Ends<'a>(&'a Cell<Option<Duration>>, &'a World);
 impl Drop for Ends<'_> {
     fn drop(&mut self) {
         self.0.set(Some(Duration::from_nanos(self.1.now().as_nanos() - 1_000_000_000)));
+    }
+}
+
+#[test]
+fn a_record_that_is_no_lease_is_refused_and_left_as_it_is() {
+    let world = World::over_store();
+    let store = world.store.clone().unwrap();
+    let record = Key::new("leases", "lease job");
+    let (node, other) = (world.node("a"), world.node("b"));
+    let mut events = node.events();
+    let foreign = |text: &'static str| world.hand.block_on(store.put(record, text.into(), PutOptions::new())).unwrap();
+    let mut asked = 0;
+    let is_there = || world.hand.block_on(store.get(record)).unwrap().map(|record| record.value);
+    for text in ["", "the cron table", "lease 2\ntoken 7\nterm 15000000000\nb", "lease 1\ntoken x\nterm 1\nb"] {
+        let version = foreign(text);
+        let error = world.run(S(60), node.campaign()).expect("it does not go on asking").unwrap_err();
+        assert_eq!(error.kind(), PortErrorKind::Corrupt, "{error}");
+        assert!(error.to_string().contains("is no lease"), "{error}");
+        asked += 1;
+        assert!(!node.is_leader() && node.line.calls("acquire").len() == asked, "{text}");
+        let told = told(&mut events);
+        assert!(
+            matches!(told[..], [Event::CallFailed { call: Call::Acquire, kind: Some(PortErrorKind::Corrupt), .. }]),
+            "{told:?}"
+        );
+        assert!(world.run(S(1), other.request_resign()).unwrap().is_err());
+        let kept = world.hand.block_on(store.get(record)).unwrap().unwrap();
+        assert_eq!((kept.value.as_ref(), kept.version), (text.as_bytes(), version));
+    }
+    // It comes over a lease that is held: the leader does not write over it, and ends in time.
+    world.hand.block_on(store.delete(record, Default::default())).unwrap();
+    let mut leads = world.run(S(1), node.campaign()).unwrap().unwrap();
+    let began = world.now();
+    foreign("the cron table");
+    assert_eq!(world.run(S(60), leads.lost()), Some(TermEnd::NotRenewed));
+    assert!(world.now() <= began + WARNING);
+    assert!(world.run(S(10), leads.resign()).unwrap().is_err());
+    assert_eq!(is_there().unwrap(), "the cron table");
+}
+
+/// What the page says of a record that is deleted behind the lease.
+#[test]
+fn after_its_record_was_deleted_a_leader_believes_in_its_term_until_it_renews_or_the_term_is_over() {
+    for cut_off in [false, true] {
+        let world = World::over_store();
+        let store = world.store.clone().unwrap();
+        let (old, new) = (world.node("old"), world.node("new"));
+        let mut leads = world.run(S(1), old.campaign()).unwrap().unwrap();
+        let began = world.now();
+        let fenced = Fenced::new(0);
+        fenced.with(leads.token(), |written| *written += 1).unwrap();
+        world.hand.block_on(store.delete(Key::new("leases", "lease job"), Default::default())).unwrap();
+        if cut_off {
+            old.line.is(Mode::Hangs);
+        }
+        let successor = world.run(S(1), new.campaign()).unwrap().unwrap();
+        assert!(leads.is_leader() && successor.is_leader(), "two believe that they lead");
+        assert!(successor.token() > leads.token());
+        fenced.with(successor.token(), |written| *written += 1).unwrap();
+        let late = fenced.with(leads.token(), |written| *written += 1);
+        assert!(late.is_err(), "the resource tells them apart");
+        let why = world.run(S(60), leads.lost()).unwrap();
+        if cut_off {
+            assert_eq!((why, leads.is_leader()), (TermEnd::NotRenewed, true));
+            world.hand.advance_to(began + DEADLINE);
+        } else {
+            assert_eq!((why, world.now() - began), (TermEnd::Superseded, S(5)), "its next renewal tells it");
+        }
+        assert!(!leads.is_leader());
     }
 }

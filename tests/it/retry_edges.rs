@@ -4,7 +4,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use steadfast::{
     Cause, FailureKind, Pipeline, Verdict,
-    backoff::{BackoffConfig, Jitter},
+    backoff::{BackoffConfig, Curve, Jitter},
     call::not_idempotent,
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
     outcome::Stop,
@@ -183,4 +183,27 @@ fn retry_8_a_call_that_a_time_out_cuts_short_keeps_its_first_cause() {
     let alone = Pipeline::new().then(Timeout::new(MS(700)).with_clock(&clock)).then(Retry::new(plain()).unwrap());
     hand.block_on(service.call()).unwrap_err();
     assert!(hand.block_on(alone.call(|| service.call())).unwrap_err().history().is_none());
+}
+
+#[test]
+fn a_retry_whose_delays_do_not_grow_warns_and_no_other_does() {
+    let flat = |retry: Retry| {
+        let warnings = Pipeline::new().then(retry).explain().warnings();
+        warnings.iter().any(|warning| warning.contains("without back-off"))
+    };
+    let with = |attempts, backoff| Retry::new(RetryConfig::default().max_attempts(attempts).backoff(backoff)).unwrap();
+    let (growing, same) = (BackoffConfig::default(), BackoffConfig::default().between(MS(100), MS(100)));
+    let constant = |jitter| {
+        let mut backoff = growing.jitter(jitter);
+        backoff.curve = Curve::Constant;
+        backoff
+    };
+    assert!(flat(with(3, same)), "a cap that is the base");
+    assert!(flat(with(3, constant(Jitter::Full))) && flat(with(9, constant(Jitter::None))));
+    // Decorrelated delays grow by themselves; and one delay cannot grow.
+    assert!(!flat(with(3, constant(Jitter::Decorrelated))));
+    assert!(!flat(with(2, same)) && !flat(with(1, same)));
+    assert!(!flat(with(3, growing)) && !flat(with(3, growing.between(MS(100), MS(101)))));
+    // Delays of its own are not judged.
+    assert!(!flat(with(3, same).with_delays(|| std::iter::repeat(MS(5)))));
 }

@@ -411,7 +411,8 @@ fn sharding_10_a_fan_out_that_finds_no_rest_says_so() {
         let restless = |_, _| async {
             asked.fetch_add(1, Ordering::Relaxed);
             let key = pin.fetch_add(1, Ordering::Relaxed);
-            scene.mover.change(|map| map.pin(&key, ShardId(0))).await.map(drop)
+            // To its own shard: a change takes a key from nobody.
+            scene.mover.change(|map| map.pin(&key, map.shard_of(&key).unwrap())).await.map(drop)
         };
         let began = scene.clock.now();
         let answer = scene.router.ask_all(&fan_out, restless).await;
@@ -428,16 +429,9 @@ fn sharding_8_a_call_waits_while_its_key_is_moved_and_no_longer_than_its_patienc
         let scene = Scene::new(&map);
         let config = ShardDirectoryConfig::default().patience(MS(patience));
         let frozen = scene.run(async {
-            scene
-                .mover
-                .change(|map| map.begin(&map.plan(&[ShardId(1)]).unwrap()[0]).map(|next| *map = next))
-                .await
-                .unwrap();
-            scene
-                .mover
-                .change(|map| map.advanced().map(|next| *map = next).ok_or_else(|| unreachable!()))
-                .await
-                .unwrap()
+            // Offline, it begins frozen.
+            let planned = map.plan(&[ShardId(1)]).unwrap().remove(0).offline();
+            scene.mover.change(|map| map.begin(&planned).map(|next| *map = next)).await.unwrap()
         });
         assert_eq!(frozen.moving().unwrap().step, Step::Frozen);
         let router = ShardDirectory::builder(scene.store.clone(), "orders").clock(&scene.clock).config(config);
@@ -606,20 +600,34 @@ fn sharding_guard_a_newer_map_waits_for_who_is_inside() {
         let behind = target.enter(&1_u64, Access::Write, router).unwrap_err();
         assert_eq!(behind, Refused::Behind { router, shard: closed.version() });
     });
-    // Dropped at every await, whoever waits for leaving holds nothing up.
-    drop_at_every_await(
+    // Dropped at every await, a wait for others to leave has taken the map, and holds nobody up.
+    let held = std::cell::RefCell::new(None);
+    let polls = drop_at_every_await(
         &hand,
-        || async {
+        || {
             let guard = ShardGuard::new(ShardId(0), begun.clone());
-            let inside = guard.enter(&1_u64, Access::Write, 1).unwrap();
-            let leaves = async {
-                clock.sleep(MS(5)).await;
-                drop(inside);
-            };
-            futures::join!(guard.install(frozen.clone()), leaves);
+            held.replace(Some(guard.clone()));
+            let (clock, frozen) = (clock.clone(), frozen.clone());
+            async move {
+                let inside = guard.enter(&1_u64, Access::Write, 1).unwrap();
+                let leaves = async {
+                    clock.sleep(MS(5)).await;
+                    drop(inside);
+                };
+                futures::join!(guard.install(frozen), leaves);
+            }
         },
-        |_| {},
+        |polls| {
+            let guard = held.take().unwrap();
+            let taken = if polls == 0 { &begun } else { &frozen };
+            assert_eq!(guard.map().version(), taken.version(), "{polls}");
+            assert_eq!(guard.enter(&1_u64, Access::Write, 1).is_ok(), polls == 0);
+            assert!(format!("{guard:?}").contains("inside: 0"), "{guard:?}");
+            let mut again = Box::pin(guard.install(Arc::new(frozen.advanced().unwrap())));
+            assert!(futures::FutureExt::now_or_never(&mut again).is_some(), "nobody is inside after {polls}");
+        },
     );
+    assert!(polls >= 2, "{polls}");
 }
 
 #[test]

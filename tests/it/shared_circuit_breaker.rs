@@ -8,9 +8,9 @@ use steadfast::{
         SharedCircuitBreakerConfig, SharedCircuitBreakerEvent as Event, State,
     },
     entropy::Entropy,
-    notify::Notifier,
+    notify::{InMemoryNotifier, Notice, NoticeSource, Notices, Notifier},
     outcome::TripRule,
-    port::PortErrorKind,
+    port::{BoxFuture, Capabilities, PortError, PortErrorKind},
     store::{InMemoryStore, Key, StoreExt},
     testing::{
         drop_at_every_await,
@@ -435,4 +435,84 @@ fn circuit_breaker_11_a_dropped_loop_leaves_the_breaker_and_a_report_that_ends()
         },
     );
     assert!(polls > 8, "{polls}");
+}
+
+/// Notices of a line that breaks when its time has come, again and again from then on or once.
+#[derive(Debug)]
+struct Breaks {
+    clock: Clock,
+    at: steadfast::time::Instant,
+    again: bool,
+}
+
+impl Notifier for Breaks {
+    fn capabilities(&self) -> Capabilities {
+        InMemoryNotifier::new().capabilities()
+    }
+    fn publish<'a>(&'a self, _: &'a str, _: bytes::Bytes) -> BoxFuture<'a, Result<(), PortError>> {
+        Box::pin(async { Ok(()) })
+    }
+    fn subscribe<'a>(&'a self, _: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
+        let (clock, at, again) = (self.clock.clone(), self.at, self.again);
+        Box::pin(async move { Ok(Notices::new(Breaking { clock, at: Some(at), again })) })
+    }
+}
+
+struct Breaking {
+    clock: Clock,
+    at: Option<steadfast::time::Instant>,
+    again: bool,
+}
+
+impl NoticeSource for Breaking {
+    fn recv(&mut self) -> BoxFuture<'_, Notice> {
+        Box::pin(async {
+            let Some(at) = self.at else { return std::future::pending().await };
+            self.clock.sleep_until(at).await;
+            self.at = self.at.filter(|_| self.again);
+            Notice::Gap
+        })
+    }
+}
+
+impl Shared {
+    /// A process whose notifier breaks at that time, and tells nothing else.
+    fn deaf(
+        &self,
+        name: &str,
+        config: SharedCircuitBreakerConfig,
+        after: Duration,
+        again: bool,
+    ) -> SharedCircuitBreaker {
+        let clock = self.world.clock.clone();
+        let notifier = Arc::new(Breaks { at: clock.now() + after, clock, again });
+        self.start(self.at(name, config, &self.world.clock).with_notifier(notifier))
+    }
+}
+
+#[test]
+fn after_a_gap_in_its_hints_a_breaker_looks_at_once() {
+    let shared = Shared::new();
+    let rarely = config().poll(S(8)).stale_after(S(30));
+    let (a, b, c) =
+        (shared.process("a", rarely), shared.deaf("b", rarely, S(3), false), shared.deaf("c", rarely, S(60), false));
+    shared.world.pass(S(1));
+    shared.trip(&a);
+    shared.world.pass(S(2) - MS(1));
+    assert!(!is_open(&b) && !is_open(&c), "the hint was lost");
+    shared.world.pass(MS(1));
+    assert!(is_open(&b), "a hint may have been lost in the gap");
+    assert!(!is_open(&c));
+    shared.world.pass(S(5));
+    assert!(is_open(&c), "found by looking");
+}
+
+#[test]
+fn gaps_without_end_cause_no_more_requests_than_looking_does() {
+    let shared = Shared::new();
+    let _breaker = shared.deaf("a", config(), S(0), true);
+    let before = shared.network.counts().requests;
+    shared.world.pass(S(60));
+    let requests = shared.network.counts().requests - before;
+    assert!((60..=121).contains(&requests), "{requests}");
 }

@@ -43,11 +43,16 @@ struct Tally {
     late_writes: u64,
 }
 
-fn config(without: Without) -> LeaderElectionConfig {
+/// In a third of the schedules the store is slow, slower than the margin, and calls have the time for it.
+fn is_slow(seed: u64) -> bool {
+    seed % 3 == 2
+}
+
+fn config(without: Without, slow: bool) -> LeaderElectionConfig {
     let config = LeaderElectionConfig::default()
         .term(MS(1000))
         .renew_every(MS(250))
-        .call_timeout(MS(200))
+        .call_timeout(MS(if slow { 500 } else { 200 }))
         .grace(MS(50))
         .margin(MS(100))
         .clock_drift(DRIFT)
@@ -93,12 +98,10 @@ impl World {
         let store = Arc::new(InMemoryStore::new().with_clock(&clock));
         // A quarter of the schedules has no faults on the network, the others more or fewer.
         let share = entropy.unit() * 0.3 * f64::from(u8::from(!seed.is_multiple_of(4)));
-        let faults = FaultConfig::default()
-            .errors(share)
-            .lost_replies(share)
-            .doubled(share)
-            .late(share)
-            .latency(Duration::ZERO, MS(entropy.up_to(if seed.is_multiple_of(2) { 10 } else { 150 })));
+        let slowest = if seed.is_multiple_of(2) { 10 } else { 150 };
+        let slowest = MS(entropy.up_to(if is_slow(seed) { 400 } else { slowest }));
+        let faults = FaultConfig::default().errors(share).lost_replies(share).doubled(share).late(share);
+        let faults = faults.latency(Duration::ZERO, slowest);
         let network = FaultNetwork::new(faults, entropy.next_u64(), &clock).unwrap();
         let nodes = (0..2 + entropy.up_to(2)).map(|i| {
             // The rates of two clocks differ by DRIFT at most.
@@ -121,7 +124,7 @@ impl World {
             store,
             network,
             nodes,
-            config: config(without),
+            config: config(without, is_slow(seed)),
             without,
             long_pauses,
             highest,

@@ -3,7 +3,9 @@
 //! A seed replays its schedule (`STEADFAST_SEED=...`). In a debug build fewer seeds are run; `STEADFAST_SCHEDULES` sets how many.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 mod cache;
+mod cache_soak;
 mod leader;
+mod lease;
 mod poor;
 mod sharding;
 mod shared_breaker;

@@ -1,5 +1,5 @@
-//! Shards, routers and movers, any of which may crash, stall or hear late: no shard answers for a key that is another's, no row is lost or
-//! doubled, and a read gives no less than what was written before it began.
+//! Shards, routers, movers and changes of the map, any of which may crash, stall or hear late: no shard answers for a key that is
+//! another's, no row is lost or doubled, and a read gives no less than what was written before it began.
 use std::{
     collections::BTreeMap,
     future::Future,
@@ -10,14 +10,15 @@ use std::{
 };
 
 use steadfast::{
+    config::ConfigError,
     entropy::Entropy,
     notify::InMemoryNotifier,
     port::{BoxFuture, PortError, PortErrorKind},
     sharding::{
         Access, KeyBytes, Move, Mover, Part, Planned, Refused, Routed, ShardDirectory, ShardDirectoryConfig,
-        ShardError, ShardGuard, ShardId, ShardMap,
+        ShardError, ShardGuard, ShardId, ShardMap, ShardingError,
     },
-    store::{InMemoryStore, Key, Store},
+    store::{InMemoryStore, Key, PutOptions, Store},
     testing::faults::{FaultClient, FaultConfig, FaultNetwork, for_each_seed},
     time::{Clock, ManualClock},
 };
@@ -38,6 +39,8 @@ enum Without {
     MoverCheck,
     /// A request leaves the guard before its work is done.
     Staying,
+    /// A change of the map may take a key from its owner.
+    OwnerCheck,
 }
 
 struct Shard {
@@ -58,7 +61,20 @@ struct Truth {
     refused: u64,
     /// Changes of the map.
     steps: u64,
+    /// Changes that are not moves: made, and refused because they would have taken a key from its owner.
+    changes: u64,
+    refused_changes: u64,
     violations: Vec<String>,
+}
+
+const MAP: Key<'static> = Key::new("shard-maps", "rows");
+
+/// The answer of the store in memory.
+fn at_once<T>(mut asked: BoxFuture<'_, T>) -> T {
+    match asked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => panic!("in memory"),
+    }
 }
 
 /// What everybody can reach.
@@ -117,11 +133,18 @@ impl Net {
 
     /// The map that is recorded.
     fn recorded(&self) -> ShardMap {
-        let mut get = self.store.get(Key::new("shard-maps", "rows"));
-        let Poll::Ready(record) = get.as_mut().poll(&mut Context::from_waker(Waker::noop())) else {
-            panic!("in memory")
-        };
-        ShardMap::from_text(std::str::from_utf8(&record.unwrap().unwrap().value).unwrap()).unwrap()
+        let record = at_once(self.store.get(MAP)).unwrap().unwrap();
+        ShardMap::from_text(std::str::from_utf8(&record.value).unwrap()).unwrap()
+    }
+
+    /// Makes a change as a directory without the check of owners would.
+    fn force(&self, mut change: impl FnMut(&mut ShardMap) -> Result<(), ConfigError>) {
+        let mut map = self.recorded();
+        let next = format!("version {}\n", map.version() + 1);
+        if change(&mut map).is_ok() {
+            let text = map.to_text().replacen(&format!("version {}\n", map.version()), &next, 1);
+            at_once(self.store.put(MAP, text.into(), PutOptions::new())).unwrap();
+        }
     }
 
     fn violation(&self, what: String) {
@@ -298,10 +321,12 @@ impl World {
         let network = FaultNetwork::new(faults, entropy.next_u64(), &clock).unwrap();
         let store = Arc::new(InMemoryStore::new().with_clock(&clock));
         let shards: Vec<ShardId> = (0..SHARDS).map(ShardId).collect();
-        let first = if seed.is_multiple_of(2) {
-            ShardMap::hashed(16, &shards[..2]).unwrap()
-        } else {
-            ShardMap::ranges(&[(0_u64, Some(shards[0])), (KEYS / 2, Some(shards[1]))]).unwrap()
+        let ranges = |gap| ShardMap::ranges(&[(0_u64, Some(shards[0])), (gap, None), (KEYS / 2, Some(shards[1]))]);
+        let first = match seed % 4 {
+            0 | 2 => ShardMap::hashed(16, &shards[..2]).unwrap(),
+            1 => ShardMap::ranges(&[(0_u64, Some(shards[0])), (KEYS / 2, Some(shards[1]))]).unwrap(),
+            // Some keys have no owner yet.
+            _ => ranges(KEYS / 3).unwrap(),
         };
         let notifier = Arc::new(InMemoryNotifier::new());
         let clients: Vec<FaultClient> = (0..4).map(|i| network.client(&format!("process-{i}"))).collect();
@@ -420,6 +445,42 @@ impl World {
         }));
     }
 
+    /// Changes the map, otherwise than by a move.
+    fn change(&mut self) {
+        let (net, directory) = (self.net.clone(), self.directories[self.net.entropy.up_to(3) as usize].clone());
+        let (kind, key) = (net.entropy.up_to(9), net.entropy.up_to(KEYS - 1));
+        let shard = ShardId(net.entropy.up_to(u64::from(SHARDS) - 1) as u32);
+        let older = self.directories[0].map();
+        let change = move |map: &mut ShardMap| {
+            let other = match kind {
+                0..=4 => return map.pin(&key, shard),
+                5 => return map.split(&key),
+                6 => return map.merge(&key),
+                // A copy that is old by now; everything to one shard; a step that nobody performed.
+                7 => (*older).clone(),
+                8 => ShardMap::ranges(&[(0_u64, Some(shard))])?,
+                _ if key.is_multiple_of(2) => map.advanced().unwrap_or_else(|| map.clone()),
+                _ => map.given_up().unwrap_or_else(|| map.clone()),
+            };
+            *map = other;
+            Ok(())
+        };
+        self.calls.push(Box::pin(async move {
+            let changed = directory.change(change.clone()).await;
+            let mut truth = net.truth.lock().unwrap();
+            match changed {
+                Ok(_) => truth.changes += 1,
+                Err(ShardingError::NeedsMove { .. }) => {
+                    truth.refused_changes += 1;
+                    if net.without == Without::OwnerCheck && kind <= 4 {
+                        net.force(change);
+                    }
+                }
+                Err(_) => {}
+            }
+        }));
+    }
+
     fn crash(&mut self, shard: usize) {
         let (net, directory) = (self.net.clone(), self.directories[2].clone());
         let life = {
@@ -446,8 +507,9 @@ impl World {
     fn disturb(&mut self) {
         let entropy = self.net.entropy.clone();
         let i = entropy.up_to(1) as usize;
-        match entropy.up_to(29) {
+        match entropy.up_to(33) {
             0..=14 => self.call(),
+            30..=33 => self.change(),
             15..=18 if self.movers[i].is_none() => self.start_mover(i),
             19 => self.movers[i] = None,
             20 | 21 => self.stalled[i] = entropy.up_to(12),
@@ -533,7 +595,7 @@ fn some_plan(map: &ShardMap, entropy: &Entropy) -> Vec<Planned> {
     let offline = |planned: Planned| if entropy.up_to(3) == 0 { planned.offline() } else { planned };
     let key = entropy.up_to(KEYS - 1);
     if entropy.up_to(2) == 0 {
-        let from = map.shard_of(&key).unwrap();
+        let Some(from) = map.shard_of(&key) else { return Vec::new() };
         return vec![offline(Planned::new(Part::key(&key), from, to(from)))];
     }
     if map.slots().is_empty() {
@@ -555,6 +617,8 @@ fn run(seeds: u64, without: Without) -> (u64, Truth) {
         all.reads += truth.reads;
         all.refused += truth.refused;
         all.steps += truth.steps;
+        all.changes += truth.changes;
+        all.refused_changes += truth.refused_changes;
     });
     (found, all)
 }
@@ -563,16 +627,18 @@ fn run(seeds: u64, without: Without) -> (u64, Truth) {
 fn sharding_9_no_row_is_lost_or_doubled_whatever_crashes() {
     let seeds = super::schedules(150, 10_000);
     let (_, all) = run(seeds, Without::Nothing);
-    let Truth { writes, reads, refused, steps, .. } = all;
+    let Truth { writes, reads, refused, steps, changes, refused_changes, .. } = all;
     println!(
-        "{seeds} schedules: {writes} writes, {reads} reads, {refused} without an answer, {steps} steps of moves; no violation"
+        "{seeds} schedules: {writes} writes, {reads} reads, {refused} without an answer, {steps} changes of the map, {changes} of \
+         them no moves, {refused_changes} refused for want of a move; no violation"
     );
     assert!(writes > seeds * 10 && reads > seeds * 10 && steps > seeds * 5, "{writes} {reads} {steps}");
+    assert!(changes > seeds && refused_changes > seeds / 2, "{changes} {refused_changes}");
 }
 
 #[test]
 fn sharding_9_without_a_check_rows_are_lost() {
-    for without in [Without::ShardCheck, Without::MoverCheck, Without::Staying] {
+    for without in [Without::ShardCheck, Without::MoverCheck, Without::Staying, Without::OwnerCheck] {
         let seeds = super::schedules(150, 1_000).min(1_000);
         let (found, _) = run(seeds, without);
         println!("without {without:?}: {found} of {seeds} schedules");

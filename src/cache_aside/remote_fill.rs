@@ -1,0 +1,113 @@
+//! The remote tier: what a load stores there, and how it gives its claim back.
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{
+    RemoteCall,
+    remote::{Claim, Fault, Filled, LONGEST, Remote},
+    report::Report,
+    wire::{Kind, Stored, lock_of, mark_of},
+};
+use crate::{
+    store::{DeleteOptions, Key, Precondition, PutOptions, Version},
+    time::Instant,
+};
+
+impl<V> Remote<V> {
+    /// Stores what a load gave, within what is left of the call's time-out.
+    pub(super) async fn fill(
+        &self,
+        report: &Report,
+        claim: &Claim,
+        value: Option<&V>,
+        ttl: Duration,
+        tags: &[String],
+    ) -> Filled {
+        let deadline = report.now() + claim.left;
+        let filled = match self.encode(report, value, ttl, tags, claim.born) {
+            None => Err(Fault::Refused),
+            Some(bytes) => match self.overtook(report, deadline, tags, claim.born).await {
+                Ok(true) => {
+                    return Filled::Superseded { released: self.release(report, claim, deadline).await };
+                }
+                Ok(false) => {
+                    let options = PutOptions::new().when(Precondition::Version(claim.version)).ttl(ttl.min(LONGEST));
+                    let put = self.store.put(self.key(&claim.row), bytes, options);
+                    self.ask(report, RemoteCall::Fill, deadline, put).await.inspect_err(|fault| {
+                        if let Fault::Refused = fault {
+                            report.not_storable();
+                        }
+                    })
+                }
+                Err(fault) => Err(fault),
+            },
+        };
+        self.unlock(report, claim, deadline).await;
+        match filled {
+            Ok(version) => Filled::Stored(version),
+            Err(Fault::Conflict) => Filled::Superseded { released: true },
+            // A value that was to be refreshed goes, too: the source has another, or none.
+            Err(Fault::Refused)
+                if self.release_version(report, (RemoteCall::Fill, &claim.row), claim.version, deadline).await =>
+            {
+                Filled::Nothing
+            }
+            Err(Fault::Refused | Fault::Down) => Filled::Unknown,
+        }
+    }
+
+    /// Gives a claim back: nothing will be stored. Returns whether it is known to be gone.
+    pub(super) async fn release(&self, report: &Report, claim: &Claim, deadline: Instant) -> bool {
+        if claim.lock.is_some() {
+            return self.unlock(report, claim, deadline).await;
+        }
+        self.release_version(report, (RemoteCall::Fill, &claim.row), claim.version, deadline).await
+    }
+
+    pub(super) async fn release_version(
+        &self,
+        report: &Report,
+        (call, row): (RemoteCall, &str),
+        version: Version,
+        deadline: Instant,
+    ) -> bool {
+        let options = DeleteOptions::new().when(Precondition::Version(version));
+        let deleted = self.ask(report, call, deadline, self.store.delete(self.key(row), options)).await;
+        !matches!(deleted, Err(Fault::Down))
+    }
+
+    async fn unlock(&self, report: &Report, claim: &Claim, deadline: Instant) -> bool {
+        let Some(lock) = claim.lock else { return true };
+        let (row, options) = (lock_of(&claim.row), DeleteOptions::new().when(Precondition::Version(lock)));
+        let deleted = self.store.delete(Key::new(&self.marks, &row), options);
+        !matches!(self.ask(report, RemoteCall::Fill, deadline, deleted).await, Err(Fault::Down))
+    }
+
+    /// The record of a value that was loaded now; `None`, which is told, where it cannot be stored.
+    pub(super) fn encode(
+        &self,
+        report: &Report,
+        value: Option<&V>,
+        ttl: Duration,
+        tags: &[String],
+        born: u64,
+    ) -> Option<Bytes> {
+        if ttl.is_zero() {
+            return None;
+        }
+        let most = self.store.capabilities().max_key();
+        let payload = match value {
+            Some(value) => self.codec.encode(value),
+            None => Some(Vec::new()),
+        };
+        let payload = payload.filter(|_| tags.iter().all(|tag| mark_of(tag).len() <= most));
+        let Some(payload) = payload else {
+            report.not_storable();
+            return None;
+        };
+        let kind = if value.is_some() { Kind::Value } else { Kind::Absent };
+        let loaded = report.clock.wall();
+        Some(Stored { kind, ttl, born, loaded, tags: tags.to_vec(), payload: payload.into() }.encode())
+    }
+}

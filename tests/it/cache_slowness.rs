@@ -1,0 +1,576 @@
+//! Cache-aside with tiers that are slow, away or damaged: no call takes longer than is said, and what is owed is paid once.
+use std::{
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
+
+use steadfast::{
+    cache_aside::{CacheAsideConfig, CacheAsideEvent, Loaded, Reached, RemoteConfig},
+    entropy::Entropy,
+    store::{Key, Scan, Store, StoreExt},
+    testing::drop_at_every_await,
+};
+
+use crate::{
+    cache_tiers::{Answer, NOW, Plane, Tier},
+    cache_world::{Cache, Error, MIN, MS, S, World, codec, plain},
+};
+
+struct Slow {
+    world: World,
+    tier: Arc<Tier>,
+    plane: Arc<Plane>,
+}
+
+/// What a local tier keeps for so short a time that nearly each get looks into the remote tier.
+fn short() -> CacheAsideConfig {
+    plain().remote(RemoteConfig::default().local_ttl(MS(1)))
+}
+
+impl Slow {
+    fn new() -> Self {
+        let world = World::new();
+        let tier = Tier::new(&world.store, &world.clock);
+        let plane = Plane::new(&world.notifier, &world.clock);
+        Self { world, tier, plane }
+    }
+
+    fn cache(&self, config: CacheAsideConfig, seed: u64) -> Cache {
+        let builder = self.world.builder(config).named("numbers").entropy(&Entropy::from_seed(seed));
+        builder.remote(self.tier.clone(), codec()).backplane(self.plane.clone()).build().unwrap()
+    }
+
+    /// A cache, and its loop.
+    fn process(&self, config: CacheAsideConfig, seed: u64) -> Cache {
+        let cache = self.cache(config, seed);
+        let loops = cache.clone();
+        self.world.background.spawn(async move {
+            loops.run(std::future::pending()).await;
+        });
+        self.world.turn();
+        cache
+    }
+
+    /// Gets the key, and gives the time that it took.
+    fn timed(&self, cache: &Cache, key: u32) -> Duration {
+        let start = self.world.hand.now();
+        assert_eq!(self.world.get(cache, key).unwrap(), self.world.source.value.load(SeqCst));
+        self.world.hand.now() - start
+    }
+
+    fn tagged(&self, cache: &Cache, key: u32, tag: &'static str) -> u64 {
+        self.world.run(cache.get_or_load(&key, || self.world.source.tagged(tag))).unwrap()
+    }
+}
+
+#[test]
+fn an_invalidation_whose_notice_fails_is_written_to_the_remote_tier_once() {
+    for by_tag in [false, true] {
+        let slow = Slow::new();
+        let (world, cache) = (&slow.world, slow.process(short(), 1));
+        slow.plane.script.all(Answer::Error);
+        for key in 0..100 {
+            assert_eq!(slow.tagged(&cache, key, "t"), 1);
+        }
+        let reached = if by_tag { world.run(cache.invalidate_tag("t")) } else { world.run(cache.clear()) };
+        assert_eq!(reached, Reached::ThisProcess);
+        let mut told = 0;
+        for _ in 0..60 {
+            world.pass(S(1));
+            for key in 0..100 {
+                assert_eq!(slow.tagged(&cache, key, "t"), 1);
+            }
+            told += slow.plane.script.asked("publish");
+        }
+        assert_eq!(world.source.loads(), 200, "each key was loaded once before and once after it");
+        assert!(told >= 30, "the notice was tried again, {told} times");
+        // The notice is delivered when it can be, and then no more.
+        slow.plane.script.all(NOW);
+        world.pass(S(3));
+        assert_eq!(slow.plane.script.asked("publish"), 1);
+        world.pass(S(30));
+        assert_eq!(slow.plane.script.asked("publish"), 0);
+        assert_eq!(world.run(cache.run(std::future::ready(()))), 0);
+    }
+}
+
+#[test]
+fn a_clear_that_is_interrupted_goes_on_where_it_was() {
+    let slow = Slow::new();
+    let (world, cache) = (&slow.world, slow.process(short(), 1));
+    for key in 0..1000 {
+        let _ = world.get(&cache, key);
+    }
+    // Three pages, then the tier is away.
+    let mut scans = 0;
+    slow.tier.script.by(move |request| {
+        scans += u32::from(request.0 == "scan");
+        if scans > 3 { Answer::Error } else { NOW }
+    });
+    assert_eq!(world.run(cache.clear()), Reached::ThisProcess);
+    let rows = || world.run(world.store.scan_all(Scan::partition("cache numbers"))).unwrap().len();
+    assert_eq!(rows(), 700);
+    // Another process fills what is cleared already.
+    let other = world.process(short(), 2);
+    for key in 100..110 {
+        let _ = world.get(&other, key);
+    }
+    slow.tier.script.all(NOW);
+    world.pass(S(3));
+    assert_eq!(rows(), 10, "what came after it stays");
+}
+
+#[test]
+fn no_get_waits_for_what_is_owed_beyond_the_time_out() {
+    for has_loop in [true, false] {
+        let slow = Slow::new();
+        let world = &slow.world;
+        let cache = if has_loop { slow.process(short(), 1) } else { slow.cache(short(), 1) };
+        assert_eq!(slow.timed(&cache, 1), Duration::ZERO);
+        slow.tier.script.all(Answer::Error);
+        for tag in 0..3000 {
+            assert_eq!(world.run(cache.invalidate_tag(&format!("tag {tag}"))), Reached::ThisProcess);
+        }
+        slow.tier.script.all(Answer::After(MS(20)));
+        world.pass(S(1));
+        let hits = cache.stats().remote_hits;
+        for _ in 0..100 {
+            let took = slow.timed(&cache, 1);
+            assert!(took <= MS(100), "{took:?}");
+            world.pass(MS(100));
+        }
+        // None of these tags is the key's: it is served from the remote tier meanwhile.
+        assert!(cache.stats().remote_hits >= hits + 90, "{:?}", cache.stats());
+        if has_loop {
+            world.pass(S(10));
+            assert_eq!(world.run(cache.run(std::future::ready(()))), 0, "and all are paid");
+        }
+    }
+}
+
+#[test]
+fn a_load_pays_what_keeps_its_own_key_away_where_no_loop_runs() {
+    let slow = Slow::new();
+    let (world, cache) = (&slow.world, slow.cache(short(), 1));
+    let owe = |what: &str| {
+        slow.tier.script.all(Answer::Error);
+        let reached = match what {
+            "row" => world.run(cache.invalidate(&1)),
+            "tag" => world.run(cache.invalidate_tag("t")),
+            _ => world.run(cache.clear()),
+        };
+        assert_eq!(reached, Reached::ThisProcess);
+        slow.tier.script.all(NOW);
+        world.pass(S(2));
+    };
+    for what in ["row", "tag", "all"] {
+        assert_eq!(slow.tagged(&cache, 1, "t"), world.source.value.load(SeqCst));
+        world.source.set(world.source.value.load(SeqCst) + 1);
+        owe(what);
+        for _ in 0..3 {
+            assert_eq!(slow.tagged(&cache, 1, "t"), world.source.value.load(SeqCst), "{what}");
+            world.pass(S(2));
+        }
+        let hits = cache.stats().remote_hits;
+        assert_eq!(slow.tagged(&cache, 1, "t"), world.source.value.load(SeqCst), "{what}");
+        assert_eq!(cache.stats().remote_hits, hits + 1, "{what}: the remote tier serves the key again");
+    }
+}
+
+#[test]
+fn at_one_slow_answer_in_a_thousand_hardly_a_get_goes_past_the_remote_tier() {
+    for first in [0, 1, 500] {
+        let slow = Slow::new();
+        let (world, cache) = (&slow.world, slow.process(short(), 1));
+        for key in 0..100 {
+            assert_eq!(slow.tagged(&cache, key, "t"), 1);
+        }
+        let mut request = first;
+        slow.tier.script.by(move |_| {
+            request += 1;
+            if request % 1000 == 0 { Answer::Never } else { NOW }
+        });
+        let loads = world.source.loads();
+        for get in 0..20_000 {
+            world.pass(MS(2));
+            let start = world.hand.now();
+            assert_eq!(slow.tagged(&cache, get % 100, "t"), 1);
+            assert!(world.hand.now() - start <= MS(100));
+        }
+        let past = world.source.loads() - loads;
+        assert!(past <= 200, "{past} of 20,000 gets");
+    }
+}
+
+#[test]
+fn a_remote_tier_that_is_away_is_left_after_few_gets_and_comes_back() {
+    let slow = Slow::new();
+    let (world, cache) = (&slow.world, slow.process(short(), 1));
+    for key in 0..1000 {
+        assert_eq!(slow.timed(&cache, key), Duration::ZERO);
+        world.pass(MS(2));
+    }
+    slow.tier.script.all(Answer::Never);
+    let start = world.hand.now();
+    for key in 0..500 {
+        let _ = slow.timed(&cache, key);
+    }
+    assert!(world.hand.now() - start <= MS(300), "{:?}", world.hand.now() - start);
+    // One a second tries.
+    let mut waited = 0;
+    for key in 0..500 {
+        world.pass(MS(18));
+        waited += u32::from(slow.timed(&cache, key) > Duration::ZERO);
+    }
+    assert!((5..=11).contains(&waited), "{waited}");
+    slow.tier.script.all(NOW);
+    world.pass(S(2));
+    let hits = cache.stats().remote_hits;
+    for key in 900..1000 {
+        assert_eq!(slow.timed(&cache, key), Duration::ZERO);
+    }
+    assert_eq!(cache.stats().remote_hits, hits + 100);
+}
+
+#[test]
+fn a_backplane_that_hangs_keeps_no_key_from_the_remote_tier() {
+    let slow = Slow::new();
+    let (world, cache) = (&slow.world, slow.process(short(), 1));
+    for key in 0..50 {
+        assert_eq!(slow.timed(&cache, key), Duration::ZERO);
+    }
+    assert_eq!(slow.tagged(&cache, 99, "t"), 1);
+    slow.plane.script.all(Answer::Never);
+    world.source.set(2);
+    let start = world.hand.now();
+    assert_eq!(world.run(cache.invalidate_tag("t")), Reached::ThisProcess);
+    assert_eq!(world.run(cache.invalidate(&98)), Reached::ThisProcess);
+    assert!(world.hand.now() - start <= MS(200));
+    world.source.set(1);
+    let (hits, loads) = (cache.stats().remote_hits, world.source.loads());
+    for round in 0..10 {
+        for key in 0..50 {
+            assert_eq!(slow.timed(&cache, key), Duration::ZERO);
+        }
+        world.source.set(2);
+        assert_eq!(slow.tagged(&cache, 99, "t"), 2, "round {round}");
+        world.source.set(1);
+        world.pass(S(1));
+    }
+    assert_eq!((cache.stats().remote_hits, world.source.loads()), (hits + 509, loads + 1));
+}
+
+#[test]
+fn a_tag_that_cannot_be_invalidated_keeps_only_its_own_values_from_the_remote_tier() {
+    let slow = Slow::new();
+    let (world, cache) = (&slow.world, slow.process(short(), 1));
+    for key in 0..20 {
+        assert_eq!(slow.tagged(&cache, key, if key % 2 == 0 { "good" } else { "bad" }), 1);
+    }
+    slow.tier.script.by(|request| if *request == ("put", "tag bad".to_owned()) { Answer::Never } else { NOW });
+    assert_eq!(world.run(cache.invalidate_tag("bad")), Reached::ThisProcess);
+    let (hits, mut waited) = (cache.stats().remote_hits, Duration::ZERO);
+    for _ in 0..20 {
+        for key in 0..20 {
+            let start = world.hand.now();
+            assert_eq!(slow.tagged(&cache, key, if key % 2 == 0 { "good" } else { "bad" }), 1);
+            let took = world.hand.now() - start;
+            assert!(took <= MS(100) && (key % 2 == 1 || took.is_zero()), "key {key} took {took:?}");
+            waited += took;
+        }
+        world.pass(S(1));
+    }
+    assert_eq!(cache.stats().remote_hits - hits, 200, "all others were served by the remote tier");
+    assert!(waited <= S(2), "a load that helps does so once a rest: {waited:?}");
+}
+
+#[test]
+fn the_marks_of_a_value_s_tags_are_read_side_by_side() {
+    let slow = Slow::new();
+    let (world, a, b) = (&slow.world, slow.process(short(), 1), slow.process(short(), 2));
+    slow.tier.script.all(Answer::After(MS(3)));
+    let many = || async { Ok::<_, Error>(Loaded::new(1).tags((0..40).map(|tag| format!("tag {tag}")))) };
+    for cache in [&a, &b] {
+        let start = world.hand.now();
+        assert_eq!(world.run(cache.get_or_load(&1, many)).unwrap(), 1);
+        assert!(world.hand.now() - start <= MS(15), "{:?}", world.hand.now() - start);
+    }
+    assert_eq!((b.stats().remote_hits, a.stats().faults, b.stats().faults), (1, 0, 0));
+    // And all of them count.
+    assert_eq!(world.run(a.invalidate_tag("tag 39")), Reached::Everywhere);
+    world.turn();
+    assert_eq!(world.run(b.get(&1)), None);
+}
+
+#[test]
+fn nothing_is_served_beyond_its_greatest_age_whoever_loaded_it() {
+    let world = World::new();
+    let config = plain().stale(S(3700), S(1));
+    let (a, b) = (world.process(config, 1), world.process(config, 2));
+    assert_eq!(world.get(&a, 1).unwrap(), 1);
+    world.pass(S(3590));
+    assert_eq!(world.get(&b, 1).unwrap(), 1);
+    assert_eq!(b.stats().remote_hits, 1);
+    world.source.fails.store(true, SeqCst);
+    world.pass(S(109));
+    assert_eq!(world.get(&b, 1).unwrap(), 1, "at 3,699 s");
+    world.pass(S(1));
+    assert!(world.get(&b, 1).is_err(), "at 3,700 s");
+    assert!(world.get(&a, 1).is_err(), "at 3,700 s");
+}
+
+#[test]
+fn a_damaged_record_is_a_miss_and_is_told() {
+    let world = World::new();
+    let (a, b) = (world.process(short(), 1), world.process(short(), 2));
+    let key = Key::new("cache numbers", "1");
+    assert_eq!(slow_tagged(&world, &a), 1);
+    let sound = world.run(world.store.get(key)).unwrap().unwrap().value;
+    let mut events = b.events();
+    for bit in 0..sound.len() * 8 {
+        world.pass(MS(2));
+        let mut damaged = sound.to_vec();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        world.run(world.store.put(key, damaged.into(), Default::default())).unwrap();
+        let loads = world.source.loads();
+        assert_eq!(slow_tagged(&world, &b), 1, "bit {bit}");
+        assert_eq!(world.source.loads(), loads + 1, "bit {bit} of {:?}", String::from_utf8_lossy(&sound));
+        let told = events.try_recv().unwrap().unwrap().what;
+        assert!(matches!(told, CacheAsideEvent::Damaged | CacheAsideEvent::Undecodable), "{told:?}");
+    }
+}
+
+fn slow_tagged(world: &World, cache: &Cache) -> u64 {
+    world.run(cache.get_or_load(&1, || world.source.tagged("t"))).unwrap()
+}
+
+#[test]
+fn a_damaged_mark_of_a_tag_brings_no_old_value_back_and_is_mended() {
+    let world = World::new();
+    let (a, b) = (world.process(short(), 1), world.process(short(), 2));
+    for flip in 0..64 {
+        assert_eq!(slow_tagged(&world, &a), world.source.value.load(SeqCst));
+        let old = world.run(world.store.get(Key::new("cache numbers", "1"))).unwrap().unwrap().value;
+        world.source.set(world.source.value.load(SeqCst) + 1);
+        assert_eq!(world.run(b.invalidate_tag("t")), Reached::Everywhere);
+        world.turn();
+        // The old value is still there, and the mark is damaged.
+        let marks: Vec<_> = world.store.records().into_iter().filter(|((_, row), _)| row == "tag t").collect();
+        let [((partition, row), mark)] = &marks[..] else { panic!("{marks:?}") };
+        let mut damaged = mark.value.to_vec();
+        let at = damaged.len() - 1 - flip % 2;
+        damaged[at] ^= 1 << (flip % 8);
+        world.run(world.store.put(Key::new(partition, row), damaged.into(), Default::default())).unwrap();
+        world.run(world.store.put(Key::new("cache numbers", "1"), old, Default::default())).unwrap();
+        world.pass(MS(2));
+        assert_eq!(slow_tagged(&world, &a), world.source.value.load(SeqCst), "flip {flip}");
+        world.pass(MS(2));
+        let hits = b.stats().remote_hits;
+        let _ = slow_tagged(&world, &a);
+        world.pass(MS(2));
+        assert_eq!(slow_tagged(&world, &b), world.source.value.load(SeqCst), "flip {flip}");
+        assert_eq!(b.stats().remote_hits, hits + 1, "flip {flip}: the tag's values are kept again");
+    }
+}
+
+#[test]
+fn the_time_out_of_the_remote_tier_is_for_all_of_a_call() {
+    // Whichever request of a call is the slow one, or all of them.
+    for slow_one in 0..8 {
+        for time in [20, 30, 45, 60, 90, 99, 1000] {
+            let slow = Slow::new();
+            let (world, cache) = (&slow.world, slow.cache(short(), 1));
+            let mut request = 0;
+            let rule = move |_: &_| {
+                request += 1;
+                if slow_one == 0 || request >= slow_one { Answer::After(MS(time)) } else { NOW }
+            };
+            slow.tier.script.by(rule);
+            slow.plane.script.all(Answer::After(MS(time)));
+            let took = |future| {
+                let start = world.hand.now();
+                world.run(future);
+                let took = world.hand.now() - start;
+                assert!(took <= MS(100), "{took:?} with request {slow_one} of {time} ms");
+            };
+            took(Box::pin(async { assert_eq!(slow.tagged_later(&cache).await, 1) }) as Later<'_>);
+            took(Box::pin(async { _ = cache.put(&1, Loaded::new(1).tag("t")).await }));
+            took(Box::pin(async { _ = cache.invalidate(&1).await }));
+            took(Box::pin(async { _ = cache.invalidate_tag("t").await }));
+            took(Box::pin(async { assert_eq!(slow.tagged_later(&cache).await, 1) }));
+        }
+    }
+}
+
+type Later<'a> = std::pin::Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+impl Slow {
+    async fn tagged_later(&self, cache: &Cache) -> u64 {
+        cache.get_or_load(&1, || self.world.source.tagged("t")).await.unwrap()
+    }
+}
+
+#[test]
+fn what_cannot_be_delivered_is_tried_ten_times_a_second_at_most() {
+    let slow = Slow::new();
+    let config = plain().remote(RemoteConfig::default().rest(Duration::from_nanos(1)));
+    let (world, cache) = (&slow.world, slow.process(config, 1));
+    slow.plane.script.all(Answer::Error);
+    slow.tier.script.all(Answer::Error);
+    let _ = world.run(cache.invalidate_tag("t"));
+    world.pass(S(1));
+    let _ = (slow.plane.script.asked("publish"), slow.tier.script.asked("put"));
+    world.pass(S(10));
+    let tried = slow.tier.script.asked("put");
+    assert!((50..=110).contains(&tried), "{tried}");
+}
+
+#[test]
+fn names_that_resemble_each_other_share_nothing() {
+    let world = World::new();
+    let named = |name: &'static str| {
+        let builder = world.builder(short()).named(name).entropy(&Entropy::from_seed(1));
+        let cache: Cache = builder.remote(world.store.clone(), codec()).build().unwrap();
+        cache
+    };
+    for name in ["x tags", "x", "tags x", "-tags x"] {
+        let (cache, other) = (named("x"), named(name));
+        assert_eq!(slow_tagged(&world, &cache), world.source.value.load(SeqCst));
+        let old = world.run(world.store.get(Key::new("cache x", "1"))).unwrap().unwrap().value;
+        world.source.set(world.source.value.load(SeqCst) + 1);
+        world.run(cache.invalidate_tag("t"));
+        if name != "x" {
+            world.run(other.clear());
+        }
+        // The tag's mark still counts.
+        world.run(world.store.put(Key::new("cache x", "1"), old, Default::default())).unwrap();
+        assert_eq!(slow_tagged(&world, &cache), world.source.value.load(SeqCst), "{name}");
+        world.run(cache.clear());
+    }
+}
+
+#[test]
+fn processes_with_one_seed_hear_each_other() {
+    let world = World::new();
+    let config = plain();
+    let (a, b) = (world.process(config, 1), world.process(config, 1));
+    assert_eq!((world.get(&a, 1).unwrap(), world.get(&b, 1).unwrap()), (1, 1));
+    world.source.set(2);
+    assert_eq!(world.run(a.invalidate(&1)), Reached::Everywhere);
+    world.turn();
+    assert_eq!(world.get(&b, 1).unwrap(), 2);
+    // And neither takes the other's claim for its own.
+    world.source.takes(MS(300));
+    let mut first = Box::pin(a.get_or_load(&7, || world.source.load()));
+    assert!(world.begin(&mut first).is_pending());
+    let loads = world.source.loads();
+    let mut second = Box::pin(b.get_or_load(&7, || world.source.load()));
+    assert!(world.begin(&mut second).is_pending());
+    assert_eq!(world.run(first).unwrap(), 2);
+    assert_eq!(world.run(second).unwrap(), 2);
+    assert_eq!(world.source.loads(), loads);
+}
+
+#[test]
+fn a_gap_in_the_notices_expires_what_is_older() {
+    let slow = Slow::new();
+    let config = plain().remote(RemoteConfig::default().local_ttl(MIN(30)));
+    let (world, a, b) = (&slow.world, slow.cache(config, 1), slow.process(config, 2));
+    assert_eq!((slow.timed(&a, 1), slow.timed(&b, 1)), (Duration::ZERO, Duration::ZERO));
+    slow.plane.loses.store(true, SeqCst);
+    world.source.set(2);
+    assert_eq!(world.run(a.invalidate(&1)), Reached::Everywhere);
+    world.turn();
+    assert_eq!(world.get(&b, 1).unwrap(), 1, "the notice was lost, and nobody was told");
+    let mut events = b.events();
+    slow.plane.gap.store(true, SeqCst);
+    world.turn();
+    assert_eq!(events.try_recv().unwrap().unwrap().what, CacheAsideEvent::Gap);
+    assert_eq!(world.get(&b, 1).unwrap(), 2);
+}
+
+#[test]
+fn a_put_whose_outcome_is_unknown_brings_nothing_back_that_was_invalidated_meanwhile() {
+    let slow = Slow::new();
+    let (world, cache) = (&slow.world, slow.cache(plain(), 1));
+    for by_clear in [false, true] {
+        slow.tier.script.all(Answer::Never);
+        let mut put = Box::pin(cache.put(&1, 1));
+        assert!(world.begin(&mut put).is_pending());
+        // The source changes, and the key is invalidated while the put waits.
+        world.source.set(2);
+        slow.tier.script.all(NOW);
+        let reached = if by_clear { world.run(cache.clear()) } else { world.run(cache.invalidate(&1)) };
+        assert_eq!(reached, Reached::Everywhere);
+        assert_eq!(world.run(put), Reached::ThisProcess);
+        assert_eq!(world.get(&cache, 1).unwrap(), 2);
+        // Where nobody did, it stays in this process.
+        slow.tier.script.all(Answer::Never);
+        assert_eq!(world.run(cache.put(&1, 3)), Reached::ThisProcess);
+        assert_eq!(world.run(cache.get(&1)), Some(3));
+        slow.tier.script.all(NOW);
+        world.pass(S(2));
+    }
+}
+
+#[test]
+fn a_put_that_is_overtaken_by_an_invalidation_of_its_own_process_stays_nowhere() {
+    let slow = Slow::new();
+    let (world, cache) = (&slow.world, slow.cache(plain(), 1));
+    slow.tier.script.all(Answer::After(MS(10)));
+    let mut put = Box::pin(cache.put(&1, 1));
+    assert!(world.begin(&mut put).is_pending());
+    world.source.set(2);
+    // Its delete arrives before the put's claim, or after it.
+    for time in [MS(1), MS(5)] {
+        slow.tier.script.all(Answer::After(time));
+        assert_eq!(world.run(cache.invalidate(&1)), Reached::Everywhere);
+    }
+    let _ = world.run(put);
+    assert_eq!(world.get(&cache, 1).unwrap(), 2);
+    assert_eq!(world.get(&slow.cache(plain(), 2), 1).unwrap(), 2);
+}
+
+#[test]
+fn a_put_whose_notice_fails_stays_and_is_not_deleted_when_the_notice_is_delivered() {
+    let slow = Slow::new();
+    let (world, cache) = (&slow.world, slow.process(plain(), 1));
+    slow.plane.script.all(Answer::Error);
+    assert_eq!(world.run(cache.put(&1, 5)), Reached::ThisProcess);
+    assert_eq!(world.run(cache.get(&1)), Some(5));
+    slow.plane.script.all(NOW);
+    world.pass(S(5));
+    assert_eq!(slow.plane.script.asked("publish"), 2);
+    assert_eq!((world.run(cache.get(&1)), world.source.loads()), (Some(5), 0));
+    assert_eq!(world.run(slow.cache(plain(), 2).get(&1)), Some(5));
+}
+
+#[test]
+fn a_loop_that_is_dropped_at_any_await_loses_nothing_that_is_owed() {
+    let slow = Slow::new();
+    let (world, a) = (&slow.world, slow.cache(short(), 1));
+    let owed = || {
+        slow.tier.script.all(Answer::Error);
+        for key in 0..3 {
+            assert_eq!(world.run(a.invalidate(&key)), Reached::ThisProcess);
+        }
+        assert_eq!(world.run(a.invalidate_tag("t")), Reached::ThisProcess);
+        assert_eq!(world.run(a.clear()), Reached::ThisProcess);
+        slow.tier.script.all(Answer::After(MS(1)));
+        slow.plane.script.all(Answer::After(MS(1)));
+        world.pass(S(2));
+    };
+    let check = |polls: usize| {
+        // What is left is delivered by the next, and the values are the source's.
+        assert_eq!(world.run(a.run(world.clock.sleep(S(5)))), 0, "after {polls} polls");
+        world.source.set(world.source.value.load(SeqCst) + 1);
+        let b = slow.cache(short(), 2);
+        assert_eq!(world.run(a.clear()), Reached::Everywhere);
+        for key in 0..3 {
+            assert_eq!(slow.tagged(&a, key, "t"), world.source.value.load(SeqCst), "after {polls} polls");
+            assert_eq!(slow.tagged(&b, key, "t"), world.source.value.load(SeqCst), "after {polls} polls");
+        }
+    };
+    let polls = drop_at_every_await(&world.hand, || (owed(), a.run(world.clock.sleep(MS(200)))).1, check);
+    assert!(polls >= 5, "{polls}");
+}

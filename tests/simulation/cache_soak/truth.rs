@@ -1,0 +1,190 @@
+//! What the source has, and what no get may fall behind.
+use std::{collections::VecDeque, time::Duration};
+
+use steadfast::{cache_aside::Reached, time::Instant};
+
+pub(super) const PROCESSES: usize = 3;
+pub(super) const KEYS: usize = 24;
+
+/// What is cached: which key it is of, its number, and what shows that the source had it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Value {
+    pub(super) key: u32,
+    pub(super) number: u64,
+    pub(super) check: u64,
+}
+
+impl Value {
+    pub(super) fn new(key: u32, number: u64) -> Self {
+        let check = (u64::from(key) << 48 ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+        Self { key, number, check }
+    }
+}
+
+/// What a get of one key in one process may not give less than.
+#[derive(Debug, Default, Clone)]
+struct Floor {
+    now: u64,
+    /// From when on it is higher: what was written, and was not heard of.
+    later: VecDeque<(Instant, u64)>,
+}
+
+/// An update that has reached the remote tier, and was told; the others may yet hear of it.
+#[derive(Debug)]
+struct Telling {
+    by: usize,
+    /// Its notices are among those of these numbers.
+    from: u64,
+    to: u64,
+    written: Vec<(usize, u64)>,
+    waiting: Vec<usize>,
+}
+
+/// Notices of one process, as another hears them.
+#[derive(Debug, Default, Clone)]
+pub(super) struct Heard {
+    /// The first notice after the subscription began; `None` without one.
+    pub(super) since: Option<u64>,
+    /// All below this have come, or were lost.
+    pub(super) below: u64,
+    pub(super) lost: VecDeque<u64>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Truth {
+    pub(super) source: [u64; KEYS],
+    floors: [Vec<Floor>; PROCESSES],
+    /// Of updates that have reached everything: what a process that starts may rely on.
+    everywhere: [u64; KEYS],
+    telling: Vec<Telling>,
+    /// By who hears, and who tells.
+    pub(super) heard_of: [[Heard; PROCESSES]; PROCESSES],
+    /// How long what was not heard of may be served, by whether it has reached the remote tier.
+    pub(super) untold: Duration,
+    pub(super) owed_for: Duration,
+    pub(super) writers: u32,
+    pub(super) putting: bool,
+
+    pub(super) gets: u64,
+    pub(super) hits: u64,
+    /// Gets that led a load, or a look into the remote tier.
+    pub(super) led: u64,
+    pub(super) loads: u64,
+    pub(super) errors: u64,
+    /// The same while the tier was healthy: how many led, and of them how many loaded without its answer, or without asking.
+    pub(super) led_healthy: u64,
+    pub(super) past: u64,
+    pub(super) never_asked: u64,
+    pub(super) slowest: Duration,
+    pub(super) updates: u64,
+    pub(super) owed: u64,
+    pub(super) heard: u64,
+    pub(super) kills: u64,
+    pub(super) flips: u64,
+    pub(super) total: u64,
+    pub(super) violations: Vec<String>,
+}
+
+impl Truth {
+    pub(super) fn new(untold: Duration, owed_for: Duration) -> Self {
+        let floors = std::array::from_fn(|_| vec![Floor::default(); KEYS]);
+        Self { floors, untold, owed_for, ..Self::default() }
+    }
+
+    pub(super) fn share_past(&self) -> f64 {
+        self.past as f64 / (self.led_healthy as f64).max(1.0)
+    }
+
+    pub(super) fn violation(&mut self, what: String) {
+        self.total += 1;
+        // Some of each sort.
+        let sort = |what: &str| ["took", "never had", "is older"].iter().position(|sort| what.contains(sort));
+        if self.violations.iter().filter(|other| sort(other) == sort(&what)).count() < 4 {
+            self.violations.push(what);
+        }
+    }
+
+    pub(super) fn write(&mut self, key: usize) -> (usize, u64) {
+        self.source[key] += 1;
+        (key, self.source[key])
+    }
+
+    fn raise(&mut self, process: usize, written: &[(usize, u64)]) {
+        for (key, number) in written {
+            let floor = &mut self.floors[process][*key];
+            floor.now = floor.now.max(*number);
+        }
+    }
+
+    /// An update has returned; its notices are among those of these numbers.
+    pub(super) fn returned(
+        &mut self,
+        by: usize,
+        written: Vec<(usize, u64)>,
+        reached: Reached,
+        (from, to): (u64, u64),
+        now: Instant,
+    ) {
+        self.updates += 1;
+        self.raise(by, &written);
+        let everywhere = reached == Reached::Everywhere;
+        let bound = if everywhere { self.untold } else { self.owed_for };
+        for floors in &mut self.floors {
+            for (key, number) in &written {
+                floors[*key].later.push_back((now + bound, *number));
+            }
+        }
+        if everywhere {
+            for (key, number) in &written {
+                self.everywhere[*key] = self.everywhere[*key].max(*number);
+            }
+            let waiting = (0..PROCESSES).filter(|other| *other != by).collect();
+            self.telling.push(Telling { by, from, to, written, waiting });
+        } else {
+            self.owed += 1;
+        }
+    }
+
+    /// Raises the floors of those who have heard meanwhile. Called when nothing more comes of this instant.
+    pub(super) fn settled(&mut self) {
+        let mut telling = std::mem::take(&mut self.telling);
+        let mut told = Vec::new();
+        telling.retain_mut(|update| {
+            update.waiting.retain(|process| {
+                let heard = &self.heard_of[*process][update.by];
+                let is_lost = heard.lost.iter().any(|lost| (update.from..update.to).contains(lost));
+                if is_lost || heard.since.is_none_or(|since| since > update.from) {
+                    return false;
+                }
+                let has_heard = heard.below >= update.to;
+                if has_heard {
+                    told.push((*process, update.written.clone()));
+                }
+                !has_heard
+            });
+            !update.waiting.is_empty()
+        });
+        self.heard += told.len() as u64;
+        for (process, written) in told {
+            self.raise(process, &written);
+        }
+        self.telling = telling;
+    }
+
+    /// A process starts: it has nothing of its own, and in the remote tier nothing is older than what has reached it.
+    pub(super) fn started(&mut self, process: usize) {
+        for (floor, number) in self.floors[process].iter_mut().zip(self.everywhere) {
+            floor.now = number;
+        }
+    }
+
+    /// What a get that begins now may not give less than.
+    pub(super) fn floor(&mut self, process: usize, key: usize, now: Instant) -> u64 {
+        let floor = &mut self.floors[process][key];
+        while let Some((_, number)) = floor.later.front().filter(|(from, _)| *from <= now) {
+            floor.now = floor.now.max(*number);
+            floor.later.pop_front();
+        }
+        floor.now
+    }
+}
