@@ -1,8 +1,9 @@
 //! The statements of the queue.
 //!
 //! A message is visible from `visible_at` on; one behind another of its group never is, until its turn comes and it is given its own
-//! time, `due`. `receipt` is the number of the delivery that may settle it, 0 for none. Dead letters lie in a queue of their own
-//! in the same table, so that setting one aside is one statement.
+//! time, `due`. `receipt` is the number of the delivery that may settle it, 0 for none: one that is not 0 when the message is handed
+//! out again is that of a delivery that expired. Dead letters lie in a queue of their own in the same table, so that setting one
+//! aside is one statement.
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -95,11 +96,12 @@ pub(super) fn receive(
     visibility: i64,
 ) -> Answer<Vec<Delivery>> {
     let mut select = connection.prepare_cached(
-        "SELECT id, deliveries, sent_at, body, headers, grp, reason FROM messages
+        "SELECT id, deliveries, sent_at, body, headers, grp, reason, attempts, expiries, receipt <> 0 FROM messages
          WHERE queue = ? AND visible_at <= ? ORDER BY visible_at, id LIMIT ?",
     )?;
-    let mut hide =
-        connection.prepare_cached("UPDATE messages SET visible_at = ?, deliveries = ?, receipt = ? WHERE id = ?")?;
+    let mut hide = connection.prepare_cached(
+        "UPDATE messages SET visible_at = ?1, deliveries = ?2, receipt = ?2, attempts = ?3, expiries = ?4 WHERE id = ?5",
+    )?;
     let mut found = select.query(params![queue, now, i64::try_from(max).unwrap_or(i64::MAX)])?;
     let mut taken = Vec::new();
     while let Some(row) = found.next()? {
@@ -111,10 +113,15 @@ pub(super) fn receive(
         let mut delivery = Delivery::new(id_of, receipt, body, deliveries, timestamp(row, 2)?);
         delivery.headers = decode(row.get_ref(4)?.as_str_or_null()?);
         (delivery.group, delivery.reason) = (row.get(5)?, row.get(6)?);
+        // A receipt that nobody settled: the last delivery ended without a word.
+        let expired = u32::from(row.get::<_, bool>(9)?);
+        delivery.attempts = row.get::<_, u32>(7)?.saturating_add(expired);
+        delivery.expiries = row.get::<_, u32>(8)?.saturating_add(expired);
         taken.push((id, delivery));
     }
     for (id, delivery) in &taken {
-        hide.execute(params![now.saturating_add(visibility), delivery.deliveries, delivery.deliveries, id])?;
+        let Delivery { deliveries, attempts, expiries, .. } = delivery;
+        hide.execute(params![now.saturating_add(visibility), deliveries, attempts, expiries, id])?;
     }
     Ok(Ok(taken.into_iter().map(|(_, delivery)| delivery).collect()))
 }
@@ -136,6 +143,12 @@ pub(super) fn settle(
         match how {
             Settle::Complete => complete(connection, queue, id, delivery),
             Settle::Abandon { after } => {
+                let until = now.saturating_add(micros(*after));
+                let sql = "UPDATE messages SET visible_at = ?, receipt = 0, attempts = attempts + 1, expiries = 0
+                    WHERE id = ? AND receipt = ? AND queue = ?";
+                held(connection.prepare_cached(sql)?.execute(params![until, id, delivery, queue])?)
+            }
+            Settle::Release { after } => {
                 let until = now.saturating_add(micros(*after));
                 let sql = "UPDATE messages SET visible_at = ?, receipt = 0 WHERE id = ? AND receipt = ? AND queue = ?";
                 held(connection.prepare_cached(sql)?.execute(params![until, id, delivery, queue])?)
@@ -214,7 +227,7 @@ pub(super) fn depth(connection: &Connection, queue: i64, now: i64) -> rusqlite::
 
 pub(super) fn peek(connection: &Connection, queue: i64, max: usize, now: i64) -> rusqlite::Result<Vec<Peeked>> {
     let mut select = connection.prepare_cached(
-        "SELECT id, deliveries, sent_at, body, headers, grp, reason, visible_at FROM messages
+        "SELECT id, deliveries, sent_at, body, headers, grp, reason, visible_at, attempts, expiries FROM messages
          WHERE queue = ? ORDER BY id LIMIT ?",
     )?;
     let peeked = select.query_map([queue, i64::try_from(max).unwrap_or(i64::MAX)], |row| {
@@ -225,6 +238,7 @@ pub(super) fn peek(connection: &Connection, queue: i64, max: usize, now: i64) ->
         let mut peeked = Peeked::new(id, body, row.get(1)?, timestamp(row, 2)?, hidden);
         peeked.headers = decode(row.get_ref(4)?.as_str_or_null()?);
         (peeked.group, peeked.reason) = (row.get(5)?, row.get(6)?);
+        (peeked.attempts, peeked.expiries) = (row.get(8)?, row.get(9)?);
         Ok(peeked)
     });
     peeked?.collect()

@@ -39,6 +39,10 @@ const MIGRATIONS: &[&str] = &[
     "CREATE TABLE notices (number INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, body BLOB NOT NULL,
          sent_at INTEGER NOT NULL);
      CREATE INDEX notices_by_topic ON notices (topic, number);",
+    // Each delivery before this was an attempt, but for one that is under way.
+    "ALTER TABLE messages ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE messages ADD COLUMN expiries INTEGER NOT NULL DEFAULT 0;
+     UPDATE messages SET attempts = deliveries - (receipt <> 0) WHERE deliveries > 0;",
 ];
 
 /// Opens the file for writing, makes or migrates it, and tells its time.
