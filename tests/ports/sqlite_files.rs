@@ -128,7 +128,13 @@ fn messages_of_an_older_schema_have_their_deliveries_as_attempts() {
     drop(open().queue("jobs").unwrap());
     let old = Connection::open(&path).unwrap();
     old.execute_batch(
-        "ALTER TABLE messages DROP COLUMN attempts;
+        "DROP TRIGGER records_deleted;
+         DROP TABLE topics;
+         DROP TABLE notices;
+         CREATE TABLE notices (number INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, body BLOB NOT NULL,
+             sent_at INTEGER NOT NULL);
+         INSERT INTO notices (topic, body, sent_at) VALUES ('t', 'x', 0);
+         ALTER TABLE messages DROP COLUMN attempts;
          ALTER TABLE messages DROP COLUMN expiries;
          INSERT INTO messages (queue, visible_at, deliveries, receipt, due, sent_at, body, reason) VALUES
              (1, 0, 2, 0, 0, 0, CAST('returned' AS BLOB), NULL),
