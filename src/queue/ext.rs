@@ -39,7 +39,7 @@ pub trait QueueExt: Queue {
         settle_one(self, receipt, Settle::Complete)
     }
 
-    /// The message was not handled: it becomes visible again after so long.
+    /// The message was not handled: it becomes visible again after so long, and the delivery counts as an attempt.
     ///
     /// # Errors
     /// [`QueueError::LeaseLost`] for an old receipt.
@@ -48,6 +48,17 @@ pub trait QueueExt: Queue {
     /// As [`Queue::settle`].
     fn abandon(&self, receipt: &Receipt, after: Duration) -> impl Future<Output = Result<(), QueueError>> + Send {
         settle_one(self, receipt, Settle::Abandon { after })
+    }
+
+    /// Nothing was tried with the message: it becomes visible again after so long, and the delivery does not count as an attempt.
+    ///
+    /// # Errors
+    /// [`QueueError::LeaseLost`] for an old receipt.
+    ///
+    /// # Cancel safety
+    /// As [`Queue::settle`].
+    fn release(&self, receipt: &Receipt, after: Duration) -> impl Future<Output = Result<(), QueueError>> + Send {
+        settle_one(self, receipt, Settle::Release { after })
     }
 
     /// The message cannot be handled: it moves to the dead letters.

@@ -14,13 +14,13 @@ use tokio::sync::Notify;
 use super::{
     Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle,
     settle::check_visibility,
-    state::{State, Stored},
+    state::{Ends, State, Stored},
 };
 use crate::{
     config::Name,
     port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
     race::race,
-    time::{Clock, Timestamp},
+    time::{Clock, Instant, Timestamp},
 };
 
 /// A queue in this process's memory. For tests, and for work that may go with the process.
@@ -154,10 +154,8 @@ impl InMemoryQueue {
         let now = self.clock.now();
         match how {
             Settle::Complete => drop(self.shared.state().remove(receipt)?),
-            Settle::Abandon { after } => {
-                let until = (!after.is_zero()).then(|| now + after);
-                self.shared.state().hide(receipt, until, false)?;
-            }
+            Settle::Abandon { after } => self.shared.state().hide(receipt, later(now, after), Ends::Attempt)?,
+            Settle::Release { after } => self.shared.state().hide(receipt, later(now, after), Ends::Uncounted)?,
             Settle::DeadLetter { reason } => {
                 let dead = self.shared.dead.as_ref().ok_or_else(no_dead_letters)?;
                 // First this queue's lock, then that of its dead letters: nobody takes them the other way round.
@@ -171,6 +169,11 @@ impl InMemoryQueue {
         }
         Ok(())
     }
+}
+
+/// When a message comes back; `None` is at once.
+fn later(now: Instant, after: Duration) -> Option<Instant> {
+    (!after.is_zero()).then(|| now + after)
 }
 
 /// Dead letters are settled, but not set aside once more.
@@ -230,7 +233,7 @@ impl Queue for InMemoryQueue {
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
         Box::pin(async move {
             check_visibility(visibility)?;
-            self.shared.state().hide(receipt, Some(self.clock.now() + visibility), true)?;
+            self.shared.state().hide(receipt, Some(self.clock.now() + visibility), Ends::Not)?;
             self.shared.wake();
             Ok(())
         })

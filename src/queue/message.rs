@@ -176,6 +176,11 @@ pub struct Delivery {
     pub group: Option<String>,
     /// How often it was handed out, this time included: 1 at first.
     pub deliveries: u32,
+    /// Earlier deliveries that were abandoned, or that ended without being settled. Released ones are not counted.
+    pub attempts: u32,
+    /// Deliveries in a row that ended without being settled: the process died, or the lease was lost. An abandoned delivery
+    /// resets the count; a released one leaves it as it was.
+    pub expiries: u32,
     /// When it was accepted, by the wall clock: for people.
     pub sent_at: Timestamp,
     /// Why it was set aside, if it is a dead letter.
@@ -183,9 +188,23 @@ pub struct Delivery {
 }
 
 impl Delivery {
-    /// A delivery without headers, group and reason: the fields are public. For backends.
+    /// Creates a delivery without headers, group and reason, for backends: the fields are public.
+    ///
+    /// A backend that counts attempts sets [`attempts`](Self::attempts) and [`expiries`](Self::expiries); until then each earlier
+    /// delivery is an attempt, and none expired.
     pub fn new(id: MessageId, receipt: Receipt, body: Bytes, deliveries: u32, sent_at: Timestamp) -> Self {
-        Self { id, receipt, body, headers: BTreeMap::new(), group: None, deliveries, sent_at, reason: None }
+        Self {
+            id,
+            receipt,
+            body,
+            headers: BTreeMap::new(),
+            group: None,
+            deliveries,
+            attempts: deliveries.saturating_sub(1),
+            expiries: 0,
+            sent_at,
+            reason: None,
+        }
     }
 }
 
@@ -203,6 +222,10 @@ pub struct Peeked {
     pub group: Option<String>,
     /// How often it was handed out so far.
     pub deliveries: u32,
+    /// Deliveries that were abandoned, or that ended without being settled; the latter count from the next delivery on.
+    pub attempts: u32,
+    /// Deliveries in a row that ended without being settled, as in [`Delivery::expiries`].
+    pub expiries: u32,
     /// When it was accepted, by the wall clock: for people.
     pub sent_at: Timestamp,
     /// Whether it is hidden now: handed out, or delayed.
@@ -214,7 +237,18 @@ pub struct Peeked {
 impl Peeked {
     /// A message without headers, group and reason: the fields are public. For backends.
     pub fn new(id: MessageId, body: Bytes, deliveries: u32, sent_at: Timestamp, hidden: bool) -> Self {
-        Self { id, body, headers: BTreeMap::new(), group: None, deliveries, sent_at, hidden, reason: None }
+        Self {
+            id,
+            body,
+            headers: BTreeMap::new(),
+            group: None,
+            deliveries,
+            attempts: deliveries.saturating_sub(1),
+            expiries: 0,
+            sent_at,
+            hidden,
+            reason: None,
+        }
     }
 }
 

@@ -26,9 +26,13 @@
 //!    a `send` of several accepts all or none.
 //! 2. **Hidden, then back.** A received message is hidden for its visibility time-out, by the queue's own clock. Then it is handed
 //!    out again, its [`deliveries`](Delivery::deliveries) raised by one and with a new [`Receipt`].
+//!    Three counts say what became of earlier deliveries. `deliveries` counts all of them. [`attempts`](Delivery::attempts) counts
+//!    those that were [abandoned](Settle::Abandon) and those that expired: they ended without being settled, and the message was
+//!    handed out again. It does not count [released](Settle::Release) ones. [`expiries`](Delivery::expiries) counts the expired
+//!    ones since the last that was abandoned: above 0, the end of an earlier delivery is unexplained. A release changes neither.
 //! 3. **An old receipt can do nothing**: to settle or extend with it is [`QueueError::LeaseLost`], and changes nothing. A receipt is old
 //!    once its message was handed out again, or settled. One whose time is over while the message was not handed out again may
-//!    still be honoured, or refused: both are right.
+//!    still be honoured, or refused: both are right. Where it is honoured, the delivery was settled and did not expire.
 //! 4. **Order** is first in, first out for messages that are visible at once, where no delivery failed and no delay was asked for.
 //!    Messages of one group key are handed out strictly in order, one at a time: while one is hidden, or waits for its return, none
 //!    behind it is visible.
@@ -37,7 +41,7 @@
 //! 6. **A dropped `receive`** loses nothing: what it had taken comes back, at the latest after the visibility time-out.
 //! 7. **A de-duplication id** that was sent within the queue's window is accepted, with the id of the first, and not enqueued.
 //! 8. **Dead letters are a queue**, too, with everything but dead letters of its own. A message is in one of the two, never in both
-//!    or in none, whatever is killed; there it has its reason and its count of deliveries.
+//!    or in none, whatever is killed; there it has its reason and its counts.
 //! 9. **Full is an error** of class [`Throttled`](crate::port::ErrorClass::Throttled), before anything was accepted.
 mod error;
 mod ext;

@@ -52,8 +52,13 @@ pub(crate) fn check_visibility(visibility: Duration) -> Result<(), PortError> {
 pub enum Settle {
     /// It was handled: it goes.
     Complete,
-    /// It was not: it becomes visible again after so long.
+    /// It was not: it becomes visible again after so long. The delivery counts as an attempt.
     Abandon {
+        /// After how long; zero is at once.
+        after: Duration,
+    },
+    /// Nothing was tried with it: it becomes visible again after so long. The delivery does not count as an attempt.
+    Release {
         /// After how long; zero is at once.
         after: Duration,
     },
@@ -68,6 +73,11 @@ impl Settle {
     /// It was not handled, and becomes visible again after so long.
     pub const fn abandon(after: Duration) -> Self {
         Self::Abandon { after }
+    }
+
+    /// Nothing was tried with it, and it becomes visible again after so long.
+    pub const fn release(after: Duration) -> Self {
+        Self::Release { after }
     }
 
     /// It cannot be handled.

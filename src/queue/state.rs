@@ -38,6 +38,8 @@ pub(super) struct Stored {
     headers: BTreeMap<String, String>,
     group: Option<String>,
     deliveries: u32,
+    attempts: u32,
+    expiries: u32,
     sent_at: Timestamp,
     reason: Option<String>,
     /// When its own delay is over, if it has one.
@@ -45,6 +47,17 @@ pub(super) struct Stored {
     /// The number of the delivery that may settle it; 0 is none.
     receipt: u64,
     at: At,
+}
+
+/// What becomes of a delivery whose message is hidden anew.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Ends {
+    /// It goes on: its message is hidden for longer.
+    Not,
+    /// It ends, and was an attempt.
+    Attempt,
+    /// It ends, and was none.
+    Uncounted,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,6 +77,8 @@ impl Stored {
             headers,
             group,
             deliveries: 0,
+            attempts: 0,
+            expiries: 0,
             sent_at,
             reason: None,
             delayed: None,
@@ -150,6 +165,11 @@ impl State {
         {
             self.handed_out += 1;
             let Some(stored) = &mut self.slots[place.1] else { continue };
+            if stored.receipt != 0 {
+                // The last delivery ended without a word.
+                stored.attempts = stored.attempts.saturating_add(1);
+                stored.expiries = stored.expiries.saturating_add(1);
+            }
             stored.receipt = self.handed_out;
             stored.deliveries = stored.deliveries.saturating_add(1);
             stored.at = At::Hidden(until);
@@ -157,6 +177,7 @@ impl State {
             let receipt = Receipt::from_numbers(place.1 as u64, stored.receipt);
             let mut delivery =
                 Delivery::new(stored.id(), receipt, stored.body.clone(), stored.deliveries, stored.sent_at);
+            (delivery.attempts, delivery.expiries) = (stored.attempts, stored.expiries);
             delivery.headers.clone_from(&stored.headers);
             delivery.group.clone_from(&stored.group);
             delivery.reason.clone_from(&stored.reason);
@@ -214,19 +235,17 @@ impl State {
         Ok(stored)
     }
 
-    /// Hides the message until then, or makes it visible at once.
-    pub(super) fn hide(
-        &mut self,
-        receipt: &Receipt,
-        until: Option<Instant>,
-        keeps_receipt: bool,
-    ) -> Result<(), QueueError> {
+    /// Hides the message until then, or makes it visible at once; `ends` says what becomes of its delivery.
+    pub(super) fn hide(&mut self, receipt: &Receipt, until: Option<Instant>, ends: Ends) -> Result<(), QueueError> {
         let slot = self.slot(receipt)?;
         self.leave(slot);
         let Some(stored) = &mut self.slots[slot] else { return Ok(()) };
         let place = (stored.number, slot);
-        if !keeps_receipt {
+        if ends != Ends::Not {
             stored.receipt = 0;
+        }
+        if ends == Ends::Attempt {
+            (stored.attempts, stored.expiries) = (stored.attempts.saturating_add(1), 0);
         }
         match until {
             Some(until) => {
@@ -292,6 +311,7 @@ impl State {
         let peeked = all.into_iter().take(max).map(|stored| {
             let hidden = matches!(stored.at, At::Hidden(until) if until > now);
             let mut peeked = Peeked::new(stored.id(), stored.body.clone(), stored.deliveries, stored.sent_at, hidden);
+            (peeked.attempts, peeked.expiries) = (stored.attempts, stored.expiries);
             peeked.headers.clone_from(&stored.headers);
             peeked.group.clone_from(&stored.group);
             peeked.reason.clone_from(&stored.reason);

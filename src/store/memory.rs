@@ -31,6 +31,8 @@ struct State {
     partitions: BTreeMap<String, BTreeMap<String, Entry>>,
     /// The highest token of each key that was ever written with one.
     fences: BTreeMap<(String, String), FencingToken>,
+    /// Keys of the records that end, in the order of their ends; with the version, so that no two are one.
+    ends: BTreeMap<(Instant, Version), (String, String)>,
     /// One counter for all keys: so versions grow, also across deletion.
     writes: u64,
 }
@@ -93,6 +95,8 @@ impl InMemoryStore {
         for (i, write) in writes.iter().enumerate() {
             state.check(partition, write, now).map_err(|e| e.of_write(i))?;
         }
+        // Twice what is written, so that what has ended becomes less.
+        state.sweep(now, 2 * writes.len());
         Ok(writes.into_iter().map(|write| state.apply(partition, write, now)).collect())
     }
 }
@@ -110,7 +114,6 @@ impl Entry {
 }
 
 impl State {
-    /// The record, and with it whatever of its partition's table has ended.
     fn live(&self, partition: &str, row: &str, now: Instant) -> Option<&Entry> {
         self.partitions.get(partition)?.get(row).filter(|entry| entry.is_live(now))
     }
@@ -133,34 +136,61 @@ impl State {
             Write::Put { row, value, options } => {
                 self.writes += 1;
                 let version = Version::new(self.writes);
-                let entry = Entry { value, version, ends: options.ttl.map(|ttl: Duration| now + ttl) };
-                self.partitions.entry(partition.to_owned()).or_default().insert(row, entry);
+                let ends = options.ttl.map(|ttl: Duration| now + ttl);
+                if let Some(ends) = ends {
+                    self.ends.insert((ends, version), (partition.to_owned(), row.clone()));
+                }
+                let entry = Entry { value, version, ends };
+                let before = self.partitions.entry(partition.to_owned()).or_default().insert(row, entry);
+                self.forget_end(before.as_ref());
                 Applied::Put(version)
             }
             Write::Delete { row, .. } => {
-                let Some(rows) = self.partitions.get_mut(partition) else { return Applied::Deleted(false) };
-                let was_live = rows.remove(&row).is_some_and(|entry| entry.is_live(now));
-                if rows.is_empty() {
-                    self.partitions.remove(partition);
-                }
-                Applied::Deleted(was_live)
+                let before = self.remove(partition, &row);
+                self.forget_end(before.as_ref());
+                Applied::Deleted(before.is_some_and(|entry| entry.is_live(now)))
             }
         }
     }
 
+    fn remove(&mut self, partition: &str, row: &str) -> Option<Entry> {
+        let rows = self.partitions.get_mut(partition)?;
+        let removed = rows.remove(row);
+        if rows.is_empty() {
+            self.partitions.remove(partition);
+        }
+        removed
+    }
+
+    fn forget_end(&mut self, gone: Option<&Entry>) {
+        if let Some(Entry { ends: Some(ends), version, .. }) = gone {
+            self.ends.remove(&(*ends, *version));
+        }
+    }
+
+    /// Deletes records that have ended, at most so many.
+    fn sweep(&mut self, now: Instant, most: usize) {
+        for _ in 0..most {
+            let Some(first) = self.ends.first_entry().filter(|first| first.key().0 <= now) else { return };
+            let (partition, row) = first.remove();
+            self.remove(&partition, &row);
+        }
+    }
+
+    /// One page: reads what it returns, and one row more.
     fn page(&mut self, scan: &Scan, limit: usize, now: Instant) -> Page {
-        let Some(rows) = self.partitions.get_mut(&scan.partition) else { return Page::default() };
-        // Whoever scans pays for what has ended, so that what nobody reads by name does not pile up.
-        rows.retain(|_, entry| entry.is_live(now));
+        // Each record is swept once, so no page meets what has ended.
+        self.sweep(now, usize::MAX);
+        let Some(rows) = self.partitions.get(&scan.partition) else { return Page::default() };
         let (from, to) = scan.bounds();
         let to = to.as_ref().map(String::as_str);
         if is_empty(from, to) {
             return Page::default();
         }
-        let row = |(row, entry): (&String, &Entry)| Row {
-            row: row.clone(),
-            value: entry.value.clone(),
-            version: entry.version,
+        let row = |(row, entry): (&String, &Entry)| {
+            #[cfg(test)]
+            tests::count_a_row();
+            Row { row: row.clone(), value: entry.value.clone(), version: entry.version }
         };
         let range = rows.range::<str, _>((from, to)).map(row);
         let mut found: Vec<Row> = match scan.order {
@@ -248,5 +278,63 @@ impl fmt::Debug for InMemoryStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let records: usize = self.state().partitions.values().map(BTreeMap::len).sum();
         f.debug_struct("InMemoryStore").field("records", &records).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+    use crate::{store::StoreExt, testing::conformance::run};
+
+    thread_local! {
+        static ROWS_READ: Cell<usize> = const { Cell::new(0) };
+    }
+
+    pub(super) fn count_a_row() {
+        ROWS_READ.set(ROWS_READ.get() + 1);
+    }
+
+    #[test]
+    fn a_page_reads_what_it_returns_and_one_row_more() {
+        run(async {
+            let (clock, hand) = Clock::manual();
+            let store = InMemoryStore::new().with_clock(&clock);
+            for i in 0..10_000 {
+                // Every second one ends.
+                let options = PutOptions::new();
+                let options = if i % 2 == 0 { options.ttl(Duration::from_secs(1)) } else { options };
+                store.put(Key::new("p", &format!("{i:05}")), "x".into(), options).await.unwrap();
+            }
+            hand.advance(Duration::from_secs(2));
+            ROWS_READ.set(0);
+            let all = store.scan_all(Scan::partition("p").limit(100)).await.unwrap();
+            assert_eq!((all.len(), ROWS_READ.get()), (5000, 5000 + 49));
+            let state = store.state();
+            assert_eq!((state.ends.len(), state.partitions["p"].len()), (0, 5000), "entries that were looked at");
+        });
+    }
+
+    #[test]
+    fn records_that_nobody_reads_or_scans_go_when_they_have_ended() {
+        run(async {
+            let (clock, hand) = Clock::manual();
+            let store = InMemoryStore::new().with_clock(&clock);
+            let options = PutOptions::new().ttl(Duration::from_secs(1));
+            for i in 0..20_000 {
+                hand.advance(Duration::from_millis(1));
+                store.put(Key::new(&i.to_string(), "r"), "x".into(), options).await.unwrap();
+            }
+            let held = |store: &InMemoryStore| (store.state().partitions.len(), store.state().ends.len());
+            assert_eq!(held(&store), (1000, 1000));
+            // Ends of records that were deleted or replaced are not kept.
+            for _ in 0..10 {
+                store.put(Key::new("same", "r"), "x".into(), options).await.unwrap();
+            }
+            assert_eq!(held(&store).0, held(&store).1);
+            store.delete(Key::new("same", "r"), DeleteOptions::new()).await.unwrap();
+            assert_eq!(held(&store).0, held(&store).1);
+        });
     }
 }

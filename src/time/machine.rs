@@ -2,6 +2,8 @@
 use std::time::Duration;
 
 /// Time since the machine was started, sleep included where the system counts it. It never jumps, and starts anew with the machine.
+///
+/// A process in a Linux time namespace gets the machine's time, not that of its namespace.
 pub(crate) fn since_boot() -> Duration {
     #[cfg(unix)]
     {
@@ -10,8 +12,10 @@ pub(crate) fn since_boot() -> Duration {
         #[cfg(not(target_os = "linux"))]
         const ID: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
         let now = rustix::time::clock_gettime(ID);
-        let (seconds, nanos) = (u64::try_from(now.tv_sec), u32::try_from(now.tv_nsec));
-        Duration::new(seconds.unwrap_or_default(), nanos.unwrap_or_default())
+        let nanos = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
+        #[cfg(target_os = "linux")]
+        let nanos = nanos - i128::from(namespace::offset());
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or_default())
     }
     // Elsewhere the wall clock has to do.
     #[cfg(not(unix))]
@@ -21,4 +25,40 @@ pub(crate) fn since_boot() -> Duration {
 /// Names this run of the machine; empty where the system does not say.
 pub(crate) fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
+}
+
+#[cfg(target_os = "linux")]
+mod namespace {
+    use std::sync::OnceLock;
+
+    /// Nanoseconds that this process's time namespace adds to the clock since the machine's start; 0 outside one.
+    pub(super) fn offset() -> i64 {
+        // A process stays in its namespace: `setns` and `unshare` move its children.
+        static OFFSET: OnceLock<i64> = OnceLock::new();
+        *OFFSET.get_or_init(|| {
+            // The offsets are those of future children. Where these have another namespace, this one's are not told.
+            let link = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).ok();
+            if link("time") != link("time_for_children") {
+                return 0;
+            }
+            let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
+            parse(&offsets).unwrap_or_default()
+        })
+    }
+
+    /// Reads the line of the clock since the machine's start: its name, seconds, nanoseconds.
+    fn parse(offsets: &str) -> Option<i64> {
+        let mut words = offsets.lines().find(|line| line.starts_with("boottime"))?.split_whitespace().skip(1);
+        let seconds: i64 = words.next()?.parse().ok()?;
+        let nanos: i64 = words.next()?.parse().ok()?;
+        seconds.checked_mul(1_000_000_000)?.checked_add(nanos)
+    }
+
+    #[test]
+    fn offsets_are_read_as_the_system_writes_them() {
+        assert_eq!(parse("monotonic           0         0\nboottime         3600       500\n"), Some(3_600_000_000_500));
+        assert_eq!(parse("monotonic 5 0\nboottime -600 250000000\n"), Some(-599_750_000_000));
+        assert_eq!(parse(""), None);
+        assert_eq!(parse("boottime"), None);
+    }
 }

@@ -2,4 +2,5 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 mod faulty;
 mod memory;
+mod planted;
 mod sqlite;

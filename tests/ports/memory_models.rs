@@ -168,6 +168,7 @@ enum QueueOp {
     /// By one of the receipts that were ever given.
     Complete(usize),
     Abandon(usize, u64),
+    Release(usize, u64),
     Extend(usize, u64),
     DeadLetter(usize),
     Pass(u64),
@@ -183,6 +184,7 @@ fn queue_op() -> impl Strategy<Value = QueueOp> {
         4 => (1usize..4, 1u64..30).prop_map(|(max, visibility)| QueueOp::Receive { max, visibility }),
         2 => receipt.clone().prop_map(QueueOp::Complete),
         1 => (receipt.clone(), 0u64..20).prop_map(|(r, after)| QueueOp::Abandon(r, after)),
+        1 => (receipt.clone(), 0u64..20).prop_map(|(r, after)| QueueOp::Release(r, after)),
         1 => (receipt.clone(), 1u64..30).prop_map(|(r, visibility)| QueueOp::Extend(r, visibility)),
         1 => receipt.prop_map(QueueOp::DeadLetter),
         2 => (1u64..25).prop_map(QueueOp::Pass),
@@ -195,7 +197,8 @@ struct Sent {
     body: String,
     group: Option<u8>,
     visible_at: Instant,
-    deliveries: u32,
+    /// Deliveries, attempts, expiries.
+    counts: (u32, u32, u32),
     /// The number of the receipt that may settle it.
     receipt: Option<usize>,
 }
@@ -225,7 +228,7 @@ proptest! {
                     sent.retain(|(_, end)| now < *end);
                     if id.is_none_or(|id| sent.iter().all(|(known, _)| *known != id)) {
                         sent.extend(id.map(|id| (id, now + window)));
-                        model.push(Sent { body: i.to_string(), group, visible_at: now + MS(delay), deliveries: 0, receipt: None });
+                        model.push(Sent { body: i.to_string(), group, visible_at: now + MS(delay), counts: (0, 0, 0), receipt: None });
                     }
                 }
                 QueueOp::Receive { max, visibility } => {
@@ -236,12 +239,16 @@ proptest! {
                         if expected.len() < max && !behind && model[at].visible_at <= now {
                             let number = receipts.len() + expected.len();
                             let message = &mut model[at];
-                            message.deliveries += 1;
+                            let expired = u32::from(message.receipt.is_some());
+                            let (deliveries, attempts, expiries) = message.counts;
+                            message.counts = (deliveries + 1, attempts + expired, expiries + expired);
                             (message.visible_at, message.receipt) = (now + MS(visibility), Some(number));
-                            expected.push((message.body.clone(), message.deliveries));
+                            expected.push((message.body.clone(), message.counts));
                         }
                     }
-                    let bodies = taken.iter().map(|d| (String::from_utf8(d.body.to_vec()).unwrap(), d.deliveries));
+                    let bodies = taken.iter().map(|d| {
+                        (String::from_utf8(d.body.to_vec()).unwrap(), (d.deliveries, d.attempts, d.expiries))
+                    });
                     prop_assert_eq!(bodies.collect::<Vec<_>>(), expected);
                     receipts.extend(taken);
                 }
@@ -262,6 +269,16 @@ proptest! {
                 QueueOp::Abandon(n, after) => {
                     let Some(number) = pick(n, &receipts) else { continue };
                     let done = hand.block_on(queue.abandon(&receipts[number].receipt, MS(after)));
+                    let at = holder(number, &model);
+                    prop_assert_eq!(done.is_ok(), at.is_some());
+                    if let Some(at) = at {
+                        (model[at].visible_at, model[at].receipt) = (now + MS(after), None);
+                        (model[at].counts.1, model[at].counts.2) = (model[at].counts.1 + 1, 0);
+                    }
+                }
+                QueueOp::Release(n, after) => {
+                    let Some(number) = pick(n, &receipts) else { continue };
+                    let done = hand.block_on(queue.release(&receipts[number].receipt, MS(after)));
                     let at = holder(number, &model);
                     prop_assert_eq!(done.is_ok(), at.is_some());
                     if let Some(at) = at {

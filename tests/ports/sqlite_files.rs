@@ -1,11 +1,11 @@
 //! SQLite: files that are not as they should be, and files of older releases.
-use std::{fs, path::Path};
+use std::{fs, path::Path, time::Duration};
 
 use rusqlite::Connection;
 use steadfast::{
     backend::sqlite::{Durability, Sqlite, SqliteConfig},
     port::{Failure, PortError, PortErrorKind},
-    queue::{Message, QueueExt},
+    queue::{Delivery, Message, Queue, QueueExt, Receive},
     store::{Key, PutOptions, Store, StoreExt},
     time::{Clock, ManualClock},
 };
@@ -115,6 +115,48 @@ fn a_file_of_an_older_schema_is_brought_up_to_date_with_what_is_in_it() {
         assert_eq!(sqlite.store().replace(KEY, "new", steadfast::store::Version::new(7)).await.unwrap().as_u64(), 8);
         sqlite.queue("jobs").unwrap().send_one(Message::new("a")).await.unwrap();
     });
+}
+
+/// As the release before attempts were counted would have left it: one message handed out twice and back, one in a receiver's
+/// hands for the second time, one never handed out, one dead letter.
+#[test]
+fn messages_of_an_older_schema_have_their_deliveries_as_attempts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("state.db");
+    let (clock, hand) = Clock::manual();
+    let open = || Sqlite::open_with_clock(SqliteConfig::at(&path), &clock).unwrap();
+    drop(open().queue("jobs").unwrap());
+    let old = Connection::open(&path).unwrap();
+    old.execute_batch(
+        "DROP TRIGGER records_deleted;
+         DROP TABLE topics;
+         DROP TABLE notices;
+         CREATE TABLE notices (number INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, body BLOB NOT NULL,
+             sent_at INTEGER NOT NULL);
+         INSERT INTO notices (topic, body, sent_at) VALUES ('t', 'x', 0);
+         ALTER TABLE messages DROP COLUMN attempts;
+         ALTER TABLE messages DROP COLUMN expiries;
+         INSERT INTO messages (queue, visible_at, deliveries, receipt, due, sent_at, body, reason) VALUES
+             (1, 0, 2, 0, 0, 0, CAST('returned' AS BLOB), NULL),
+             (1, 0, 2, 2, 0, 0, CAST('taken' AS BLOB), NULL),
+             (1, 0, 0, 0, 0, 0, CAST('new' AS BLOB), NULL),
+             (-1, 0, 5, 0, 0, 0, CAST('dead' AS BLOB), 'no');
+         PRAGMA user_version = 3;",
+    )
+    .unwrap();
+    drop(old);
+    hand.advance(Duration::from_secs(1));
+    let queue = open().queue("jobs").unwrap();
+    let counts = |taken: Vec<Delivery>| {
+        let counts = |d: Delivery| (String::from_utf8(d.body.to_vec()).unwrap(), d.deliveries, d.attempts, d.expiries);
+        taken.into_iter().map(counts).collect::<Vec<_>>()
+    };
+    let receive = Receive::new(10, Duration::from_secs(30));
+    let taken = counts(block(queue.receive(receive)).unwrap());
+    let expected = [("returned", 3, 2, 0), ("taken", 3, 2, 1), ("new", 1, 0, 0)];
+    assert_eq!(taken, expected.map(|(body, d, a, e)| (body.to_owned(), d, a, e)));
+    let dead = counts(block(queue.dead_letters().unwrap().receive(receive)).unwrap());
+    assert_eq!(dead, [("dead".to_owned(), 6, 5, 0)]);
 }
 
 #[test]

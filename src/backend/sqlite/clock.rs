@@ -26,7 +26,7 @@ impl FileTime {
             found.optional()
         };
         let number = |name: &str| Ok::<_, rusqlite::Error>(text(name)?.and_then(|text| text.parse::<i64>().ok()));
-        let wall = i64::try_from(Timestamp::now().as_millis()).unwrap_or(i64::MAX).saturating_mul(1000);
+        let wall = wall();
         let (last, last_wall) = (number("time")?, number("wall")?);
         let offset = match (number("offset")?, text("boot")?, last) {
             // The same run of the machine. Where the system does not name it: unless the clock began anew.
@@ -62,12 +62,17 @@ impl FileTime {
         if matches!(self, Self::Given(_)) {
             return Ok(());
         }
-        let wall = Timestamp::now().as_millis().saturating_mul(1000);
+        let wall = wall();
         let mut put = connection.prepare_cached("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)")?;
         put.execute(["time", &now.to_string()])?;
         put.execute(["wall", &wall.to_string()])?;
         Ok(())
     }
+}
+
+/// The wall clock's time in microseconds.
+pub(super) fn wall() -> i64 {
+    i64::try_from(Timestamp::now().as_millis()).unwrap_or(i64::MAX).saturating_mul(1000)
 }
 
 /// A duration in microseconds; longer than 292,000 years is that.

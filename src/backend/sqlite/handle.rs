@@ -2,7 +2,8 @@
 use std::{
     collections::HashMap,
     fmt,
-    fs::OpenOptions,
+    fs::{File, OpenOptions},
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -11,11 +12,13 @@ use tokio::sync::Notify;
 use super::{
     SqliteNotifier, SqliteQueue, SqliteStore,
     clock::FileTime,
-    config::{Durability, SqliteConfig},
-    failure::file_failure,
+    config::SqliteConfig,
+    failure::{failure, file_failure},
+    identity::{self, Identity},
     queue_sql,
     reader::Readers,
     schema,
+    transaction::Transactions,
     writer::Writer,
 };
 use crate::{
@@ -39,8 +42,9 @@ pub(super) struct Shared {
     pub(super) clock: Clock,
     /// Tells those who wait in this process, by queue.
     queues: Mutex<HashMap<i64, Arc<Notify>>>,
-    /// Tells this process's subscribers.
-    pub(super) noticed: Notify,
+    /// Tells this process's subscribers, by topic.
+    topics: Mutex<HashMap<String, Arc<Notify>>>,
+    lock_path: PathBuf,
 }
 
 impl Sqlite {
@@ -63,26 +67,28 @@ impl Sqlite {
 
     fn make(config: SqliteConfig, clock: Option<Clock>) -> Result<Self, PortError> {
         config.check().map_err(|error| PortError::new(PortErrorKind::Invalid, error.to_string()))?;
+        let located = identity::locate(&config.path)?;
+        let config = SqliteConfig { path: located.real.clone(), ..config };
         let mut lock_path = config.path.clone().into_os_string();
         lock_path.push("-lock");
         let lock_path = std::path::PathBuf::from(lock_path);
-        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
-        let lock = lock.map_err(|error| file_failure(&lock_path, error))?;
-        // Two who make the file at once would meet in the middle.
-        lock.lock().map_err(|error| file_failure(&lock_path, error))?;
+        let lock = locked(&lock_path)?;
         let opened = schema::open(&config, clock.clone());
+        // While the connection has them open, and before another process may be the last to close them.
+        let file = Identity::of(&located);
         lock.unlock().map_err(|error| file_failure(&lock_path, error))?;
         let (connection, time) = opened?;
-        let time = Arc::new(time);
-        let in_place = config.durability == Durability::Relaxed;
+        let (file, time) = (Arc::new(file?), Arc::new(time));
+        let transactions = Transactions::new(config.path.clone(), file.clone(), time.clone());
         Ok(Self(Arc::new(Shared {
-            writer: Writer::start(connection, lock, lock_path, time.clone(), in_place)?,
-            readers: Readers::new(config.clone()),
+            writer: Writer::start(connection, lock, lock_path.clone(), &config, transactions)?,
+            readers: Readers::new(config.clone(), file),
+            lock_path,
             config,
             time,
             clock: clock.unwrap_or_default(),
             queues: Mutex::default(),
-            noticed: Notify::new(),
+            topics: Mutex::default(),
         })))
     }
 
@@ -97,7 +103,7 @@ impl Sqlite {
     /// `Invalid` where the name is empty or longer than 1,024 bytes; else those of a write. Does its write in place.
     pub fn queue(&self, name: &str) -> Result<SqliteQueue, PortError> {
         check_part("name", name, &CAN_NAME)?;
-        let id = match self.0.readers.read(|c| queue_sql::find(c, name))? {
+        let id = match self.0.readers.read_blocking(|c| queue_sql::find(c, name))? {
             Some(id) => id,
             None => self.0.make_queue(name)?,
         };
@@ -135,21 +141,57 @@ const CAN_NAME: Capabilities = Capabilities::of("sqlite", &[]).largest_key(1024)
 impl Shared {
     /// A connection of its own, for once: the writer's answers come by a future.
     fn make_queue(&self, name: &str) -> Result<i64, PortError> {
-        let connection = schema::open_for_reading(&self.config)?;
+        let connection = schema::open_for_reading(&self.config.path)?;
+        // Its turn among the writers of all processes: without it, SQLite's lock may be taken at every look.
+        let _turn = locked(&self.lock_path)?;
         let made = || {
+            connection.busy_timeout(self.config.lock_wait)?;
             connection.pragma_update(None, "query_only", false)?;
             connection.execute("INSERT OR IGNORE INTO queues (name) VALUES (?)", [name])?;
             queue_sql::find(&connection, name)
         };
-        let made = made().map_err(super::failure::failure)?;
+        let made = made().map_err(|error| failure(&self.config.path, error))?;
         made.ok_or_else(|| PortError::new(PortErrorKind::Corrupt, "sqlite: a queue that was made is not there"))
     }
 
     /// Who waits for this queue in this process.
     pub(super) fn waiters(&self, queue: i64) -> Arc<Notify> {
-        let mut queues: MutexGuard<'_, _> = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
-        queues.entry(queue).or_default().clone()
+        lock(&self.queues).entry(queue).or_default().clone()
     }
+
+    /// Adds a subscriber of this process to a topic.
+    pub(super) fn join_topic(&self, topic: &str) -> Arc<Notify> {
+        lock(&self.topics).entry(topic.to_owned()).or_default().clone()
+    }
+
+    /// Takes a subscriber away, which gives back what it was told by.
+    pub(super) fn leave_topic(&self, topic: &str, told: &mut Arc<Notify>) {
+        let mut topics = lock(&self.topics);
+        // The map's and this one: nobody else subscribes.
+        if Arc::strong_count(told) <= 2 {
+            topics.remove(topic);
+        }
+        *told = Arc::default();
+    }
+
+    /// Wakes the subscribers of a topic in this process.
+    pub(super) fn tell_topic(&self, topic: &str) {
+        if let Some(told) = lock(&self.topics).get(topic) {
+            told.notify_waiters();
+        }
+    }
+}
+
+/// Opens the file whose lock the writers of all processes take in turn, and waits for it.
+fn locked(path: &Path) -> Result<File, PortError> {
+    let at = |error| file_failure(path, error);
+    let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(at)?;
+    lock.lock().map_err(at)?;
+    Ok(lock)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl fmt::Debug for Sqlite {

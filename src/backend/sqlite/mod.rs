@@ -66,6 +66,8 @@ mod clock;
 mod config;
 mod failure;
 mod handle;
+mod identity;
+mod job;
 mod notifier;
 mod queue;
 mod queue_sql;
@@ -73,6 +75,8 @@ mod reader;
 mod schema;
 mod store;
 mod store_sql;
+mod sweep;
+mod transaction;
 mod writer;
 
 pub use config::{Durability, SqliteConfig};

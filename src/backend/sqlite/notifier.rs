@@ -3,6 +3,7 @@ use std::{collections::VecDeque, fmt, sync::Arc};
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
+use tokio::sync::Notify;
 
 use super::handle::Shared;
 use crate::{
@@ -14,17 +15,20 @@ use crate::{
 /// The notifier in a SQLite file. From [`Sqlite::notifier`](super::Sqlite::notifier); a clone is the same.
 ///
 /// A subscriber looks every [`poll`](super::SqliteConfig::poll); what this process publishes it is told at once. The last 10,000 notices
-/// are kept, for ten minutes: who is further behind is told of a gap.
+/// of each topic are kept, for ten minutes: a subscriber that is further behind is told of a gap. One topic makes no gap in another.
+///
+/// A topic that was ever published to keeps one row of its name and number in the file.
 #[derive(Clone)]
 pub struct SqliteNotifier(pub(super) Arc<Shared>);
 
 const CAN: Capabilities = Capabilities::of("sqlite", &[Capability::Shared]).largest_value(1 << 20).largest_key(1024);
 
 const KEPT: i64 = 10_000;
-const KEPT_FOR: i64 = 600_000_000;
+pub(super) const KEPT_FOR: i64 = 600_000_000;
 
-/// So many are read at once.
+/// So many are read at once, and not many more bytes than this.
 const PAGE: i64 = 100;
+const PAGE_BYTES: usize = 1 << 20;
 
 impl Notifier for SqliteNotifier {
     fn capabilities(&self) -> Capabilities {
@@ -34,14 +38,10 @@ impl Notifier for SqliteNotifier {
     fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>> {
         Box::pin(async move {
             check(topic, &notice, &CAN)?;
-            let topic = topic.to_owned();
-            let published = self.0.writer.write(move |c, now| {
-                let mut put = c.prepare_cached("INSERT INTO notices (topic, body, sent_at) VALUES (?, ?, ?)")?;
-                put.execute(params![topic, &notice[..], now])?;
-                Ok(Ok::<_, PortError>(()))
-            });
-            published.await?;
-            self.0.noticed.notify_waiters();
+            let name = topic.to_owned();
+            let publish = move |c: &Connection, now| publish(c, now, &name, &notice).map(Ok::<_, PortError>);
+            self.0.writer.write(publish).await?;
+            self.0.tell_topic(topic);
             Ok(())
         })
     }
@@ -49,47 +49,64 @@ impl Notifier for SqliteNotifier {
     fn subscribe<'a>(&'a self, topic: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
         Box::pin(async move {
             check_part("topic", topic, &CAN)?;
-            let seen = self.0.readers.read(newest)?;
-            let (shared, topic) = (self.0.clone(), topic.to_owned());
-            Ok(Notices::new(Source { shared, topic, seen, read: VecDeque::new() }))
+            let name: Arc<str> = topic.into();
+            let of = name.clone();
+            let seen = self.0.readers.read(move |c| newest(c, &of)).await?;
+            let (shared, told) = (self.0.clone(), self.0.join_topic(topic));
+            Ok(Notices::new(Source { shared, told, topic: name, seen, read: VecDeque::new() }))
         })
     }
 }
 
-/// The number of the newest notice that was ever published.
-fn newest(connection: &Connection) -> rusqlite::Result<i64> {
-    let mut newest = connection.prepare_cached("SELECT seq FROM sqlite_sequence WHERE name = 'notices'")?;
-    Ok(newest.query_row([], |row| row.get(0)).optional()?.unwrap_or(0))
-}
-
-/// Up to which number notices were deleted.
-fn deleted(connection: &Connection) -> rusqlite::Result<i64> {
-    let mut deleted = connection.prepare_cached("SELECT value FROM meta WHERE name = 'notices_deleted'")?;
-    let text: Option<String> = deleted.query_row([], |row| row.get(0)).optional()?;
-    Ok(text.and_then(|text| text.parse().ok()).unwrap_or(0))
-}
-
-/// Deletes what is too old or too much.
-pub(super) fn sweep(connection: &Connection, now: i64) -> rusqlite::Result<()> {
-    let by_number = newest(connection)? - KEPT;
-    let mut by_age = connection.prepare_cached("SELECT max(number) FROM notices WHERE sent_at <= ? AND number <= ?")?;
-    // Only the oldest are looked at: numbers and times grow together.
-    let mut oldest = connection.prepare_cached("SELECT min(number) FROM notices")?;
-    let Some(oldest) = oldest.query_row([], |row| row.get::<_, Option<i64>>(0))? else { return Ok(()) };
-    let by_age = by_age.query_row([now - KEPT_FOR, oldest + KEPT], |row| row.get::<_, Option<i64>>(0))?;
-    let upto = by_number.max(by_age.unwrap_or(0));
-    if upto >= oldest {
-        connection.prepare_cached("DELETE FROM notices WHERE number <= ?")?.execute([upto])?;
-        let mut put =
-            connection.prepare_cached("INSERT OR REPLACE INTO meta (name, value) VALUES ('notices_deleted', ?)")?;
-        put.execute([upto.to_string()])?;
+fn publish(connection: &Connection, now: i64, topic: &str, notice: &[u8]) -> rusqlite::Result<()> {
+    let mut next = connection.prepare_cached(
+        "INSERT INTO topics (topic, newest) VALUES (?, 1)
+         ON CONFLICT (topic) DO UPDATE SET newest = newest + 1 RETURNING id, newest",
+    )?;
+    let (id, number): (i64, i64) = next.query_row([topic], |row| Ok((row.get(0)?, row.get(1)?)))?;
+    let mut put = connection.prepare_cached("INSERT INTO notices (topic, number, sent_at, body) VALUES (?, ?, ?, ?)")?;
+    put.execute(params![id, number, now, notice])?;
+    if number > KEPT {
+        let mut trim = connection.prepare_cached("DELETE FROM notices WHERE topic = ? AND number <= ?")?;
+        trim.execute([id, number - KEPT])?;
     }
     Ok(())
 }
 
+/// The number of the topic's newest notice, 0 before the first. All below were published, one after the other.
+fn newest(connection: &Connection, topic: &str) -> rusqlite::Result<i64> {
+    let mut newest = connection.prepare_cached("SELECT newest FROM topics WHERE topic = ?")?;
+    Ok(newest.query_row([topic], |row| row.get(0)).optional()?.unwrap_or(0))
+}
+
+/// What came after this number, in order: one page. With the number of the newest as it was before.
+fn come(connection: &Connection, topic: &str, seen: i64) -> rusqlite::Result<(i64, Vec<(i64, Bytes)>)> {
+    let newest = newest(connection, topic)?;
+    let mut found = Vec::new();
+    if newest == seen {
+        return Ok((newest, found));
+    }
+    let mut select = connection.prepare_cached(
+        "SELECT number, body FROM notices WHERE topic = (SELECT id FROM topics WHERE topic = ?) AND number > ?
+         ORDER BY number LIMIT ?",
+    )?;
+    let mut rows = select.query(params![topic, seen, PAGE])?;
+    let mut bytes = 0;
+    while bytes < PAGE_BYTES
+        && let Some(row) = rows.next()?
+    {
+        let body = Bytes::copy_from_slice(row.get_ref(1)?.as_blob()?);
+        bytes += body.len();
+        found.push((row.get(0)?, body));
+    }
+    Ok((newest, found))
+}
+
 struct Source {
     shared: Arc<Shared>,
-    topic: String,
+    /// Told of what this process publishes to the topic.
+    told: Arc<Notify>,
+    topic: Arc<str>,
     /// Up to which number notices were read.
     seen: i64,
     read: VecDeque<Notice>,
@@ -97,33 +114,28 @@ struct Source {
 
 impl Source {
     /// Reads what came, if anything.
-    fn look(&mut self) -> Result<(), PortError> {
-        let (topic, seen) = (&self.topic, self.seen);
-        let (deleted, found) = self.shared.readers.read(|c| {
-            // One transaction, so that nothing is deleted in between.
-            let look = c.unchecked_transaction()?;
-            let deleted = deleted(&look)?;
-            let mut found = Vec::new();
-            {
-                let sql = "SELECT number, body FROM notices WHERE topic = ? AND number > ? ORDER BY number LIMIT ?";
-                let mut select = look.prepare_cached(sql)?;
-                let mut rows = select.query(params![topic, seen, PAGE])?;
-                while let Some(row) = rows.next()? {
-                    found.push((row.get::<_, i64>(0)?, Bytes::copy_from_slice(row.get_ref(1)?.as_blob()?)));
-                }
-            }
-            look.commit()?;
-            Ok((deleted, found))
-        })?;
-        if deleted > self.seen {
+    async fn look(&mut self) -> Result<(), PortError> {
+        let (topic, seen) = (self.topic.clone(), self.seen);
+        let (newest, found) = self.shared.readers.read(move |c| come(c, &topic, seen)).await?;
+        if found.is_empty() && newest != self.seen {
+            // All of them are gone; or the topic itself is, and begins anew.
             self.read.push_back(Notice::Gap);
-            self.seen = deleted;
+            self.seen = newest;
         }
         for (number, body) in found {
+            if number != self.seen + 1 {
+                self.read.push_back(Notice::Gap);
+            }
             self.read.push_back(Notice::Message(body));
-            self.seen = self.seen.max(number);
+            self.seen = number;
         }
         Ok(())
+    }
+}
+
+impl Drop for Source {
+    fn drop(&mut self) {
+        self.shared.leave_topic(&self.topic, &mut self.told);
     }
 }
 
@@ -131,13 +143,16 @@ impl NoticeSource for Source {
     fn recv(&mut self) -> BoxFuture<'_, Notice> {
         Box::pin(async move {
             loop {
-                let shared = self.shared.clone();
-                // From here on, so that none comes between the look and the wait.
-                let told = shared.noticed.notified();
-                // What is published while it cannot be read is still there later, or is told as a gap.
-                let failing = self.look().is_err();
                 if let Some(notice) = self.read.pop_front() {
                     return notice;
+                }
+                let (shared, told) = (self.shared.clone(), self.told.clone());
+                // From here on, so that none comes between the look and the wait.
+                let told = told.notified();
+                // What is published while it cannot be read is still there later, or is told as a gap.
+                let failing = self.look().await.is_err();
+                if !self.read.is_empty() {
+                    continue;
                 }
                 let poll = shared.clock.sleep(shared.config.poll);
                 if failing {

@@ -54,12 +54,12 @@ impl SqliteQueue {
     }
 
     async fn wait_for(&self, max: usize, receive: Receive) -> Result<Vec<Delivery>, QueueError> {
-        let (id, visibility, clock) = (self.id, micros(receive.visibility), &self.shared.clock);
+        let (id, visibility, clock) = (self.id, receive.visibility, &self.shared.clock);
         let end = clock.now() + receive.wait;
         let _wakes_the_next = Leaving(&self.came);
         loop {
             // A look costs a read; only where there is something to take a write.
-            let next = self.shared.readers.read(|c| queue_sql::next_visible(c, id))?;
+            let next = self.shared.readers.read(move |c| queue_sql::next_visible(c, id)).await?;
             let now = self.shared.time.now();
             if next.is_some_and(|at| at <= now) {
                 let taken =
@@ -129,28 +129,28 @@ impl Queue for SqliteQueue {
         Box::pin(async move {
             check_visibility(visibility)?;
             let (id, receipt) = (self.id, receipt.clone());
-            self.write(move |c, now| queue_sql::extend(c, now.saturating_add(micros(visibility)), id, &receipt)).await
+            self.write(move |c, now| queue_sql::extend(c, now, id, &receipt, visibility)).await
         })
     }
 
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
         Box::pin(async move {
-            let now = self.shared.time.now();
-            Ok(self.shared.readers.read(|c| queue_sql::depth(c, self.id, now))?)
+            let (id, time) = (self.id, self.shared.time.clone());
+            Ok(self.shared.readers.read_on_thread(move |c| queue_sql::depth(c, id, time.now())).await?)
         })
     }
 
     fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
         Box::pin(async move {
-            let now = self.shared.time.now();
-            Ok(self.shared.readers.read(|c| queue_sql::peek(c, self.id, max.min(CAN.max_batch()), now))?)
+            let (id, time, max) = (self.id, self.shared.time.clone(), max.min(CAN.max_batch()));
+            Ok(self.shared.readers.read_on_thread(move |c| queue_sql::peek(c, id, max, time.now())).await?)
         })
     }
 
     fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
         Box::pin(async move {
             let id = self.id;
-            self.write(move |c, _| queue_sql::purge(c, id)).await
+            self.shared.writer.write_on_thread(move |c, _| queue_sql::purge(c, id)).await
         })
     }
 

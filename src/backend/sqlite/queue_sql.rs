@@ -1,9 +1,10 @@
 //! The statements of the queue.
 //!
 //! A message is visible from `visible_at` on; one behind another of its group never is, until its turn comes and it is given its own
-//! time, `due`. `receipt` is the number of the delivery that may settle it, 0 for none. Dead letters lie in a queue of their own
-//! in the same table, so that setting one aside is one statement.
-use std::collections::BTreeMap;
+//! time, `due`. `receipt` is the number of the delivery that may settle it, 0 for none: one that is not 0 when the message is handed
+//! out again is that of a delivery that expired. Dead letters lie in a queue of their own in the same table, so that setting one
+//! aside is one statement.
+use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, Row, params};
@@ -18,6 +19,9 @@ use crate::{
 /// Of a message that waits for its turn in its group.
 const BEHIND: i64 = i64::MAX;
 
+/// A receive, or a peek, ends with the message that would make it larger than this, but for the first one.
+pub(super) const MAX_BYTES: i64 = 16 << 20;
+
 type Answer<T> = rusqlite::Result<Result<T, QueueError>>;
 
 pub(super) fn find(connection: &Connection, name: &str) -> rusqlite::Result<Option<i64>> {
@@ -28,6 +32,11 @@ pub(super) fn find(connection: &Connection, name: &str) -> rusqlite::Result<Opti
 /// The queue of a queue's dead letters: negative numbers are theirs.
 pub(super) const fn dead(queue: i64) -> i64 {
     -queue
+}
+
+/// A time from now. The longest is before that of a message behind another, which no clock reaches.
+fn later(now: i64, after: Duration) -> i64 {
+    now.saturating_add(micros(after)).min(BEHIND - 1)
 }
 
 pub(super) fn send(
@@ -48,7 +57,7 @@ pub(super) fn send(
             ids.push(MessageId::from_numbers(known.unsigned_abs(), 0));
             continue;
         }
-        let due = now.saturating_add(micros(message.delay));
+        let due = later(now, message.delay);
         let visible_at = match &message.group {
             Some(group) if first_of(connection, queue, group)?.is_some() => BEHIND,
             _ => due,
@@ -92,17 +101,24 @@ pub(super) fn receive(
     now: i64,
     queue: i64,
     max: usize,
-    visibility: i64,
+    visibility: Duration,
 ) -> Answer<Vec<Delivery>> {
     let mut select = connection.prepare_cached(
-        "SELECT id, deliveries, sent_at, body, headers, grp, reason FROM messages
+        "SELECT id, deliveries, sent_at, body, headers, grp, reason, attempts, expiries, receipt <> 0,
+             length(body) + coalesce(length(headers), 0) FROM messages
          WHERE queue = ? AND visible_at <= ? ORDER BY visible_at, id LIMIT ?",
     )?;
-    let mut hide =
-        connection.prepare_cached("UPDATE messages SET visible_at = ?, deliveries = ?, receipt = ? WHERE id = ?")?;
+    let mut hide = connection.prepare_cached(
+        "UPDATE messages SET visible_at = ?1, deliveries = ?2, receipt = ?2, attempts = ?3, expiries = ?4 WHERE id = ?5",
+    )?;
     let mut found = select.query(params![queue, now, i64::try_from(max).unwrap_or(i64::MAX)])?;
-    let mut taken = Vec::new();
+    let (mut taken, mut bytes) = (Vec::new(), 0);
     while let Some(row) = found.next()? {
+        // SQLite knows the length before it reads the body.
+        bytes += row.get::<_, i64>(10)?;
+        if bytes > MAX_BYTES && !taken.is_empty() {
+            break;
+        }
         let (id, before): (i64, u32) = (row.get(0)?, row.get(1)?);
         let deliveries = before.saturating_add(1);
         let receipt = Receipt::from_numbers(id.unsigned_abs(), deliveries.into());
@@ -111,10 +127,16 @@ pub(super) fn receive(
         let mut delivery = Delivery::new(id_of, receipt, body, deliveries, timestamp(row, 2)?);
         delivery.headers = decode(row.get_ref(4)?.as_str_or_null()?);
         (delivery.group, delivery.reason) = (row.get(5)?, row.get(6)?);
+        // A receipt that nobody settled: the last delivery ended without a word.
+        let expired = u32::from(row.get::<_, bool>(9)?);
+        delivery.attempts = row.get::<_, u32>(7)?.saturating_add(expired);
+        delivery.expiries = row.get::<_, u32>(8)?.saturating_add(expired);
         taken.push((id, delivery));
     }
+    let until = later(now, visibility);
     for (id, delivery) in &taken {
-        hide.execute(params![now.saturating_add(visibility), delivery.deliveries, delivery.deliveries, id])?;
+        let Delivery { deliveries, attempts, expiries, .. } = delivery;
+        hide.execute(params![until, deliveries, attempts, expiries, id])?;
     }
     Ok(Ok(taken.into_iter().map(|(_, delivery)| delivery).collect()))
 }
@@ -136,7 +158,13 @@ pub(super) fn settle(
         match how {
             Settle::Complete => complete(connection, queue, id, delivery),
             Settle::Abandon { after } => {
-                let until = now.saturating_add(micros(*after));
+                let until = later(now, *after);
+                let sql = "UPDATE messages SET visible_at = ?, receipt = 0, attempts = attempts + 1, expiries = 0
+                    WHERE id = ? AND receipt = ? AND queue = ?";
+                held(connection.prepare_cached(sql)?.execute(params![until, id, delivery, queue])?)
+            }
+            Settle::Release { after } => {
+                let until = later(now, *after);
                 let sql = "UPDATE messages SET visible_at = ?, receipt = 0 WHERE id = ? AND receipt = ? AND queue = ?";
                 held(connection.prepare_cached(sql)?.execute(params![until, id, delivery, queue])?)
             }
@@ -193,18 +221,26 @@ fn move_up(connection: &Connection, queue: i64, group: Option<&str>) -> rusqlite
     Ok(())
 }
 
-pub(super) fn extend(connection: &Connection, until: i64, queue: i64, receipt: &Receipt) -> Answer<()> {
+pub(super) fn extend(
+    connection: &Connection,
+    now: i64,
+    queue: i64,
+    receipt: &Receipt,
+    visibility: Duration,
+) -> Answer<()> {
+    let until = later(now, visibility);
     let Some((id, delivery)) = numbers(receipt) else { return Ok(Err(QueueError::LeaseLost)) };
     let sql = "UPDATE messages SET visible_at = ? WHERE id = ? AND receipt = ? AND queue = ?";
     held(connection.prepare_cached(sql)?.execute([until, id, delivery, queue])?)
 }
 
 pub(super) fn depth(connection: &Connection, queue: i64, now: i64) -> rusqlite::Result<Depth> {
+    // In one statement, so of one moment. By the index alone, but for those that are hidden.
     let mut depth = connection.prepare_cached(
-        "SELECT count(*) FILTER (WHERE visible_at <= ?1 OR visible_at = ?3),
-                count(*) FILTER (WHERE visible_at > ?1 AND visible_at < ?3 AND deliveries = 0),
-                count(*) FILTER (WHERE visible_at > ?1 AND visible_at < ?3 AND deliveries > 0)
-         FROM messages WHERE queue = ?2",
+        "SELECT (SELECT count(*) FROM messages WHERE queue = ?2 AND visible_at <= ?1)
+                + (SELECT count(*) FROM messages WHERE queue = ?2 AND visible_at = ?3),
+                count(*) FILTER (WHERE deliveries = 0), count(*) FILTER (WHERE deliveries > 0)
+         FROM messages WHERE queue = ?2 AND visible_at > ?1 AND visible_at < ?3",
     )?;
     let number = |row: &Row<'_>, at: usize| Ok::<_, rusqlite::Error>(row.get::<_, i64>(at)?.unsigned_abs());
     depth.query_row([now, queue, BEHIND], |row| {
@@ -214,10 +250,17 @@ pub(super) fn depth(connection: &Connection, queue: i64, now: i64) -> rusqlite::
 
 pub(super) fn peek(connection: &Connection, queue: i64, max: usize, now: i64) -> rusqlite::Result<Vec<Peeked>> {
     let mut select = connection.prepare_cached(
-        "SELECT id, deliveries, sent_at, body, headers, grp, reason, visible_at FROM messages
-         WHERE queue = ? ORDER BY id LIMIT ?",
+        "SELECT id, deliveries, sent_at, body, headers, grp, reason, visible_at, attempts, expiries,
+             length(body) + coalesce(length(headers), 0) FROM messages
+         WHERE id IN (SELECT id FROM messages WHERE queue = ? ORDER BY id LIMIT ?) ORDER BY id",
     )?;
-    let peeked = select.query_map([queue, i64::try_from(max).unwrap_or(i64::MAX)], |row| {
+    let mut found = select.query([queue, i64::try_from(max).unwrap_or(i64::MAX)])?;
+    let (mut all, mut bytes) = (Vec::new(), 0);
+    while let Some(row) = found.next()? {
+        bytes += row.get::<_, i64>(10)?;
+        if bytes > MAX_BYTES && !all.is_empty() {
+            break;
+        }
         let id = MessageId::from_numbers(row.get::<_, i64>(0)?.unsigned_abs(), 0);
         let visible_at: i64 = row.get(7)?;
         let body = Bytes::copy_from_slice(row.get_ref(3)?.as_blob()?);
@@ -225,9 +268,10 @@ pub(super) fn peek(connection: &Connection, queue: i64, max: usize, now: i64) ->
         let mut peeked = Peeked::new(id, body, row.get(1)?, timestamp(row, 2)?, hidden);
         peeked.headers = decode(row.get_ref(4)?.as_str_or_null()?);
         (peeked.group, peeked.reason) = (row.get(5)?, row.get(6)?);
-        Ok(peeked)
-    });
-    peeked?.collect()
+        (peeked.attempts, peeked.expiries) = (row.get(8)?, row.get(9)?);
+        all.push(peeked);
+    }
+    Ok(all)
 }
 
 pub(super) fn purge(connection: &Connection, queue: i64) -> Answer<u64> {

@@ -1,37 +1,136 @@
-//! Reading in place, on connections of their own.
-use std::sync::{Mutex, PoisonError};
+//! Reads, on connections of their own: in place, or on a thread where that may take long.
+use std::{
+    path::Path,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    thread::JoinHandle,
+    time::Duration,
+};
 
 use rusqlite::Connection;
+use tokio::sync::oneshot;
 
-use super::{config::SqliteConfig, failure::failure, schema::open_for_reading};
-use crate::port::PortError;
+use super::{
+    config::SqliteConfig,
+    failure::{failure, file_failure},
+    identity::Identity,
+    schema::open_for_reading,
+};
+use crate::port::{PortError, PortErrorKind};
 
-/// Connections for reading, made as they are needed.
+/// Connections for reading, and a thread for reads that may take long. Both are made when they are needed first.
 pub(super) struct Readers {
+    pool: Arc<Pool>,
+    thread: Mutex<Option<ReadThread>>,
+}
+
+struct Pool {
     config: SqliteConfig,
+    file: Arc<Identity>,
     idle: Mutex<Vec<Connection>>,
+}
+
+struct ReadThread {
+    reads: mpsc::Sender<Box<dyn FnOnce() + Send>>,
+    handle: JoinHandle<()>,
 }
 
 /// So many are kept; more are made where more read at once, and closed after it.
 const KEPT: usize = 8;
 
 impl Readers {
-    pub(super) fn new(config: SqliteConfig) -> Self {
-        Self { config, idle: Mutex::default() }
+    pub(super) fn new(config: SqliteConfig, file: Arc<Identity>) -> Self {
+        Self { pool: Arc::new(Pool { config, file, idle: Mutex::default() }), thread: Mutex::default() }
     }
 
-    /// Reads.
-    pub(super) fn read<T>(&self, read: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> Result<T, PortError> {
-        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+    /// Reads in place, and never waits there: where a lock is held, the thread waits for it.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        read: impl Fn(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, PortError> {
+        match self.pool.read(Duration::ZERO, &read) {
+            Err(error) if error.kind() == PortErrorKind::Throttled => self.read_on_thread(read).await,
+            done => done,
+        }
+    }
+
+    /// Reads in place, and waits for locks there.
+    pub(super) fn read_blocking<T>(
+        &self,
+        read: impl Fn(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, PortError> {
+        self.pool.read(self.pool.config.lock_wait, &read)
+    }
+
+    /// Reads on the thread: for what walks more than a page.
+    pub(super) async fn read_on_thread<T: Send + 'static>(
+        &self,
+        read: impl Fn(&Connection) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, PortError> {
+        let (reply, answer) = oneshot::channel();
+        let pool = self.pool.clone();
+        self.submit(Box::new(move || {
+            // The caller may be gone.
+            let _ = reply.send(pool.read(pool.config.lock_wait, &read));
+        }))?;
+        let gone = || PortError::new(PortErrorKind::Closed, "sqlite: the file was closed");
+        answer.await.unwrap_or_else(|_| Err(gone()))
+    }
+
+    fn submit(&self, read: Box<dyn FnOnce() + Send>) -> Result<(), PortError> {
+        let mut thread = lock(&self.thread);
+        let thread = match &mut *thread {
+            Some(thread) => thread,
+            none => none.insert(ReadThread::start(&self.pool.config.path)?),
+        };
+        let gone = |_| PortError::new(PortErrorKind::Closed, "sqlite: the thread for reads has ended");
+        thread.reads.send(read).map_err(gone)
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        if let Some(ReadThread { reads, handle }) = lock(&self.thread).take() {
+            drop(reads);
+            // It ends with the read that is under way.
+            let _ = handle.join();
+        }
+    }
+}
+
+impl ReadThread {
+    fn start(path: &Path) -> Result<Self, PortError> {
+        let (reads, asked) = mpsc::channel::<Box<dyn FnOnce() + Send>>();
+        let serve = move || asked.into_iter().for_each(|read| read());
+        let handle = std::thread::Builder::new().name("steadfast-sqlite-reads".to_owned()).spawn(serve);
+        Ok(Self { reads, handle: handle.map_err(|error| file_failure(path, error))? })
+    }
+}
+
+impl Pool {
+    /// Reads, and waits for locks at most so long.
+    fn read<T>(
+        &self,
+        wait: Duration,
+        read: &impl Fn(&Connection) -> rusqlite::Result<T>,
+    ) -> Result<T, PortError> {
+        let path = &self.config.path;
+        let idle = lock(&self.idle).pop();
         let connection = match idle {
             Some(connection) => connection,
-            None => open_for_reading(&self.config)?,
+            None => open_for_reading(path).map_err(|error| self.file.check().err().unwrap_or(error))?,
         };
-        let result = read(&connection).map_err(failure);
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        // After it was opened: a file that took the place of this one is not read.
+        self.file.check()?;
+        connection.busy_timeout(wait).map_err(|error| failure(path, error))?;
+        let result = read(&connection).map_err(|error| failure(path, error));
+        let mut idle = lock(&self.idle);
         if idle.len() < KEPT {
             idle.push(connection);
         }
         result
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,10 @@
 //! Opening a file: what it must be, and how an older one is brought up to date.
-use std::path::Path;
+use std::{path::Path, time::Duration};
 
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use super::{
-    clock::FileTime,
+    clock::{self, FileTime},
     config::{Durability, SqliteConfig},
     failure::failure,
 };
@@ -39,7 +39,25 @@ const MIGRATIONS: &[&str] = &[
     "CREATE TABLE notices (number INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, body BLOB NOT NULL,
          sent_at INTEGER NOT NULL);
      CREATE INDEX notices_by_topic ON notices (topic, number);",
+    // Each delivery before this was an attempt, but for one that is under way.
+    "ALTER TABLE messages ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0;
+     ALTER TABLE messages ADD COLUMN expiries INTEGER NOT NULL DEFAULT 0;
+     UPDATE messages SET attempts = deliveries - (receipt <> 0) WHERE deliveries > 0;",
+    // Whatever program deletes a record, its versions are not given again. Notices are numbered by topic, so that one that is missing shows.
+    "INSERT OR IGNORE INTO meta (name, value) VALUES ('floor', '0');
+     CREATE TRIGGER records_deleted AFTER DELETE ON records
+         WHEN OLD.version > (SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'floor')
+         BEGIN UPDATE meta SET value = OLD.version WHERE name = 'floor'; END;
+     DROP TABLE notices;
+     DELETE FROM meta WHERE name = 'notices_deleted';
+     CREATE TABLE topics (id INTEGER PRIMARY KEY, topic TEXT NOT NULL UNIQUE, newest INTEGER NOT NULL);
+     CREATE TABLE notices (topic INTEGER NOT NULL, number INTEGER NOT NULL, sent_at INTEGER NOT NULL, body BLOB NOT NULL,
+         PRIMARY KEY (topic, number)) WITHOUT ROWID;
+     CREATE INDEX notices_by_time ON notices (sent_at);",
 ];
+
+/// A new file's versions begin above the wall clock's microseconds: they are not those of a file that was there before.
+const FIRST_FLOOR: &str = "UPDATE meta SET value = ? WHERE name = 'floor'";
 
 /// Opens the file for writing, makes or migrates it, and tells its time.
 pub(super) fn open(config: &SqliteConfig, clock: Option<Clock>) -> Result<(Connection, FileTime), PortError> {
@@ -50,26 +68,30 @@ pub(super) fn open(config: &SqliteConfig, clock: Option<Clock>) -> Result<(Conne
         return Err(PortError::new(PortErrorKind::Unsupported, message));
     }
     let path = &config.path;
-    let mut connection = Connection::open(path).map_err(|error| at(path, error))?;
-    connection.busy_timeout(config.lock_wait).map_err(|error| at(path, error))?;
+    // No URIs: the path is one.
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let at = |error| failure(path, error);
+    let mut connection = Connection::open_with_flags(path, flags).map_err(at)?;
+    connection.busy_timeout(config.lock_wait).map_err(at)?;
     // Before anything is changed: the journal's mode stands in the file. (Also fails here where it is no database.)
     version_of(&connection, path)?;
-    prepare(&connection, config).map_err(|error| at(path, error))?;
+    prepare(&connection, config).map_err(at)?;
     let time = migrate(&mut connection, path, clock)?;
+    // From here on the writer itself waits for locks, on its thread alone.
+    connection.busy_timeout(Duration::ZERO).map_err(at)?;
     Ok((connection, time))
 }
 
 /// Opens one more connection, for reading.
-pub(super) fn open_for_reading(config: &SqliteConfig) -> Result<Connection, PortError> {
+pub(super) fn open_for_reading(path: &Path) -> Result<Connection, PortError> {
     // Not read-only: the first reader after a crash may have to recover the WAL.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-    let connection = Connection::open_with_flags(&config.path, flags).map_err(|error| at(&config.path, error))?;
+    let connection = Connection::open_with_flags(path, flags).map_err(|error| failure(path, error))?;
     let set = || {
-        connection.busy_timeout(config.lock_wait)?;
         connection.set_prepared_statement_cache_capacity(64);
         connection.pragma_update(None, "query_only", true)
     };
-    set().map_err(failure)?;
+    set().map_err(|error| failure(path, error))?;
     Ok(connection)
 }
 
@@ -90,12 +112,19 @@ fn prepare(connection: &Connection, config: &SqliteConfig) -> rusqlite::Result<(
 
 /// The version of the file's schema. Refuses a file that is another program's, or of a newer release; changes nothing.
 fn version_of(connection: &Connection, path: &Path) -> Result<usize, PortError> {
-    let number = |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).map_err(|error| at(path, error));
+    let number =
+        |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).map_err(|error| failure(path, error));
     let application = number("PRAGMA application_id")?;
     let version = number("PRAGMA user_version")?;
     let tables = number("SELECT count(*) FROM sqlite_schema")?;
     if application != i64::from(APPLICATION) && (application != 0 || version != 0 || tables != 0) {
         let message = format!("sqlite: {} is another program's database; it was not changed", path.display());
+        return Err(PortError::new(PortErrorKind::Corrupt, message));
+    }
+    let encoding = connection.query_row("PRAGMA encoding", [], |row| row.get::<_, String>(0));
+    let encoding = encoding.map_err(|error| failure(path, error))?;
+    if encoding != "UTF-8" {
+        let message = format!("sqlite: {} is in {encoding}, which orders rows otherwise; it was not changed", path.display());
         return Err(PortError::new(PortErrorKind::Corrupt, message));
     }
     let newest = MIGRATIONS.len();
@@ -112,12 +141,16 @@ fn version_of(connection: &Connection, path: &Path) -> Result<usize, PortError> 
 }
 
 fn migrate(connection: &mut Connection, path: &Path, clock: Option<Clock>) -> Result<FileTime, PortError> {
-    let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(failure)?;
+    let at = |error| failure(path, error);
+    let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(at)?;
     // Once more, now that nobody else can change it.
     let version = version_of(&begun, path)?;
     let done = || {
         for step in MIGRATIONS.iter().skip(version) {
             begun.execute_batch(step)?;
+        }
+        if version == 0 {
+            begun.execute(FIRST_FLOOR, [clock::wall()])?;
         }
         begun.pragma_update(None, "application_id", APPLICATION)?;
         begun.execute_batch(&format!("PRAGMA user_version = {}", MIGRATIONS.len()))?;
@@ -126,12 +159,7 @@ fn migrate(connection: &mut Connection, path: &Path, clock: Option<Clock>) -> Re
             None => FileTime::of_machine(&begun),
         }
     };
-    let time = done().map_err(failure)?;
-    begun.commit().map_err(failure)?;
+    let time = done().map_err(at)?;
+    begun.commit().map_err(at)?;
     Ok(time)
-}
-
-fn at(path: &Path, error: rusqlite::Error) -> PortError {
-    let failed = failure(error);
-    PortError::new(failed.kind(), format!("{}: {failed}", path.display()))
 }

@@ -2,6 +2,7 @@
 use std::{fmt, sync::Arc};
 
 use bytes::Bytes;
+use rusqlite::Connection;
 
 use super::{
     handle::Shared,
@@ -32,6 +33,9 @@ const CAN: Capabilities = Capabilities::of(
 .largest_batch(1000)
 .largest_key(1024);
 
+/// A scan that passed over so many records that have ended has them swept.
+const ENDED_TO_SWEEP: usize = 100;
+
 impl SqliteStore {
     async fn write(&self, partition: &str, writes: Vec<Write>) -> Result<Vec<Applied>, StoreError> {
         for write in &writes {
@@ -53,8 +57,9 @@ impl Store for SqliteStore {
     fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
         Box::pin(async move {
             key.check(&CAN)?;
-            let now = self.0.time.now();
-            Ok(self.0.readers.read(|c| store_sql::get(c, key.partition, key.row, now))?)
+            let (partition, row, time) = (key.partition.to_owned(), key.row.to_owned(), self.0.time.clone());
+            let get = move |c: &Connection| store_sql::get(c, &partition, &row, time.now());
+            Ok(self.0.readers.read(get).await?)
         })
     }
 
@@ -87,8 +92,13 @@ impl Store for SqliteStore {
     fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
         Box::pin(async move {
             scan.check(&CAN)?;
-            let now = self.0.time.now();
-            Ok(self.0.readers.read(|c| store_sql::scan(c, scan, scan.limit.min(CAN.max_batch()), now))?)
+            let (scan, time) = (scan.clone(), self.0.time.clone());
+            let read = move |c: &Connection| store_sql::scan(c, &scan, scan.limit.min(CAN.max_batch()), time.now());
+            let (page, ended) = self.0.readers.read(read).await?;
+            if ended >= ENDED_TO_SWEEP {
+                self.0.writer.sweep();
+            }
+            Ok(page)
         })
     }
 

@@ -13,9 +13,6 @@ use crate::{
 /// A page ends behind the row that reaches this many bytes.
 const PAGE_BYTES: usize = 1 << 20;
 
-/// Records, de-duplication ids and notices that ended are deleted in steps of so many.
-const SWEPT_AT_ONCE: i64 = 500;
-
 pub(super) fn get(connection: &Connection, partition: &str, row: &str, now: i64) -> rusqlite::Result<Option<Record>> {
     let mut get =
         connection.prepare_cached("SELECT value, version, ends FROM records WHERE partition = ? AND row = ?")?;
@@ -131,8 +128,7 @@ fn apply(connection: &Connection, now: i64, partition: &str, write: &Write) -> r
             Ok(Applied::Put(version(next)))
         }
         Write::Delete { row, .. } => {
-            let Some((number, ended)) = found else { return Ok(Applied::Deleted(false)) };
-            raise_floor(connection, number)?;
+            let Some((_, ended)) = found else { return Ok(Applied::Deleted(false)) };
             connection
                 .prepare_cached("DELETE FROM records WHERE partition = ? AND row = ?")?
                 .execute([partition, row])?;
@@ -141,48 +137,17 @@ fn apply(connection: &Connection, now: i64, partition: &str, write: &Write) -> r
     }
 }
 
-/// The highest version of all records that were deleted: a new record's is above it, so that no version comes twice.
+/// The highest version of all records that were deleted: a new record's is above it, so that no version comes twice. A trigger raises it.
 fn floor(connection: &Connection) -> rusqlite::Result<i64> {
     let mut floor = connection.prepare_cached("SELECT value FROM meta WHERE name = 'floor'")?;
     let text: Option<String> = floor.query_row([], |row| row.get(0)).optional()?;
     Ok(text.and_then(|text| text.parse().ok()).unwrap_or(0))
 }
 
-fn raise_floor(connection: &Connection, number: i64) -> rusqlite::Result<()> {
-    if number > floor(connection)? {
-        let mut put = connection.prepare_cached("INSERT OR REPLACE INTO meta (name, value) VALUES ('floor', ?)")?;
-        put.execute([number.to_string()])?;
-    }
-    Ok(())
-}
-
-/// Deletes some of what has ended.
-pub(super) fn sweep(connection: &Connection, now: i64) -> rusqlite::Result<()> {
-    let mut ended = connection.prepare_cached(
-        "SELECT max(version), count(*), max(ends) FROM
-         (SELECT version, ends FROM records WHERE ends IS NOT NULL AND ends <= ? ORDER BY ends LIMIT ?)",
-    )?;
-    let ended = ended
-        .query_row([now, SWEPT_AT_ONCE], |row| Ok((row.get::<_, Option<i64>>(0)?, row.get::<_, Option<i64>>(2)?)))?;
-    if let (Some(highest), Some(last)) = ended {
-        // All that ended up to the last of them: with the same end there may be more, which are swept with it.
-        let mut more =
-            connection.prepare_cached("SELECT max(version) FROM records WHERE ends IS NOT NULL AND ends <= ?")?;
-        let highest = more.query_row([last], |row| row.get::<_, Option<i64>>(0))?.unwrap_or(highest);
-        raise_floor(connection, highest)?;
-        connection.prepare_cached("DELETE FROM records WHERE ends IS NOT NULL AND ends <= ?")?.execute([last])?;
-    }
-    let step = "DELETE FROM sent WHERE (queue, deduplication) IN
-                (SELECT queue, deduplication FROM sent WHERE ends <= ? ORDER BY ends LIMIT ?)";
-    connection.prepare_cached(step)?.execute([now, SWEPT_AT_ONCE])?;
-    super::notifier::sweep(connection, now)
-}
-
-/// One page, as it is at this moment.
-pub(super) fn scan(connection: &Connection, scan: &Scan, limit: usize, now: i64) -> rusqlite::Result<Page> {
+/// One page, as it is at this moment; and how many rows that have ended were passed over.
+pub(super) fn scan(connection: &Connection, scan: &Scan, limit: usize, now: i64) -> rusqlite::Result<(Page, usize)> {
     let (from, to) = scan.bounds();
-    let mut sql =
-        String::from("SELECT row, value, version FROM records WHERE partition = ?1 AND (ends IS NULL OR ends > ?2)");
+    let mut sql = String::from("SELECT row, value, version, ends <= ?2 FROM records WHERE partition = ?1");
     let mut bound: Vec<&str> = Vec::new();
     let mut between = |bound_at: Option<(&'static str, usize)>| {
         if let Some((operator, at)) = bound_at {
@@ -219,8 +184,12 @@ pub(super) fn scan(connection: &Connection, scan: &Scan, limit: usize, now: i64)
     let mut values: Vec<&dyn rusqlite::ToSql> = vec![&scan.partition, &now];
     values.extend(bound.iter().map(|row| row as &dyn rusqlite::ToSql));
     let mut found = select.query(&values[..])?;
-    let (mut page, mut bytes) = (Page::default(), 0);
+    let (mut page, mut bytes, mut ended) = (Page::default(), 0, 0);
     while let Some(row) = found.next()? {
+        if row.get::<_, Option<bool>>(3)?.unwrap_or(false) {
+            ended += 1;
+            continue;
+        }
         if page.rows.len() == limit || bytes >= PAGE_BYTES {
             page.next = page.rows.last().map(|last| Continuation::behind(&*last.row));
             break;
@@ -229,7 +198,7 @@ pub(super) fn scan(connection: &Connection, scan: &Scan, limit: usize, now: i64)
         bytes += value.len();
         page.rows.push(Row { row: row.get(0)?, value, version: version(row.get(2)?) });
     }
-    Ok(page)
+    Ok((page, ended))
 }
 
 fn version(number: i64) -> Version {

@@ -1,7 +1,9 @@
 //! What every [`Queue`] must hold.
+mod attempts;
 mod deliveries;
 mod edges;
 
+pub use attempts::*;
 pub use deliveries::*;
 pub use edges::*;
 
@@ -43,6 +45,13 @@ macro_rules! queue_conformance {
             a_peek_takes_nothing,
             a_purge_leaves_nothing_but_dead_letters,
             of_many_receivers_each_message_has_one,
+            a_released_delivery_is_no_attempt,
+            an_abandoned_delivery_is_an_attempt,
+            an_expired_delivery_is_an_attempt_without_an_explanation,
+            a_release_keeps_the_counts_as_they_were,
+            attempts_are_counted_message_by_message,
+            an_old_receipt_cannot_release,
+            a_dead_letter_keeps_its_counts,
         );
     };
 }

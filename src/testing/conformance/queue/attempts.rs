@@ -1,0 +1,123 @@
+//! The counts of a message: what became of its earlier deliveries.
+use super::*;
+
+/// Earlier deliveries, attempts among them, and those that expired since one was abandoned.
+fn counts(delivery: &Delivery) -> (u32, u32, u32) {
+    (delivery.deliveries, delivery.attempts, delivery.expiries)
+}
+
+/// Released, a message comes back at once or after the requested delay, and no attempt is counted.
+pub async fn a_released_delivery_is_no_attempt(fixture: &Fixture<dyn Queue>) {
+    let queue = fixture.port();
+    send(queue, &["a"]).await;
+    let first = one(queue, MINUTE).await;
+    assert_eq!(counts(&first), (1, 0, 0));
+    ok(queue.release(&first.receipt, Duration::ZERO).await);
+    assert!(queue.complete(&first.receipt).await.is_err_and(|e| e.is_lease_lost()), "the receipt is old");
+    let second = one(fixture.other(), MINUTE).await;
+    assert_eq!(counts(&second), (2, 0, 0));
+    ok(fixture.other().release(&second.receipt, SHORT).await);
+    assert_eq!(take(queue, 1, MINUTE).await, [], "it is hidden for the delay");
+    fixture.pass(SHORT + SHORT / 10).await;
+    assert_eq!(counts(&one(queue, MINUTE).await), (3, 0, 0));
+}
+
+/// An abandoned delivery counts as an attempt, and its end is explained.
+pub async fn an_abandoned_delivery_is_an_attempt(fixture: &Fixture<dyn Queue>) {
+    let queue = fixture.port();
+    send(queue, &["a"]).await;
+    for attempts in 0..3 {
+        let delivery = one(queue, MINUTE).await;
+        assert_eq!(counts(&delivery), (attempts + 1, attempts, 0));
+        ok(queue.abandon(&delivery.receipt, Duration::ZERO).await);
+    }
+    let peeked = ok(fixture.other().peek(1).await);
+    assert_eq!((peeked[0].deliveries, peeked[0].attempts, peeked[0].expiries), (3, 3, 0));
+}
+
+/// A delivery that ends without being settled counts as an attempt, and as expired until one is abandoned.
+pub async fn an_expired_delivery_is_an_attempt_without_an_explanation(fixture: &Fixture<dyn Queue>) {
+    let queue = fixture.port();
+    send(queue, &["a"]).await;
+    for expired in 0..3 {
+        let delivery = one(queue, SHORT).await;
+        assert_eq!(counts(&delivery), (expired + 1, expired, expired));
+        ok(queue.extend(&delivery.receipt, SHORT).await);
+        fixture.pass(SHORT + SHORT / 10).await;
+    }
+    let delivery = one(fixture.other(), MINUTE).await;
+    assert_eq!(counts(&delivery), (4, 3, 3));
+    ok(fixture.other().abandon(&delivery.receipt, Duration::ZERO).await);
+    let delivery = one(queue, MINUTE).await;
+    assert_eq!(counts(&delivery), (5, 4, 0), "the last delivery was settled");
+}
+
+/// A release neither adds to the counts nor resets them.
+pub async fn a_release_keeps_the_counts_as_they_were(fixture: &Fixture<dyn Queue>) {
+    let queue = fixture.port();
+    send(queue, &["a"]).await;
+    let delivery = one(queue, MINUTE).await;
+    ok(queue.abandon(&delivery.receipt, Duration::ZERO).await);
+    one(queue, SHORT).await;
+    fixture.pass(SHORT + SHORT / 10).await;
+    for deliveries in 3..6 {
+        let delivery = one(fixture.other(), MINUTE).await;
+        assert_eq!(counts(&delivery), (deliveries, 2, 1));
+        ok(queue.release(&delivery.receipt, Duration::ZERO).await);
+    }
+    one(queue, SHORT).await;
+    fixture.pass(SHORT + SHORT / 10).await;
+    assert_eq!(counts(&one(queue, MINUTE).await), (7, 3, 2), "released ones do not end the row");
+}
+
+/// Each message of a batch has counts of its own.
+pub async fn attempts_are_counted_message_by_message(fixture: &Fixture<dyn Queue>) {
+    let queue = fixture.port();
+    send(queue, &["abandoned", "released", "expired"]).await;
+    let taken = take(queue, 3, SHORT).await;
+    let settled = ok(queue
+        .settle(vec![
+            (taken[0].receipt.clone(), Settle::abandon(Duration::ZERO)),
+            (taken[1].receipt.clone(), Settle::release(Duration::ZERO)),
+        ])
+        .await);
+    assert!(settled.iter().all(Result::is_ok));
+    fixture.pass(SHORT + SHORT / 10).await;
+    let mut again = take(fixture.other(), 3, MINUTE).await;
+    again.sort_by(|one, other| one.body.cmp(&other.body));
+    assert_eq!(bodies(&again), ["abandoned", "expired", "released"]);
+    assert_eq!(again.iter().map(counts).collect::<Vec<_>>(), [(2, 1, 0), (2, 1, 1), (2, 0, 0)]);
+}
+
+/// The receipt of an earlier delivery cannot release the message.
+pub async fn an_old_receipt_cannot_release(fixture: &Fixture<dyn Queue>) {
+    let queue = fixture.port();
+    send(queue, &["a"]).await;
+    let old = one(queue, SHORT).await.receipt;
+    fixture.pass(SHORT + SHORT / 10).await;
+    let current = one(fixture.other(), MINUTE).await;
+    assert!(queue.release(&old, Duration::ZERO).await.is_err_and(|e| e.is_lease_lost()), "the receipt is old");
+    assert_eq!(take(queue, 1, MINUTE).await, [], "the message stays hidden");
+    ok(queue.complete(&current.receipt).await);
+    assert!(queue.release(&current.receipt, Duration::ZERO).await.is_err_and(|e| e.is_lease_lost()));
+    assert_eq!(ok(queue.depth().await).total(), 0);
+}
+
+/// A dead letter keeps its counts.
+pub async fn a_dead_letter_keeps_its_counts(fixture: &Fixture<dyn Queue>) {
+    let queue = fixture.port();
+    send(queue, &["a"]).await;
+    let delivery = one(queue, MINUTE).await;
+    ok(queue.abandon(&delivery.receipt, Duration::ZERO).await);
+    let delivery = one(queue, MINUTE).await;
+    ok(queue.release(&delivery.receipt, Duration::ZERO).await);
+    one(queue, SHORT).await;
+    fixture.pass(SHORT + SHORT / 10).await;
+    let delivery = one(queue, MINUTE).await;
+    assert_eq!(counts(&delivery), (4, 2, 1));
+    ok(queue.dead_letter(&delivery.receipt, "no").await);
+    let letters = dead(fixture.other());
+    let peeked = ok(letters.peek(1).await);
+    assert_eq!((peeked[0].deliveries, peeked[0].attempts, peeked[0].expiries), (4, 2, 1));
+    assert_eq!(counts(&one(&*letters, MINUTE).await), (5, 2, 1));
+}

@@ -1,0 +1,246 @@
+//! SQLite: what has ended goes, and no request takes more than its share.
+use std::{
+    path::Path,
+    process::Command,
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use rusqlite::Connection;
+use steadfast::{
+    backend::sqlite::{Durability, Sqlite, SqliteConfig},
+    notify::{Notice, Notices, Notifier},
+    queue::{Message, Queue, QueueExt, Receive},
+    store::{Key, PutOptions, Scan, Store, Write},
+    testing::conformance::run,
+    time::{Clock, ManualClock},
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn open(path: &Path) -> (Sqlite, ManualClock) {
+    let (clock, hand) = Clock::manual();
+    let config = SqliteConfig::at(path).durability(Durability::Relaxed).deduplication_window(SECOND);
+    (Sqlite::open_with_clock(config, &clock).unwrap(), hand)
+}
+
+/// How many rows a table has.
+fn rows(path: &Path, table: &str) -> i64 {
+    let file = Connection::open(path).unwrap();
+    file.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
+}
+
+/// At 2,500 writes a second that end after a second: hardly more stays than what has not ended.
+#[test]
+fn what_ends_is_swept_as_fast_as_it_is_written() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.db");
+        let (sqlite, hand) = open(&path);
+        let (store, queue) = (sqlite.store(), sqlite.queue("jobs").unwrap());
+        let options = PutOptions::new().ttl(SECOND);
+        for i in 0..15_000 {
+            hand.advance(SECOND / 2500);
+            store.put(Key::new("p", &i.to_string()), "x".into(), options).await.unwrap();
+        }
+        let left = rows(&path, "records");
+        assert!(left < 2500 + 200, "{left} of 15,000 records are there, 2,500 have not ended");
+        for i in 0..100 {
+            hand.advance(SECOND / 25);
+            let writes = (0..100).map(|j| Write::put(format!("{i} {j}"), "x", options)).collect();
+            store.batch("batches", writes).await.unwrap();
+        }
+        let left = rows(&path, "records");
+        assert!(left < 2500 + 400, "{left} of 10,000 records of batches are there");
+        for i in 0..7_500 {
+            hand.advance(SECOND / 2500);
+            queue.send_one(Message::new("a").deduplicate(i.to_string())).await.unwrap();
+        }
+        let left = rows(&path, "sent");
+        assert!(left < 2500 + 200, "{left} of 7,500 de-duplication ids are there, 2,500 have not ended");
+    });
+}
+
+/// Nobody writes any more: a scan that meets what has ended has it swept, once and for all.
+#[test]
+fn a_scan_does_not_meet_what_has_ended_for_ever() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.db");
+        let (sqlite, hand) = open(&path);
+        let store = sqlite.store();
+        for i in 0..20 {
+            let options = PutOptions::new().ttl(SECOND);
+            let writes = (0..1000).map(|j| Write::put(format!("{i} {j}"), "x", options)).collect();
+            store.batch("p", writes).await.unwrap();
+        }
+        hand.advance(SECOND * 2);
+        // The writer's thread is a real one.
+        for looks in 0.. {
+            assert_eq!(store.scan(&Scan::partition("p")).await.unwrap().rows, []);
+            let left = rows(&path, "records");
+            if left == 0 {
+                break;
+            }
+            assert!(looks < 2000, "{left} records that ended are there");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    });
+}
+
+async fn publish(sqlite: &Sqlite, topic: &str, text: impl ToString) {
+    sqlite.notifier().publish(topic, Bytes::from(text.to_string())).await.unwrap();
+}
+
+fn message(text: impl ToString) -> Notice {
+    Notice::Message(Bytes::from(text.to_string()))
+}
+
+async fn subscribe(sqlite: &Sqlite, topic: &str) -> Notices {
+    sqlite.notifier().subscribe(topic).await.unwrap()
+}
+
+#[test]
+fn a_busy_topic_makes_no_gap_in_a_quiet_one() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let (sqlite, hand) = open(&folder.path().join("state.db"));
+        let mut quiet = subscribe(&sqlite, "quiet").await;
+        for i in 0..24_000 {
+            hand.advance(SECOND / 3000);
+            publish(&sqlite, "busy", i).await;
+            if i % 1000 == 0 {
+                publish(&sqlite, "quiet", i).await;
+            }
+        }
+        for i in 0..24 {
+            assert_eq!(quiet.recv().await, message(i * 1000));
+        }
+    });
+}
+
+#[test]
+fn a_subscriber_that_is_further_behind_than_is_kept_hears_of_a_gap_and_of_all_that_is_kept() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let (sqlite, hand) = open(&folder.path().join("state.db"));
+        let mut behind = subscribe(&sqlite, "t").await;
+        let mut before_any = subscribe(&sqlite, "t").await;
+        publish(&sqlite, "t", "first").await;
+        assert_eq!(behind.recv().await, message("first"));
+        for i in 0..10_050 {
+            publish(&sqlite, "t", i).await;
+        }
+        for subscriber in [&mut behind, &mut before_any] {
+            assert_eq!(subscriber.recv().await, Notice::Gap);
+            for i in 50..10_050 {
+                assert_eq!(subscriber.recv().await, message(i));
+            }
+        }
+        // By age, too: of a subscriber that heard none of them.
+        let mut late = subscribe(&sqlite, "t").await;
+        publish(&sqlite, "t", "old").await;
+        hand.advance(SECOND * 601);
+        publish(&sqlite, "other", "x").await;
+        for looks in 0.. {
+            let left = rows(&folder.path().join("state.db"), "notices");
+            if left == 1 {
+                break;
+            }
+            assert!(looks < 5000, "{left} notices are there after ten minutes");
+            std::thread::sleep(Duration::from_millis(1)); // a real thread sweeps
+        }
+        assert_eq!(late.recv().await, Notice::Gap);
+        publish(&sqlite, "t", "new").await;
+        assert_eq!(late.recv().await, message("new"));
+    });
+}
+
+#[test]
+fn a_receive_takes_no_more_than_its_bytes_and_one_message_at_least() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let (sqlite, _hand) = open(&folder.path().join("state.db"));
+        let queue = sqlite.queue("jobs").unwrap();
+        const MEBIBYTE: usize = 1 << 20;
+        queue.send_one(Message::new(vec![0; 20 * MEBIBYTE])).await.unwrap();
+        for _ in 0..40 {
+            queue.send_one(Message::new(vec![1; MEBIBYTE])).await.unwrap();
+        }
+        let peeked = queue.peek(1000).await.unwrap();
+        assert_eq!(peeked.len(), 1);
+        let mut sizes = Vec::new();
+        loop {
+            let taken = queue.receive(Receive::new(1000, SECOND * 60)).await.unwrap();
+            if taken.is_empty() {
+                break;
+            }
+            sizes.push(taken.iter().map(|delivery| delivery.body.len() / MEBIBYTE).sum::<usize>());
+        }
+        assert_eq!(sizes, [20, 16, 16, 8]);
+    });
+}
+
+/// Both walk all messages of the queue. A future that did so in place would be ready when it is polled first.
+#[test]
+fn depth_and_peek_do_not_walk_the_queue_on_the_callers_thread() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let (sqlite, _hand) = open(&folder.path().join("state.db"));
+        let queue = sqlite.queue("jobs").unwrap();
+        for _ in 0..40 {
+            queue.send(vec![Message::new("a"); 1000]).await.unwrap();
+        }
+        let mut depth = queue.depth();
+        let mut peek = queue.peek(10);
+        assert!(depth.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert!(peek.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        assert_eq!(depth.await.unwrap().visible, 40_000);
+        assert_eq!(peek.await.unwrap().len(), 10);
+    });
+}
+
+const CHILD: &str = "STEADFAST_TEST_TIME_NAMESPACE";
+
+/// A process whose clock since the machine's start is an hour ahead, in a time namespace of its own, has the file's time all the same.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_process_in_a_time_namespace_has_the_same_time() {
+    let key = Key::new("p", "r");
+    if let Ok(path) = std::env::var(CHILD) {
+        run(async {
+            let sqlite = Sqlite::open(SqliteConfig::at(path)).unwrap();
+            assert!(sqlite.store().get(key).await.unwrap().is_some(), "the record had half an hour left");
+            let options = PutOptions::new().ttl(SECOND * 1800);
+            sqlite.store().put(Key::new("p", "of the child"), "x".into(), options).await.unwrap();
+        });
+        return;
+    }
+    for offset in ["3600", "-600"] {
+        let made = Command::new("unshare").args(["--time", "--boottime", offset, "--fork", "true"]).output();
+        if !made.is_ok_and(|made| made.status.success()) {
+            eprintln!("no time namespace can be made here: not tested");
+            return;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("state.db");
+        run(async {
+            let sqlite = Sqlite::open(SqliteConfig::at(&path)).unwrap();
+            sqlite.store().put(key, "x".into(), PutOptions::new().ttl(SECOND * 1800)).await.unwrap();
+            let child = Command::new("unshare")
+                .args(["--time", "--boottime", offset, "--fork"])
+                .arg(std::env::current_exe().unwrap())
+                .args(["--exact", "sqlite_bounds::a_process_in_a_time_namespace_has_the_same_time"])
+                .env(CHILD, &path)
+                .status();
+            assert!(child.unwrap().success());
+            let ends = "SELECT max(ends) - min(ends) FROM records";
+            let apart: i64 = Connection::open(&path).unwrap().query_row(ends, [], |row| row.get(0)).unwrap();
+            assert!(apart < 300_000_000, "the child's time is {} s from this process's", apart / 1_000_000);
+            assert!(sqlite.store().get(Key::new("p", "of the child")).await.unwrap().is_some());
+            let again = Sqlite::open(SqliteConfig::at(&path)).unwrap();
+            assert!(again.store().get(key).await.unwrap().is_some());
+        });
+    }
+}
