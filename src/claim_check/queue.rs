@@ -1,33 +1,74 @@
 //! The queue that checks bodies in and out.
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 
-use bytes::Bytes;
+use futures_util::{StreamExt, stream::FuturesUnordered};
 
 use super::{
     ClaimCheckConfig,
     body::{CLAIM, Claim},
+    fetch::{Fetched, WIDTH},
 };
 use crate::{
     config::ConfigError,
     entropy::Entropy,
-    port::{BoxFuture, Capabilities, Capability, ErrorClass, Failure, PortError},
+    port::{BoxFuture, Capabilities, Capability, Failure, PortError},
     queue::{Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle},
     store::{DeleteOptions, Key, PutOptions, Store},
+    sync::Mutex,
+    time::Clock,
 };
 
 /// A queue whose large bodies lie in a store. The [module's page](super) says how. A clone is the same.
 #[derive(Clone)]
-pub struct ClaimCheck(Arc<Inner>);
+pub struct ClaimCheck(pub(super) Arc<Inner>);
 
-struct Inner {
-    queue: Arc<dyn Queue>,
+pub(super) struct Inner {
+    pub(super) parts: Parts,
+    /// Number of bodies that one call fetches at once.
+    width: AtomicUsize,
+    /// Settlements that a dropped or late receive left to the next.
+    pub(super) unsettled: Mutex<Vec<(Receipt, Settle)>>,
+}
+
+/// What a claim check is made from.
+#[derive(Clone)]
+pub(super) struct Parts {
+    pub(super) queue: Arc<dyn Queue>,
     store: Arc<dyn Store>,
     config: ClaimCheckConfig,
     entropy: Entropy,
+    pub(super) clock: Clock,
 }
 
 /// Of receipts that have the row of a body in them, so that it can be removed; and how the queue's own receipt is in them.
 const CHECKED: &str = "claim-check:";
+
+/// Time that a settlement waits for the removal of bodies, and a peek for bodies.
+const WAIT: Duration = Duration::from_secs(1);
+
+impl Inner {
+    fn make(parts: Parts) -> Arc<Self> {
+        Arc::new(Self { parts, width: AtomicUsize::new(WIDTH), unsettled: Mutex::default() })
+    }
+
+    pub(super) fn width(&self) -> usize {
+        self.width.load(Relaxed)
+    }
+
+    /// Halves the width after fetches that took too long: they may have shared a narrow line. Else widens it by one.
+    pub(super) fn widen(&self, in_time: bool) {
+        let width = self.width();
+        let next = if in_time { (width + 1).min(WIDTH) } else { (width / 2).max(1) };
+        self.width.store(next, Relaxed);
+    }
+}
 
 impl ClaimCheck {
     /// This queue, with bodies above the threshold in this store.
@@ -39,90 +80,94 @@ impl ClaimCheck {
         if config.keep.is_some() {
             store.capabilities().require(Capability::TimeToLive).map_err(|lacks| lacks.refuse("keep"))?;
         }
-        Ok(Self(Arc::new(Inner { queue, store, config, entropy: Entropy::default() })))
+        let (entropy, clock) = (Entropy::default(), Clock::default());
+        Ok(Self(Inner::make(Parts { queue, store, config, entropy, clock })))
     }
 
     /// The same, that draws the keys of bodies from this stream. Seeded by the system by default.
     #[must_use]
     pub fn with_entropy(self, entropy: &Entropy) -> Self {
-        let Inner { queue, store, config, .. } = &*self.0;
-        let (queue, store, config) = (queue.clone(), store.clone(), config.clone());
-        Self(Arc::new(Inner { queue, store, config, entropy: entropy.clone() }))
+        Self(Inner::make(Parts { entropy: entropy.clone(), ..self.0.parts.clone() }))
+    }
+
+    /// The same, with its waits for the store bounded on this clock. tokio's by default; outside a tokio runtime
+    /// that one cannot wait, and the caller's own time limit is the only bound.
+    #[must_use]
+    pub fn with_clock(self, clock: &Clock) -> Self {
+        Self(Inner::make(Parts { clock: clock.clone(), ..self.0.parts.clone() }))
     }
 
     fn key<'a>(&'a self, row: &'a str) -> Key<'a> {
-        Key::new(&self.0.config.partition, row)
+        Key::new(&self.0.parts.config.partition, row)
     }
 
-    /// Stores the body, if it is large; gives its row.
-    async fn check_in(&self, message: &mut Message) -> Result<Option<String>, QueueError> {
-        let Inner { store, config, entropy, .. } = &*self.0;
-        if message.headers.contains_key(CLAIM) {
-            return Err(
-                PortError::invalid("headers", format_args!("must not have `{CLAIM}`, which is for the claim")).into()
-            );
+    /// Stores the bodies that are large, some at once, and adds their rows to `rows` before they are sent.
+    async fn check_in(&self, messages: &mut [Message], rows: &mut Vec<String>) -> Result<(), QueueError> {
+        let Parts { config, entropy, .. } = &self.0.parts;
+        if messages.iter().any(|message| message.headers.contains_key(CLAIM)) {
+            let rule = format_args!("must not have `{CLAIM}`, which is for the claim");
+            return Err(PortError::invalid("headers", rule).into());
         }
-        if message.body.len() <= config.threshold {
-            return Ok(None);
+        let mut running = FuturesUnordered::new();
+        for message in messages.iter_mut().filter(|message| message.body.len() > config.threshold) {
+            let row = format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64());
+            rows.push(row.clone());
+            if running.len() >= WIDTH
+                && let Some(stored) = running.next().await
+            {
+                let _: () = stored?;
+            }
+            running.push(self.store_body(row, message));
         }
-        let row = format!("{:016x}{:016x}", entropy.next_u64(), entropy.next_u64());
+        while let Some(stored) = running.next().await {
+            stored?;
+        }
+        Ok(())
+    }
+
+    async fn store_body(&self, row: String, message: &mut Message) -> Result<(), QueueError> {
+        let Parts { store, config, .. } = &self.0.parts;
         let body = std::mem::take(&mut message.body);
         let (claim, stored) = Claim::check_in(row, body, config.compress);
         let options = config.keep.map_or(PutOptions::new(), |keep| PutOptions::new().ttl(keep));
         store.put(self.key(&claim.row), stored, options).await.map_err(of_store)?;
         message.headers.insert(CLAIM.to_owned(), claim.write());
-        Ok(Some(claim.row))
+        Ok(())
     }
 
-    /// The body that a message claims. The inner error says why there is none, for good.
-    async fn body(&self, claim: &Claim) -> Result<Result<Bytes, String>, QueueError> {
-        let stored = self.0.store.get(self.key(&claim.row)).await;
-        Ok(match stored {
-            Ok(Some(record)) => {
-                claim.check_out(record.value).map_err(|why| format!("the claimed body is corrupted: {why}"))
-            }
-            Ok(None) => Err("the claimed body is missing".to_owned()),
-            Err(error) => return Err(of_store(error)),
-        })
-    }
-
-    /// The delivery with its body; `None` where it cannot be had now, or ever.
-    async fn check_out(&self, mut delivery: Delivery) -> Option<Delivery> {
-        let Some(header) = delivery.headers.remove(CLAIM) else { return Some(delivery) };
-        let how = match Claim::read(&header) {
-            Some(claim) => match self.body(&claim).await {
-                Ok(Ok(body)) => {
-                    delivery.body = body;
-                    delivery.receipt = checked(&delivery.receipt, &claim.row);
-                    return Some(delivery);
-                }
-                // What is a dead letter already stays one, to be looked at.
-                Ok(Err(_)) if self.0.queue.dead_letters().is_none() => {
-                    delivery.headers.insert(CLAIM.to_owned(), header);
-                    delivery.receipt = checked(&delivery.receipt, &claim.row);
-                    return Some(delivery);
-                }
-                Ok(Err(why)) => Settle::dead_letter(why),
-                // The store is away: the message comes back when its time is over, and is not lost.
-                Err(_) => return None,
+    /// Fetches the body of one claim.
+    pub(super) async fn body(&self, claim: &Claim) -> Fetched {
+        match self.0.parts.store.get(self.key(&claim.row)).await {
+            Ok(Some(record)) => match claim.check_out(record.value) {
+                Ok(body) => Fetched::Body(body),
+                Err(why) => Fetched::Never(format!("the claimed body is corrupted: {why}")),
             },
-            None => Settle::dead_letter(format!("the claim cannot be read: {header}")),
-        };
-        // Where that fails, the message comes back, and is looked at again.
-        drop(self.0.queue.settle(vec![(delivery.receipt, how)]).await);
-        None
+            Ok(None) => Fetched::Never("the claimed body is missing".to_owned()),
+            Err(error) => Fetched::Failed(of_store(error)),
+        }
     }
 
-    /// Removes bodies. What cannot be removed now is bounded by `keep`.
+    /// Removes bodies side by side. What cannot be removed in time stays until `keep` ends it.
     async fn forget(&self, rows: Vec<String>) {
-        for row in rows {
-            drop(self.0.store.delete(self.key(&row), DeleteOptions::new()).await);
+        if rows.is_empty() {
+            return;
         }
+        let all = async {
+            let mut running = FuturesUnordered::new();
+            for row in &rows {
+                if running.len() >= WIDTH {
+                    running.next().await;
+                }
+                running.push(self.0.parts.store.delete(self.key(row), DeleteOptions::new()));
+            }
+            while running.next().await.is_some() {}
+        };
+        self.within(WAIT, all).await;
     }
 }
 
 /// The receipt of a message whose body lies in the store.
-fn checked(receipt: &Receipt, row: &str) -> Receipt {
+pub(super) fn checked(receipt: &Receipt, row: &str) -> Receipt {
     Receipt::new(match receipt.as_numbers() {
         Some((one, other)) => format!("{CHECKED}{row}:#{one}#{other}"),
         None => format!("{CHECKED}{row}:{}", receipt.as_text().unwrap_or_default()),
@@ -139,16 +184,16 @@ fn plain(receipt: &Receipt) -> (Receipt, Option<String>) {
     (inner, Some(row.to_owned()))
 }
 
-/// A store's failure, as a queue has it.
-fn of_store(error: impl Failure) -> QueueError {
+/// The failure of a store that refused the body or did not answer.
+fn of_store(error: impl Failure) -> PortError {
     let other = || PortError::new(crate::port::PortErrorKind::Other, "the store refused the body");
-    error.backend().cloned().unwrap_or_else(other).into()
+    error.backend().cloned().unwrap_or_else(other)
 }
 
 impl Queue for ClaimCheck {
     /// The queue's, with the largest body that the store takes.
     fn capabilities(&self) -> Capabilities {
-        self.0.queue.capabilities().largest_value(self.0.store.capabilities().max_value())
+        self.0.parts.queue.capabilities().largest_value(self.0.parts.store.capabilities().max_value())
     }
 
     fn send<'a>(&'a self, mut messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
@@ -156,16 +201,11 @@ impl Queue for ClaimCheck {
             // Before any body is stored.
             Message::check(&messages, &self.capabilities())?;
             let mut rows = Vec::new();
-            for message in &mut messages {
-                match self.check_in(message).await {
-                    Ok(row) => rows.extend(row),
-                    Err(error) => {
-                        self.forget(rows).await;
-                        return Err(error);
-                    }
-                }
+            if let Err(error) = self.check_in(&mut messages, &mut rows).await {
+                self.forget(rows).await;
+                return Err(error);
             }
-            let sent = self.0.queue.send(messages).await;
+            let sent = self.0.parts.queue.send(messages).await;
             if let Err(error) = &sent
                 && !error.may_have_been_applied()
             {
@@ -176,13 +216,7 @@ impl Queue for ClaimCheck {
     }
 
     fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
-        Box::pin(async move {
-            let mut taken = Vec::new();
-            for delivery in self.0.queue.receive(receive).await? {
-                taken.extend(self.check_out(delivery).await);
-            }
-            Ok(taken)
-        })
+        Box::pin(self.receive_bodies(receive))
     }
 
     fn settle<'a>(
@@ -197,7 +231,7 @@ impl Queue for ClaimCheck {
                 (receipt, how)
             });
             let settlements = settlements.collect();
-            let settled = self.0.queue.settle(settlements).await?;
+            let settled = self.0.parts.queue.settle(settlements).await?;
             // After the message, never before: one whose body is gone could not be handled again.
             let mut done = Vec::new();
             for (row, answer) in rows.into_iter().zip(&settled) {
@@ -209,27 +243,24 @@ impl Queue for ClaimCheck {
     }
 
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
-        Box::pin(async move { self.0.queue.extend(&plain(receipt).0, visibility).await })
+        Box::pin(async move { self.0.parts.queue.extend(&plain(receipt).0, visibility).await })
     }
 
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
-        self.0.queue.depth()
+        self.0.parts.queue.depth()
     }
 
     /// With bodies, as far as they can be had.
     fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
         Box::pin(async move {
-            let mut peeked = self.0.queue.peek(max).await?;
-            for peeked in &mut peeked {
-                let Some(claim) = peeked.headers.get(CLAIM).and_then(|header| Claim::read(header)) else { continue };
-                match self.body(&claim).await {
-                    Ok(Ok(body)) => {
-                        peeked.body = body;
-                        peeked.headers.remove(CLAIM);
-                    }
-                    Ok(Err(_)) => {}
-                    Err(error) if error.class() == ErrorClass::Permanent => return Err(error),
-                    Err(_) => {}
+            let mut peeked = self.0.parts.queue.peek(max).await?;
+            let claims = peeked.iter().map(|peeked| Claim::read(peeked.headers.get(CLAIM)?));
+            let claims: Vec<_> = claims.collect();
+            let mut fetched = self.fetch(&claims.iter().flatten().collect::<Vec<_>>(), WAIT).await.into_iter();
+            for (peeked, _) in peeked.iter_mut().zip(&claims).filter(|(_, claim)| claim.is_some()) {
+                if let Some(Fetched::Body(body)) = fetched.next() {
+                    peeked.body = body;
+                    peeked.headers.remove(CLAIM);
                 }
             }
             Ok(peeked)
@@ -237,18 +268,20 @@ impl Queue for ClaimCheck {
     }
 
     fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
-        self.0.queue.purge()
+        self.0.parts.queue.purge()
     }
 
     fn dead_letters(&self) -> Option<Arc<dyn Queue>> {
-        let Inner { queue, store, config, entropy } = &*self.0;
-        let (queue, store, config, entropy) = (queue.dead_letters()?, store.clone(), config.clone(), entropy.clone());
-        Some(Arc::new(Self(Arc::new(Inner { queue, store, config, entropy }))))
+        let queue = self.0.parts.queue.dead_letters()?;
+        Some(Arc::new(Self(Inner::make(Parts { queue, ..self.0.parts.clone() }))))
     }
 }
 
 impl fmt::Debug for ClaimCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClaimCheck").field("queue", &self.0.queue).field("store", &self.0.store).finish_non_exhaustive()
+        f.debug_struct("ClaimCheck")
+            .field("queue", &self.0.parts.queue)
+            .field("store", &self.0.parts.store)
+            .finish_non_exhaustive()
     }
 }

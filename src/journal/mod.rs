@@ -105,7 +105,8 @@
 //! - A handler that calls without the breaker knows no refusal: its failures are the entries' own as long as the gate is open.
 //! - The pace is each process's: with many of them, less for each, or a [`SharedRateLimiter`](crate::throttling::SharedRateLimiter) in the handler's
 //!   pipeline.
-//! - A deployment in the middle of an outage hands entries back, which uses up one delivery of each that was in hand.
+//! - A process that is killed in the middle of an outage uses up an attempt of each entry that it had in hand, at most twice
+//!   `concurrency`. An orderly stop, as of a deployment, uses up none.
 //!
 //! # Source
 //!

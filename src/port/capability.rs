@@ -25,7 +25,10 @@ pub enum Capability {
     TimeToLive,
     /// Messages of one group key are handed out one at a time, in order.
     Groups,
-    /// A message that was sent before with the same de-duplication id is not accepted twice.
+    /// Messages that have no group key are handed out in the order in which they were sent.
+    Ordered,
+    /// A message that was sent before with the same de-duplication id and the same group key, or none, is not
+    /// accepted twice.
     Deduplication,
     /// Messages that become visible later.
     Delay,
@@ -34,7 +37,7 @@ pub enum Capability {
 }
 
 impl Capability {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Durable,
         Self::Shared,
         Self::Linearizable,
@@ -43,6 +46,7 @@ impl Capability {
         Self::Fencing,
         Self::TimeToLive,
         Self::Groups,
+        Self::Ordered,
         Self::Deduplication,
         Self::Delay,
         Self::Push,
@@ -59,6 +63,7 @@ impl Capability {
             Self::Fencing => "fencing",
             Self::TimeToLive => "time to live",
             Self::Groups => "groups",
+            Self::Ordered => "ordered",
             Self::Deduplication => "de-duplication",
             Self::Delay => "delay",
             Self::Push => "push",

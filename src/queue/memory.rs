@@ -46,7 +46,14 @@ struct Shared {
 
 const CAN: Capabilities = Capabilities::of(
     "memory",
-    &[Capability::Linearizable, Capability::Groups, Capability::Deduplication, Capability::Delay, Capability::Push],
+    &[
+        Capability::Linearizable,
+        Capability::Groups,
+        Capability::Ordered,
+        Capability::Deduplication,
+        Capability::Delay,
+        Capability::Push,
+    ],
 )
 .largest_value(64 << 20)
 .largest_batch(1000)

@@ -26,7 +26,7 @@ pub struct Message {
     pub headers: BTreeMap<String, String>,
     /// Messages with the same group key are handed out one at a time, in order.
     pub group: Option<String>,
-    /// A second message with the same id is not enqueued within the queue's window.
+    /// A second message with the same id, and the same group key or none, is not enqueued within the queue's window.
     pub deduplication_id: Option<String>,
     /// For how long it is hidden at first.
     pub delay: Duration,

@@ -33,13 +33,15 @@
 //! 3. **An old receipt can do nothing**: to settle or extend with it is [`QueueError::LeaseLost`], and changes nothing. A receipt is old
 //!    once its message was handed out again, or settled. One whose time is over while the message was not handed out again may
 //!    still be honoured, or refused: both are right. Where it is honoured, the delivery was settled and did not expire.
-//! 4. **Order** is first in, first out for messages that are visible at once, where no delivery failed and no delay was asked for.
+//! 4. **Order** is first in, first out for messages that are visible at once, where no delivery failed and no delay was asked for;
+//!    a queue without [`Ordered`](crate::port::Capability::Ordered) promises that for messages of one group key only.
 //!    Messages of one group key are handed out strictly in order, one at a time: while one is hidden, or waits for its return, none
 //!    behind it is visible.
 //! 5. **Waiting.** A `wait` of zero returns at once. Otherwise `receive` returns as soon as there is one message, or empty when the time is
-//!    over.
+//!    over. A receive may return fewer messages than there are, but not none while one is visible.
 //! 6. **A dropped `receive`** loses nothing: what it had taken comes back, at the latest after the visibility time-out.
-//! 7. **A de-duplication id** that was sent within the queue's window is accepted, with the id of the first, and not enqueued.
+//! 7. **A de-duplication id** that was sent within the queue's window is accepted, with the id of the first, and not enqueued. Its
+//!    message has the same group key each time, or none: a queue may remember the id for that key alone.
 //! 8. **Dead letters are a queue**, too, with everything but dead letters of its own. A message is in one of the two, never in both
 //!    or in none, whatever is killed; there it has its reason and its counts.
 //! 9. **Full is an error** of class [`Throttled`](crate::port::ErrorClass::Throttled), before anything was accepted.

@@ -8,18 +8,29 @@ use std::{
     time::Duration,
 };
 
+use futures_util::{StreamExt, future::join_all, stream::FuturesUnordered};
+
 use super::{Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle};
 use crate::{
     config::{ConfigError, require},
     hash::stable_hash,
-    port::{BoxFuture, Capabilities, PortError, PortErrorKind},
+    port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
 };
 
 /// Several queues as one. A message goes to the queue that its group key decides, or else its de-duplication id; one that has neither goes to the
 /// next in turn.
 ///
-/// Order holds within a group, as a group is in one queue, and nowhere else. The number of queues decides where a key is: change it only while
-/// they are empty. A `send` of several messages is all or none for each queue, not for all of them.
+/// Order holds within a group, as a group is in one queue, and nowhere else: [`Ordered`](Capability::Ordered) is not stated. The number of
+/// queues decides where a key is: change it only while they are empty. A `send` of several messages is all or none for each queue,
+/// not for all of them.
+///
+/// A de-duplication id is remembered by the queue of its message. So an id must come with the same group key each time, or
+/// with none each time: under another group it may be accepted again.
+///
+/// A `receive` asks one queue after the other, and returns the messages of the first that has some: no message that was taken
+/// waits for another queue. If none has, it waits at all of them at once, and drops the other waits when messages come.
+/// A queue that does not answer holds up the receives that reach it; the next receive begins with the next queue. Bound your
+/// receives, as a listener does.
 ///
 /// A clone is the same.
 ///
@@ -95,34 +106,35 @@ impl PartitionedQueue {
     }
 
     async fn ask(&self, receive: Receive) -> Result<Vec<Delivery>, QueueError> {
-        let n = self.0.parts.len();
+        let parts = &self.0.parts;
         let first = self.0.ask.fetch_add(1, Ordering::Relaxed);
-        let (mut taken, mut failed): (Vec<Delivery>, _) = (Vec::new(), None);
-        let mut take = async |at: usize, wait: Duration, taken: &mut Vec<Delivery>| {
-            let part = (first + at) % n;
-            let receive = Receive { max: receive.max - taken.len(), wait, ..receive };
-            match self.0.parts[part].receive(receive).await {
-                Ok(deliveries) => taken.extend(deliveries.into_iter().map(|delivery| of_part(part, delivery))),
-                Err(error) => failed = Some(error),
-            }
-        };
-        for at in 0..n {
-            take(at, Duration::ZERO, &mut taken).await;
-            if !taken.is_empty() {
-                return Ok(taken);
+        let order = (0..parts.len()).map(|at| first.wrapping_add(at) % parts.len());
+        let mut failed = None;
+        for part in order.clone() {
+            match self.ask_one(part, receive.wait(Duration::ZERO)).await {
+                (_, Ok(taken)) if taken.is_empty() => {}
+                (part, Ok(taken)) => return Ok(of_part(part, taken)),
+                (_, Err(error)) => failed = Some(error),
             }
         }
-        // Each is waited at for its share of the time.
-        for at in 0..n {
-            if taken.is_empty() && !receive.wait.is_zero() {
-                take(at, receive.wait / n as u32, &mut taken).await;
+        if !receive.wait.is_zero() {
+            // A wait that is dropped takes nothing with it, unless a message came to two parts at the same moment.
+            let mut waits: FuturesUnordered<_> = order.map(|part| self.ask_one(part, receive)).collect();
+            failed = None;
+            while let Some(answer) = waits.next().await {
+                match answer {
+                    (_, Ok(taken)) if taken.is_empty() => {}
+                    (part, Ok(taken)) => return Ok(of_part(part, taken)),
+                    (_, Err(error)) => failed = Some(error),
+                }
             }
         }
-        // One that fails does not keep the others' messages back.
-        match failed {
-            Some(error) if taken.is_empty() => Err(error),
-            _ => Ok(taken),
-        }
+        // A part that fails does not hold back the messages of the others.
+        failed.map_or(Ok(Vec::new()), Err)
+    }
+
+    async fn ask_one(&self, part: usize, receive: Receive) -> (usize, Result<Vec<Delivery>, QueueError>) {
+        (part, self.0.parts[part].receive(receive).await)
     }
 }
 
@@ -161,18 +173,20 @@ macro_rules! of_part {
 of_part!(id_of_part, MessageId);
 of_part!(receipt_of_part, Receipt);
 
-fn of_part(part: usize, mut delivery: Delivery) -> Delivery {
-    delivery.id = id_of_part(part, &delivery.id);
-    delivery.receipt = receipt_of_part(part, &delivery.receipt);
-    delivery
+fn of_part(part: usize, mut deliveries: Vec<Delivery>) -> Vec<Delivery> {
+    for delivery in &mut deliveries {
+        delivery.id = id_of_part(part, &delivery.id);
+        delivery.receipt = receipt_of_part(part, &delivery.receipt);
+    }
+    deliveries
 }
 
 impl Queue for PartitionedQueue {
-    /// What all of them can do, and the smallest sizes.
+    /// What all of them can do, but for the order of several, and the smallest sizes.
     fn capabilities(&self) -> Capabilities {
         let mut all = self.0.parts.iter().map(|part| part.capabilities());
         let first = all.next().unwrap_or(Capabilities::of("partitioned", &[]));
-        all.fold(first, |these, those| these.and(&those))
+        all.fold(first, |these, those| these.and(&those).without(Capability::Ordered))
     }
 
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
@@ -219,8 +233,11 @@ impl Queue for PartitionedQueue {
                     Err(error) => answers[at] = Some(Err(error)),
                 }
             }
-            for (part, (places, lot)) in lots.into_iter().enumerate().filter(|(_, (places, _))| !places.is_empty()) {
-                match self.0.parts[part].settle(lot).await {
+            let lots = lots.into_iter().zip(&self.0.parts).filter(|((places, _), _)| !places.is_empty());
+            let requests = lots.map(async |((places, lot), part)| (places, part.settle(lot).await));
+            // All at once: a part that is slow does not keep the messages of the others from being settled.
+            for (places, settled) in join_all(requests).await {
+                match settled {
                     Ok(settled) => places.into_iter().zip(settled).for_each(|(at, answer)| answers[at] = Some(answer)),
                     // The request to one of them failed, and not those to the others.
                     Err(error) => places.into_iter().for_each(|at| answers[at] = Some(Err(error.clone()))),
@@ -240,8 +257,8 @@ impl Queue for PartitionedQueue {
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
         Box::pin(async move {
             let mut all = Depth::default();
-            for part in &self.0.parts {
-                let one = part.depth().await?;
+            for one in join_all(self.0.parts.iter().map(|part| part.depth())).await {
+                let one = one?;
                 all.visible += one.visible;
                 all.delayed += one.delayed;
                 all.in_flight += one.in_flight;
@@ -250,16 +267,19 @@ impl Queue for PartitionedQueue {
         })
     }
 
+    /// The oldest of all parts, by their wall clocks.
     fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
         Box::pin(async move {
             let mut peeked = Vec::new();
-            for (part, queue) in self.0.parts.iter().enumerate() {
-                let some = queue.peek(max - peeked.len()).await?;
-                peeked.extend(some.into_iter().map(|mut peeked| {
+            let parts = join_all(self.0.parts.iter().map(|queue| queue.peek(max))).await;
+            for (part, some) in parts.into_iter().enumerate() {
+                peeked.extend(some?.into_iter().map(|mut peeked| {
                     peeked.id = id_of_part(part, &peeked.id);
                     peeked
                 }));
             }
+            peeked.sort_by_key(|peeked| peeked.sent_at);
+            peeked.truncate(max);
             Ok(peeked)
         })
     }

@@ -1,60 +1,183 @@
 //! Sending dead letters again.
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use crate::{
-    port::{Capability, PortError, PortErrorKind},
-    queue::{Delivery, Message, Queue, QueueError, QueueExt, Receive, Settle},
+    port::{Capability, Failure, PortError, PortErrorKind},
+    queue::{Delivery, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Receive, Settle},
 };
 
 /// How long a dead letter that is looked at is hidden from others.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// Sends the dead letters of this queue again, those that `which` chooses, and gives how many. What lies there is listed by
-/// [`peek`](Queue::peek) on [`dead_letters`](Queue::dead_letters).
+/// How many letters are in hand at once, with their bodies.
+const AT_ONCE: usize = 32;
+
+/// What became of a letter that was looked at.
+enum Looked {
+    /// It stays a dead letter.
+    Stays(Receipt),
+    /// It was sent. The receipt is left where completing it failed.
+    Sent(Option<Receipt>),
+}
+
+/// Sends the dead letters of this queue again, those that `which` chooses, and returns their number. [`peek`](Queue::peek) on
+/// [`dead_letters`](Queue::dead_letters) lists all.
 ///
-/// Each is sent, and then completed as a dead letter. Where this ends in between, one is in both for as long as it is looked at, and sent twice when this is
-/// called again; a queue with [`Deduplication`](Capability::Deduplication) refuses the second within its window. Its deliveries begin at 1 again.
+/// Each letter is looked at once, sent, and then completed as a dead letter. Where this ends in between, the letter is in both
+/// queues, and sent twice when this is called again; a queue with [`Deduplication`](Capability::Deduplication) refuses
+/// the second within its window. Its deliveries begin at 1 again.
+///
+/// A letter that the queue refuses, say one whose claimed body is missing, stays, and the others are sent. Of each letter that
+/// was looked at, the id and the receipt are held until the end, not the body.
 ///
 /// # Errors
-/// `Unsupported` where the queue has no dead letters; those of the queues.
+/// `Unsupported` where the queue has no dead letters. Where no letter was sent: the first refusal, or the failure that ended the
+/// pass. Where a letter was sent and could not be completed: that failure.
 ///
 /// # Cancel safety
 /// Dropped, it leaves the rest where they are: those it looked at are visible again after a minute.
 pub async fn redrive(queue: &dyn Queue, most: usize, which: impl Fn(&Delivery) -> bool) -> Result<usize, QueueError> {
     let none = || PortError::new(PortErrorKind::Unsupported, "this queue has no dead letters");
     let dead = queue.dead_letters().ok_or_else(none)?;
-    let deduplicates = queue.capabilities().has(Capability::Deduplication);
-    let (mut sent, mut kept) = (0, Vec::new());
-    // Each once: what is not sent stays hidden until all were looked at.
-    'all: while sent < most {
-        let letters = dead.receive(Receive::new((most - sent).min(100), LOOK)).await?;
-        if letters.is_empty() {
-            break;
-        }
-        for letter in letters {
-            if sent == most || !which(&letter) {
-                kept.push((letter.receipt, Settle::abandon(Duration::ZERO)));
-                continue;
+    let mut pass = Pass {
+        deduplicates: queue.capabilities().has(Capability::Deduplication),
+        queue,
+        dead: &*dead,
+        looked: HashMap::new(),
+        refused: None,
+        sent: 0,
+    };
+    let failed = pass.look_at_all(most, which).await.err();
+    pass.settle().await?;
+    match failed.or(pass.refused) {
+        Some(error) if pass.sent == 0 => Err(error),
+        _ => Ok(pass.sent),
+    }
+}
+
+struct Pass<'a> {
+    queue: &'a dyn Queue,
+    dead: &'a dyn Queue,
+    deduplicates: bool,
+    looked: HashMap<MessageId, Looked>,
+    refused: Option<QueueError>,
+    sent: usize,
+}
+
+impl Pass<'_> {
+    async fn look_at_all(&mut self, most: usize, which: impl Fn(&Delivery) -> bool) -> Result<(), QueueError> {
+        // A look may take longer than a letter is hidden, so that letters come back meanwhile. As many of them in a row as there
+        // are mean that no new one is left.
+        let mut known = 0;
+        while self.sent < most && known <= self.looked.len() + AT_ONCE {
+            let letters = self.dead.receive(Receive::new(AT_ONCE, LOOK)).await?;
+            if letters.is_empty() {
+                break;
             }
-            let mut message = Message::new(letter.body);
-            (message.headers, message.group) = (letter.headers, letter.group);
-            if deduplicates {
-                message.deduplication_id = Some(format!("redriven-{}-{}", letter.id, letter.sent_at.as_millis()));
-            }
-            if let Err(error) = queue.send_one(message).await {
-                kept.push((letter.receipt, Settle::abandon(Duration::ZERO)));
-                if sent == 0 {
-                    dead.settle(kept).await?;
+            let mut letters = letters.into_iter();
+            while let Some(letter) = letters.next() {
+                if let Err(error) = self.look_at(letter, most, &which, &mut known).await {
+                    letters.for_each(|letter| self.stays(letter));
                     return Err(error);
                 }
-                break 'all;
             }
-            dead.complete(&letter.receipt).await?;
-            sent += 1;
+        }
+        Ok(())
+    }
+
+    async fn look_at(
+        &mut self,
+        letter: Delivery,
+        most: usize,
+        which: &impl Fn(&Delivery) -> bool,
+        known: &mut usize,
+    ) -> Result<(), QueueError> {
+        match self.looked.get_mut(&letter.id) {
+            Some(Looked::Stays(receipt)) => *receipt = letter.receipt,
+            Some(Looked::Sent(left)) => *left = Some(letter.receipt),
+            None => {
+                if self.sent == most || !which(&letter) {
+                    *known = 0;
+                    self.stays(letter);
+                    return Ok(());
+                }
+                // The letters before this one may have taken long: by now another process may have it.
+                match self.dead.extend(&letter.receipt, LOOK).await {
+                    Ok(()) => {
+                        *known = 0;
+                        return self.send(letter).await;
+                    }
+                    Err(error) if !error.is_lease_lost() => {
+                        self.stays(letter);
+                        return Err(error);
+                    }
+                    Err(_) => {}
+                }
+            }
+        }
+        *known += 1;
+        Ok(())
+    }
+
+    fn stays(&mut self, letter: Delivery) {
+        self.looked.entry(letter.id).or_insert(Looked::Stays(letter.receipt));
+    }
+
+    async fn send(&mut self, letter: Delivery) -> Result<(), QueueError> {
+        let Delivery { id, receipt, body, headers, group, sent_at, .. } = letter;
+        let mut message = Message::new(body);
+        (message.headers, message.group) = (headers, group);
+        if self.deduplicates {
+            message.deduplication_id = Some(format!("redriven-{id}-{}", sent_at.as_millis()));
+        }
+        match self.queue.send_one(message).await {
+            Ok(_) => {
+                self.sent += 1;
+                self.looked.insert(id.clone(), Looked::Sent(Some(receipt.clone())));
+                if self.dead.complete(&receipt).await.is_ok() {
+                    self.looked.insert(id, Looked::Sent(None));
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.looked.insert(id, Looked::Stays(receipt));
+                let kind = error.backend().map(PortError::kind);
+                if !matches!(kind, Some(PortErrorKind::Invalid | PortErrorKind::Unsupported)) {
+                    return Err(error);
+                }
+                // Another letter may be taken.
+                self.refused.get_or_insert(error);
+                Ok(())
+            }
         }
     }
-    if !kept.is_empty() {
-        dead.settle(kept).await?;
+
+    /// Completes what was sent and is not completed yet, and makes visible what stays.
+    async fn settle(&mut self) -> Result<(), QueueError> {
+        let looked = std::mem::take(&mut self.looked);
+        let (mut sent, mut stay) = (Vec::new(), Vec::new());
+        for receipt in looked.into_values() {
+            match receipt {
+                Looked::Sent(Some(receipt)) => sent.push((receipt, Settle::Complete)),
+                Looked::Sent(None) => {}
+                Looked::Stays(receipt) => stay.push((receipt, Settle::release(Duration::ZERO))),
+            }
+        }
+        let most = self.dead.capabilities().max_batch().max(1);
+        for some in stay.chunks(most) {
+            // Where this fails they are visible after a minute.
+            if self.dead.settle(some.to_vec()).await.is_err() {
+                break;
+            }
+        }
+        for some in sent.chunks(most) {
+            for settled in self.dead.settle(some.to_vec()).await? {
+                match settled {
+                    Err(error) if !error.is_lease_lost() => return Err(error),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
     }
-    Ok(sent)
 }

@@ -89,6 +89,14 @@ impl Clock {
         }
     }
 
+    /// Returns false for tokio's clock outside a tokio runtime, where a wait would panic.
+    pub(crate) fn can_wait(&self) -> bool {
+        match &self.0 {
+            Kind::Manual(_) | Kind::Foreign(_) => true,
+            _ => tokio::runtime::Handle::try_current().is_ok(),
+        }
+    }
+
     /// A future that is ready once `d` has passed.
     ///
     /// # Cancel safety

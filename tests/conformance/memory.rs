@@ -27,7 +27,7 @@ mod queue {
     });
 }
 
-/// Queues around queues keep the contract of the one inside. (Several partitions are in no order among each other: here is one.)
+/// Queues around queues keep the contract of the one inside.
 mod wrapped {
     use super::*;
     use steadfast::{
@@ -63,6 +63,19 @@ mod wrapped {
         use super::*;
         steadfast::queue_conformance!(async || {
             fixture(|queue, _| Arc::new(PartitionedQueue::new(vec![queue]).unwrap())).await
+        });
+    }
+
+    mod partitioned_in_two {
+        use super::*;
+        steadfast::queue_conformance!(async || {
+            let (clock, hand) = Clock::manual();
+            let parts: Vec<_> = ["0", "1"].map(|name| InMemoryQueue::new(name).with_clock(&clock)).into();
+            let door = || -> Arc<dyn Queue> {
+                let parts = parts.iter().map(|part| Arc::new(part.clone()) as Arc<dyn Queue>);
+                Arc::new(PartitionedQueue::new(parts.collect()).unwrap())
+            };
+            Fixture::new(door()).with_other_door(door()).on_manual_time(&hand)
         });
     }
 

@@ -479,3 +479,44 @@ fn circuit_breaker_12_dropped_anywhere_nothing_is_lost() {
     );
     assert!(polls > 10, "{polls}");
 }
+
+#[test]
+#[ignore = "until the listener counts attempts"]
+fn a_redeployment_while_the_gate_is_shut_costs_no_entry_an_attempt() {
+    let service = Service::new(config());
+    for i in 0..20 {
+        service.world.run(service.journal.defer(format!("order-{i:02}"), "")).unwrap();
+    }
+    service.breaker.isolate();
+    for _ in 0..40 {
+        service.world.run(service.run(&service.journal, service.world.clock.sleep(S(20))));
+        assert_eq!((service.left(), service.dead(), service.bank.asked()), (20, 0, 0));
+    }
+    let peeked = service.world.run(service.queue.peek(100)).unwrap();
+    assert!(peeked.iter().all(|entry| entry.attempts == 0 && entry.expiries == 0), "handed back, none was tried");
+    service.breaker.close();
+    service.world.run(service.run(&service.journal, service.world.clock.sleep(S(20))));
+    let mut keys = service.bank.keys();
+    keys.sort();
+    assert!(keys.into_iter().eq((0..20).map(|i| format!("order-{i:02}"))), "each once");
+    assert_eq!((service.left(), service.dead()), (0, 0));
+}
+
+#[test]
+#[ignore = "until the listener counts attempts"]
+fn a_redeployment_amid_refusals_costs_no_entry_an_attempt() {
+    let service = Service::new(config());
+    for i in 0..20 {
+        service.world.run(service.journal.defer(format!("order-{i:02}"), "")).unwrap();
+    }
+    service.breaker.isolate();
+    // A gate that does not know of the breaker: each entry is begun, and refused.
+    let replay = async |_: Replay| Replayed::of_call(service.breaker.call(async || Ok::<_, &str>(())).await);
+    for _ in 0..40 {
+        let shutdown = service.world.clock.sleep(S(20));
+        service.world.run(service.journal.run(shutdown, || Gate::Open, replay)).unwrap();
+    }
+    let peeked = service.world.run(service.queue.peek(100)).unwrap();
+    assert!(peeked.len() == 20 && peeked.iter().all(|entry| entry.attempts == 0), "refused is not tried");
+    assert_eq!(service.dead(), 0);
+}

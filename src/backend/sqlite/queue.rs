@@ -30,6 +30,7 @@ const CAN: Capabilities = Capabilities::of(
         Capability::Shared,
         Capability::Linearizable,
         Capability::Groups,
+        Capability::Ordered,
         Capability::Deduplication,
         Capability::Delay,
     ],

@@ -95,7 +95,11 @@ pub async fn any_bytes_and_texts_come_through(fixture: &Fixture<dyn Queue>) {
     let odd = ["a/b", "%", "'; DROP TABLE messages; --", "\u{0}", "日本 \u{10ffff}", "\"\n\t"];
     let message = odd.iter().fold(Message::new("odd"), |message, text| message.header(*text, *text));
     ok(queue.send_one(message).await);
-    let taken = take(fixture.other(), 10, MINUTE).await;
+    let mut taken = take(fixture.other(), 10, MINUTE).await;
+    if !queue.capabilities().has(Capability::Ordered) {
+        // The empty body was sorted before the other two.
+        taken.swap(0, 1);
+    }
     assert_eq!((&taken[0].body[..], taken[1].body.len()), (&all[..], 0));
     assert!(odd.iter().all(|text| taken[2].headers.get(*text).is_some_and(|value| value == text)));
     if queue.capabilities().has(Capability::Groups) {
@@ -158,8 +162,11 @@ pub async fn a_peek_takes_nothing(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a", "b", "c"]).await;
     let held = one(queue, MINUTE).await;
-    let peeked = ok(fixture.other().peek(2).await);
-    assert_eq!(peeked.len(), 2);
+    assert_eq!(ok(fixture.other().peek(2).await).len(), 2);
+    let mut peeked = ok(fixture.other().peek(3).await);
+    if !queue.capabilities().has(Capability::Ordered) {
+        peeked.sort_by(|one, other| one.body.cmp(&other.body));
+    }
     assert_eq!((&peeked[0].id, peeked[0].hidden, peeked[0].deliveries), (&held.id, true, 1));
     assert_eq!((&peeked[1].body[..], peeked[1].hidden, peeked[1].deliveries), (&b"b"[..], false, 0));
     assert_eq!(bodies(&take(queue, 10, MINUTE).await), ["b", "c"]);

@@ -1,0 +1,117 @@
+//! A store that is slow, away, or hangs when it is told to.
+use std::{
+    sync::{
+        Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use steadfast::{
+    port::{BoxFuture, Capabilities, PortError, PortErrorKind},
+    store::{DeleteOptions, InMemoryStore, Key, Page, PutOptions, Record, Scan, Store, StoreError, Version, Write},
+    time::Clock,
+};
+
+/// How a store is.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Mode {
+    Well,
+    /// Each request takes so long.
+    Slow(Duration),
+    /// Each request takes so long for each that is under way: they share one line.
+    Narrow(Duration),
+    Fails(PortErrorKind),
+    Hangs,
+}
+
+/// A store that is as it is told to be. Rows whose body begins with "hangs" never come.
+#[derive(Debug)]
+pub(crate) struct Moody {
+    pub(crate) store: InMemoryStore,
+    clock: Clock,
+    mode: Mutex<Mode>,
+    under_way: AtomicUsize,
+    /// The most requests that were under way at once.
+    pub(crate) most: AtomicUsize,
+}
+
+impl Moody {
+    pub(crate) fn new(clock: &Clock) -> Self {
+        let store = InMemoryStore::new().with_clock(clock);
+        let (mode, under_way, most) = (Mutex::new(Mode::Well), AtomicUsize::new(0), AtomicUsize::new(0));
+        Self { store, clock: clock.clone(), mode, under_way, most }
+    }
+
+    pub(crate) fn is(&self, mode: Mode) {
+        *self.mode.lock().unwrap() = mode;
+    }
+
+    async fn pass(&self) -> Result<(), StoreError> {
+        struct Leaves<'a>(&'a AtomicUsize);
+        impl Drop for Leaves<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+        self.most.fetch_max(self.under_way.fetch_add(1, Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let _leaves = Leaves(&self.under_way);
+        let mode = *self.mode.lock().unwrap();
+        match mode {
+            Mode::Well => {}
+            Mode::Slow(time) => self.clock.sleep(time).await,
+            Mode::Narrow(time) => {
+                let mut left = time;
+                while !left.is_zero() {
+                    let others = self.under_way.load(Ordering::Relaxed) as u32;
+                    let step = left.min(Duration::from_millis(20));
+                    self.clock.sleep(step * others).await;
+                    left -= step;
+                }
+            }
+            Mode::Fails(kind) => return Err(PortError::new(kind, "the store is away").into()),
+            Mode::Hangs => std::future::pending().await,
+        }
+        Ok(())
+    }
+}
+
+impl Store for Moody {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move {
+            self.pass().await?;
+            let found = self.store.get(key).await?;
+            if found.as_ref().is_some_and(|record| record.value.starts_with(b"hangs")) {
+                std::future::pending::<()>().await;
+            }
+            Ok(found)
+        })
+    }
+    fn put<'a>(
+        &'a self,
+        key: Key<'a>,
+        value: Bytes,
+        options: PutOptions,
+    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+        Box::pin(async move {
+            self.pass().await?;
+            self.store.put(key, value, options).await
+        })
+    }
+    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
+        Box::pin(async move {
+            self.pass().await?;
+            self.store.delete(key, options).await
+        })
+    }
+    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
+        self.store.scan(scan)
+    }
+    fn batch<'a>(&'a self, p: &'a str, w: Vec<Write>) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+        self.store.batch(p, w)
+    }
+}

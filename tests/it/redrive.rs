@@ -1,0 +1,154 @@
+//! Dead letters that are sent again: each is looked at once, whatever a look takes and whichever letters are refused.
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    sync::Arc,
+    time::Duration,
+};
+
+use steadfast::{
+    claim_check::{ClaimCheck, ClaimCheckConfig},
+    queue::{InMemoryQueue, Message, Queue, QueueExt, Receive, Settle},
+    queue_listener::redrive,
+    store::{InMemoryStore, Key, Scan, Store, StoreExt},
+    testing::{
+        drop_at_every_await,
+        faults::{FaultConfig, FaultNetwork},
+    },
+    time::{Clock, ManualClock},
+};
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn queue(clock: &Clock) -> Arc<InMemoryQueue> {
+    Arc::new(InMemoryQueue::new("jobs").deduplicating_for(S(1_000_000)).with_clock(clock))
+}
+
+/// Sends so many messages, and has each set aside.
+fn set_aside(hand: &ManualClock, queue: &dyn Queue, n: usize) {
+    for i in 0..n {
+        hand.block_on(queue.send_one(Message::new(format!("{i:04}-{}", "x".repeat(20))))).unwrap();
+    }
+    let mut left = n;
+    while left > 0 {
+        let taken = hand.block_on(queue.receive(Receive::new(100, S(30)))).unwrap();
+        left -= taken.len();
+        let dead = taken.into_iter().map(|taken| (taken.receipt, Settle::dead_letter("bad"))).collect();
+        assert!(hand.block_on(queue.settle(dead)).unwrap().iter().all(Result::is_ok));
+    }
+}
+
+fn numbers(hand: &ManualClock, queue: &dyn Queue) -> Vec<u32> {
+    let peeked = hand.block_on(queue.peek(1000)).unwrap();
+    peeked.iter().filter_map(|peeked| String::from_utf8_lossy(peeked.body.get(..4)?).parse().ok()).collect()
+}
+
+fn number(letter: &steadfast::queue::Delivery) -> u32 {
+    String::from_utf8_lossy(&letter.body[..4]).parse().unwrap()
+}
+
+#[test]
+fn a_redrive_ends_and_looks_at_each_letter_once_though_a_look_takes_longer_than_letters_are_hidden() {
+    let (clock, hand) = Clock::manual();
+    let queue = queue(&clock);
+    set_aside(&hand, &*queue, 150);
+    let looks = RefCell::new(BTreeMap::<u32, u32>::new());
+    let chosen = |letter: &steadfast::queue::Delivery| {
+        hand.advance(S(61));
+        let total: u32 = {
+            *looks.borrow_mut().entry(number(letter)).or_default() += 1;
+            looks.borrow().values().sum()
+        };
+        assert!(total < 1000, "it does not end");
+        number(letter) % 3 == 0
+    };
+    assert_eq!(hand.block_on(redrive(&*queue, usize::MAX, chosen)).unwrap(), 50);
+    assert_eq!(looks.borrow().len(), 150);
+    let most = looks.borrow().values().copied().max();
+    assert!(most <= Some(1), "a letter was looked at {most:?} times");
+    let mut sent = numbers(&hand, &*queue);
+    sent.sort_unstable();
+    assert!(sent.into_iter().eq((0..150).step_by(3)), "each of the chosen once");
+    let dead = queue.dead_letters().unwrap();
+    assert_eq!(hand.block_on(dead.depth()).unwrap().visible, 100, "the others are back");
+}
+
+#[test]
+fn a_redrive_ends_though_each_request_takes_seconds() {
+    let (clock, hand) = Clock::manual();
+    let queue = queue(&clock);
+    set_aside(&hand, &*queue, 300);
+    let network = FaultNetwork::new(FaultConfig::default().latency(S(2), S(2)), 1, &clock).unwrap();
+    let slow = network.client("a").queue(queue.clone());
+    assert_eq!(hand.block_on(redrive(&*slow, usize::MAX, |letter| number(letter) % 2 == 0)).unwrap(), 150);
+    assert_eq!(numbers(&hand, &*queue).len(), 150);
+    let dead = queue.dead_letters().unwrap();
+    assert_eq!(hand.block_on(dead.depth()).unwrap().total(), 150);
+    assert!(network.counts().requests < 2000, "{:?}", network.counts());
+}
+
+#[test]
+fn letters_whose_bodies_are_missing_stay_and_the_others_are_sent() {
+    let (clock, hand) = Clock::manual();
+    let (plain, store) = (queue(&clock), Arc::new(InMemoryStore::new().with_clock(&clock)));
+    let config = ClaimCheckConfig::default().threshold(10).compress(false);
+    let queue = ClaimCheck::new(plain.clone(), store.clone(), config).unwrap().with_clock(&clock);
+    set_aside(&hand, &queue, 40);
+    for row in hand.block_on(store.scan_all(Scan::partition("claim-check"))).unwrap() {
+        let number: u32 = String::from_utf8_lossy(&row.value[..4]).parse().unwrap();
+        if number < 3 || number == 20 {
+            hand.block_on(store.delete(Key::new("claim-check", &row.row), Default::default())).unwrap();
+        }
+    }
+    assert_eq!(hand.block_on(redrive(&queue, 100, |_| true)).unwrap(), 36);
+    let mut sent = numbers(&hand, &queue);
+    sent.sort_unstable();
+    assert!(sent.into_iter().eq((3..40).filter(|n| *n != 20)));
+    let dead = plain.dead_letters().unwrap();
+    assert_eq!(hand.block_on(dead.depth()).unwrap().visible, 4);
+    // With none but these it says why nothing was sent.
+    let error = hand.block_on(redrive(&queue, 100, |_| true)).unwrap_err();
+    assert!(error.to_string().contains("claim"), "{error}");
+    assert_eq!(hand.block_on(dead.depth()).unwrap().visible, 4);
+}
+
+#[test]
+fn a_redrive_to_a_full_queue_sends_what_it_takes_and_the_rest_stays() {
+    let (clock, hand) = Clock::manual();
+    let queue = Arc::new(InMemoryQueue::new("jobs").bounded(10).with_clock(&clock));
+    for _ in 0..2 {
+        set_aside(&hand, &*queue, 10);
+    }
+    assert_eq!(hand.block_on(redrive(&*queue, 100, |_| true)).unwrap(), 10);
+    let error = hand.block_on(redrive(&*queue, 100, |_| true)).unwrap_err();
+    assert!(error.to_string().contains("full"), "{error}");
+    assert_eq!(hand.block_on(queue.dead_letters().unwrap().depth()).unwrap().visible, 10);
+}
+
+#[test]
+fn a_redrive_that_is_dropped_at_any_await_loses_no_letter_and_sends_none_twice() {
+    let (clock, hand) = Clock::manual();
+    let queue = queue(&clock);
+    set_aside(&hand, &*queue, 5);
+    let network = FaultNetwork::new(FaultConfig::default().latency(MS(1), MS(1)), 1, &clock).unwrap();
+    let far = network.client("a").queue(queue.clone());
+    let (dead, drops) = (queue.dead_letters().unwrap(), Cell::new(0));
+    let polls = drop_at_every_await(
+        &hand,
+        || redrive(&*far, 10, |letter| number(letter) != 2),
+        |_| {
+            drops.set(drops.get() + 1);
+            hand.advance(S(61));
+            let (sent, left) = (numbers(&hand, &*queue), numbers(&hand, &*dead));
+            assert!((0..5).all(|n| sent.contains(&n) || left.contains(&n)), "lost: {sent:?} {left:?}");
+            let mut once = sent.clone();
+            once.sort_unstable();
+            once.dedup();
+            assert_eq!(once.len(), sent.len(), "sent twice: {sent:?}");
+            assert!(left.contains(&2), "it was not chosen");
+        },
+    );
+    assert!(polls >= 5 && drops.get() > 10, "{polls} {}", drops.get());
+    assert_eq!(numbers(&hand, &*dead), [2]);
+}
