@@ -30,6 +30,7 @@ use steadfast::{
     Pipeline,
     backend::sqlite::{Sqlite, SqliteConfig},
     cache_aside::{CacheAside, CacheAsideConfig, CacheAsideStats, Codec, RemoteConfig},
+    call::idempotent,
     retry::{Retry, RetryConfig},
     time::Clock,
     timeout::Timeout,
@@ -118,7 +119,8 @@ async fn be_a_shop(catalogue: SocketAddr, file: &Path) -> Result<()> {
         let load = || {
             let (http, pipeline) = (http.clone(), pipeline.clone());
             async move {
-                pipeline.call(|| ask(&http, catalogue, Method::GET, product, None)).await.map_err(|e| e.to_string())
+                let read = idempotent(|| ask(&http, catalogue, Method::GET, product, None));
+                pipeline.call(read).await.map_err(|e| e.to_string())
             }
         };
         let answer = match command["do"].as_str() {

@@ -10,7 +10,7 @@ use serde_json::json;
 use steadfast::{
     FailureKind, Pipeline,
     backoff::BackoffConfig,
-    call::{OperationName, Policy, named},
+    call::{OperationName, Policy, idempotent, named},
     chaos::{Chaos, ChaosConfig, ChaosRule, Injected},
     entropy::Entropy,
     fallback::{Answer, Fallback, FallbackConfig},
@@ -21,7 +21,7 @@ use steadfast::{
 
 #[path = "common/mod.rs"]
 mod common;
-use common::{Http, answer, end, say, serve};
+use common::{Http, answer, end, no_arguments, say, serve};
 
 const CALLS: u64 = 500;
 const SEED: u64 = 42;
@@ -31,6 +31,9 @@ static PRICE: OperationName = OperationName::new("price");
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    no_arguments(
+        "A pipeline under seeded chaos, before a server that is well: what was injected, by kind, and what of it callers noticed.",
+    );
     // Injected panics are caught below, and counted; nobody needs their traces.
     std::panic::set_hook(Box::new(|_| ()));
     end(show().await)
@@ -62,7 +65,7 @@ async fn storm<P: Policy>(pipeline: &Pipeline<P, ByStatus>, chaos: &Chaos, http:
     let mut saw = Saw::default();
     for _ in 0..CALLS {
         let price = chaos.outcomes(named(&PRICE, || http.get(server, "/")), || Ok(answer(503, "made up")));
-        let call = pipeline.call_or(price, |_| std::future::ready(Ok(answer(200, "yesterday's"))));
+        let call = pipeline.call_or(idempotent(price), |_| std::future::ready(Ok(answer(200, "yesterday's"))));
         match std::panic::AssertUnwindSafe(call).catch_unwind().await {
             Err(_) => saw.panicked += 1,
             Ok(Ok(Answer::Own(answer))) if answer.status() == 200 => saw.right += 1,

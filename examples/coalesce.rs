@@ -16,6 +16,7 @@ use futures::future::join_all;
 use serde_json::json;
 use steadfast::{
     Pipeline,
+    call::idempotent,
     coalesce::Coalesce,
     http::ByStatus,
     retry::{Retry, RetryConfig},
@@ -25,13 +26,14 @@ use steadfast::{
 
 #[path = "common/mod.rs"]
 mod common;
-use common::{Http, answer, end, number, say, serve};
+use common::{Http, answer, end, no_arguments, number, say, serve};
 
 const CALLERS: usize = 1_000;
 const SLOW: Duration = Duration::from_millis(100);
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    no_arguments("A thousand who ask for the same at once share one call, retries included; who made it may leave.");
     end(show().await)
 }
 
@@ -62,7 +64,7 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
         let (product, path, prices) = (product.to_owned(), format!("/{product}"), &prices);
         let (http, pipeline) = (http.clone(), pipeline.clone());
         let call = || async move {
-            match pipeline.call(|| http.get(server, &path)).await {
+            match pipeline.call(idempotent(|| http.get(server, &path))).await {
                 Ok(answer) if answer.status() == 200 => number(&answer).ok_or_else(|| "not a price".into()),
                 Ok(answer) => Err(answer.status().as_str().into()),
                 Err(error) => Err(error.to_string().into()),

@@ -27,13 +27,14 @@ use steadfast::{
 
 #[path = "common/mod.rs"]
 mod common;
-use common::{Http, answer, end, number, say, serve};
+use common::{Http, answer, end, no_arguments, number, say, serve};
 
 const PRODUCTS: u64 = 50;
 const ATTEMPT: Duration = Duration::from_millis(100);
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    no_arguments("A price list that goes away: what its readers get meanwhile, and that they can tell.");
     end(show().await)
 }
 

@@ -25,7 +25,7 @@ use steadfast::{
 
 #[path = "common/mod.rs"]
 mod common;
-use common::{Http, answer, end, say, serve};
+use common::{Http, answer, end, no_arguments, say, serve};
 
 const CALLS: u64 = 800;
 const AT_ONCE: usize = 8;
@@ -37,6 +37,9 @@ const RATIO: f64 = 0.1;
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    no_arguments(
+        "A service of which one answer in twenty is slow by chance: the tail of its latencies with and without a hedge, and what that costs.",
+    );
     end(show().await)
 }
 

@@ -12,7 +12,7 @@ use steadfast::backoff::Jitter;
 mod common;
 #[path = "common/contention.rs"]
 mod contention;
-use common::{end, say};
+use common::{end, no_arguments, say};
 use contention::{PUBLISHED, means};
 
 /// Runs of which the means are shown.
@@ -21,6 +21,9 @@ const ROWS: usize = 16;
 const COLUMNS: usize = 60;
 
 fn main() -> ExitCode {
+    no_arguments(
+        "Why delays are jittered: clients contend for one row by optimistic concurrency, and back off in four ways.",
+    );
     end(show())
 }
 

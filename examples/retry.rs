@@ -26,12 +26,15 @@ use steadfast::{
 
 #[path = "common/mod.rs"]
 mod common;
-use common::{Http, answer, end, say, serve};
+use common::{Http, answer, end, no_arguments, say, serve};
 
 const CALLS: u64 = 300;
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    no_arguments(
+        "A server that fails now and then, and then for good: what a retry mends, what it costs, and what a budget spares the server.",
+    );
     end(show().await)
 }
 
@@ -52,9 +55,10 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
     let (http, clock) = (Http::new(), Clock::tokio());
     let load = || asked.swap(0, SeqCst);
 
-    // The classifier takes a 503 for a failure, and reads `retry-after` from it.
+    // All calls here are reads, which may be sent twice: so the retry is told, once. A charge would be marked by itself,
+    // and would carry an idempotency key. The classifier takes a 503 for a failure, and reads `retry-after` from it.
     let fast = BackoffConfig::default().between(Duration::from_millis(2), Duration::from_millis(50));
-    let retry = Retry::new(RetryConfig::default().max_attempts(3).backoff(fast))?;
+    let retry = Retry::new(RetryConfig::default().max_attempts(3).backoff(fast).idempotent(true))?;
     let pipeline = Pipeline::new().then(retry.clone()).classify(ByStatus::new());
 
     say(format!("\na server of which one request in three fails, {CALLS} calls, one after another\n"));

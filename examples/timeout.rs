@@ -22,7 +22,7 @@ use steadfast::{
 
 #[path = "common/mod.rs"]
 mod common;
-use common::{Answer, Http, answer, end, say, serve};
+use common::{Answer, Http, answer, end, no_arguments, say, serve};
 
 /// How long the caller waits.
 const PATIENCE: Duration = Duration::from_millis(300);
@@ -43,6 +43,9 @@ impl Seen {
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    no_arguments(
+        "A deadline that travels as a header: from a caller to a front, from there to a back that is too slow.",
+    );
     end(show().await)
 }
 

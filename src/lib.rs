@@ -4,12 +4,13 @@
 //! use std::time::Duration;
 //! use steadfast::{
 //!     Cause, Pipeline,
+//!     call::idempotent,
 //!     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
 //!     retry::{Retry, RetryConfig},
 //!     timeout::Timeout,
 //! };
 //!
-//! # async fn charge(_account: &str) -> Result<u32, std::io::Error> { Ok(7) }
+//! # async fn charge(_account: &str, _key: &str) -> Result<u32, std::io::Error> { Ok(7) }
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), steadfast::ConfigError> {
 //! let breaker = CircuitBreaker::new(CircuitBreakerConfig::default())?.named("payments");
@@ -19,8 +20,10 @@
 //!     .then(breaker.clone()) //                               each attempt is counted
 //!     .then(Timeout::new(Duration::from_millis(300))); //     innermost: one attempt
 //!
-//! let account = String::from("42");
-//! match payments.call(|| charge(&account)).await {
+//! // The bank knows a repeated charge by its idempotency key, so it may be sent twice. Without the mark a call is repeated
+//! // only after a failure that proves that nothing was sent.
+//! let (account, key) = (String::from("42"), String::from("order 8e03"));
+//! match payments.call(idempotent(|| charge(&account, &key))).await {
 //!     Ok(receipt) => assert_eq!(receipt, 7),
 //!     Err(error) => match error.cause() {
 //!         Cause::Operation(e) => eprintln!("failed {} times, last: {e}", error.attempts()),

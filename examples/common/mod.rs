@@ -83,6 +83,11 @@ pub(crate) fn number(answer: &Answer) -> Option<u64> {
     std::str::from_utf8(answer.body()).ok()?.trim().parse().ok()
 }
 
+/// Ends the process where it was given arguments, of which there are none but `--help`.
+pub(crate) fn no_arguments(about: &'static str) {
+    clap::Command::new(env!("CARGO_CRATE_NAME")).about(about).get_matches();
+}
+
 pub(crate) fn say(line: impl AsRef<str>) {
     // Who closes the pipe does not want to read more.
     let _ = writeln!(io::stdout().lock(), "{}", line.as_ref());

@@ -25,7 +25,12 @@ use common::{Failure, Http, Result, answer, end, say, serve};
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
 use service::{LOOK_EVERY, Service};
-use steadfast::{CallError, Cause, Priority, call::with_priority, circuit_breaker::State, time::Clock};
+use steadfast::{
+    CallError, Cause, Priority,
+    call::{idempotent, with_priority},
+    circuit_breaker::State,
+    time::Clock,
+};
 
 const CALLS: u64 = 10_000;
 const ANY_DAY: &str = include_str!("service.toml");
@@ -157,7 +162,9 @@ async fn call_all(service: &Service, server: std::net::SocketAddr) -> Seen {
             let pipeline = if n % 10 == 0 { us } else { eu };
             let priority = if n % 3 == 0 { Priority::High } else { Priority::Normal };
             service.tenants.check(&format!("tenant-{}", n % 7)).map_err(|rejected| rejected.to_string())?;
-            let charge = with_priority(priority, || http.get(server, "/charge"));
+            // A charge may be sent twice, also at once, because the bank knows it by its key.
+            let path = format!("/charge?key={n}");
+            let charge = idempotent(with_priority(priority, || http.get(server, &path)));
             let substitute = |_: steadfast::call::Failed<'_, _, _>| ready(Ok(answer(202, "later")));
             let answered = pipeline.call_or(charge, substitute).await;
             answered.map(|answer| answer.is_degraded().then(|| why(answer.error()))).map_err(|e| e.to_string())

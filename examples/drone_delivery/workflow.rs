@@ -6,7 +6,7 @@ use serde_json::json;
 use steadfast::{
     CallError, Cause,
     cache_aside::{CacheAside, LoadError},
-    call::{AttemptInfo, WithAttempt},
+    call::{AttemptInfo, WithAttempt, idempotent},
     entropy::Entropy,
     throttling::RateLimiter,
     time::{Clock, Instant},
@@ -283,7 +283,7 @@ impl Workflow {
             recording.end(answer.is_ok());
             answer
         };
-        self.protections[service as usize].pipeline.call(WithAttempt(attempt)).await
+        self.protections[service as usize].pipeline.call(idempotent(WithAttempt(attempt))).await
     }
 }
 

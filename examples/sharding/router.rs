@@ -117,8 +117,8 @@ impl Protected {
         #[expect(clippy::expect_used, reason = "written here, so it is right")]
         let breaker = CircuitBreaker::new(config).expect("a breaker").named(shard.to_string());
         #[expect(clippy::expect_used, reason = "written here, so it is right")]
-        let retry = Retry::new(RetryConfig::interactive()).expect("a retry");
         // Every ask may be made again: a put has the whole row.
+        let retry = Retry::new(RetryConfig::interactive().idempotent(true)).expect("a retry");
         let pipeline = Pipeline::new()
             .named(shard.to_string())
             .classify(classify)

@@ -31,11 +31,23 @@ pub struct Frame<'a> {
 
 #[derive(Debug)]
 enum Adds<'a> {
-    Top { idempotent: bool, priority: Option<Priority>, operation: Option<&'static str> },
-    Attempt { number: u32, budget: Option<&'a RetryBudget> },
+    Top {
+        idempotent: Option<bool>,
+        priority: Option<Priority>,
+        operation: Option<&'static str>,
+    },
+    Attempt {
+        number: u32,
+        budget: Option<&'a RetryBudget>,
+    },
     Hedge(u32),
     Deadline(&'a Deadline<'a>),
-    Outside { attempt: AttemptInfo, idempotent: bool, priority: Option<Priority>, operation: Option<&'static str> },
+    Outside {
+        attempt: AttemptInfo,
+        idempotent: Option<bool>,
+        priority: Option<Priority>,
+        operation: Option<&'static str>,
+    },
 }
 
 impl<'a> Frame<'a> {
@@ -50,9 +62,9 @@ impl<'a> Frame<'a> {
 }
 
 impl<'a> CallContext<'a> {
-    /// The surroundings of a call that nothing surrounds.
+    /// Returns the surroundings of a call that nothing surrounds; `idempotent` as in [`Operation::is_idempotent`].
     #[inline]
-    pub fn top(idempotent: bool) -> CallContext<'static> {
+    pub fn top(idempotent: Option<bool>) -> CallContext<'static> {
         Self::outermost(&NAMELESS, idempotent, None)
     }
 
@@ -63,8 +75,15 @@ impl<'a> CallContext<'a> {
     }
 
     #[inline]
-    fn outermost(name: &'static OperationName, idempotent: bool, priority: Option<Priority>) -> CallContext<'static> {
-        CallContext(&name.tops[usize::from(idempotent)][priority.map_or(0, |priority| priority.index() + 1)])
+    fn outermost(
+        name: &'static OperationName,
+        idempotent: Option<bool>,
+        priority: Option<Priority>,
+    ) -> CallContext<'static> {
+        CallContext(
+            &name.tops[idempotent.map_or(0, |yes| usize::from(yes) + 1)]
+                [priority.map_or(0, |priority| priority.index() + 1)],
+        )
     }
 
     /// What the operation is [called](super::named), if it has a name.
@@ -109,11 +128,11 @@ impl<'a> CallContext<'a> {
         self.0.outwards().any(|adds| matches!(adds, Adds::Attempt { budget: Some(theirs), .. } if theirs.is_same(own)))
     }
 
-    /// Whether running the operation twice is as good as once.
-    pub fn is_idempotent(self) -> bool {
-        self.0.outwards().all(|adds| match adds {
+    /// Returns whether running the operation twice is as good as once; `None` where the operation is not marked.
+    pub fn is_idempotent(self) -> Option<bool> {
+        self.0.outwards().find_map(|adds| match adds {
             Adds::Top { idempotent, .. } | Adds::Outside { idempotent, .. } => *idempotent,
-            Adds::Attempt { .. } | Adds::Hedge(_) | Adds::Deadline(_) => true,
+            Adds::Attempt { .. } | Adds::Hedge(_) | Adds::Deadline(_) => None,
         })
     }
 
@@ -184,7 +203,7 @@ impl<'a> CallContext<'a> {
 pub struct OperationName {
     name: Option<&'static str>,
     /// The outermost frame of each sort of call, made when compiled: a call copies a pointer.
-    tops: [[Frame<'static>; 5]; 2],
+    tops: [[Frame<'static>; 5]; 3],
 }
 
 /// What most operations are called.
@@ -205,12 +224,16 @@ impl OperationName {
     }
 
     const fn of(name: Option<&'static str>) -> Self {
-        Self { name, tops: [tops(name, false), tops(name, true)] }
+        Self { name, tops: [tops(name, None), tops(name, Some(false)), tops(name, Some(true))] }
     }
 }
 
-const fn tops(operation: Option<&'static str>, idempotent: bool) -> [Frame<'static>; 5] {
-    const fn top(operation: Option<&'static str>, idempotent: bool, priority: Option<Priority>) -> Frame<'static> {
+const fn tops(operation: Option<&'static str>, idempotent: Option<bool>) -> [Frame<'static>; 5] {
+    const fn top(
+        operation: Option<&'static str>,
+        idempotent: Option<bool>,
+        priority: Option<Priority>,
+    ) -> Frame<'static> {
         Frame { outer: None, adds: Adds::Top { idempotent, priority, operation } }
     }
     let [low, normal, high, critical] = Priority::ALL;

@@ -28,7 +28,7 @@ pub struct Explanation {
 /// What is known of the operation that is going to be called.
 #[derive(Debug, Clone, Copy)]
 struct Facts {
-    idempotent: bool,
+    idempotent: Option<bool>,
     can_overlap: bool,
 }
 
@@ -76,7 +76,7 @@ impl Layer {
         self
     }
 
-    /// It is told whether the operations inside it may run twice. Yes, where it does not say.
+    /// Sets whether operations inside it that carry no mark may run twice. Yes, where it is not called.
     #[must_use]
     pub fn with_idempotent(mut self, idempotent: bool) -> Self {
         self.idempotent = idempotent;
@@ -170,10 +170,10 @@ impl Explanation {
                             layer.title()
                         ));
                     }
-                    if self.operation.is_some_and(|operation| !operation.idempotent) {
+                    if self.operation.is_some_and(|operation| !operation.idempotent.unwrap_or(layer.idempotent)) {
                         warnings.push(format!(
-                            "{} repeats an operation that is not idempotent only after a failure that proves that it was not \
-                             sent: after a time-out it gives up",
+                            "{} repeats an operation that is not marked as idempotent only after a failure that proves that \
+                             it was not sent: after a time-out it gives up",
                             layer.title()
                         ));
                     }
@@ -245,9 +245,12 @@ impl Explanation {
         if !layer.budget {
             warn("has no budget: when the other side is slow as a whole, it multiplies the load");
         }
-        if !layer.idempotent || self.operation.is_some_and(|operation| !operation.idempotent) {
-            warn("never hedges an operation that is not idempotent: it runs once");
-        } else if let Some(other) = self.layers.iter().find(|other| !other.idempotent) {
+        let mark = self.operation.and_then(|operation| operation.idempotent);
+        if !mark.unwrap_or(layer.idempotent) {
+            warn("never hedges an operation that is not marked as idempotent: it runs once");
+        } else if mark.is_none()
+            && let Some(other) = self.layers.iter().find(|other| !other.idempotent)
+        {
             warn(&format!("runs operations twice that {} takes for not idempotent", other.title()));
         }
         if self.operation.is_some_and(|operation| !operation.can_overlap) {

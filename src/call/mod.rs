@@ -6,14 +6,15 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use steadfast::{Pipeline, retry::{Retry, RetryConfig}, timeout::Timeout};
+//! use steadfast::{Pipeline, call::idempotent, retry::{Retry, RetryConfig}, timeout::Timeout};
 //!
 //! # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 //! let pipeline = Pipeline::new()
 //!     .then(Timeout::new(Duration::from_secs(2)))
 //!     .then(Retry::new(RetryConfig::default()).unwrap());
 //! let name = String::from("steadfast");
-//! let length = pipeline.call(|| async { Ok::<_, std::io::Error>(name.len()) }).await;
+//! // A retry repeats what is marked, and anything else only if it surely was not sent.
+//! let length = pipeline.call(idempotent(|| async { Ok::<_, std::io::Error>(name.len()) })).await;
 //! assert_eq!(length.unwrap(), 9);
 //! # });
 //! ```
@@ -41,7 +42,10 @@ pub use instead::{Answer, Answered, Failed, FellBack};
 pub(crate) use instead::{FALL_BACK_ON, falls_back};
 pub use ledger::Ledger;
 pub(crate) use operation::as_inside;
-pub use operation::{Named, NotIdempotent, Operation, Prioritized, WithAttempt, named, not_idempotent, with_priority};
+pub use operation::{
+    Idempotent, Named, NotIdempotent, Operation, Prioritized, WithAttempt, idempotent, named, not_idempotent,
+    with_priority,
+};
 pub use pipeline::Pipeline;
 pub(crate) use pipeline::{call_alone, call_alone_or};
 pub(crate) use policy::ByMut;

@@ -17,10 +17,12 @@ pub trait Operation: Send {
     /// Runs it once.
     fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<Self::Output, Self::Error>> + Send;
 
-    /// Whether running it twice is as good as once. Where it is not, a retry repeats it only after a failure that proves
-    /// that it was not sent, and a hedge runs it once.
-    fn is_idempotent(&self) -> bool {
-        true
+    /// Returns whether running it twice is as good as once. `None`, the default, leaves the answer to the policy's own
+    /// setting: [`RetryConfig::idempotent`](crate::retry::RetryConfig::idempotent), which is off by default, and
+    /// [`HedgeConfig::idempotent`](crate::hedge::HedgeConfig::idempotent), which is on. A retry repeats an operation that
+    /// is not idempotent only after a failure that proves that it was not sent, and a hedge runs it once.
+    fn is_idempotent(&self) -> Option<bool> {
+        None
     }
 
     /// How much it matters under overload. `None`, the default: as much as the call around it, [`Priority::Normal`] where there is none.
@@ -105,7 +107,7 @@ where
 macro_rules! as_inside {
     ($inner:tt: $($what:ident),*) => { $( $crate::call::as_inside!(@$what $inner); )* };
     (@is_idempotent $inner:tt) => {
-        fn is_idempotent(&self) -> bool {
+        fn is_idempotent(&self) -> Option<bool> {
             self.$inner.is_idempotent()
         }
     };
@@ -172,8 +174,49 @@ impl<O: Operation> Operation for NotIdempotent<O> {
         self.0.run(cx)
     }
 
-    fn is_idempotent(&self) -> bool {
-        false
+    fn is_idempotent(&self) -> Option<bool> {
+        Some(false)
+    }
+}
+
+/// An operation that may run twice: see [`idempotent`].
+#[derive(Debug, Clone)]
+pub struct Idempotent<O>(O);
+
+/// Marks `operation` as one whose second run changes nothing more than its first: a read, a write of a whole value, or a
+/// request with an idempotency key that the other side checks. A retry repeats it after every failure that passes, also
+/// where its settings say that operations may not run twice.
+///
+/// ```
+/// use steadfast::{FailureKind, Pipeline, Verdict, call::idempotent, retry::{Retry, RetryConfig}, time::Clock};
+///
+/// let (clock, hand) = Clock::manual();
+/// let pipeline = Pipeline::new()
+///     .then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock))
+///     .classify(|_: &Result<(), &str>| Verdict::failure(FailureKind::Timeout));
+/// let error = hand.block_on(pipeline.call(idempotent(|| async { Err("no answer") }))).unwrap_err();
+/// assert_eq!(error.attempts(), 3);
+/// // Without a mark the card might be charged a second time, so the retry gives up and says why.
+/// let error = hand.block_on(pipeline.call(|| async { Err("no answer") })).unwrap_err();
+/// assert_eq!(error.attempts(), 1);
+/// ```
+pub fn idempotent<O: Operation>(operation: O) -> Idempotent<O> {
+    Idempotent(operation)
+}
+
+impl<O: Operation> Operation for Idempotent<O> {
+    type Output = O::Output;
+    type Error = O::Error;
+
+    as_inside!(0: is_spent, priority, name, can_overlap, start);
+
+    #[inline]
+    fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<O::Output, O::Error>> + Send {
+        self.0.run(cx)
+    }
+
+    fn is_idempotent(&self) -> Option<bool> {
+        Some(true)
     }
 }
 

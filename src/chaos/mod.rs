@@ -36,7 +36,7 @@
 //! let chaos = Chaos::new(ChaosConfig::of([ChaosRule::fault(FailureKind::Overloaded, 1.0).on_attempts([1])])).unwrap();
 //! let chaos = chaos.with_clock(&clock).with_entropy(&Entropy::from_seed(7));
 //! let pipeline = Pipeline::new()
-//!     .then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock))
+//!     .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock))
 //!     .then(chaos.clone()); // innermost, before the real thing
 //!
 //! // Every first attempt fails, and every call succeeds.

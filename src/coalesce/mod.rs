@@ -44,7 +44,7 @@
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
-//! use steadfast::{CallError, Pipeline, coalesce::Coalesce, retry::{Retry, RetryConfig}, timeout::Timeout};
+//! use steadfast::{CallError, Pipeline, call::idempotent, coalesce::Coalesce, retry::{Retry, RetryConfig}, timeout::Timeout};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), steadfast::ConfigError> {
@@ -53,7 +53,7 @@
 //!
 //! let pipeline = Pipeline::new().then(Timeout::new(Duration::from_secs(2))).then(Retry::new(RetryConfig::interactive())?);
 //! let prices: Coalesce<String, Shared> = Coalesce::new();
-//! let price = prices.run("eur", || async move { pipeline.call(|| fetch("eur".into())).await.map_err(Arc::new) }).await;
+//! let price = prices.run("eur", || async move { pipeline.call(idempotent(|| fetch("eur".into()))).await.map_err(Arc::new) }).await;
 //! assert!(matches!(price, Ok(Ok(117))));
 //! # Ok(())
 //! # }

@@ -35,7 +35,8 @@ pub struct HedgeConfig {
     /// The kinds of failure after which another attempt starts at once; any other ends the call. By default all but `client`,
     /// `cancelled` and `panic`, as for a retry.
     pub hedge_on: KindSet,
-    /// Whether operations may run twice. On by default; off, each runs once. One operation is marked by
+    /// Whether operations that carry no mark may run twice. On by default, as a hedge has no other use; off, each runs
+    /// once. One operation is marked by [`idempotent`](crate::call::idempotent) or
     /// [`not_idempotent`](crate::call::not_idempotent).
     pub idempotent: bool,
 }
@@ -104,7 +105,7 @@ impl HedgeConfig {
         self
     }
 
-    /// Sets whether operations may run twice.
+    /// Sets whether operations that carry no mark may run twice.
     #[must_use]
     pub const fn idempotent(mut self, yes: bool) -> Self {
         self.idempotent = yes;

@@ -15,7 +15,7 @@
 //! | `max_attempts` | 2 | in all, the first included; at most 10 |
 //! | `delay` | `{ percentile = 0.95, floor = "1ms", until_known = "100ms", min_samples = 100, window = "30s" }` | or a duration: `"50ms"` |
 //! | `hedge_on` | all kinds but `client`, `cancelled`, `panic` | a failure of another kind ends the call |
-//! | `idempotent` | yes | |
+//! | `idempotent` | yes | for operations that carry no mark |
 //! | budget | none: [`explain`](crate::Pipeline::explain) warns | share one with the retry |
 //!
 //! # Example
@@ -75,7 +75,7 @@
 //! let budget = RetryBudget::new(Default::default())?;
 //! let pipeline = Pipeline::new()
 //!     .then(Timeout::new(Duration::from_secs(2)))
-//!     .then(Retry::new(RetryConfig::interactive())?.with_budget(&budget))
+//!     .then(Retry::new(RetryConfig::interactive().idempotent(true))?.with_budget(&budget)) // all calls here are reads
 //!     .then(Hedge::new(HedgeConfig::percentile(0.95))?.with_budget(&budget))
 //!     .then(CircuitBreaker::new(Default::default())?)
 //!     .then(Timeout::new(Duration::from_millis(300)));

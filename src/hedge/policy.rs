@@ -161,7 +161,7 @@ impl Inner {
     #[inline]
     fn may_hedge(&self, cx: CallContext<'_>) -> bool {
         let config = &self.settings.load().config;
-        config.max_attempts > 1 && config.idempotent && cx.is_idempotent()
+        config.max_attempts > 1 && cx.is_idempotent().unwrap_or(config.idempotent)
     }
 
     /// A call took this long: what percentiles are taken of.

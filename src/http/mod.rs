@@ -46,7 +46,7 @@
 //!
 //! let (clock, hand) = Clock::manual();
 //! let pipeline = Pipeline::new()
-//!     .then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock))
+//!     .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock)) // reads only
 //!     .classify(ByStatus::new());
 //!
 //! let started = hand.now();

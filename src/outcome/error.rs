@@ -76,7 +76,8 @@ pub enum Stop {
     Attempts,
     /// The failure is of a kind that another attempt does not mend.
     NotRetryable,
-    /// The operation is not idempotent, and the failure does not prove that it was not sent.
+    /// Neither a mark nor a setting says that the operation is idempotent, and the failure does not prove that it was not
+    /// sent. Mark it by [`idempotent`](crate::call::idempotent) where a second run changes nothing more.
     NotIdempotent,
     /// The delay does not fit into the policy's total time.
     TotalTime,
@@ -101,7 +102,7 @@ impl fmt::Display for Stop {
         f.write_str(match self {
             Self::Attempts => "attempts used up",
             Self::NotRetryable => "not a failure to retry",
-            Self::NotIdempotent => "not idempotent, and perhaps sent",
+            Self::NotIdempotent => "not marked as idempotent, and perhaps sent",
             Self::TotalTime => "the next delay does not fit the total time",
             Self::Deadline => "the next delay does not fit before the deadline",
             Self::HintTooLong => "the server asks for a longer wait than allowed",

@@ -42,8 +42,9 @@ pub struct RetryConfig {
     pub retry_rejections: bool,
     /// Whether to repeat attempts also inside an attempt of another retry, which multiplies them. Off by default.
     pub retry_nested: bool,
-    /// Whether operations may run twice. On by default; off, only failures that prove that nothing was sent are retried.
-    /// One operation is marked by [`not_idempotent`](crate::call::not_idempotent).
+    /// Whether operations that carry no mark may run twice. Off by default: they are repeated only after a failure that
+    /// proves that nothing was sent (kind `connect`). One operation is marked by
+    /// [`idempotent`](crate::call::idempotent) or [`not_idempotent`](crate::call::not_idempotent), and its mark prevails.
     pub idempotent: bool,
 }
 
@@ -117,7 +118,7 @@ impl RetryConfig {
         self
     }
 
-    /// Sets whether operations may run twice.
+    /// Sets whether operations that carry no mark may run twice.
     #[must_use]
     pub const fn idempotent(mut self, yes: bool) -> Self {
         self.idempotent = yes;
@@ -146,7 +147,7 @@ impl Default for RetryConfig {
             max_hint: Duration::from_secs(60),
             retry_rejections: false,
             retry_nested: false,
-            idempotent: true,
+            idempotent: false,
         }
     }
 }

@@ -17,7 +17,7 @@
 //! | `max_hint` | 60 s | the longest wait a server may ask for |
 //! | `retry_rejections` | no | refusals of this crate's own policies |
 //! | `retry_nested` | no | inside an attempt of another retry |
-//! | `idempotent` | yes | |
+//! | `idempotent` | no | whether operations without a mark may run twice |
 //! | budget | none; 20 % and 10 a second in the standard stack | |
 //!
 //! [`RetryConfig::interactive`] is for somebody who waits, [`RetryConfig::batch`] for work that nobody waits for.
@@ -25,20 +25,37 @@
 //! # Example
 //!
 //! ```
-//! use steadfast::{entropy::Entropy, retry::{Retry, RetryConfig}, time::Clock};
+//! use steadfast::{call::idempotent, entropy::Entropy, retry::{Retry, RetryConfig}, time::Clock};
 //!
 //! let (clock, hand) = Clock::manual();
 //! let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1));
 //!
 //! let mut calls = 0;
-//! let answer = hand.block_on(retry.call(|| {
+//! let read = idempotent(|| {
 //!     calls += 1;
 //!     let answer = if calls < 3 { Err("busy") } else { Ok("done") };
 //!     async move { answer }
-//! }));
-//! assert_eq!(answer.unwrap(), "done");
+//! });
+//! assert_eq!(hand.block_on(retry.call(read)).unwrap(), "done");
 //! assert_eq!(calls, 3);
 //! ```
+//!
+//! # Which operations are repeated
+//!
+//! A failure seldom proves that nothing was sent: after a time-out, a reset or a 500 the other side may have done its work.
+//! So the retry repeats an operation only where running it twice is as good as once, and it is told so:
+//!
+//! | operation | repeated after |
+//! |---|---|
+//! | [`idempotent(operation)`](crate::call::idempotent): a read, a write of a whole value, a request with an idempotency key | each failure in `retry_on` |
+//! | [`not_idempotent(operation)`](crate::call::not_idempotent) | failures of kind `connect`, refusals of this crate's policies |
+//! | without a mark, as above where [`RetryConfig::idempotent`] is off (the default) | the same |
+//! | without a mark, where [`RetryConfig::idempotent`] is on: all calls through this retry may run twice | each failure in `retry_on` |
+//!
+//! A retry that gives up for want of a mark says so: [`Stop::NotIdempotent`](crate::outcome::Stop::NotIdempotent) in the error's
+//! history, in the event [`RetryEvent::GaveUp`], and in the log; [`explain`](crate::Pipeline::explain) states the setting, and
+//! [`explain_for`](crate::Pipeline::explain_for) warns for an operation. The tower layer's `HttpRequests` marks requests by their
+//! method and their `idempotency-key`. The page [why it is as it is](crate::_docs::design) has the reasons.
 //!
 //! # Why a budget, and not only a limit of attempts?
 //!
@@ -76,8 +93,8 @@
 //! 2. An aggressive policy hurts a struggling service: [`explain`](crate::Pipeline::explain) warns of missing jitter and a missing
 //!    budget. (warning)
 //! 3. After many failures stop asking for a while: `explain` warns of a retry with neither budget nor breaker. (warning)
-//! 4. The operation must be idempotent: mark the one that is not by [`not_idempotent`](crate::call::not_idempotent); it is repeated
-//!    only after a failure that proves that nothing was sent. (default)
+//! 4. The operation must be idempotent: an operation without the mark [`idempotent`](crate::call::idempotent) is repeated only after
+//!    a failure that proves that nothing was sent. (default)
 //! 5. The delay fits the kind of fault: hints, kinds, costs of the budget. (default)
 //! 6. Within a transaction giving up means undoing, which costs more than an attempt: try harder there.
 //! 7. Nested retries multiply: the inner one sees the outer. (default)
@@ -88,8 +105,9 @@
 //!
 //! # Pitfalls
 //!
-//! The classifier decides: with the default one every `Err` is a failure of kind `other`, and retried. Say once, in
-//! [`Pipeline::classify`](crate::Pipeline::classify), which errors are the client's own.
+//! The classifier decides: with the default one every `Err` is a failure of kind `other`, and retried where the operation is
+//! idempotent. State once, in [`Pipeline::classify`](crate::Pipeline::classify), which errors are the client's own, and which
+//! are of kind `connect`: these are repeated without a mark.
 //!
 //! # Source
 //!

@@ -256,7 +256,11 @@ impl Policy for Retry {
             )
             .to_lowercase(),
         };
-        let settings = format!("at most {} attempts, {backoff}", config.max_attempts);
+        let assumption = match config.idempotent {
+            true => "assumes that unmarked operations are idempotent",
+            false => "repeats unmarked operations only after failures that prove that nothing was sent",
+        };
+        let settings = format!("at most {} attempts, {backoff}; {assumption}", config.max_attempts);
         let mut layer = Layer::new(PolicyKind::Retry, name.clone(), settings)
             .with_budget(budget.as_ref().is_some_and(RetryBudget::is_on));
         layer = layer.with_idempotent(config.idempotent);
@@ -270,8 +274,8 @@ impl Policy for Retry {
         }
         if config.max_attempts > 1 && !config.idempotent && !config.retry_on.contains(FailureKind::Connect) {
             layer = layer.with_warning(
-                "it never repeats anything: operations may not run twice, and it does not retry the one kind of failure that \
-                 proves that nothing was sent, `connect`",
+                "it never repeats an unmarked operation: unmarked operations may not run twice, and it does not retry the \
+                 one kind of failure that proves that nothing was sent, `connect`",
             );
         }
         explanation.push(layer);
@@ -350,7 +354,7 @@ impl Call<'_> {
             kind: outcome.kind(),
             hint: ledger.hint(),
             rejection: ledger.rejection(),
-            idempotent: cx.is_idempotent(),
+            idempotent: cx.is_idempotent().unwrap_or(config.idempotent),
         })?;
         let now = clock.now();
         let started = *self.started.get_or_insert(now);

@@ -15,7 +15,7 @@ pub(super) struct Failed<'a> {
     pub(super) kind: Option<FailureKind>,
     pub(super) hint: Hint,
     pub(super) rejection: Option<&'a Rejected>,
-    /// Whether the operation may run twice.
+    /// Whether the operation may run twice, by its mark or else by the settings.
     pub(super) idempotent: bool,
 }
 
@@ -33,7 +33,7 @@ impl RetryConfig {
                     return Err(Stop::NotRetryable);
                 }
                 // Only a connection that never stood proves that nothing was sent.
-                if !(self.idempotent && failed.idempotent) && kind != FailureKind::Connect {
+                if !failed.idempotent && kind != FailureKind::Connect {
                     return Err(Stop::NotIdempotent);
                 }
                 if failed.hint == Hint::DoNotRetry {

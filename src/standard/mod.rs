@@ -9,7 +9,7 @@
 //! | `shed` | off | gives up what matters less, by [gauges](Standard::with_gauge) | costs the other side nothing |
 //! | `rate_limit` | off | so many in a time | the same |
 //! | `concurrency_limit`, or `adaptive_limit` | off | so many at once | a call that waits for its turn holds no place |
-//! | `retry`, with `retry_budget` | three attempts, 20 % | repeats | around the breaker: a rejection is not repeated |
+//! | `retry`, with `retry_budget` | three attempts, 20 % | repeats what is [marked as idempotent](crate::call::idempotent), or surely was not sent | around the breaker: a rejection is not repeated |
 //! | `hedge` | off | a second attempt beside a slow one | each attempt of a retry is hedged, from the same budget |
 //! | `client_throttle` | off | sends what is accepted | counts attempts, as the other side does |
 //! | `circuit_breaker` | at one half | rejects while too much fails | each attempt, not each call, is what it counts |

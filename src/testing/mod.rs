@@ -2,7 +2,7 @@
 //! harness that drops a future at every await point.
 //!
 //! ```
-//! use steadfast::{Pipeline, retry::{Retry, RetryConfig}, testing::ScriptedService, time::Clock};
+//! use steadfast::{Pipeline, call::idempotent, retry::{Retry, RetryConfig}, testing::ScriptedService, time::Clock};
 //!
 //! let (clock, hand) = Clock::manual();
 //! let service = ScriptedService::new("503 x2, ok", &clock).unwrap();
@@ -10,7 +10,7 @@
 //!     .then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock))
 //!     .classify(ScriptedService::classify);
 //!
-//! assert_eq!(hand.block_on(pipeline.call(|| service.call())).unwrap(), 200);
+//! assert_eq!(hand.block_on(pipeline.call(idempotent(|| service.call()))).unwrap(), 200);
 //! assert_eq!(service.calls(), 3);
 //! ```
 pub mod conformance;

@@ -24,9 +24,10 @@ fn is_idempotent<B>(request: &Request<B>) -> bool {
 /// use steadfast::tower::{HttpRequests, Requests};
 ///
 /// let requests = HttpRequests::new();
-/// assert!(requests.is_idempotent(&Request::put("/a").body(()).unwrap()));
-/// assert!(!requests.is_idempotent(&Request::post("/a").body(()).unwrap()));
-/// assert!(requests.is_idempotent(&Request::post("/a").header("idempotency-key", "8e03").body(()).unwrap()));
+/// assert_eq!(requests.is_idempotent(&Request::put("/a").body(()).unwrap()), Some(true));
+/// assert_eq!(requests.is_idempotent(&Request::post("/a").body(()).unwrap()), Some(false));
+/// let charge = Request::post("/a").header("idempotency-key", "8e03").body(()).unwrap();
+/// assert_eq!(requests.is_idempotent(&charge), Some(true));
 /// ```
 #[derive(Debug, Clone, Default)]
 pub struct HttpRequests {
@@ -56,8 +57,8 @@ impl<B: Clone> Requests<Request<B>> for HttpRequests {
         true
     }
 
-    fn is_idempotent(&self, request: &Request<B>) -> bool {
-        is_idempotent(request)
+    fn is_idempotent(&self, request: &Request<B>) -> Option<bool> {
+        Some(is_idempotent(request))
     }
 
     fn priority(&self, request: &Request<B>) -> Option<Priority> {
@@ -121,8 +122,8 @@ impl<B> Requests<Request<B>> for ReceivedRequests {
         None
     }
 
-    fn is_idempotent(&self, request: &Request<B>) -> bool {
-        is_idempotent(request)
+    fn is_idempotent(&self, request: &Request<B>) -> Option<bool> {
+        Some(is_idempotent(request))
     }
 
     fn priority(&self, request: &Request<B>) -> Option<Priority> {

@@ -10,7 +10,7 @@
 //! | what | by default | otherwise |
 //! |---|---|---|
 //! | another attempt needs another request | [`ByClone`]: requests are cloned | [`once`](PipelineLayer::once), [`requests`](PipelineLayer::requests) |
-//! | a request may be repeated | yes | [`Requests::is_idempotent`]; `HttpRequests` goes by the method |
+//! | a request may be repeated | as the pipeline's policies say: by default only if it surely was not sent | [`Requests::is_idempotent`]; `HttpRequests` goes by the method |
 //! | a request's own deadline and priority | none | [`Requests::outer`], [`Requests::priority`]; `ReceivedRequests` reads headers |
 //! | errors | [`CallError`](crate::CallError) of the service's error | [`boxing_errors`](PipelineLayer::boxing_errors), `answering` |
 //! | results are judged | as the pipeline has it | [`Pipeline::classify`](crate::Pipeline::classify) |

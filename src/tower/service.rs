@@ -83,7 +83,7 @@ struct Attempts<S, R, Req> {
     /// What the next attempt is made of. Gone where it was moved into an attempt.
     parts: Option<(S, Req)>,
     requests: R,
-    idempotent: bool,
+    idempotent: Option<bool>,
     priority: Option<Priority>,
     name: Option<&'static OperationName>,
 }
@@ -137,7 +137,7 @@ where
         }
     }
 
-    fn is_idempotent(&self) -> bool {
+    fn is_idempotent(&self) -> Option<bool> {
         self.idempotent
     }
 

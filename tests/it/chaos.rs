@@ -91,7 +91,7 @@ fn chaos_4_every_policy_takes_a_fault_for_real() {
     // A retry repeats it, though it repeats no refusal; its hint is honoured; a breaker counts it.
     let (chaos, service, clock, hand) =
         world([ChaosRule::fault_with_hint(FailureKind::Overloaded, MS(3000), 1.0).on_attempts([1, 2])]);
-    let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
+    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
     let breaker =
         CircuitBreaker::new(CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(3)));
     let breaker = breaker.unwrap().with_clock(&clock);
@@ -117,7 +117,7 @@ fn chaos_4_every_policy_takes_a_fault_for_real() {
 fn chaos_4_an_outcome_of_the_operation_s_own_types() {
     let (chaos, service, clock, hand) = world([ChaosRule::outcome(1.0).on_attempts([1])]);
     let mut events = chaos.events();
-    let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
+    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(retry).classify(|result: &Result<u16, _>| match result {
         Ok(503) => steadfast::Verdict::failure(FailureKind::Overloaded),
         other => ScriptedService::classify(other),
@@ -131,7 +131,7 @@ fn chaos_4_an_outcome_of_the_operation_s_own_types() {
     let wrapped =
         chaos.outcomes(not_idempotent(with_priority(Priority::High, named(&PRICE, || service.call()))), || Ok(1));
     use steadfast::call::Operation;
-    assert!(!wrapped.is_idempotent() && wrapped.can_overlap());
+    assert!(wrapped.is_idempotent() == Some(false) && wrapped.can_overlap());
     assert_eq!((wrapped.priority(), wrapped.name().map(OperationName::as_str)), (Some(Priority::High), Some("price")));
     let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
     assert_eq!(hand.block_on(hedge.call(chaos.outcomes(|| service.call(), || Ok(7)))).unwrap(), 7);
@@ -198,7 +198,7 @@ fn chaos_4_by_the_name_of_the_operation_and_the_number_of_the_attempt() {
     assert!(hand.block_on(pipeline.call_within(outer, || service.call())).is_ok());
     // The second attempt meets the other rule.
     let once = ScriptedService::new("503, ok", &clock).unwrap();
-    let retry = Retry::new(RetryConfig::default().max_attempts(2)).unwrap().with_clock(&clock);
+    let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2)).unwrap().with_clock(&clock);
     let error = hand.block_on(Pipeline::new().then(retry).then(chaos).call(|| once.call())).unwrap_err();
     assert_eq!((error.is_rejected(), error.attempts()), (true, 1));
 }

@@ -188,7 +188,7 @@ fn coalescing_3_around_a_pipeline_k_callers_are_one_call_of_it() {
     let service = ScriptedService::new("503 in 1s, ok in 1s, 503", &clock).unwrap();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, S(0))).unwrap().with_clock(&clock);
-    let retry = Retry::new(RetryConfig::default().max_attempts(2)).unwrap().with_clock(&clock);
+    let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(limiter.clone()).then(retry).then(breaker.clone());
     let coalesce: Coalesce<u32, Shared> = Coalesce::new();
     let ask = || {
@@ -229,7 +229,7 @@ fn coalescing_3_dropped_around_a_pipeline_everything_is_given_back() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("503 in 1s, ok in 1s", &clock).unwrap();
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
-    let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
+    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(retry).then(limiter.clone());
     let coalesce: Coalesce<u32, Shared> = Coalesce::new();
     let polls = drop_at_every_await(

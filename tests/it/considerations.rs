@@ -163,7 +163,7 @@ fn circuit_breaker_consideration_11_calls_that_hang() {
 fn circuit_breaker_consideration_12_a_retry_stops_at_its_rejection() {
     let (breaker, hand) = breaker(CircuitBreakerConfig::default());
     breaker.force_open(S(60));
-    let pipeline = Pipeline::new().then(retry(RetryConfig::default().max_attempts(9)).0).then(breaker);
+    let pipeline = Pipeline::new().then(retry(RetryConfig::default().idempotent(true).max_attempts(9)).0).then(breaker);
     let error = hand.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
     assert_eq!((error.attempts(), hand.next_timer()), (0, None));
     assert!(matches!(error.into_cause(), Cause::Rejected(_)));
@@ -180,12 +180,14 @@ fn retry_consideration_1_interactive_and_batch() {
 /// 2 and 3 (warnings): no jitter, no budget, no breaker.
 #[test]
 fn retry_considerations_2_and_3_an_aggressive_policy_warns() {
-    let aggressive = RetryConfig::default().backoff(BackoffConfig::default().jitter(Jitter::None));
+    let aggressive = RetryConfig::default().idempotent(true).backoff(BackoffConfig::default().jitter(Jitter::None));
     let warns = |pipeline: &steadfast::call::Explanation, word| pipeline.warnings().iter().any(|w| w.contains(word));
     let alone = Pipeline::new().then(retry(aggressive).0).explain();
     assert!(warns(&alone, "without jitter") && warns(&alone, "neither a budget nor a circuit breaker"));
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
-    let tame = Pipeline::new().then(retry(RetryConfig::default()).0.with_budget(&budget)).then(Timeout::new(S(1)));
+    let tame = Pipeline::new()
+        .then(retry(RetryConfig::default().idempotent(true)).0.with_budget(&budget))
+        .then(Timeout::new(S(1)));
     assert_eq!(tame.explain().warnings(), [""; 0]);
 }
 
@@ -193,7 +195,7 @@ fn retry_considerations_2_and_3_an_aggressive_policy_warns() {
 #[test]
 fn retry_consideration_4_not_idempotent() {
     for (kind, attempts) in [(FailureKind::Timeout, 1), (FailureKind::Connect, 3)] {
-        let (retry, hand) = retry(RetryConfig::default());
+        let (retry, hand) = retry(RetryConfig::default().idempotent(true));
         let pipeline = Pipeline::new().then(retry).classify(move |_: &Result<(), ()>| Verdict::failure(kind));
         let error = hand.block_on(pipeline.call(not_idempotent(|| async { Err(()) }))).unwrap_err();
         assert_eq!(error.attempts(), attempts, "{kind}");
@@ -203,7 +205,7 @@ fn retry_consideration_4_not_idempotent() {
 /// 5 (default): the delay heeds the server, and the kind of fault decides whether there is another attempt.
 #[test]
 fn retry_consideration_5_delay_by_the_kind_of_fault() {
-    let (retry, hand) = retry(RetryConfig::default().max_attempts(2));
+    let (retry, hand) = retry(RetryConfig::default().idempotent(true).max_attempts(2));
     let (start, throttled) = (hand.now(), Verdict::failure(FailureKind::Throttled).with_retry_after(S(7)));
     let pipeline = Pipeline::new().then(retry);
     let asked = pipeline.clone().classify(move |_: &Result<(), ()>| throttled);
@@ -216,7 +218,7 @@ fn retry_consideration_5_delay_by_the_kind_of_fault() {
 /// 7 (default): nested retries do not multiply.
 #[test]
 fn retry_consideration_7_nested() {
-    let (retry, hand) = retry(RetryConfig::default());
+    let (retry, hand) = retry(RetryConfig::default().idempotent(true));
     let pipeline = Pipeline::new().then(retry.clone()).then(retry);
     assert_eq!(hand.block_on(pipeline.call(|| async { Err::<(), _>(()) })).unwrap_err().attempts(), 3);
 }
@@ -224,7 +226,7 @@ fn retry_consideration_7_nested() {
 /// 8 (default): every fault that led to a retry is an event.
 #[test]
 fn retry_consideration_8_faults_are_events() {
-    let (retry, hand) = retry(RetryConfig::default());
+    let (retry, hand) = retry(RetryConfig::default().idempotent(true));
     let mut events = retry.events();
     hand.block_on(retry.call(|| async { Err::<(), _>(()) })).unwrap_err();
     let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
@@ -236,7 +238,7 @@ fn retry_consideration_8_faults_are_events() {
 /// 9 (option): at once, then back off.
 #[test]
 fn retry_consideration_9_rare_faults() {
-    let config = RetryConfig::default().backoff(BackoffConfig::default().immediate_first());
+    let config = RetryConfig::default().idempotent(true).backoff(BackoffConfig::default().immediate_first());
     let (retry, hand) = retry(config.max_attempts(2));
     let start = hand.now();
     hand.block_on(retry.call(|| async { Err::<(), _>(()) })).unwrap_err();

@@ -105,6 +105,7 @@ fn quietly() {
 
 fn standard(stage: &Stage) -> Standard {
     let mut config = StandardConfig::default();
+    config.retry = Some(RetryConfig::default().idempotent(true));
     config.timeout = Some(MS(700));
     config.rate_limit = Some(Quota::per_second(20).burst(2).into());
     config.concurrency_limit = Some(ConcurrencyLimitConfig::of(1));

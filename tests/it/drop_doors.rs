@@ -19,6 +19,7 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 fn busy() -> (Standard, ScriptedService, ManualClock) {
     let (clock, hand) = Clock::manual();
     let mut config = StandardConfig::default();
+    config.retry = Some(RetryConfig::default().idempotent(true));
     let mut rate = RateLimitConfig::from(Quota::per_second(10).burst(2));
     rate.max_wait = MS(10_000);
     config.timeout = Some(MS(60_000));
@@ -145,7 +146,7 @@ fn ground_a_probe_under_a_retry_gives_its_place_back() {
     hand.advance(MS(1));
     let service = ScriptedService::new("ok in 10ms", &clock).unwrap();
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
-    let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock).with_budget(&budget);
+    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock).with_budget(&budget);
     let pipeline = Pipeline::new().then(retry).then(breaker.clone());
     let full = budget.balance(hand.now());
     drop_at_every_await(

@@ -80,8 +80,10 @@ fn ground_a_rate_limit_s_turns_are_given_back() {
 fn ground_a_retry_drops_its_attempt_and_makes_no_other() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("503 in 10ms", &clock).unwrap();
-    let retry =
-        Retry::new(RetryConfig::default()).unwrap().with_clock(&clock).with_delays(|| [MS(5), MS(5)].into_iter());
+    let retry = Retry::new(RetryConfig::default().idempotent(true))
+        .unwrap()
+        .with_clock(&clock)
+        .with_delays(|| [MS(5), MS(5)].into_iter());
     let mut calls = Vec::new();
     drop_at_every_await(
         &hand,
@@ -99,6 +101,7 @@ fn ground_a_retry_drops_its_attempt_and_makes_no_other() {
 fn ground_the_whole_stack_gives_everything_back() {
     let (clock, hand) = Clock::manual();
     let mut config = StandardConfig::default();
+    config.retry = Some(RetryConfig::default().idempotent(true));
     let mut rate = RateLimitConfig::from(Quota::per_second(10).burst(1));
     rate.max_wait = MS(10_000);
     config.rate_limit = Some(rate);

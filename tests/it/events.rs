@@ -145,7 +145,7 @@ fn ground_tracing_is_told_of_calls_attempts_and_events() {
     tracing::subscriber::with_default(subscriber, || {
         let (clock, hand) = Clock::manual();
         let service = ScriptedService::new("503, ok", &clock).unwrap();
-        let retry = Retry::new(RetryConfig::default()).unwrap().named("mail").with_clock(&clock);
+        let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().named("mail").with_clock(&clock);
         let retry = retry.with_delays(|| std::iter::repeat(Duration::from_millis(7)));
         let pipeline = Pipeline::new().named("mail").then(retry).classify(ScriptedService::classify);
         hand.block_on(pipeline.call(|| service.call())).unwrap();
@@ -214,7 +214,7 @@ fn ground_each_policy_tells_tracing_under_its_room_at_a_fitting_level() {
         hand.block_on(timeout.call(|| hang.call())).unwrap_err();
         saw("timeout", Level::WARN);
         let fails = ScriptedService::new("500", &clock).unwrap();
-        let retry = Retry::new(RetryConfig::default().max_attempts(2)).unwrap().with_clock(&clock);
+        let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2)).unwrap().with_clock(&clock);
         hand.block_on(retry.call(|| fails.call())).unwrap_err();
         saw("retry", Level::WARN); // gave up
         saw("retry", Level::INFO); // retrying

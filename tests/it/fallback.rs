@@ -149,7 +149,7 @@ fn fallback_2_a_failing_fallback_keeps_the_first_cause() {
     let mapped: CallError<String> = error.map_operation(|e| e.to_string());
     assert!(matches!(mapped.fallback(), Some(Cause::Operation(text)) if !text.is_empty()));
     // And with a retry's history of the first cause.
-    let retry = Retry::new(RetryConfig::default().max_attempts(2)).unwrap().with_clock(&clock);
+    let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2)).unwrap().with_clock(&clock);
     let fallback = Fallback::new(FallbackConfig::default()).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(fallback).then(retry).classify(ScriptedService::classify);
     let error = hand.block_on(pipeline.call_or(|| service.call(), |_| replica.call())).unwrap_err();
@@ -227,7 +227,7 @@ fn fallback_2_outermost_it_hears_of_time_outs_retries_and_refusals() {
     let pipeline = Pipeline::new()
         .then(fallback)
         .then(Timeout::new(MS(3000)).with_clock(&clock))
-        .then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock))
+        .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock))
         .classify(ScriptedService::classify);
     let answer = hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap();
     let error = answer.error().unwrap();
@@ -279,7 +279,7 @@ fn fallback_2_inside_a_breaker_it_hides_failures_and_explain_warns_of_each_wrong
     warns(pipeline.explain().warnings(), "never sees the failures");
     let hedge = Hedge::new(HedgeConfig::default()).unwrap();
     warns(Pipeline::new().then(hedge).then(fallback.clone()).explain().warnings(), "a hedge, where nothing falls back");
-    let retry = Retry::new(RetryConfig::default()).unwrap();
+    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap();
     warns(Pipeline::new().then(retry).then(fallback.clone()).explain().warnings(), "nothing is repeated");
     warns(Pipeline::new().then(Timeout::new(MS(1))).then(fallback.clone()).explain().warnings(), "nothing falls back");
     warns(Pipeline::new().then(fallback.clone()).then(fallback.clone()).explain().warnings(), "one substitute");

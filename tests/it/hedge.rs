@@ -128,7 +128,7 @@ fn hedge_1_pays_from_the_budget_it_shares_with_the_retry() {
     let (clock, hand) = Clock::manual();
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.2).min_per_second(0)).unwrap();
     let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock).with_budget(&budget);
-    let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock).with_budget(&budget);
+    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock).with_budget(&budget);
     let service = ScriptedService::new("ok in 20ms", &clock).unwrap();
     let mut events = hedge.events();
     // Alone, and inside a retry that has told the budget of the call: each call counts once.
@@ -298,7 +298,7 @@ fn hedge_1_in_the_standard_order_with_a_breaker_and_a_time_out_inside() {
     let pipeline = Pipeline::new()
         .then(Timeout::new(MS(5000)).with_clock(&clock))
         .then(limiter.clone())
-        .then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock).with_budget(&budget))
+        .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock).with_budget(&budget))
         .then(Hedge::new(HedgeConfig::after(MS(50))).unwrap().with_clock(&clock).with_budget(&budget))
         .then(breaker.clone())
         .then(Timeout::new(MS(100)).with_clock(&clock))
@@ -362,7 +362,7 @@ fn hedge_1_a_refusal_by_a_policy_inside_stops_hedging_and_hides_no_answer() {
 #[test]
 fn hedge_1_an_operation_is_told_which_attempt_it_is() {
     let (hedge, _, clock, hand) = world("ok", HedgeConfig::after(MS(10)).max_attempts(3));
-    let retry = Retry::new(RetryConfig::default().max_attempts(2))
+    let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2))
         .unwrap()
         .with_clock(&clock)
         .with_delays(|| [Duration::ZERO].into_iter());

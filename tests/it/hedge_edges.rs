@@ -124,7 +124,7 @@ fn pipeline_3_explain_warns_of_a_hedge_that_will_hurt() {
     };
     let of = |config| Pipeline::new().then(hedge(config)).explain();
     warns(of(HedgeConfig::default()), "no budget");
-    warns(of(HedgeConfig::default().idempotent(false)), "not idempotent");
+    warns(of(HedgeConfig::default().idempotent(false)), "not marked as idempotent");
     warns(of(HedgeConfig::after(Duration::ZERO)), "2 times the load");
     let retry = Retry::new(RetryConfig::default().idempotent(false)).unwrap();
     warns(Pipeline::new().then(retry).then(good.clone()).explain(), "the retry takes for not idempotent");
@@ -133,7 +133,7 @@ fn pipeline_3_explain_warns_of_a_hedge_that_will_hurt() {
     warns(Pipeline::new().then(breaker).then(good.clone()).explain(), "inside a circuit breaker");
     let charge = steadfast::call::not_idempotent(|| async { Ok::<_, ()>(()) });
     let pipeline = Pipeline::new().then(good);
-    warns(pipeline.explain_for(&charge), "not idempotent");
+    warns(pipeline.explain_for(&charge), "not marked as idempotent");
     assert_eq!(pipeline.explain_for(&|| async { Ok::<_, ()>(()) }).warnings(), [""; 0]);
     assert!(
         pipeline.explain().to_string().contains("1. hedge: up to 2 attempts at once, each after the time that 95 %")
@@ -153,7 +153,7 @@ fn hedge_1_a_hedge_inside_a_hedge_leaves_the_attempts_to_the_outer() {
 fn hedge_1_a_retry_inside_a_hedge_is_each_attempt_s_own() {
     let (clock, hand) = Clock::manual();
     let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(2)).unwrap().with_clock(&clock);
-    let retry = Retry::new(RetryConfig::default().max_attempts(2)).unwrap().with_clock(&clock);
+    let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2)).unwrap().with_clock(&clock);
     let retry = retry.with_delays(|| [MS(1)].into_iter());
     let service = ScriptedService::new("503 in 20ms, 503 in 30ms, 503 in 40ms, 503 in 50ms", &clock).unwrap();
     let error = hand.block_on(Pipeline::new().then(hedge).then(retry).call(|| service.call())).unwrap_err();

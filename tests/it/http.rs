@@ -79,7 +79,7 @@ fn ground_a_status_is_judged_once_by_one_table() {
 fn ground_a_business_answer_is_no_failure_of_the_service() {
     let (clock, hand) = Clock::manual();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(5, 5)).unwrap().with_clock(&clock);
-    let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
+    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(retry).then(breaker.clone()).classify(ByStatus::new());
     for status in [400, 401, 404, 409, 422, 501].repeat(5) {
         let mut calls = 0;
@@ -191,7 +191,7 @@ fn ground_a_hint_comes_with_a_failure_and_a_long_one_of_an_overloaded_service_me
     // The breaker opens on that one answer, for so long; the retry does not wait for it.
     let (clock, hand) = Clock::manual();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
-    let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
+    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(retry).then(breaker.clone()).classify(ByStatus::new());
     let call = || std::future::ready(Ok::<_, ()>(response(503, &[("retry-after", "120")])));
     assert_eq!(hand.block_on(pipeline.call(call)).unwrap().status(), 503);
@@ -201,7 +201,7 @@ fn ground_a_hint_comes_with_a_failure_and_a_long_one_of_an_overloaded_service_me
 #[test]
 fn retry_3_the_delay_is_never_less_than_the_server_asks() {
     let (clock, hand) = Clock::manual();
-    let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
+    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(retry).classify(ByStatus::new());
     let mut answers = [response(429, &[("retry-after", "11")]), response(200, &[])].into_iter();
     let started = hand.now();
@@ -252,7 +252,7 @@ fn ground_grpc_s_status_and_push_back_are_read_from_headers_and_trailers() {
 #[test]
 fn retry_3_a_negative_push_back_means_no_retry() {
     let (clock, hand) = Clock::manual();
-    let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
+    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(retry).classify(ByGrpc);
     let mut busy = tonic::Status::unavailable("busy");
     busy.metadata_mut().insert("grpc-retry-pushback-ms", tonic::metadata::MetadataValue::from_static("-1"));

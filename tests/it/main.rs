@@ -56,6 +56,7 @@ mod reconfigure;
 mod reqwest;
 mod retry;
 mod retry_edges;
+mod retry_idempotence;
 mod sharding;
 mod sharding_moves;
 mod shared_circuit_breaker;

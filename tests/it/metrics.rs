@@ -259,7 +259,10 @@ fn ground_a_retry_tells_why_it_tried_again_and_why_it_stopped() {
     let (metrics, page, clock, hand) = page();
     let every = BackoffConfig::default().curve(Curve::Constant).between(MS(100), MS(100)).jitter(Jitter::None);
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
-    let retry = Retry::new(RetryConfig::default().backoff(every)).unwrap().with_clock(&clock).with_budget(&budget);
+    let retry = Retry::new(RetryConfig::default().idempotent(true).backoff(every))
+        .unwrap()
+        .with_clock(&clock)
+        .with_budget(&budget);
     metrics.watch("r", &retry).unwrap();
     metrics.watch("r", &budget).unwrap();
     let service = ScriptedService::new("503, ok, 500 x3, 404", &clock).unwrap();

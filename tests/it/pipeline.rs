@@ -73,7 +73,7 @@ fn pipeline_1_a_call_can_be_spawned_with_what_it_borrows() {
     fn is_send_and_sync<T: Send + Sync>(_: &T) {}
     let pipeline = Pipeline::new()
         .then(Timeout::new(S(1)))
-        .then(Retry::new(RetryConfig::default()).unwrap())
+        .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap())
         .then(CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap());
     is_send_and_sync(&pipeline);
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_time().build().unwrap();
@@ -99,7 +99,7 @@ fn pipeline_1_a_boxed_one_is_for_a_field_and_behaves_the_same() {
     }
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("503 x2, ok", &clock).unwrap();
-    let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
+    let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().named("repository").then(retry).classify(ScriptedService::classify);
     let repository = Repository { calls: pipeline.boxed() };
     assert_eq!(hand.block_on(repository.calls.clone().call(|| service.call())).unwrap(), 200);
@@ -119,7 +119,8 @@ fn pipeline_1_an_operation_of_one_s_own_may_keep_state_across_attempts() {
         }
     }
     let (clock, hand) = Clock::manual();
-    let pipeline = Pipeline::new().then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock));
+    let pipeline =
+        Pipeline::new().then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock));
     let mut sum = 0;
     assert_eq!(hand.block_on(pipeline.call(Counting(&mut sum))).unwrap(), 6);
 }
@@ -141,7 +142,7 @@ fn ground_the_error_is_flat_whatever_the_order() {
     let (clock, hand) = Clock::manual();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().named("db").with_clock(&clock);
     breaker.force_open(S(3));
-    let retry = || Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
+    let retry = || Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
     let timeout = || Timeout::new(S(1)).with_clock(&clock);
     let check = |error: CallError<()>| {
         assert!(error.is_rejected() && !error.is_timed_out());
@@ -159,7 +160,7 @@ fn ground_one_classifier_is_heard_by_all_and_judges_values_too() {
     let (clock, hand) = Clock::manual();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(3, 3)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new()
-        .then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock))
+        .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock))
         .then(breaker.clone())
         .classify(|r: &Result<u16, ()>| match r {
             Ok(500..) => Verdict::failure(FailureKind::Server),
@@ -202,7 +203,7 @@ fn pipeline_3_explain_prints_the_order() {
         .named("billing")
         .then(Timeout::new(S(2)).named("total"))
         .then(
-            Retry::new(RetryConfig::default())
+            Retry::new(RetryConfig::default().idempotent(true))
                 .unwrap()
                 .with_budget(&RetryBudget::new(RetryBudgetConfig::default()).unwrap()),
         )
@@ -212,7 +213,8 @@ fn pipeline_3_explain_prints_the_order() {
         pipeline.explain().to_string(),
         "pipeline `billing`, outermost first:\n  \
          1. time-out `total`: at most 2s\n  \
-         2. retry: at most 3 attempts, exponential back-off from 100ms to 20s, jitter full\n  \
+         2. retry: at most 3 attempts, exponential back-off from 100ms to 20s, jitter full; assumes that unmarked \
+         operations are idempotent\n  \
          3. circuit breaker: opens on 50 % failures over the last 100 calls (at least 20); for 5s to 60s\n  \
          4. time-out: at most 300ms\n"
     );
@@ -222,7 +224,7 @@ fn pipeline_3_explain_prints_the_order() {
 
 #[test]
 fn pipeline_3_explain_warns_of_what_will_hurt() {
-    let retry = || Retry::new(RetryConfig::default()).unwrap();
+    let retry = || Retry::new(RetryConfig::default().idempotent(true)).unwrap();
     let breaker = || CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
     let timeout = |s| Timeout::new(S(s));
     let warned = [
@@ -237,9 +239,14 @@ fn pipeline_3_explain_warns_of_what_will_hurt() {
         (warnings(&Pipeline::new().then(breaker())), "no time-out inside it"),
         (warnings(&Pipeline::new().then(breaker()).then(retry())), "stands outside a retry"),
         (
-            warnings(&Pipeline::new().then(
-                Retry::new(RetryConfig::default().backoff(BackoffConfig::default().jitter(Jitter::None))).unwrap(),
-            )),
+            warnings(
+                &Pipeline::new().then(
+                    Retry::new(
+                        RetryConfig::default().idempotent(true).backoff(BackoffConfig::default().jitter(Jitter::None)),
+                    )
+                    .unwrap(),
+                ),
+            ),
             "without jitter",
         ),
     ];

@@ -552,7 +552,7 @@ fn ground_a_changed_time_out_is_kept_by_calls_whose_time_runs() {
 fn ground_a_bad_change_of_a_retry_is_refused_whole() {
     let (clock, hand) = Clock::manual();
     let steady = |ms| BackoffConfig::default().between(MS(ms), MS(ms)).jitter(Jitter::None);
-    let first = RetryConfig::default().max_attempts(3).backoff(steady(100));
+    let first = RetryConfig::default().idempotent(true).max_attempts(3).backoff(steady(100));
     let retry = Retry::new(first).unwrap().with_clock(&clock);
     let clone = retry.clone().named("clone");
     let bad = vec![
@@ -591,6 +591,7 @@ fn ground_a_bad_change_of_a_budget_is_refused_whole() {
     let first = RetryBudgetConfig::default().ratio(0.5).window(S(10)).min_per_second(0);
     let budget = RetryBudget::new(first).unwrap();
     let config = RetryConfig::default()
+        .idempotent(true)
         .max_attempts(2)
         .backoff(BackoffConfig::default().between(MS(1), MS(1)).jitter(Jitter::None));
     let retry =

@@ -96,7 +96,7 @@ fn retry_6_a_call_that_found_no_connection_was_not_sent_and_may_be_repeated() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         drop(listener);
-        let config = RetryConfig::default().max_attempts(2);
+        let config = RetryConfig::default().idempotent(true).max_attempts(2);
         let retry = Retry::new(config).unwrap().with_delays(|| std::iter::repeat(Duration::ZERO));
         let pipeline = Pipeline::new().then(retry).classify(ByStatus::new());
         let client = client();
@@ -113,7 +113,9 @@ fn retry_6_one_that_was_sent_is_not_repeated_unless_it_may_be() {
             (raw(b"", false).await, FailureKind::Timeout), // it never answers
             (raw(b"", true).await, FailureKind::Other),    // it hangs up
         ] {
-            let retry = Retry::new(RetryConfig::default()).unwrap().with_delays(|| std::iter::repeat(Duration::ZERO));
+            let retry = Retry::new(RetryConfig::default().idempotent(true))
+                .unwrap()
+                .with_delays(|| std::iter::repeat(Duration::ZERO));
             let pipeline = Pipeline::new().then(retry).classify(ByStatus::new());
             let client = client();
             let send = || client.post(format!("http://{address}")).timeout(Duration::from_millis(200)).send();

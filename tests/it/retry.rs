@@ -19,7 +19,7 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 
 /// 100 ms, 200 ms, 400 ms, ... without jitter.
 fn plain() -> RetryConfig {
-    RetryConfig::default().backoff(BackoffConfig::default().jitter(Jitter::None))
+    RetryConfig::default().idempotent(true).backoff(BackoffConfig::default().jitter(Jitter::None))
 }
 
 struct Stage {
@@ -120,7 +120,7 @@ fn retry_3_a_hint_is_honoured_and_jitter_only_adds_to_it() {
     let mut gaps = Vec::new();
     for seed in 0..50 {
         let stage = Stage::new("503 retry-after 5s, ok");
-        let config = RetryConfig::default(); // full jitter, 100 ms
+        let config = RetryConfig::default().idempotent(true); // full jitter, 100 ms
         let retry = stage.retry(config).with_entropy(&Entropy::from_seed(seed));
         assert_eq!(stage.call(&retry).unwrap(), 200);
         let gap = stage.service.gaps()[0];

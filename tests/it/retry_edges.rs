@@ -17,7 +17,7 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 fn plain() -> RetryConfig {
-    RetryConfig::default().backoff(BackoffConfig::default().jitter(Jitter::None))
+    RetryConfig::default().idempotent(true).backoff(BackoffConfig::default().jitter(Jitter::None))
 }
 
 fn stage(script: &str) -> (Clock, ManualClock, ScriptedService) {

@@ -424,7 +424,7 @@ impl Policy for Sees {
 fn throttling_06_a_priority_travels_inwards_with_its_call() {
     let ((clock, hand), sees) = (Clock::manual(), Sees::default());
     let seen = || std::mem::take(&mut *sees.0.lock().unwrap());
-    let retry = || Retry::new(RetryConfig::default().max_attempts(3)).unwrap().with_clock(&clock);
+    let retry = || Retry::new(RetryConfig::default().idempotent(true).max_attempts(3)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(retry()).then(sees.clone());
     let works = async || Ok::<_, ()>(());
     hand.block_on(async {

@@ -3,6 +3,7 @@ use std::time::Duration;
 
 use steadfast::{
     CallError, FailureKind, Pipeline, PolicyKind, Reason,
+    call::idempotent,
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, State, TripConfig},
     entropy::Entropy,
     outcome::TripRule,
@@ -33,7 +34,7 @@ impl Stage {
 
     async fn call_async(&self) -> Result<u16, CallError<ScriptedError>> {
         let pipeline = Pipeline::new().then(self.stack.clone()).classify(ScriptedService::classify);
-        pipeline.call(|| self.service.call()).await
+        pipeline.call(idempotent(|| self.service.call())).await
     }
 
     fn call(&self) -> Result<u16, CallError<ScriptedError>> {
@@ -244,7 +245,8 @@ pipeline `drone`, outermost first:
   1. time-out `drone.timeout`: at most 30s
   2. rate limit `drone.rate_limit`: 50 calls every 1s, at most 5 at once; waits up to 100ms
   3. concurrency limit `drone.concurrency_limit`: 8 at once, 4 more wait up to 250ms, newest first
-  4. retry `drone.retry`: at most 3 attempts, exponential back-off from 100ms to 20s, jitter full
+  4. retry `drone.retry`: at most 3 attempts, exponential back-off from 100ms to 20s, jitter full; repeats unmarked operations \
+only after failures that prove that nothing was sent
   5. circuit breaker `drone.circuit_breaker`: opens on 25 % failures over the last 100 calls (at least 20), or 7 failures in a row; \
 for 5s to 60s
   6. time-out `drone.attempt_timeout`: at most 10s

@@ -4,7 +4,7 @@ use std::time::Duration;
 use futures::{StreamExt, stream::FuturesUnordered};
 use steadfast::{
     Priority,
-    call::with_priority,
+    call::{idempotent, with_priority},
     circuit_breaker::State,
     entropy::Entropy,
     standard::{Standard, StandardConfig},
@@ -68,7 +68,7 @@ fn ground_the_document_is_replaced_while_10_000_calls_run() {
             async move {
                 clock.sleep(MS(n)).await;
                 let priority = if n % 2 == 0 { Priority::High } else { Priority::Normal };
-                pipeline.call(with_priority(priority, || service.call())).await
+                pipeline.call(idempotent(with_priority(priority, || service.call()))).await
             }
         })
         .collect();

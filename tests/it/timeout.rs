@@ -28,7 +28,7 @@ fn timeout_1_covers_the_whole_call_with_retries() {
     let pipeline = Pipeline::new()
         .then(Timeout::new(MS(1000)).named("total").with_clock(&clock))
         .then(
-            Retry::new(RetryConfig::default().max_attempts(99))
+            Retry::new(RetryConfig::default().idempotent(true).max_attempts(99))
                 .unwrap()
                 .with_clock(&clock)
                 .with_delays(|| std::iter::repeat(MS(100))),
@@ -48,7 +48,12 @@ fn timeout_1_an_attempt_is_clipped_to_what_is_left() {
     let service = ScriptedService::new("503 in 300ms, hang", &clock).unwrap();
     let pipeline = Pipeline::new()
         .then(Timeout::new(MS(500)).named("total").with_clock(&clock))
-        .then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock).with_delays(|| std::iter::repeat(MS(50))))
+        .then(
+            Retry::new(RetryConfig::default().idempotent(true))
+                .unwrap()
+                .with_clock(&clock)
+                .with_delays(|| std::iter::repeat(MS(50))),
+        )
         .then(Timeout::new(MS(400)).named("attempt").with_clock(&clock))
         .classify(ScriptedService::classify);
     let start = hand.now();
@@ -175,7 +180,7 @@ fn a_call_that_is_ready_at_once_reads_no_clock() {
     let breaker = steadfast::circuit_breaker::CircuitBreaker::new(Default::default()).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new()
         .then(Timeout::new(MS(1000)).with_clock(&clock))
-        .then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock))
+        .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock))
         .then(breaker)
         .then(Timeout::new(MS(100)).with_clock(&clock));
     let (_, hand) = Clock::manual();
@@ -224,8 +229,10 @@ fn timeout_1_of_two_deadlines_the_nearer_counts_whichever_stands_outside() {
     assert_eq!((remaining(5000, 300), remaining(300, 5000)), (Some(MS(300)), Some(MS(300))));
     let from_outside = AttemptInfo::with_deadline(hand.now() + MS(50));
     let (timeout, start) = (timeout(5000), hand.now());
-    let retry =
-        Retry::new(RetryConfig::default()).unwrap().with_clock(&clock).with_delays(|| std::iter::repeat(MS(60)));
+    let retry = Retry::new(RetryConfig::default().idempotent(true))
+        .unwrap()
+        .with_clock(&clock)
+        .with_delays(|| std::iter::repeat(MS(60)));
     let pipeline = Pipeline::new().then(timeout).then(retry);
     let error = hand.block_on(pipeline.call_within(from_outside, || async { Err::<(), _>(()) })).unwrap_err();
     assert_eq!((error.attempts(), hand.now()), (1, start));

@@ -103,7 +103,7 @@ fn poll_ready<Req, S: Service<Req>>(service: &mut S) -> bool {
 }
 
 fn retry(clock: &Clock) -> Retry {
-    Retry::new(RetryConfig::default().backoff(every(MS(100)))).unwrap().with_clock(clock)
+    Retry::new(RetryConfig::default().idempotent(true).backoff(every(MS(100)))).unwrap().with_clock(clock)
 }
 
 fn every(delay: Duration) -> BackoffConfig {
@@ -326,7 +326,7 @@ fn pipeline_4_an_attempt_refused_before_the_request_was_moved_may_be_followed_by
     let (clock, hand, places) = world("ok", 1);
     let limiter = RateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
     limiter.check().unwrap();
-    let config = RetryConfig::default().retry_rejections(true);
+    let config = RetryConfig::default().idempotent(true).retry_rejections(true);
     let pipeline = Pipeline::new().then(Retry::new(config).unwrap().with_clock(&clock)).then(limiter);
     let mut service = PipelineLayer::new(pipeline).once().layer(places.clone());
     assert_eq!(hand.block_on(service.call(())).unwrap(), 200);
@@ -461,7 +461,7 @@ fn pipeline_4_a_sent_request_tells_what_is_left_of_the_call_s_time() {
         let left = deadline::read(request.headers()).unwrap();
         Response::builder().status(503).body(left.as_millis().to_string()).unwrap()
     });
-    let config = RetryConfig::default().max_attempts(2).backoff(every(MS(300)));
+    let config = RetryConfig::default().idempotent(true).max_attempts(2).backoff(every(MS(300)));
     let pipeline = Pipeline::new()
         .then(Timeout::new(MS(1000)).with_clock(&clock))
         .then(Retry::new(config).unwrap().with_clock(&clock))
@@ -562,8 +562,10 @@ fn pipeline_4_it_fits_axum_hyper_reqwest_and_tonic() {
         let uri = format!("http://{}/", listener.local_addr().unwrap());
         tokio::spawn(axum::serve(listener, app).into_future());
 
-        let at_once =
-            || Retry::new(RetryConfig::default().max_attempts(2).backoff(every(Duration::from_nanos(1)))).unwrap();
+        let at_once = || {
+            Retry::new(RetryConfig::default().idempotent(true).max_attempts(2).backoff(every(Duration::from_nanos(1))))
+                .unwrap()
+        };
         let pipeline = || Pipeline::new().then(at_once()).classify(ByStatus::new());
 
         let hyper = legacy::Client::builder(TokioExecutor::new()).build_http::<Empty<Bytes>>();

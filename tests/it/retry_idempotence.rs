@@ -1,0 +1,160 @@
+//! Which operations a retry repeats after a failure that does not prove that nothing was sent.
+use std::{
+    sync::atomic::{AtomicU32, Ordering::SeqCst},
+    time::Duration,
+};
+
+use steadfast::{
+    FailureKind, Pipeline, Priority, Verdict,
+    call::{OperationName, idempotent, named, not_idempotent, with_priority},
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
+    hedge::{Hedge, HedgeConfig},
+    outcome::Stop,
+    retry::{Retry, RetryConfig, RetryEvent},
+    standard::{Standard, StandardConfig},
+    time::Clock,
+    timeout::Timeout,
+};
+
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+/// A bank that charges the card at once and answers after `answer`.
+async fn charge(charges: &AtomicU32, clock: &Clock, answer: Duration) -> Result<u32, std::io::Error> {
+    let receipt = charges.fetch_add(1, SeqCst) + 1;
+    clock.sleep(answer).await;
+    Ok(receipt)
+}
+
+#[test]
+fn an_unmarked_charge_whose_answer_comes_too_late_is_sent_once() {
+    for answer in [MS(301), MS(400), Duration::from_secs(3), Duration::MAX] {
+        let (clock, hand) = Clock::manual();
+        let payments = Pipeline::new()
+            .then(Timeout::new(Duration::from_secs(2)).with_clock(&clock))
+            .then(Retry::new(RetryConfig::interactive()).unwrap().with_clock(&clock))
+            .then(CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock))
+            .then(Timeout::new(MS(300)).with_clock(&clock));
+        let charges = AtomicU32::new(0);
+        let error = hand.block_on(payments.call(|| charge(&charges, &clock, answer))).unwrap_err();
+        assert_eq!(charges.load(SeqCst), 1, "{answer:?}");
+        assert_eq!(error.history().unwrap().stop, Stop::NotIdempotent);
+    }
+}
+
+#[test]
+fn the_standard_stack_sends_an_unmarked_charge_once() {
+    let (clock, hand) = Clock::manual();
+    let stack = Standard::new(StandardConfig::default()).unwrap().with_clock(&clock).into_pipeline();
+    let charges = AtomicU32::new(0);
+    hand.block_on(stack.call(|| charge(&charges, &clock, Duration::from_secs(60)))).unwrap_err();
+    assert_eq!(charges.load(SeqCst), 1);
+}
+
+#[test]
+fn a_failure_that_proves_that_nothing_was_sent_is_repeated_without_a_mark() {
+    for (kind, attempts) in [
+        (FailureKind::Connect, 3),
+        (FailureKind::Timeout, 1),
+        (FailureKind::Throttled, 1),
+        (FailureKind::Overloaded, 1),
+        (FailureKind::Server, 1),
+        (FailureKind::Other, 1),
+    ] {
+        let (clock, hand) = Clock::manual();
+        let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
+        let pipeline = Pipeline::new().then(retry).classify(move |_: &Result<(), ()>| Verdict::failure(kind));
+        let error = hand.block_on(pipeline.call(|| async { Err(()) })).unwrap_err();
+        assert_eq!(error.attempts(), attempts, "{kind}");
+    }
+}
+
+#[test]
+fn a_mark_prevails_over_the_setting_and_the_outermost_mark_over_those_inside() {
+    static CHARGE: OperationName = OperationName::new("charge");
+    let fails = || async { Err::<(), _>(()) };
+    for setting in [false, true] {
+        let (clock, hand) = Clock::manual();
+        let retry = Retry::new(RetryConfig::default().idempotent(setting)).unwrap().with_clock(&clock);
+        let pipeline = Pipeline::new().then(retry.clone());
+        let unmarked = if setting { 3 } else { 1 };
+        for (attempts, error) in [
+            (unmarked, hand.block_on(pipeline.call(fails)).unwrap_err()),
+            (unmarked, hand.block_on(pipeline.call(named(&CHARGE, fails))).unwrap_err()),
+            (unmarked, hand.block_on(pipeline.call_with(|_| fails())).unwrap_err()),
+            (unmarked, hand.block_on(retry.call(fails)).unwrap_err()),
+            (3, hand.block_on(pipeline.call(idempotent(fails))).unwrap_err()),
+            (3, hand.block_on(retry.call(idempotent(fails))).unwrap_err()),
+            (3, hand.block_on(pipeline.call(named(&CHARGE, idempotent(fails)))).unwrap_err()),
+            (3, hand.block_on(pipeline.call(with_priority(Priority::High, idempotent(fails)))).unwrap_err()),
+            (3, hand.block_on(pipeline.call(idempotent(not_idempotent(fails)))).unwrap_err()),
+            (1, hand.block_on(pipeline.call(not_idempotent(fails))).unwrap_err()),
+            (1, hand.block_on(pipeline.call(not_idempotent(idempotent(fails)))).unwrap_err()),
+        ] {
+            assert_eq!(error.attempts(), attempts, "setting {setting}");
+        }
+    }
+}
+
+#[test]
+fn a_retry_that_gives_up_for_want_of_a_mark_says_so_in_error_and_event() {
+    let (clock, hand) = Clock::manual();
+    let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
+    let mut events = retry.events();
+    let error = hand.block_on(retry.call(|| async { Err::<(), _>("reset") })).unwrap_err();
+    assert_eq!(error.history().unwrap().stop.to_string(), "not marked as idempotent, and perhaps sent");
+    let told = events.try_recv().unwrap().unwrap().what;
+    assert!(matches!(told, RetryEvent::GaveUp { attempts: 1, stop: Stop::NotIdempotent, .. }), "{told:?}");
+}
+
+#[test]
+fn explain_states_what_a_retry_assumes_of_operations_without_a_mark() {
+    let told = |config, mark: Option<bool>| {
+        let pipeline = Pipeline::new().then(Retry::new(config).unwrap()).then(Timeout::new(MS(300)));
+        let work = || async { Ok::<_, ()>(()) };
+        match mark {
+            None => pipeline.explain_for(&work),
+            Some(true) => pipeline.explain_for(&idempotent(work)),
+            Some(false) => pipeline.explain_for(&not_idempotent(work)),
+        }
+        .to_string()
+    };
+    let (careful, trusting) = (RetryConfig::default(), RetryConfig::default().idempotent(true));
+    let warning = "repeats an operation that is not marked as idempotent only after";
+    for (config, mark, assumption, warns) in [
+        (careful, None, "repeats unmarked operations only after failures that prove that nothing was sent", true),
+        (careful, Some(true), "repeats unmarked operations only after", false),
+        (careful, Some(false), "repeats unmarked operations only after", true),
+        (trusting, None, "assumes that unmarked operations are idempotent", false),
+        (trusting, Some(true), "assumes that unmarked operations are idempotent", false),
+        (trusting, Some(false), "assumes that unmarked operations are idempotent", true),
+    ] {
+        let text = told(config, mark);
+        assert!(text.contains(assumption), "{text}");
+        assert_eq!(text.contains(warning), warns, "{mark:?}: {text}");
+    }
+}
+
+#[test]
+fn a_hedge_runs_unmarked_operations_twice_and_explain_warns_beside_a_retry_that_does_not() {
+    let hedged = |config: HedgeConfig, mark: Option<bool>| {
+        let (clock, hand) = Clock::manual();
+        let pipeline = Pipeline::new().then(Hedge::new(config).unwrap().with_clock(&clock));
+        let charges = AtomicU32::new(0);
+        let work = || charge(&charges, &clock, MS(400));
+        match mark {
+            None => hand.block_on(pipeline.call(work)),
+            Some(true) => hand.block_on(pipeline.call(idempotent(work))),
+            Some(false) => hand.block_on(pipeline.call(not_idempotent(work))),
+        }
+        .unwrap();
+        charges.load(SeqCst)
+    };
+    let config = HedgeConfig::after(MS(50));
+    let runs = |config| [None, Some(true), Some(false)].map(|mark| hedged(config, mark));
+    assert_eq!((runs(config), runs(config.idempotent(false))), ([2, 2, 1], [1, 2, 1]));
+    let retry = Retry::new(RetryConfig::default()).unwrap();
+    let pipeline = Pipeline::new().then(retry).then(Hedge::new(config).unwrap());
+    let warns = |warnings: Vec<String>| warnings.iter().any(|w| w.contains("the retry takes for not idempotent"));
+    assert!(warns(pipeline.explain().warnings()));
+    assert!(!warns(pipeline.explain_for(&idempotent(|| async { Ok::<_, ()>(()) })).warnings()));
+}
