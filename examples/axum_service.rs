@@ -34,7 +34,7 @@ use hyper_util::{client::legacy, rt::TokioExecutor};
 use metrics_exporter_prometheus::PrometheusBuilder;
 use serde_json::json;
 use steadfast::{
-    Pipeline, Priority, Verdict,
+    FailureKind, Pipeline, Priority, Verdict,
     call::AttemptInfo,
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
     http::{ByStatus, kind_by_source, refusal, status_of},
@@ -154,7 +154,9 @@ fn shop(
         .then(metrics.calls("stock")) // each attempt
         .then(breaker.clone())
         .then(Timeout::new(MS(1000)))
-        .classify(ByStatus::new().errors(|error: &legacy::Error| Verdict::failure(kind_by_source(error))));
+        .classify(ByStatus::new().errors(|error: &legacy::Error| {
+            Verdict::failure(if error.is_connect() { FailureKind::Connect } else { kind_by_source(error) })
+        }));
     let stock_requests = HttpRequests::new().telling_deadlines(&Clock::tokio());
     let outbound = PipelineLayer::new(outbound).requests(stock_requests).layer(client());
     let order = move |Extension(attempt): Extension<AttemptInfo>| {

@@ -8,7 +8,7 @@ use crate::{
 
 /// What is read without the lock while the breaker is not simply closed. Written under the lock, and before the word.
 pub(super) struct Gate {
-    /// When it opened, or was isolated; when the open time ends; when half-open must have come to a decision; when a ramp began.
+    /// When it opened, or was isolated; when the open time ends; when the probes in flight will have hung; when a ramp began.
     pub(super) since: AtomicU64,
     pub(super) until: AtomicU64,
     pub(super) deadline: AtomicU64,

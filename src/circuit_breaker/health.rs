@@ -68,8 +68,12 @@ impl CircuitBreaker {
                 let wake = match self.state() {
                     State::Closed | State::Isolated => None,
                     State::Open => Some(load(&gate.until)).filter(|until| clock.now() < *until),
-                    // Others are probing: at the latest then it is decided.
-                    State::HalfOpen => Some(load(&gate.deadline)),
+                    // Others are probing: by then their probes have ended or hung. A deadline that is past is never waited for.
+                    State::HalfOpen => {
+                        let now = clock.now();
+                        let deadline = load(&gate.deadline);
+                        Some(if deadline > now { deadline } else { now + self.config().half_open.max })
+                    }
                 };
                 drop(turn);
                 match race(shutdown.as_mut(), self.changed(&mut changes, wake)).await {

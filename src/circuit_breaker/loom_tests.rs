@@ -103,7 +103,7 @@ fn loom_breaker_a_dropped_probe_gives_its_place_back_to_one() {
         let breaker = ready(1);
         let probe = breaker.admit().unwrap();
         let theirs = breaker.clone();
-        let thread = thread::spawn(move || theirs.core.ignore(probe));
+        let thread = thread::spawn(move || theirs.core.ignore(&theirs.set, probe, || NOW));
         let ours = breaker.admit();
         thread.join().unwrap();
         assert_eq!(breaker.admit().is_some(), ours.is_none());
@@ -212,24 +212,46 @@ fn loom_breaker_a_rejection_does_not_mix_two_openings() {
     });
 }
 
+/// Half-open with one of two probes in flight, which hangs at [`NOW`].
+fn hanging() -> (Arc<Breaker>, Ticket) {
+    let mut config = CircuitBreakerConfig::default().probes(2, 1.0);
+    config.half_open.max = Duration::from_secs(1);
+    let breaker = Breaker::new(config);
+    breaker.core.open_by_hand(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
+    let hangs = breaker.core.admit(&breaker.set, || Instant::from_nanos(2)).unwrap();
+    (breaker, hangs)
+}
+
 #[test]
 fn loom_breaker_that_comes_to_no_decision_opens_once() {
     loom::model(|| {
-        let mut config = CircuitBreakerConfig::default().probes(2, 1.0);
-        config.half_open.max = Duration::from_secs(1);
-        let breaker = Breaker::new(config);
-        breaker.core.open_by_hand(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
-        let hangs = breaker.core.admit(&breaker.set, || Instant::from_nanos(2)).unwrap();
+        let (breaker, _hangs) = hanging();
         let theirs = breaker.clone();
-        let thread = thread::spawn(move || {
-            // One probe ends at last, and one caller comes.
-            theirs.core.success(&theirs.set, hangs, || NOW);
-            theirs.admit()
-        });
+        let thread = thread::spawn(move || theirs.admit());
         assert_eq!(breaker.admit(), None);
         assert_eq!(thread.join().unwrap(), None);
         assert_eq!((breaker.state(), breaker.core.word().generation()), (State::Open, 3));
         assert_eq!(breaker.core.figures(NOW).openings, 1);
+    });
+}
+
+/// A probe that hung comes back while a caller finds it hanging: either its result counts, or the breaker is open.
+#[test]
+fn loom_breaker_a_late_probe_counts_or_is_too_late() {
+    loom::model(|| {
+        let (breaker, hangs) = hanging();
+        let theirs = breaker.clone();
+        let thread = thread::spawn(move || theirs.core.success(&theirs.set, hangs, || NOW));
+        let ours = breaker.admit();
+        thread.join().unwrap();
+        match ours {
+            Some(second) => {
+                assert_eq!((breaker.state(), breaker.core.word().count()), (State::HalfOpen, 2));
+                breaker.core.success(&breaker.set, second, || NOW);
+                assert_eq!(breaker.state(), State::Closed);
+            }
+            None => assert_eq!((breaker.state(), breaker.core.figures(NOW).openings), (State::Open, 1)),
+        }
     });
 }
 

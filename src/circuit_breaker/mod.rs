@@ -56,7 +56,8 @@
 //! a lock and without an allocation; the error carries the name, the time to come back, since when, the rule and the last failure's kind.
 //! When the open time is over, the next caller is the first probe: there is no timer. *Half-open*, at most `probes` calls are let
 //! through; the breaker decides as soon as enough of them are good or too many bad. A probe that is dropped or ignored gives its
-//! place back, and one that hangs cannot wedge the breaker: after `half_open.max` it takes the configured way.
+//! place back. A probe that hangs cannot wedge the breaker: once probes have been in flight for `half_open.max` without a result, the next
+//! caller finds the breaker in the configured state. Time without a probe in flight does not count, so callers may be as rare as they like.
 //!
 //! Every admission carries the generation of the state that admitted it; an outcome that comes late changes nothing.
 //!
@@ -167,6 +168,7 @@ mod parts;
 mod permit;
 mod plan;
 mod policy;
+mod probes;
 mod rates;
 mod reshape;
 pub mod shared;

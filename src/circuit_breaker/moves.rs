@@ -5,6 +5,7 @@ use super::{
     CircuitBreakerConfig, CircuitBreakerEvent as Event, State, Transition,
     gate::load,
     plan::Setting,
+    probes::Probes,
     state::{Core, Inner, Ticket},
     word::Word,
 };
@@ -80,9 +81,8 @@ impl Core {
     }
 
     pub(super) fn half_open(&self, set: &Setting, inner: &mut Inner, now: Instant) -> Ticket {
-        (inner.good, inner.bad) = (0, 0);
-        let deadline = (now + inner.config.half_open.max).as_nanos();
-        self.gate(set).deadline.store(deadline, Ordering::Release);
+        inner.probes = Probes::begin(now, inner.config.half_open.max);
+        self.gate(set).deadline.store(inner.probes.deadline().as_nanos(), Ordering::Release);
         let generation = self.enter(set, inner, now, Word::new(State::HalfOpen, 0, 1), None);
         set.events.stage_as(self.name.as_ref(), now, || Event::HalfOpened);
         Ticket { generation, probe: true }
@@ -91,9 +91,9 @@ impl Core {
     /// Goes by the probes that came back, as soon as they settle it.
     pub(super) fn decide(&self, set: &Setting, inner: &mut Inner, now: Instant, hint: Option<Duration>) {
         let half_open = inner.config.half_open;
-        if inner.good >= half_open.required() {
+        if inner.probes.good >= half_open.required() {
             self.close(set, inner, now, false);
-        } else if inner.bad > half_open.probes - half_open.required() {
+        } else if inner.probes.bad > half_open.probes - half_open.required() {
             self.open(set, inner, now, TripRule::Probes, hint);
         }
     }

@@ -62,7 +62,9 @@ pub struct HalfOpenConfig {
     pub probes: u32,
     /// It closes when at least this share of them succeeds (and is not slow, if slowness is a rule). 0.8 by default.
     pub success_rate: f64,
-    /// The longest time without a decision. 30 s by default.
+    /// Maximum time that probes may be in flight without a result. Longer, they hang. Time without a probe in flight does not
+    /// count, so that a service which is called seldom closes after as many good probes as one that is called often. 30 s by
+    /// default.
     #[serde(with = "human")]
     pub max: Duration,
     /// What then. It opens again by default.
@@ -83,7 +85,7 @@ pub struct RampConfig {
     pub steps: u32,
 }
 
-/// What becomes of a half-open breaker that comes to no decision.
+/// State that a half-open breaker goes to when its probes hang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum Undecided {
@@ -260,7 +262,7 @@ impl HalfOpenConfig {
         self
     }
 
-    /// Sets the longest time without a decision, and what then.
+    /// Sets how long probes may be in flight without a result, and the state that follows.
     #[must_use]
     pub const fn max(mut self, max: Duration, undecided: Undecided) -> Self {
         self.max = max;

@@ -83,7 +83,7 @@ impl Inner {
     #[inline]
     fn record(&self, ticket: Ticket, started: Option<Instant>, verdict: Verdict) {
         let failure = match verdict.class() {
-            Class::Ignore => return self.core.ignore(ticket),
+            Class::Ignore => return self.core.ignore(&self.shared.set, ticket, || self.shared.clock.now()),
             Class::Success => None,
             Class::Failure { kind, weight } => self.shared.set.live.is_failure(kind).then_some((kind, weight)),
         };
@@ -148,7 +148,7 @@ impl Inner {
         let kind = match (panicked, late) {
             (true, _) => FailureKind::Panic,
             (false, true) => FailureKind::Cancelled,
-            (false, false) => return self.core.ignore(ticket),
+            (false, false) => return self.core.ignore(&self.shared.set, ticket, || self.shared.clock.now()),
         };
         self.record_bad(ticket, Some((kind, kind.default_weight())), false, Hint::None);
     }

@@ -7,6 +7,7 @@ use super::{
     bads::{Bads, Counts},
     gate::{Gate, load},
     plan::{ALL, Setting},
+    probes::Probes,
     tally::{Counted, Mark, Tally},
     word::Word,
 };
@@ -46,8 +47,7 @@ pub(super) struct Inner {
     pub(super) closed_since: Option<Instant>,
     /// The first generation of the state that it is in: an outcome of any since then counts.
     pub(super) lineage: u32,
-    pub(super) good: u32,
-    pub(super) bad: u32,
+    pub(super) probes: Probes,
     pub(super) bads: Bads,
     pub(super) totals: Totals,
     /// The kind of the last failure, while it has no gate to tell it.
@@ -112,8 +112,7 @@ impl Inner {
             openings: 0,
             closed_since: None,
             lineage: 0,
-            good: 0,
-            bad: 0,
+            probes: Probes::default(),
             bads,
             totals: Totals::default(),
             last: None,
@@ -224,23 +223,38 @@ impl Core {
                         continue;
                     }
                     let now = now();
-                    if now >= deadline {
-                        let mut inner = self.inner.lock();
-                        if self.word().generation() == word.generation() {
-                            let inner = self.fresh(set, &mut inner);
-                            match inner.config.half_open.undecided {
-                                Undecided::Open => self.open(set, inner, now, TripRule::Undecided, None),
-                                Undecided::Close => self.close(set, inner, now, false),
-                            }
+                    let refused = waits(gate) || word.count() >= set.live.probes();
+                    if refused && now < deadline {
+                        return refuse(Refusal::ProbesTaken);
+                    }
+                    let mut inner = self.inner.lock();
+                    let word = self.word();
+                    if word.state() != State::HalfOpen {
+                        continue;
+                    }
+                    let inner = self.fresh(set, &mut inner);
+                    if inner.probes.hang(now) {
+                        match inner.config.half_open.undecided {
+                            Undecided::Open => self.open(set, inner, now, TripRule::Undecided, None),
+                            Undecided::Close => self.close(set, inner, now, false),
                         }
                     } else if waits(gate) || word.count() >= set.live.probes() {
                         return refuse(Refusal::ProbesTaken);
-                    } else if self.replace(word, word.with_count(word.count() + 1)) {
+                    } else {
+                        inner.probes.admit(now);
+                        self.set_probes(gate, inner, word.with_count(word.count() + 1));
                         return Ok(Ticket { generation: word.generation(), probe: true });
                     }
                 }
             }
         }
+    }
+
+    /// Writes how many probes of a half-open breaker are taken, and when those in flight will have hung. Called under the lock.
+    fn set_probes(&self, gate: &Gate, inner: &Inner, word: Word) {
+        gate.deadline.store(inner.probes.deadline().as_nanos(), Ordering::Release);
+        // Only the lock's holder writes a half-open word. (A store would do, but loom orders only swaps among compare-and-sets.)
+        self.word.swap(word.0, Ordering::AcqRel);
     }
 
     /// How many calls were refused.
@@ -249,16 +263,17 @@ impl Core {
     }
 
     /// Gives back a ticket whose call came to nothing.
-    pub(super) fn ignore(&self, ticket: Ticket) {
+    pub(super) fn ignore(&self, set: &Setting, ticket: Ticket, now: impl Fn() -> Instant) {
         if !ticket.probe {
             return;
         }
-        loop {
-            let word = self.word();
-            let current = word.state() == State::HalfOpen && word.generation() == ticket.generation;
-            if !current || self.replace(word, word.with_count(word.count() - 1)) {
-                return;
-            }
+        let now = now();
+        let mut inner = self.inner.lock();
+        let word = self.word();
+        if word.state() == State::HalfOpen && word.generation() == ticket.generation {
+            let inner = self.fresh(set, &mut inner);
+            inner.probes.leave(now);
+            self.set_probes(self.gate(set), inner, word.with_count(word.count() - 1));
         }
     }
 
@@ -337,7 +352,8 @@ impl Core {
             self.remember(inner, mark);
         }
         let good = mark.is_none_or(|mark| mark.failure.is_none() && !mark.slow);
-        *if good { &mut inner.good } else { &mut inner.bad } += 1;
+        inner.probes.record(now, good);
+        self.set_probes(self.gate(set), inner, word);
         let hint = mark.and_then(|m| m.unavailable.or(m.retry_after));
         if mark.is_some_and(|m| m.unavailable.is_some()) {
             self.open(set, inner, now, TripRule::Unavailable, hint);

@@ -48,7 +48,30 @@ struct Model {
 enum Modelled {
     Closed(Closed),
     Open { until: Instant },
-    HalfOpen { taken: u32, good: u32, bad: u32, deadline: Instant },
+    HalfOpen { max: Duration, good: u32, bad: u32, log: Vec<(Instant, Probe)> },
+}
+
+/// What became of a probe.
+#[derive(Clone, Copy, PartialEq)]
+enum Probe {
+    Began,
+    Dropped,
+    Judged,
+}
+
+/// How many probes are in flight at the end, and for how long any was since the last result.
+fn waited(log: &[(Instant, Probe)], now: Instant) -> (u32, Duration) {
+    let (mut flying, mut waited) = (0, Duration::ZERO);
+    for (i, (at, probe)) in log.iter().enumerate() {
+        match probe {
+            Probe::Began => flying += 1,
+            Probe::Dropped => flying -= 1,
+            Probe::Judged => (flying, waited) = (flying - 1, Duration::ZERO),
+        }
+        let next = log.get(i + 1).map_or(now, |(next, _)| *next);
+        waited += if flying > 0 { next - *at } else { Duration::ZERO };
+    }
+    (flying, waited)
 }
 
 #[derive(Default)]
@@ -82,15 +105,17 @@ impl Model {
                 }
             }
             Modelled::Open { until } if now >= *until => {
-                let deadline = now + self.config.half_open.max;
-                self.enter(Modelled::HalfOpen { taken: 1, good: 0, bad: 0, deadline });
+                let (max, log) = (self.config.half_open.max, vec![(now, Probe::Began)]);
+                self.enter(Modelled::HalfOpen { max, good: 0, bad: 0, log });
             }
             Modelled::Open { .. } => return None,
-            Modelled::HalfOpen { deadline, .. } if now >= *deadline => {
+            Modelled::HalfOpen { max, log, .. } if waited(log, now).1 >= *max => {
                 self.open(now);
                 return None;
             }
-            Modelled::HalfOpen { taken, .. } if *taken < probes => *taken += 1,
+            Modelled::HalfOpen { good, bad, log, .. } if waited(log, now).0 + *good + *bad < probes => {
+                log.push((now, Probe::Began));
+            }
             Modelled::HalfOpen { .. } => return None,
         }
         Some(self.generation)
@@ -101,11 +126,12 @@ impl Model {
             return;
         }
         let decided = match (&mut self.state, record) {
-            (Modelled::HalfOpen { taken, .. }, None) => {
-                *taken -= 1;
+            (Modelled::HalfOpen { log, .. }, None) => {
+                log.push((now, Probe::Dropped));
                 None
             }
-            (Modelled::HalfOpen { good, bad, .. }, Some(record)) => {
+            (Modelled::HalfOpen { good, bad, log, .. }, Some(record)) => {
+                log.push((now, Probe::Judged));
                 *if record.failed || record.slow { bad } else { good } += 1;
                 self.settled(now)
             }

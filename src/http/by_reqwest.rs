@@ -15,6 +15,9 @@ use crate::outcome::{Classify, FailureKind, Verdict};
 /// | a status, by `error_for_status` | by its status; the headers, and so the hints, are gone |
 /// | a body that broke off or cannot be read | `server` |
 /// | anything else while it was under way | `other`: whether it was sent is unknown |
+///
+/// A client that follows redirects may have had an answer before the connection that failed: after a 303 the first server has done its
+/// work. Send what must not run twice by a client with `redirect::Policy::none`.
 pub fn reqwest_error(error: &Error) -> Verdict {
     let kind = match error.status().and_then(kind_of) {
         Some(kind) => kind,

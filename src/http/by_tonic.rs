@@ -6,8 +6,8 @@ use tonic::{Code, Status};
 use super::{GrpcCode, grpc, kind_by_source};
 use crate::outcome::{CallError, Cause, Classify, FailureKind, PolicyKind, Verdict};
 
-/// Judges the calls of a tonic client: [`GrpcCode::kind`]'s table, with the push-back in the status' metadata. A call whose connection was
-/// refused is of kind `connect`.
+/// Judges the calls of a tonic client: [`GrpcCode::kind`]'s table, with the push-back in the status' metadata. A call that ended with
+/// tonic's own `ConnectError` is of kind `connect`: nothing was sent.
 ///
 /// ```
 /// use steadfast::{Classify, FailureKind, http::ByGrpc};
@@ -21,7 +21,7 @@ pub struct ByGrpc;
 impl<T> Classify<T, Status> for ByGrpc {
     fn classify(&self, result: &Result<T, Status>) -> Verdict {
         let Err(status) = result else { return Verdict::success() };
-        // The client makes "unavailable" of a connection that never stood.
+        // The client makes "unavailable" of its own connect error.
         match status.source().map(kind_by_source) {
             Some(FailureKind::Connect) => Verdict::failure(FailureKind::Connect),
             _ => {

@@ -15,11 +15,12 @@ use crate::{
 ///
 /// ```
 /// use http::Response;
-/// use steadfast::{Classify, FailureKind, Verdict, http::ByStatus};
+/// use hyper_util::client::legacy;
+/// use steadfast::{Classify, FailureKind, Verdict, http::{ByStatus, kind_by_source}};
 ///
-/// let judge = ByStatus::new().errors(|error: &std::io::Error| match error.kind() {
-///     std::io::ErrorKind::ConnectionRefused => Verdict::failure(FailureKind::Connect),
-///     _ => Verdict::failure(FailureKind::Other),
+/// // Only the client knows that it was still connecting.
+/// let judge = ByStatus::new().errors(|error: &legacy::Error| {
+///     Verdict::failure(if error.is_connect() { FailureKind::Connect } else { kind_by_source(error) })
 /// });
 /// let answer = Response::builder().status(503).header("retry-after", "90").body(()).unwrap();
 /// let verdict = judge.classify(&Ok(answer));
@@ -71,7 +72,8 @@ impl ByStatus {
 }
 
 impl<F> ByStatus<F> {
-    /// The same, judging errors so. See [`kind_by_source`](super::kind_by_source) for what clients wrap.
+    /// The same, judging errors so. Give `connect` only to what the client itself calls a connect error: such failures are repeated even
+    /// where an operation must not run twice. See [`kind_by_source`](super::kind_by_source) for what clients wrap.
     pub fn errors<G>(self, errors: G) -> ByStatus<G> {
         let Self { errors: _, except, unavailable_from, grpc, now } = self;
         ByStatus { errors, except, unavailable_from, grpc, now }

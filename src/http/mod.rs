@@ -61,6 +61,9 @@
 //! The other way round, a refusal becomes an answer: [`answer`] makes 429 or 503 with `retry-after`, and 504 of a time-out.
 //! [`deadline`] writes what is left of a call's time into a header, and reads it on the other side.
 //!
+//! Of errors, only what the client itself calls a connect error is of kind `connect`, and so repeated where an operation must not run
+//! twice. An [`std::io::ErrorKind`] proves nothing: see [`kind_by_source`].
+//!
 //! Feature `reqwest`: the classifier judges `reqwest`'s answers and errors as well. Feature `tonic`: [`ByGrpc`] judges `tonic::Status`,
 //! and a refusal becomes one.
 //!

@@ -1,30 +1,46 @@
-//! What an error's sources tell: the system's own errors, which clients wrap in theirs.
+//! What an error's sources tell: the errors of clients and of the system that an error wraps.
 use std::{error::Error, io};
 
 use crate::outcome::FailureKind;
 
-/// The kind of failure by the [`io::Error`]s among an error and its sources: a connection that was refused, or had nowhere to go, is
-/// `connect` (nothing was sent); a time-out is one; anything else, and an error without one, is `other`.
+/// Returns the kind of failure by the errors that `error` wraps, itself included.
+///
+/// | found among them | kind |
+/// |---|---|
+/// | reqwest's error that says `is_connect`, tonic's `ConnectError` (by the features of those names) | `connect`: nothing was sent |
+/// | an [`io::Error`] of kind `TimedOut` | `timeout` |
+/// | anything else | `other` |
+///
+/// Another [`io::ErrorKind`] never proves that nothing was sent. Linux ends established connections with `HostUnreachable`,
+/// `NetworkUnreachable` and `ConnectionRefused`, too: after a route is lost, or at an ICMP message, a read fails with them, long after
+/// the server has read the request. Only the client knows that it was still connecting. hyper's legacy client tells by its own
+/// `Error::is_connect`: ask that first.
 ///
 /// ```
 /// use std::io;
 /// use steadfast::{FailureKind, http::kind_by_source};
 ///
+/// let late = io::Error::from(io::ErrorKind::TimedOut);
+/// assert_eq!(kind_by_source(&late), FailureKind::Timeout);
 /// let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
-/// assert_eq!(kind_by_source(&refused), FailureKind::Connect);
-/// let reset = io::Error::from(io::ErrorKind::ConnectionReset);
-/// assert_eq!(kind_by_source(&reset), FailureKind::Other); // perhaps after it was sent
+/// assert_eq!(kind_by_source(&refused), FailureKind::Other); // perhaps after it was sent
 /// ```
 pub fn kind_by_source(error: &(dyn Error + 'static)) -> FailureKind {
     // An error may say that it is its own source: that is no reason to hang.
     let sources = std::iter::successors(Some(error), |error| <dyn Error>::source(*error)).take(64);
-    let mut kinds = sources.filter_map(|error| error.downcast_ref::<io::Error>()).map(|error| match error.kind() {
-        io::ErrorKind::ConnectionRefused
-        | io::ErrorKind::HostUnreachable
-        | io::ErrorKind::NetworkUnreachable
-        | io::ErrorKind::AddrNotAvailable => FailureKind::Connect,
-        io::ErrorKind::TimedOut => FailureKind::Timeout,
-        _ => FailureKind::Other,
-    });
-    kinds.find(|kind| *kind != FailureKind::Other).unwrap_or(FailureKind::Other)
+    let mut kinds = sources.filter_map(kind_of_one);
+    kinds.next().unwrap_or(FailureKind::Other)
+}
+
+fn kind_of_one(error: &(dyn Error + 'static)) -> Option<FailureKind> {
+    #[cfg(feature = "reqwest")]
+    if error.downcast_ref::<reqwest::Error>().is_some_and(reqwest::Error::is_connect) {
+        return Some(FailureKind::Connect);
+    }
+    #[cfg(feature = "tonic")]
+    if error.is::<tonic::ConnectError>() {
+        return Some(FailureKind::Connect);
+    }
+    let timed_out = error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut);
+    timed_out.then_some(FailureKind::Timeout)
 }

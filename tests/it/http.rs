@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use proptest::prelude::*;
 use steadfast::{
     Class, Classify, FailureKind, Hint, Pipeline, PolicyKind, Reason, Rejected, Verdict,
-    call::AttemptInfo,
+    call::{AttemptInfo, not_idempotent},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
     http::{
         ByGrpc, ByStatus, GrpcCode, LONGEST_HINT, RateLimit, answer, deadline, grpc_status, grpc_verdict,
@@ -99,8 +99,8 @@ fn ground_a_status_may_be_judged_otherwise_and_errors_by_their_own_judge() {
         .errors(|error: &std::io::Error| Verdict::failure(kind_by_source(error)));
     assert!(judge.classify(&Ok(response(404, &[]))).is_success());
     assert_eq!(judge.classify(&Ok(response(410, &[]))).kind(), Some(FailureKind::Client));
-    let refused = std::io::ErrorKind::ConnectionRefused.into();
-    assert_eq!(judge.classify(&Err::<Response<()>, _>(refused)).kind(), Some(FailureKind::Connect));
+    let late = std::io::ErrorKind::TimedOut.into();
+    assert_eq!(judge.classify(&Err::<Response<()>, _>(late)).kind(), Some(FailureKind::Timeout));
     // Also where it would have been a success.
     let strict = ByStatus::new().except(|status| (status == 202).then_some(Class::Ignore));
     assert_eq!(strict.classify(&Ok::<_, ()>(response(202, &[]))).class(), Class::Ignore);
@@ -267,8 +267,46 @@ fn ground_tonic_s_status_is_judged_as_its_code_and_by_what_it_came_from() {
     assert_eq!(kind(tonic::Status::resource_exhausted("")), Some(FailureKind::Throttled));
     assert_eq!(kind(tonic::Status::not_found("")), Some(FailureKind::Client));
     assert_eq!(kind(tonic::Status::unavailable("")), Some(FailureKind::Overloaded));
-    let refused = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-    assert_eq!(kind(tonic::Status::from_error(Box::new(refused))), Some(FailureKind::Connect));
+    // As the channel makes it: by tonic's own error, whatever that was made of.
+    let refused = || std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+    let connecting = tonic::ConnectError(Box::new(refused()));
+    assert_eq!(kind(tonic::Status::from_error(Box::new(connecting))), Some(FailureKind::Connect));
+    assert_eq!(kind(tonic::Status::from_error(Box::new(refused()))), Some(FailureKind::Other));
+}
+
+/// Linux ends an established connection with each of these, too: the server may have read the request.
+#[test]
+fn an_error_of_the_system_never_proves_that_nothing_was_sent() {
+    use std::io::ErrorKind::{
+        AddrNotAvailable, ConnectionAborted, ConnectionRefused, ConnectionReset, HostUnreachable, NetworkDown,
+        NetworkUnreachable, NotConnected,
+    };
+    let (clock, hand) = Clock::manual();
+    for kind in [
+        HostUnreachable,
+        NetworkUnreachable,
+        ConnectionRefused,
+        AddrNotAvailable,
+        NetworkDown,
+        ConnectionReset,
+        ConnectionAborted,
+        NotConnected,
+    ] {
+        let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
+        let judge = ByStatus::new().errors(|error: &std::io::Error| Verdict::failure(kind_by_source(error)));
+        let pipeline = Pipeline::new().then(retry).classify(judge);
+        let mut read = 0;
+        let post = not_idempotent(|| {
+            read += 1; // by the server, before the connection ended
+            std::future::ready(Err::<Response<()>, _>(std::io::Error::from(kind)))
+        });
+        let error = hand.block_on(pipeline.call(post)).unwrap_err();
+        assert_eq!((error.verdict().kind(), read), (Some(FailureKind::Other), 1), "{kind}");
+        // Wrapped, and by a client of gRPC.
+        assert_eq!(kind_by_source(&std::io::Error::other(std::io::Error::from(kind))), FailureKind::Other, "{kind}");
+        let status = tonic::Status::from_error(Box::new(std::io::Error::from(kind)));
+        assert_ne!(ByGrpc.classify(&Err::<(), _>(status)).kind(), Some(FailureKind::Connect), "{kind}");
+    }
 }
 
 #[test]

@@ -15,6 +15,7 @@ mod circuit_breaker_health;
 mod circuit_breaker_keyed;
 mod circuit_breaker_life;
 mod circuit_breaker_reconfigure;
+mod circuit_breaker_seldom;
 mod circuit_breaker_states;
 mod circuit_breaker_transitions;
 mod claim_check;

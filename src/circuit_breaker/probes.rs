@@ -1,0 +1,65 @@
+//! The probes of a half-open breaker: their results, and how long they have been waited for.
+use std::time::Duration;
+
+use crate::time::Instant;
+
+/// Plain data, kept under the breaker's lock.
+///
+/// The limit counts only time in which a probe was in flight, since the last result. It is for probes that hang: it does not run
+/// out while nobody calls. A probe that is dropped leaves its time behind, so that callers who give up do not hide a hang.
+#[derive(Default)]
+pub(super) struct Probes {
+    pub(super) good: u32,
+    pub(super) bad: u32,
+    in_flight: u32,
+    /// Time with a probe in flight since the last result, up to `counted_to`.
+    waited: Duration,
+    counted_to: Instant,
+    /// The limit of `waited`.
+    max: Duration,
+}
+
+impl Probes {
+    /// Starts a cycle with one probe in flight.
+    pub(super) fn begin(now: Instant, max: Duration) -> Self {
+        Self { in_flight: 1, counted_to: now, max, ..Self::default() }
+    }
+
+    /// Adds a probe.
+    pub(super) fn admit(&mut self, now: Instant) {
+        self.count(now);
+        self.in_flight += 1;
+    }
+
+    /// Removes a probe that came to nothing.
+    pub(super) fn leave(&mut self, now: Instant) {
+        self.count(now);
+        self.in_flight -= 1;
+    }
+
+    /// Removes a probe that has a result.
+    pub(super) fn record(&mut self, now: Instant, good: bool) {
+        self.leave(now);
+        self.waited = Duration::ZERO;
+        *if good { &mut self.good } else { &mut self.bad } += 1;
+    }
+
+    /// Returns whether probes have been waited for too long.
+    pub(super) fn hang(&mut self, now: Instant) -> bool {
+        self.count(now);
+        self.waited >= self.max
+    }
+
+    /// Returns when the probes that are in flight will have been waited for too long.
+    pub(super) fn deadline(&self) -> Instant {
+        self.counted_to + self.max.saturating_sub(self.waited)
+    }
+
+    fn count(&mut self, now: Instant) {
+        if self.in_flight > 0 {
+            self.waited = self.waited.saturating_add(now - self.counted_to);
+        }
+        // A caller may have read the clock before the one that held the lock before it.
+        self.counted_to = self.counted_to.max(now);
+    }
+}

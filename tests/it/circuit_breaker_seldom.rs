@@ -1,0 +1,184 @@
+//! Circuit breaker, half-open: the limit is for probes that hang, at any rate of calls.
+use std::{
+    collections::VecDeque,
+    future::{pending, ready as ready_with},
+    time::Duration,
+};
+
+use steadfast::{
+    FailureKind, Pipeline, Verdict,
+    circuit_breaker::{
+        CircuitBreaker, CircuitBreakerConfig, HalfOpenConfig, KeyedBreakers, OpenConfig, State, Undecided,
+    },
+    entropy::Entropy,
+    standard::{Standard, StandardConfig},
+    testing::ManualClock,
+    time::Clock,
+    timeout::Timeout,
+};
+
+use crate::{circuit_breaker::breaker, circuit_breaker_states::ready};
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+const FAILED: Verdict = Verdict::failure(FailureKind::Server);
+const OK: Verdict = Verdict::success();
+
+/// From a call a second to a call a day.
+const EVERY: [u64; 14] = [1, 2, 5, 7, 8, 10, 11, 15, 30, 31, 60, 600, 3600, 86_400];
+
+/// Fails until the breaker is open, then succeeds at each call, one call in each interval. The breaker must not open again, and must close
+/// after just as many good calls as it asks for.
+fn recovers(hand: &ManualClock, every: Duration, breaker: impl Fn() -> CircuitBreaker, call: impl Fn(bool) -> bool) {
+    while breaker().state() != State::Open {
+        assert!(call(false), "closed, it lets every call pass");
+        hand.advance(every);
+    }
+    let half_open = breaker().config().half_open;
+    let required = (half_open.success_rate * f64::from(half_open.probes)).ceil() as u32;
+    let (mut good, mut refused) = (0, 0);
+    while breaker().state() != State::Closed {
+        let rests = breaker().snapshot().retry_after.is_some_and(|wait| !wait.is_zero());
+        let passed = call(true);
+        assert_eq!(passed, !rests, "every {every:?}, after {good} good calls");
+        *if passed { &mut good } else { &mut refused } += 1;
+        hand.advance(every);
+    }
+    assert_eq!((good, breaker().snapshot().total_openings), (required, 1), "every {every:?}");
+    assert!((0..100).all(|_| call(true)));
+}
+
+#[test]
+fn a_healthy_service_closes_the_default_breaker_at_any_rate_of_calls() {
+    for every in EVERY.map(S) {
+        let (breaker, hand) = breaker(CircuitBreakerConfig::default());
+        recovers(&hand, every, || breaker.clone(), |good| record(&breaker, good));
+
+        let (clock, hand) = Clock::manual();
+        let hosts = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+        // Held, as by a pipeline, and asked for anew at each call.
+        let held = hosts.get(&"host");
+        recovers(&hand, every, || hosts.get(&"host"), |good| record(&held, good));
+
+        let (clock, hand) = Clock::manual();
+        let stack = Standard::new(StandardConfig::default()).unwrap().with_clock(&clock);
+        let stack = stack.with_entropy(&Entropy::from_seed(1));
+        let pipeline = Pipeline::new().then(stack.clone());
+        let call = |good: bool| {
+            let answer = || ready_with(if good { Ok(()) } else { Err("ill") });
+            !hand.block_on(pipeline.call(answer)).is_err_and(|error| error.is_rejected() && good)
+        };
+        let own = stack.circuit_breaker().unwrap();
+        while own.state() != State::Open {
+            call(false);
+            hand.advance(every);
+        }
+        let mut calls = 0;
+        while own.state() != State::Closed {
+            let rests = own.snapshot().retry_after.is_some_and(|wait| !wait.is_zero());
+            assert_eq!(call(true), !rests, "every {every:?}");
+            calls += 1;
+            hand.advance(every);
+        }
+        assert!(calls <= 4 + 7, "every {every:?}: {calls}"); // four good ones, after up to six seconds of rest
+        assert_eq!(own.snapshot().total_openings, 1);
+    }
+}
+
+fn record(breaker: &CircuitBreaker, good: bool) -> bool {
+    breaker.try_acquire().map(|permit| permit.record(if good { OK } else { FAILED })).is_ok()
+}
+
+/// Also where calls overlap, so that some probe is always in flight.
+#[test]
+fn a_healthy_service_closes_the_breaker_whatever_number_of_calls_is_permitted() {
+    for (permitted, share) in [(1, 1.0), (2, 0.5), (2, 1.0), (3, 0.7), (10, 0.8), (100, 1.0), (1000, 0.05)] {
+        for every in [1, 9, 10, 29, 30, 31, 3600].map(S) {
+            for lasts in [0, 5, 29].map(S) {
+                let config = CircuitBreakerConfig::default().probes(permitted, share);
+                let required = (share * f64::from(permitted)).ceil() as usize;
+                let (breaker, hand) = ready(config);
+                let (mut flying, mut good) = (VecDeque::new(), 0);
+                while breaker.state() != State::Closed {
+                    let next = hand.now() + every;
+                    match breaker.try_acquire() {
+                        Ok(permit) => flying.push_back((hand.now() + lasts, permit)),
+                        Err(refused) => assert_eq!(flying.len() + good, permitted as usize, "{refused}"),
+                    }
+                    while let Some((ends, permit)) = flying.pop_front_if(|(ends, _)| *ends <= next) {
+                        hand.advance(ends - hand.now());
+                        permit.record(OK);
+                        good += usize::from(good < required);
+                    }
+                    hand.advance(next - hand.now());
+                }
+                assert_eq!(good, required);
+                assert_eq!(
+                    breaker.snapshot().total_openings,
+                    1,
+                    "{permitted} of {share}, every {every:?} for {lasts:?}"
+                );
+            }
+        }
+    }
+}
+
+/// One probe hangs: where the others settle it they do, and where they cannot the breaker opens again.
+#[test]
+fn a_probe_that_hangs_is_bounded_at_any_rate_of_calls() {
+    for (every, settled) in EVERY.into_iter().flat_map(|every| [(S(every), true), (S(every), false)]) {
+        let (breaker, hand) = ready(CircuitBreakerConfig::default().probes(3, if settled { 0.6 } else { 1.0 }));
+        let hangs = breaker.try_acquire().unwrap();
+        let began = hand.now();
+        while breaker.state() == State::HalfOpen && hand.now() - began < S(1_000_000) {
+            hand.advance(every);
+            if let Ok(permit) = breaker.try_acquire() {
+                permit.record(OK);
+            }
+        }
+        let took = hand.now() - began;
+        let in_time = every < S(30);
+        assert_eq!(breaker.state(), if settled && in_time { State::Closed } else { State::Open }, "every {every:?}");
+        // The first call that comes once no probe has come back for that long.
+        assert!(took <= every * 2 + S(30) + every, "every {every:?}: {took:?}");
+        drop(hangs);
+    }
+}
+
+/// Callers that give up give their places back, so that places never run out: the time that they waited counts all the same.
+#[test]
+fn a_service_that_hangs_is_found_out_though_every_caller_gives_up() {
+    for (undecided, state) in [(Undecided::Open, State::Open), (Undecided::Close, State::Closed)] {
+        for every in [3, 60, 3600].map(S) {
+            let half_open = HalfOpenConfig::default().max(S(30), undecided);
+            let (clock, hand) = Clock::manual();
+            let open = OpenConfig::default().times(S(5), S(60)).jitter(0.0);
+            let config = CircuitBreakerConfig::default().half_open(half_open).open(open);
+            let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
+            let pipeline = Pipeline::new().then(Timeout::new(S(2)).with_clock(&clock)).then(breaker.clone());
+            breaker.force_open(S(1));
+            hand.advance(S(1));
+            for _ in 0..15 {
+                assert!(hand.block_on(pipeline.call(|| pending::<Result<(), ()>>())).unwrap_err().is_timed_out());
+                assert_eq!(breaker.state(), State::HalfOpen);
+                hand.advance(every);
+            }
+            let _ = breaker.try_acquire();
+            assert_eq!(breaker.state(), state, "every {every:?}");
+        }
+    }
+}
+
+/// A result, also a bad one, shows that the probes do not hang.
+#[test]
+fn callers_that_give_up_now_and_then_do_not_open_a_breaker_that_hears_of_results() {
+    let (breaker, hand) = ready(CircuitBreakerConfig::default().probes(10, 0.1).probes(10, 1.0));
+    for _ in 0..10 {
+        for _ in 0..14 {
+            let given_up = breaker.try_acquire().unwrap();
+            hand.advance(S(2));
+            drop(given_up);
+        }
+        breaker.try_acquire().unwrap().record(OK);
+    }
+    assert_eq!((breaker.state(), breaker.snapshot().total_openings), (State::Closed, 1));
+}
