@@ -199,7 +199,7 @@ fn shared<K, V>(
             }
             let (values, marks) = (format!("cache {name}"), format!("cache {name} tags"));
             require(marks.len() <= can.max_key(), "name", "must not be longer than the store's keys may be")?;
-            let claim_ttl = config.hard_timeout.unwrap_or(LONG).saturating_add(timeout * 3);
+            let claim_ttl = config.hard_timeout.unwrap_or(LONG).saturating_add(timeout.saturating_mul(3));
             let (remote, rests_until) = (config.remote, Default::default());
             Some(Remote { store, codec, config: remote, values, marks, me, claim_ttl, rests_until })
         }

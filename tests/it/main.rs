@@ -21,6 +21,8 @@ mod coalesce;
 mod concurrency_limit;
 mod concurrency_limit_edges;
 mod config;
+mod config_extremes;
+mod config_extremes_subjects;
 mod config_in_code;
 mod considerations;
 mod degradation;
