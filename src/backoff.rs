@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub(crate) use crate::time::scaled;
 use crate::{
     config::{ConfigError, human, require, require_some_time},
     entropy::Entropy,
@@ -152,11 +153,6 @@ impl BackoffConfig {
         require(self.base <= self.cap, "base", "must not be longer than `cap`")?;
         require(self.factor >= 1.0 && self.factor.is_finite(), "factor", "must be a finite number, at least 1")
     }
-}
-
-/// `d` times a factor that is at least 0, at the most [`Duration::MAX`].
-pub(crate) fn scaled(d: Duration, factor: f64) -> Duration {
-    Duration::try_from_secs_f64(d.as_secs_f64() * factor).unwrap_or(Duration::MAX)
 }
 
 /// An endless iterator of delays.

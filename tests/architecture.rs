@@ -206,6 +206,14 @@ fn faults(files: &[File]) -> Vec<String> {
                 _ => {}
             }
         }
+        // `time::scaled` stops at the longest duration.
+        for panics in
+            ["mul_f64(", "mul_f32(", "div_f64(", "div_f32(", "Duration::from_secs_f64(", "Duration::from_secs_f32("]
+        {
+            if !file.is_test() && code.contains(panics) {
+                faults.push(format!("{path}: `{panics}..)` panics beyond the longest duration"));
+            }
+        }
         for (what, allowed) in DOORS {
             let may = allowed.iter().any(|a| room == *a || path == a);
             let names = |path: &String| *path == *what || path.starts_with(&format!("{what}::"));
@@ -290,6 +298,8 @@ fn the_check_finds_what_it_is_for() {
     }
     assert_eq!(found("retry/policy.rs", "//! x\nuse super::{throttling};"), "", "a file of its own");
     assert!(found("retry/mod.rs", "//! x\nuse crate::Rejected;").contains("by the front door"));
+    assert!(found("retry/mod.rs", "//! x\nlet wait = d.mul_f64(1.2);").contains("panics beyond the longest duration"));
+    assert_eq!(found("retry/mod.rs", "//! x\nDuration::try_from_secs_f64(1.2)"), "");
     assert!(found("attic/mod.rs", "//! x\n").contains("not on the floor plan"));
     assert!(found("call/mod.rs", "use x;").contains("does not say what it is"));
     assert!(found("call/mod.rs", &"//! x\n".repeat(LINES + 1)).contains("longer"));

@@ -5,7 +5,7 @@ use super::{
     ChaosConfig, ChaosRule,
     config::{FaultConfig, Injection},
 };
-use crate::entropy::mix;
+use crate::{entropy::mix, time::scaled};
 
 /// What one attempt meets.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(super) fn draw(config: &ChaosConfig, seed: u64, operation: Option<&str>, att
         }
         let end = match rule.inject {
             Injection::Latency(latency) => {
-                let part = (latency.max - latency.min).mul_f64(unit(seed, 2 * i + 1));
+                let part = scaled(latency.max.saturating_sub(latency.min), unit(seed, 2 * i + 1));
                 drawn.delay = drawn.delay.saturating_add(latency.min + part);
                 continue;
             }

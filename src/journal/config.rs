@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     backoff::BackoffConfig,
-    config::{ConfigError, human, require, require_some_time},
+    config::{ConfigError, human, require},
     queue_listener::{IdleConfig, QueueListenerConfig},
     throttling::Quota,
 };
@@ -123,7 +123,7 @@ impl JournalConfig {
     /// The rest is checked where the listener is made.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require((1..=1_000_000).contains(&self.per_second), "per_second", "must lie between 1 and 1000000")?;
-        require(self.concurrency >= 1, "concurrency", "must be at least 1")?;
-        require_some_time(self.visibility, "visibility")
+        require((1..=100_000).contains(&self.concurrency), "concurrency", "must lie between 1 and 100000")?;
+        require(self.visibility >= Duration::from_millis(1), "visibility", "must be at least 1ms")
     }
 }

@@ -3,7 +3,10 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::config::{ConfigError, human, require, require_some_time};
+use crate::{
+    config::{ConfigError, human, require, require_some_time},
+    time::scaled,
+};
 
 /// Settings of a [`LeaderElection`](super::LeaderElection).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -149,6 +152,6 @@ impl LeaderElectionConfig {
 
     /// The term as the slowest clock may count it.
     pub(super) fn usable_term(&self) -> Duration {
-        self.term - self.term.mul_f64(self.clock_drift).min(self.term)
+        self.term.saturating_sub(scaled(self.term, self.clock_drift))
     }
 }

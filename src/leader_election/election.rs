@@ -21,7 +21,7 @@ use crate::{
     observe::{Events, Subscription},
     port::{ErrorClass, Failure, FencingToken, PortError, PortErrorKind},
     race::{First, race},
-    time::Clock,
+    time::{Clock, scaled},
 };
 
 /// One candidate for the leadership of a name. The [module's page](super) says what holds.
@@ -242,7 +242,7 @@ impl Inner {
 
     /// Between seven and nine tenths of a poll: candidates that began together do not stay together.
     pub(super) fn some_of_a_poll(&self) -> Duration {
-        self.config.poll.mul_f64(0.7 + 0.2 * self.entropy.unit())
+        scaled(self.config.poll, 0.7 + 0.2 * self.entropy.unit())
     }
 
     /// No later than the name may be free, and a little spread, so that not all candidates write at once.
@@ -251,7 +251,7 @@ impl Inner {
         if held.free_in.is_zero() || held.free_in >= poll {
             return poll;
         }
-        held.free_in + self.config.poll.mul_f64(0.1 * self.entropy.unit())
+        held.free_in.saturating_add(scaled(self.config.poll, 0.1 * self.entropy.unit()))
     }
 
     /// As the backend asks for, but at least some of a poll.

@@ -170,9 +170,11 @@ impl QueueListenerConfig {
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require(self.batch >= 1, "batch", "must be at least 1")?;
-        require(self.max_tasks >= 1, "max_tasks", "must be at least 1")?;
+        // `min_tasks` of them begin at once.
+        require((1..=100_000).contains(&self.max_tasks), "max_tasks", "must lie between 1 and 100000")?;
         require(self.min_tasks <= self.max_tasks, "min_tasks", "must be at most `max_tasks`")?;
-        require_some_time(self.visibility, "visibility")?;
+        // A third of it, when it is renewed, must be some time.
+        require(self.visibility >= Duration::from_millis(1), "visibility", "must be at least 1ms")?;
         require_some_time(self.call_timeout, "call_timeout")?;
         // A renewal begins at a third; so that it can be tried again before the handler is told.
         require(

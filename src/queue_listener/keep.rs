@@ -14,7 +14,10 @@ use super::{
     shift::{Shift, Stage},
     work::Cancel,
 };
-use crate::{race::race, time::Instant};
+use crate::{
+    race::race,
+    time::{Instant, scaled},
+};
 
 /// Why a handler was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +58,7 @@ impl Shift {
             }
             // Soon again: a third of the time is left for that. At random, so that many do not come back together.
             _ => {
-                let pause = (config.visibility / 24).mul_f64(0.5 + self.inner.entropy.unit());
+                let pause = scaled(config.visibility / 24, 0.5 + self.inner.entropy.unit());
                 lease.renew_at = self.now() + pause;
                 Renewal::Failed
             }

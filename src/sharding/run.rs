@@ -5,6 +5,7 @@ use super::ShardDirectory;
 use crate::{
     notify::Notices,
     race::{First, race},
+    time::scaled,
 };
 
 impl ShardDirectory {
@@ -24,7 +25,7 @@ impl ShardDirectory {
                     First::Other(subscribed) => notices = subscribed,
                 }
             }
-            let pause = self.0.config.refresh_every.mul_f64(0.8 + 0.4 * self.0.entropy.unit());
+            let pause = scaled(self.0.config.refresh_every, 0.8 + 0.4 * self.0.entropy.unit());
             let heard = async {
                 match &mut notices {
                     Some(notices) => {

@@ -20,7 +20,7 @@ pub(super) struct Pace {
 
 impl Pace {
     pub(super) fn new(quota: &Quota) -> Self {
-        let interval = nanos(quota.per).div_ceil(u64::from(quota.permits));
+        let interval = nanos(quota.per).div_ceil(u64::from(quota.permits).max(1));
         Self { interval, span: interval.saturating_mul(u64::from(quota.largest())) }
     }
 

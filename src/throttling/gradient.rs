@@ -2,7 +2,7 @@
 use std::time::Duration;
 
 use super::{Adaptation, AdaptiveLimitConfig};
-use crate::time::Instant;
+use crate::time::{Instant, scaled};
 
 /// How one call ended, as far as it tells of load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl Gradient {
         let is_new = self.base.is_none() && self.window.calls == 0;
         let limit = if is_new { f64::from(config.initial) } else { self.limit };
         self.limit = limit.clamp(f64::from(config.min), f64::from(config.max));
-        self.measure_at = self.measure_at.min(now + config.remeasure.mul_f64(1.2));
+        self.measure_at = self.measure_at.min(now + scaled(config.remeasure, 1.2));
         self.limit()
     }
 
@@ -170,6 +170,6 @@ impl Gradient {
 
     /// When to measure again: at random, so that many limiters of one service do not do so together.
     fn put_off(&mut self, now: Instant, unit: f64) {
-        self.measure_at = now + self.config.remeasure.mul_f64(0.8 + 0.4 * unit);
+        self.measure_at = now + scaled(self.config.remeasure, 0.8 + 0.4 * unit);
     }
 }

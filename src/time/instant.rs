@@ -51,6 +51,11 @@ pub(crate) const fn nanos(d: Duration) -> u64 {
     if n > u64::MAX as u128 { u64::MAX } else { n as u64 }
 }
 
+/// Multiplies a duration by a factor that is at least 0; the result is at most [`Duration::MAX`]. `Duration::mul_f64` panics there.
+pub(crate) fn scaled(d: Duration, factor: f64) -> Duration {
+    Duration::try_from_secs_f64(d.as_secs_f64() * factor).unwrap_or(Duration::MAX)
+}
+
 impl Add<Duration> for Instant {
     type Output = Self;
     fn add(self, by: Duration) -> Self {

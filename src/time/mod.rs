@@ -22,7 +22,7 @@ mod timestamp;
 
 pub use clock::{Clock, TimeSource};
 pub use instant::Instant;
-pub(crate) use instant::nanos;
+pub(crate) use instant::{nanos, scaled};
 pub use manual::ManualClock;
 pub use sleep::Sleep;
 pub use timestamp::Timestamp;

@@ -25,6 +25,8 @@ mod coalesce;
 mod concurrency_limit;
 mod concurrency_limit_edges;
 mod config;
+mod config_extremes;
+mod config_extremes_subjects;
 mod config_in_code;
 mod considerations;
 mod considerations_cache;

@@ -92,6 +92,8 @@ impl SqliteConfig {
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require(self.path.file_name().is_some(), "path", "must name a file")?;
+        // SQLite counts it in milliseconds, as an `int`.
+        require(self.lock_wait <= Duration::from_secs(24 * 3600), "lock_wait", "must be at most 1day")?;
         require_some_time(self.poll, "poll")
     }
 }

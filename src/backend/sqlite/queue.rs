@@ -76,7 +76,7 @@ impl SqliteQueue {
             // Another process may send, or give back, at any time.
             let until_next =
                 next.map_or(Duration::MAX, |at| Duration::from_micros(at.saturating_sub(now).max(0).unsigned_abs()));
-            let wait = until_next.clamp(Duration::from_micros(1), self.shared.config.poll);
+            let wait = until_next.min(self.shared.config.poll).max(Duration::from_micros(1));
             race(self.came.notified(), clock.sleep_until(end.min(instant + wait))).await;
         }
     }

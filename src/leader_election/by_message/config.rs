@@ -52,7 +52,7 @@ impl MessageElectionConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require_some_time(self.beat, "beat")?;
         require_some_time(self.reply, "reply")?;
-        require(self.silence >= self.beat * 2, "silence", "must be at least twice `beat`")?;
+        require(self.silence >= self.beat.saturating_mul(2), "silence", "must be at least twice `beat`")?;
         require(self.silence > self.reply, "silence", "must be longer than `reply`")
     }
 }

@@ -1,6 +1,9 @@
 //! What both algorithms have in common: who leads, and when to ask for an election.
 use super::{Ballot, MessageElectionConfig, NodeId};
-use crate::{entropy::Entropy, time::Instant};
+use crate::{
+    entropy::Entropy,
+    time::{Instant, scaled},
+};
 
 /// A node of one of the algorithms: takes the time, a ballot, a failed sending, and says what to send.
 pub(super) trait Machine: Send {
@@ -68,6 +71,6 @@ impl Node {
 
     /// Not all at once.
     fn some_of_a_beat(&self) -> std::time::Duration {
-        self.config.beat.mul_f64(self.entropy.unit())
+        scaled(self.config.beat, self.entropy.unit())
     }
 }

@@ -1,0 +1,522 @@
+//! The configuration types of the crate, each with documents that give all its fields, and with some calls that its component makes.
+use std::{
+    cell::Cell,
+    future::{pending, ready},
+    sync::Arc,
+    time::Duration,
+};
+
+use serde::{Serialize, de::DeserializeOwned};
+use steadfast::{
+    ConfigError, Pipeline, Priority,
+    backend::sqlite::{Sqlite, SqliteConfig},
+    backoff::{Backoff, BackoffConfig},
+    cache_aside::CacheAsideConfig,
+    call::Policy,
+    chaos::{Chaos, ChaosConfig},
+    circuit_breaker::{
+        CircuitBreaker, CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, SharedCircuitBreaker,
+        SharedCircuitBreakerConfig,
+    },
+    claim_check::{ClaimCheck, ClaimCheckConfig},
+    entropy::Entropy,
+    fallback::{Fallback, FallbackConfig},
+    hedge::{Hedge, HedgeConfig},
+    journal::{Entry, Gate, Journal, JournalConfig, Replayed},
+    leader_election::{
+        LeaderElection, LeaderElectionConfig,
+        by_message::{InMemoryNetwork, MessageElection, MessageElectionConfig, NodeId},
+    },
+    lease::InMemoryLease,
+    port::PortErrorKind,
+    queue::{InMemoryQueue, Message, Queue, QueueExt, Receive},
+    queue_listener::{QueueListener, QueueListenerConfig},
+    retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
+    sharding::{FanOut, FanOutConfig, ShardDirectory, ShardDirectoryConfig, ShardId, ShardMap, ShardingError},
+    standard::{Standard, StandardConfig},
+    store::{InMemoryStore, Store},
+    testing::{
+        ScriptedService,
+        faults::{FaultConfig, FaultNetwork},
+    },
+    throttling::{
+        AdaptiveLimitConfig, AdaptiveLimiter, ClientThrottle, ClientThrottleConfig, ConcurrencyLimitConfig,
+        ConcurrencyLimiter, Degradation, DegradationConfig, Gauge, KeyedRateLimiter, Quota, RateLimitConfig,
+        RateLimiter, SharedRateLimitConfig, SharedRateLimiter, Shedder, ShedderConfig,
+    },
+    time::{Clock, ManualClock},
+};
+
+use crate::{
+    cache_world::World,
+    config_extremes::{Subject, drive, subject},
+};
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+
+type Built = Result<(), ConfigError>;
+
+fn of<C: DeserializeOwned + Serialize>(
+    name: &'static str,
+    documents: &[&str],
+    uses: impl Fn(C) -> Built + Send + 'static,
+) -> Subject {
+    let documents = documents.iter().map(|text| toml::from_str(text).unwrap_or_else(|e| panic!("{name}: {e}")));
+    subject::<C>(name, documents.collect(), uses)
+}
+
+/// Calls through the policy: some succeed, some fail, some take their time; seconds and days pass between them.
+fn calls<P: Policy + Clone>(policy: &P, clock: &Clock, hand: &ManualClock) {
+    let service = ScriptedService::new("ok, 503, 429, ok in 50ms, 500, ok in 2s, 503 in 1ms, ok", clock).unwrap();
+    let pipeline = Pipeline::new().then(policy.clone()).classify(ScriptedService::classify);
+    let _ = pipeline.explain().to_string();
+    for pause in [S(0), S(0), S(1), S(0), S(86_400), S(0), S(400 * 86_400), S(0)] {
+        drive(hand, pipeline.call(|| service.call()));
+        drive(hand, async {
+            let _ = futures::join!(pipeline.call(|| service.call()), pipeline.call(|| service.call()));
+        });
+        hand.advance(pause);
+    }
+}
+
+const BREAKER: &str = r#"
+    count_drop_after = "1s"
+    trip = { failure_rate = 0.5, slow_call_rate = 0.5, slow_call = "1s", consecutive_failures = 2, weight = 5, weight_period = "1s" }
+    ramp = { time = "1m", from = 0.1, steps = 4 }
+"#;
+
+const ADAPTIVE: &str = "shares = { low = 0.3, normal = 0.7, high = 1.0, critical = 1.0 }";
+
+pub(crate) fn subjects() -> Vec<Subject> {
+    let mut all = protected_calls();
+    all.extend(limits());
+    all.extend(others());
+    all
+}
+
+fn protected_calls() -> Vec<Subject> {
+    vec![
+        of("RetryConfig", &["max_elapsed = \"1m\""], |config: RetryConfig| {
+            let (clock, hand) = Clock::manual();
+            let retry = Retry::new(config)?.with_clock(&clock).with_entropy(&Entropy::from_seed(1));
+            calls(&retry, &clock, &hand);
+            retry.reconfigure(config)
+        }),
+        of("BackoffConfig", &[""], |config: BackoffConfig| {
+            let delays = Backoff::new(config, &Entropy::from_seed(1))?;
+            delays.take(200).fold(Duration::ZERO, Duration::saturating_add);
+            Ok(())
+        }),
+        of("RetryBudgetConfig", &[""], |config: RetryBudgetConfig| {
+            let (clock, hand) = Clock::manual();
+            let budget = RetryBudget::new(config)?;
+            let retry = Retry::new(RetryConfig::default())?.with_clock(&clock).with_budget(&budget);
+            calls(&retry, &clock, &hand);
+            budget.balance(clock.now());
+            budget.reconfigure(config, clock.now())
+        }),
+        of(
+            "CircuitBreakerConfig",
+            &[BREAKER, &format!("{BREAKER}\n min_calls = 2\n window = {{ time = \"10s\", buckets = 10 }}")],
+            |config: CircuitBreakerConfig| {
+                let (clock, hand) = Clock::manual();
+                let breaker = CircuitBreaker::new(config)?.with_clock(&clock).with_entropy(&Entropy::from_seed(1));
+                calls(&breaker, &clock, &hand);
+                breaker.reconfigure(config)?;
+                calls(&breaker, &clock, &hand);
+                Ok(())
+            },
+        ),
+        of("KeyedBreakersConfig", &[BREAKER_WITHIN], |config: KeyedBreakersConfig| {
+            let (clock, hand) = Clock::manual();
+            let breakers = KeyedBreakers::<u32>::new(config)?.with_clock(&clock);
+            for key in 0..3 {
+                calls(&breakers.get(&key), &clock, &hand);
+            }
+            breakers.forget_idle();
+            breakers.reconfigure(config)
+        }),
+        of("SharedCircuitBreakerConfig", &["", "agreement = { quorum = 2 }"], |config: SharedCircuitBreakerConfig| {
+            let (clock, hand) = Clock::manual();
+            let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+            let rules = toml::from_str::<CircuitBreakerConfig>("trip = { consecutive_failures = 1 }").unwrap();
+            let breaker = CircuitBreaker::new(rules)?.with_clock(&clock);
+            let shared = SharedCircuitBreaker::new(breaker.clone(), store, "x", config)?;
+            drive(&hand, shared.run(pending()));
+            calls(&breaker, &clock, &hand);
+            drive(&hand, shared.run(pending()));
+            shared.reconfigure(config)
+        }),
+        of("FallbackConfig", &[""], |config: FallbackConfig| {
+            let (clock, hand) = Clock::manual();
+            let fallback = Fallback::new(config)?.with_clock(&clock);
+            let service = ScriptedService::new("503, ok, hang", &clock).unwrap();
+            let pipeline = Pipeline::new().then(fallback.clone()).classify(ScriptedService::classify);
+            for _ in 0..3 {
+                drive(&hand, pipeline.call_or(|| service.call(), |_| ready(Ok(7))));
+                let late = || clock.sleep(S(5));
+                drive(&hand, pipeline.call_or(|| service.call(), |_| async { Ok(late().await).map(|()| 7) }));
+            }
+            fallback.reconfigure(config)
+        }),
+        of(
+            "HedgeConfig",
+            &["delay = \"50ms\"", "delay = { percentile = 0.9, min_samples = 2 }"],
+            |config: HedgeConfig| {
+                let (clock, hand) = Clock::manual();
+                let hedge = Hedge::new(config)?.with_clock(&clock);
+                let service = ScriptedService::new("ok, ok in 50ms, 503, ok in 2s, 500", &clock).unwrap();
+                for pause in [0, 1, 0, 86_400, 0, 0, 0, 0] {
+                    drive(&hand, hedge.call(|| service.call()));
+                    hand.advance(S(pause));
+                }
+                hedge.delay();
+                hedge.reconfigure(config)
+            },
+        ),
+        of(
+            "ChaosConfig",
+            &[
+                "enabled = true\nrules = [{ inject = { latency = { min = \"1s\", max = \"2s\" } }, rate = 0.5, operations = [\"a\"], attempts = [1] }]",
+                "enabled = true\nrules = [{ inject = { fault = { kind = \"throttled\", retry_after = \"1s\" } }, rate = 1.0 }, { inject = \"outcome\", rate = 0.5 }]",
+            ],
+            |config: ChaosConfig| {
+                // It panics on purpose where it is told to.
+                if config.rules.iter().any(|rule| rule.inject == steadfast::chaos::Injection::Panic) {
+                    return Chaos::new(config).map(drop);
+                }
+                let (clock, hand) = Clock::manual();
+                let chaos = Chaos::new(config)?.with_clock(&clock).with_entropy(&Entropy::from_seed(1));
+                calls(&chaos, &clock, &hand);
+                Ok(())
+            },
+        ),
+        of(
+            "StandardConfig",
+            &[&format!("{STANDARD}\nadaptive_limit = {{ {ADAPTIVE} }}\n[circuit_breaker]\n{BREAKER}"), STANDARD_PLAIN],
+            |config| {
+                let (clock, hand) = Clock::manual();
+                let stack = Standard::new(StandardConfig::clone(&config))?.with_clock(&clock);
+                let stack = stack.with_entropy(&Entropy::from_seed(1));
+                let service = ScriptedService::new("ok, 503, ok in 2s, 500, 429", &clock).unwrap();
+                let pipeline = stack.clone().into_pipeline().classify(ScriptedService::classify);
+                let _ = stack.explain().to_string();
+                for pause in [0, 1, 0, 86_400] {
+                    drive(&hand, pipeline.call(|| service.call()));
+                    hand.advance(S(pause));
+                }
+                stack.reconfigure(config)
+            },
+        ),
+    ]
+}
+
+const BREAKER_WITHIN: &str = r#"
+    max_open = 0.5
+    [breaker]
+    count_drop_after = "1s"
+    trip = { failure_rate = 0.5, slow_call_rate = 0.5, slow_call = "1s", consecutive_failures = 2, weight = 5, weight_period = "1s" }
+    ramp = { time = "1m", from = 0.1, steps = 4 }
+"#;
+
+const STANDARD: &str = r#"
+    fallback = true
+    timeout = "30s"
+    shed = { limits = { cpu = { soft = 0.7, hard = 0.9 } } }
+    rate_limit = { burst = 5 }
+    retry = { max_elapsed = "1m" }
+    retry_budget = true
+    hedge = { delay = "50ms" }
+    client_throttle = true
+    attempt_timeout = "10s"
+"#;
+
+const STANDARD_PLAIN: &str = "concurrency_limit = true";
+
+fn limits() -> Vec<Subject> {
+    vec![
+        of("RateLimitConfig", &["burst = 5", "mode = \"strict\""], |config: RateLimitConfig| {
+            let (clock, hand) = Clock::manual();
+            let limiter = RateLimiter::new(config)?.with_clock(&clock);
+            calls(&limiter, &clock, &hand);
+            let _ = (limiter.check(), limiter.check_n(0), limiter.check_n(3), limiter.check_n(u32::MAX));
+            for wait in [Duration::ZERO, S(1), Duration::MAX] {
+                let turns = || [limiter.acquire_n(1, wait), limiter.acquire_n(2, wait), limiter.acquire_n(1, wait)];
+                drive(&hand, futures::future::join_all(turns()));
+            }
+            limiter.reconfigure(config)?;
+            calls(&limiter, &clock, &hand);
+            Ok(())
+        }),
+        of("Quota", &["permits = 5\nper = \"1s\"\nburst = 2"], |quota: Quota| {
+            let (clock, hand) = Clock::manual();
+            let limiter = KeyedRateLimiter::<u32>::new(quota)?.with_clock(&clock);
+            for key in 0..100 {
+                let _ = (limiter.check(&key), limiter.check_n(&(key % 3), 2), limiter.check_n(&key, u32::MAX));
+                hand.advance(Duration::from_millis(200));
+            }
+            limiter.reconfigure(quota, &[quota])?;
+            limiter.forget_idle();
+            Ok(())
+        }),
+        of("ConcurrencyLimitConfig", &[""], |config: ConcurrencyLimitConfig| {
+            let (clock, hand) = Clock::manual();
+            let limiter = ConcurrencyLimiter::new(config)?.with_clock(&clock);
+            calls(&limiter, &clock, &hand);
+            drop(limiter.weighing(u32::MAX).try_acquire());
+            drive(&hand, futures::future::join(limiter.acquire(), limiter.acquire()));
+            limiter.reconfigure(config)
+        }),
+        of("AdaptiveLimitConfig", &[ADAPTIVE, "by = \"aimd\""], |config: AdaptiveLimitConfig| {
+            let (clock, hand) = Clock::manual();
+            let limiter = AdaptiveLimiter::new(config)?.with_clock(&clock);
+            calls(&limiter, &clock, &hand);
+            limiter.reconfigure(config)?;
+            calls(&limiter, &clock, &hand);
+            let _ = (limiter.load(), limiter.base_latency(), limiter.in_flight());
+            Ok(())
+        }),
+        of("ClientThrottleConfig", &[""], |config: ClientThrottleConfig| {
+            let (clock, hand) = Clock::manual();
+            let throttle = ClientThrottle::new(config)?.with_clock(&clock).with_entropy(&Entropy::from_seed(1));
+            calls(&throttle, &clock, &hand);
+            throttle.reconfigure(config)?;
+            calls(&throttle, &clock, &hand);
+            Ok(())
+        }),
+        of("ShedderConfig", &["limits = { cpu = { soft = 0.7, hard = 0.9 } }"], |config: ShedderConfig| {
+            let (clock, hand) = Clock::manual();
+            let gauge = Gauge::new();
+            let mut shedder = Shedder::new(config.clone())?.with_clock(&clock);
+            if config.limits.contains_key("cpu") {
+                shedder = shedder.with_gauge("cpu", gauge.clone())?;
+            }
+            for value in GAUGE {
+                gauge.set(value);
+                Priority::ALL.iter().for_each(|priority| _ = shedder.try_admit(*priority));
+                hand.advance(S(1));
+                drive(&hand, shedder.run(pending()));
+            }
+            calls(&shedder, &clock, &hand);
+            shedder.reconfigure(config)
+        }),
+        of(
+            "DegradationConfig",
+            &["features = [\"a\", \"b\"]\nlimits = { cpu = { soft = 0.7, hard = 0.9 } }"],
+            |config: DegradationConfig| {
+                let (clock, hand) = Clock::manual();
+                let gauge = Gauge::new();
+                let mut degradation = Degradation::new(config.clone())?.with_clock(&clock);
+                if config.limits.contains_key("cpu") {
+                    degradation = degradation.with_gauge("cpu", gauge.clone())?;
+                }
+                let feature = degradation.feature(&config.features[0]).unwrap();
+                for value in GAUGE {
+                    gauge.set(value);
+                    feature.is_on();
+                    hand.advance(S(1));
+                    drive(&hand, degradation.run(pending()));
+                }
+                calls(&feature, &clock, &hand);
+                degradation.reconfigure(config)
+            },
+        ),
+        of(
+            "SharedRateLimitConfig",
+            &[
+                "burst = 5\nwhen_down = { local_share = 0.5 }",
+                "sharing = { leased = { every = \"100ms\" } }\nwhen_down = \"fail_open\"",
+            ],
+            |config: SharedRateLimitConfig| {
+                // Of settings that no limiter would take, too.
+                for skew in [Duration::ZERO, Duration::MAX] {
+                    config.slack(skew);
+                }
+                let (clock, hand) = Clock::manual();
+                let network = FaultNetwork::new(FaultConfig::default(), 1, &clock)?;
+                let client = network.client("here");
+                let store = client.store(Arc::new(InMemoryStore::new().with_clock(&clock)));
+                let limiter = SharedRateLimiter::new(store, "x", config)?.with_clock(&clock);
+                calls(&limiter, &clock, &hand);
+                drive(&hand, limiter.run(pending()));
+                client.cut();
+                calls(&limiter, &clock, &hand);
+                drive(&hand, limiter.acquire_n(3));
+                limiter.reconfigure(config)
+            },
+        ),
+    ]
+}
+
+const GAUGE: [f64; 6] = [0.0, 0.8, f64::MAX, f64::NAN, f64::NEG_INFINITY, 0.8];
+
+fn others() -> Vec<Subject> {
+    let mut all = vec![
+        of("CacheAsideConfig", &[CACHE], |config: CacheAsideConfig| {
+            let world = World::new();
+            let cache = world.builder(config).remote(world.store.clone(), crate::cache_world::codec());
+            let cache = cache.named("numbers").backplane(world.notifier.clone()).build()?;
+            for pause in [S(0), S(1), S(3_600), S(86_400), S(400 * 86_400)] {
+                for key in 0..3 {
+                    drive(&world.hand, cache.get_or_load(&key, || world.source.load()));
+                }
+                world.source.fails.store(pause == S(3_600), std::sync::atomic::Ordering::SeqCst);
+                world.turn();
+                world.hand.advance(pause);
+            }
+            drive(&world.hand, cache.run(pending()));
+            Ok(())
+        }),
+        of("QueueListenerConfig", &["handler_timeout = \"1m\""], |config: QueueListenerConfig| {
+            let (clock, hand) = Clock::manual();
+            let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+            let listener = QueueListener::builder(queue.clone()).config(config).clock(&clock).build()?;
+            let messages = (0..5).map(|i| Message::new(vec![i])).collect();
+            hand.block_on(queue.send(messages)).unwrap();
+            let handled = Cell::new(0);
+            let handler = |_work| async {
+                handled.set(handled.get() + 1);
+                clock.sleep(S(handled.get())).await;
+                if handled.get() % 2 == 0 { Err("no") } else { Ok(()) }
+            };
+            drive(&hand, listener.run(clock.sleep(S(20)), handler));
+            drive(&hand, listener.run(ready(()), handler));
+            Ok(())
+        }),
+        of("JournalConfig", &[""], |config: JournalConfig| {
+            let (clock, hand) = Clock::manual();
+            let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+            let journal = Journal::new(queue, config)?.with_clock(&clock);
+            for i in 0..4 {
+                drive(&hand, journal.defer_entry(Entry::new(format!("{i}"), "x")));
+            }
+            let replayed =
+                |_| ready(if clock.now().as_nanos() % 2 == 0 { Replayed::Done } else { Replayed::failed("no") });
+            drive(&hand, journal.run(clock.sleep(S(20)), || Gate::Open, replayed));
+            journal.reconfigure(config)
+        }),
+        of("ClaimCheckConfig", &["keep = \"1h\""], |config: ClaimCheckConfig| {
+            let (clock, hand) = Clock::manual();
+            let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+            let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+            let checked = ClaimCheck::new(queue, store, config)?;
+            for size in [0, 1, 300_000] {
+                drive(&hand, checked.send_one(Message::new(vec![7; size])));
+            }
+            drive(&hand, checked.receive(Receive::new(10, S(30))));
+            Ok(())
+        }),
+        of("ShardDirectoryConfig", &[""], |config: ShardDirectoryConfig| {
+            let (clock, hand) = Clock::manual();
+            let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+            let builder = ShardDirectory::builder(store, "orders").clock(&clock).config(config);
+            let map = ShardMap::hashed(16, &[ShardId(0), ShardId(1)]).unwrap();
+            match drive(&hand, builder.create(&map)) {
+                Some(Err(ShardingError::Change(refused))) => return Err(refused),
+                Some(Ok(directory)) => _ = drive(&hand, directory.run(pending())),
+                _ => {}
+            }
+            Ok(())
+        }),
+        of("FanOutConfig", &[""], |config: FanOutConfig| {
+            let (clock, hand) = Clock::manual();
+            let fan_out = FanOut::new(config)?.with_clock(&clock);
+            let shards: Vec<_> = (0..5).map(ShardId).collect();
+            let answer = |shard: ShardId| {
+                let clock = clock.clone();
+                async move {
+                    clock.sleep(S(shard.0.into())).await;
+                    Ok::<_, ()>(shard)
+                }
+            };
+            drive(&hand, fan_out.run(&shards, answer));
+            Ok(())
+        }),
+        of("LeaderElectionConfig", &[""], |config: LeaderElectionConfig| {
+            let (clock, hand) = Clock::manual();
+            let leases = Arc::new(InMemoryLease::new().with_clock(&clock));
+            let builder = |who: &str| {
+                LeaderElection::builder(leases.clone(), "job").candidate(who).clock(&clock).config(config).build()
+            };
+            let (one, other) = (builder("a")?, builder("b")?);
+            drive(&hand, async {
+                let mut leadership = one.campaign().await.unwrap();
+                let _ = futures::join!(leadership.lost(), other.campaign());
+            });
+            Ok(())
+        }),
+        of("MessageElectionConfig", &[""], |config: MessageElectionConfig| {
+            for ring in [false, true] {
+                let (clock, hand) = Clock::manual();
+                let network = InMemoryNetwork::new();
+                let ids = [NodeId(1), NodeId(2), NodeId(3)];
+                let nodes = ids.map(|id| {
+                    let net = network.join(id);
+                    let node = if ring {
+                        MessageElection::ring(id, ids, net, config)
+                    } else {
+                        MessageElection::bully(id, ids, net, config)
+                    };
+                    node.map(|node| node.with_clock(&clock))
+                });
+                let [one, two, three] = nodes;
+                let (one, two, three) = (one?, two?, three?);
+                drive(&hand, async { futures::join!(one.run(), two.run(), three.run()) });
+            }
+            Ok(())
+        }),
+        of(
+            "FaultConfig",
+            &[
+                "errors = 0.1\nlost_replies = 0.1\ndoubled = 0.1\nlate = 0.1\nmin_latency = \"1ms\"\nmax_latency = \"1s\"",
+            ],
+            |config: FaultConfig| {
+                let (clock, hand) = Clock::manual();
+                let network = FaultNetwork::new(config, 1, &clock)?;
+                let store = network.client("here").store(Arc::new(InMemoryStore::new().with_clock(&clock)));
+                for i in 0..20_u8 {
+                    drive(&hand, store.get(steadfast::store::Key::new("p", &i.to_string())));
+                }
+                Ok(())
+            },
+        ),
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    let document = format!("path = \"{}\"", folder.path().join("x.db").display());
+    let mut sqlite = of("SqliteConfig", &[&document], move |config: SqliteConfig| {
+        // Only files in the folder: "x" is none of ours.
+        if !config.path.starts_with(folder.path()) && config.path.file_name().is_some() {
+            return Ok(());
+        }
+        let (clock, hand) = Clock::manual();
+        let sqlite = match Sqlite::open_with_clock(config, &clock) {
+            Ok(sqlite) => sqlite,
+            Err(refused) if refused.kind() == PortErrorKind::Invalid => {
+                let told = refused.to_string();
+                let field = told.split('`').nth(1).unwrap_or_default().to_owned();
+                return Err(ConfigError::new(field, told));
+            }
+            Err(other) => panic!("{other}"),
+        };
+        let queue = sqlite.queue("jobs").unwrap();
+        drive(&hand, queue.send_one(Message::new("x").deduplicate("one")));
+        drive(&hand, queue.receive(Receive::new(1, S(30)).wait(S(5))));
+        drive(&hand, sqlite.store().get(steadfast::store::Key::new("p", "r")));
+        Ok(())
+    });
+    // Each opens a file.
+    sqlite.pairs = 150;
+    all.push(sqlite);
+    all
+}
+
+const CACHE: &str = r#"
+    sliding = "1m"
+    negative_ttl = "1m"
+    stale = { max_age = "1h", throttle = "10s" }
+    soft_timeout = "100ms"
+    hard_timeout = "10s"
+    refresh_ahead = 0.8
+    xfetch = 1.0
+    remote = { local_ttl = "1m" }
+"#;
