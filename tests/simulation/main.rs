@@ -4,6 +4,11 @@
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 mod cache;
 mod leader;
+mod listener;
+mod listener_storm;
+mod listener_world;
+#[path = "../it/moody_store.rs"]
+mod moody_store;
 mod poor;
 mod sharding;
 mod shared_breaker;
