@@ -30,7 +30,7 @@ pub(crate) fn config() -> QueueListenerConfig {
     let retry = BackoffConfig::default().between(Duration::from_millis(50), Duration::from_secs(1));
     QueueListenerConfig::default()
         .visibility(Duration::from_secs(2))
-        .max_deliveries(1000)
+        .max_attempts(1000)
         .batch(8)
         .tasks(1, 4)
         .retry(retry)

@@ -99,7 +99,7 @@ impl Reception {
     ) -> Result<Self, String> {
         // Some more in hand than are worked on, so that owners can take turns among them; and no more, whatever waits.
         let in_hand = args.concurrency.saturating_mul(8).clamp(512, 10_000);
-        let config = QueueListenerConfig::default().batch(256).tasks(1, in_hand).max_deliveries(1_000);
+        let config = QueueListenerConfig::default().batch(256).tasks(1, in_hand).max_attempts(1_000);
         // The queue is this process's own, and costs nothing to ask.
         let mut idle = IdleConfig::default();
         (idle.min, idle.max, idle.delta) =

@@ -105,14 +105,14 @@ impl JournalConfig {
 
     /// How long one request to the queue may take.
     pub(super) fn call_timeout(&self) -> Duration {
-        self.listener().call_timeout
+        self.listener().call_limit()
     }
 
     pub(super) fn listener(&self) -> QueueListenerConfig {
         let listener = QueueListenerConfig::default()
             .batch(self.concurrency as usize)
             .tasks(1, self.concurrency)
-            .max_deliveries(self.max_deliveries)
+            .max_attempts(self.max_deliveries)
             .retry(self.retry)
             .idle(self.idle)
             .visibility(self.visibility);

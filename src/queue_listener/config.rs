@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::IdleConfig;
 use crate::{
-    backoff::BackoffConfig,
+    backoff::{BackoffConfig, Jitter},
     config::{ConfigError, human, require, require_some_time},
 };
 
@@ -14,7 +14,7 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct QueueListenerConfig {
-    /// How many messages one poll takes at most. 32 by default; a backend may give fewer.
+    /// Most messages of one poll. 32 by default; a backend may give fewer. A poll asks for no more than can be begun soon.
     pub batch: usize,
     /// How many tasks go on polling when there is nothing to do. 1 by default; 0 needs wake-ups.
     pub min_tasks: u32,
@@ -23,12 +23,13 @@ pub struct QueueListenerConfig {
     /// For how long a message is hidden from other listeners at a time. 30 s by default.
     #[serde(with = "human")]
     pub visibility: Duration,
-    /// How long before its message becomes visible again a handler is told to end; and no handler begins with less. 2 s by default.
-    #[serde(with = "human")]
-    pub margin: Duration,
-    /// How long one request to the queue may take. 5 s by default.
-    #[serde(with = "human")]
-    pub call_timeout: Duration,
+    /// How long before its message becomes visible again a handler is told to end; and no handler begins with less. A fifteenth of
+    /// `visibility` by default.
+    #[serde(with = "human::option")]
+    pub margin: Option<Duration>,
+    /// Time limit of one request to the queue. A sixth of `visibility` by default.
+    #[serde(with = "human::option")]
+    pub call_timeout: Option<Duration>,
     /// For how long a poll waits in the queue for a message. Not at all by default.
     #[serde(with = "human")]
     pub receive_wait: Duration,
@@ -36,12 +37,15 @@ pub struct QueueListenerConfig {
     pub idle: IdleConfig,
     /// The delays after requests that failed, or that the queue was too busy for.
     pub busy: BackoffConfig,
-    /// After how long a handler is told to end; it has [`margin`](Self::margin) to do so. Never by default.
+    /// After how long a handler is told to end; it has the [margin](Self::lease_margin) to do so. Never by default.
     #[serde(with = "human::option")]
     pub handler_timeout: Option<Duration>,
-    /// How often a message is handed to the handler before it is a dead letter. 5 by default.
-    pub max_deliveries: u32,
-    /// The delays after which a message that failed comes back, by its deliveries.
+    /// Attempts after which a message that failed is a dead letter. 128 by default: with the default delays that is after more
+    /// than an hour. A delivery that was released is no attempt.
+    pub max_attempts: u32,
+    /// Deliveries in a row that ended without being settled, after which a message is a dead letter. 5 by default.
+    pub max_expiries: u32,
+    /// The delays after which a message that failed comes back, by its attempts. 1 s to 60 s with equal jitter by default.
     pub retry: BackoffConfig,
     /// How often the depth is asked for again while every poll is full. 5 s by default.
     #[serde(with = "human")]
@@ -61,14 +65,17 @@ impl Default for QueueListenerConfig {
             min_tasks: 1,
             max_tasks: 16,
             visibility: Duration::from_secs(30),
-            margin: Duration::from_secs(2),
-            call_timeout: Duration::from_secs(5),
+            margin: None,
+            call_timeout: None,
             receive_wait: Duration::ZERO,
             idle: IdleConfig::default(),
             busy: BackoffConfig::default(),
             handler_timeout: None,
-            max_deliveries: 5,
-            retry: BackoffConfig::default().between(Duration::from_secs(1), Duration::from_secs(300)),
+            max_attempts: 128,
+            max_expiries: 5,
+            retry: BackoffConfig::default()
+                .between(Duration::from_secs(1), Duration::from_secs(60))
+                .jitter(Jitter::Equal),
             rescale: Duration::from_secs(5),
             soft_limit: Duration::from_secs(25),
             hard_limit: Duration::from_secs(30),
@@ -91,25 +98,35 @@ impl QueueListenerConfig {
         self
     }
 
-    /// Sets for how long a message is hidden at a time; the margin becomes a fifteenth of it, the time of a call a sixth.
+    /// Sets for how long a message is hidden at a time.
     #[must_use]
-    pub fn visibility(mut self, visibility: Duration) -> Self {
-        (self.visibility, self.margin, self.call_timeout) = (visibility, visibility / 15, visibility / 6);
+    pub const fn visibility(mut self, visibility: Duration) -> Self {
+        self.visibility = visibility;
         self
     }
 
     /// Sets how long before its message becomes visible again a handler is told to end.
     #[must_use]
     pub const fn margin(mut self, margin: Duration) -> Self {
-        self.margin = margin;
+        self.margin = Some(margin);
         self
+    }
+
+    /// Returns the margin: as it was set, or a fifteenth of `visibility`.
+    pub fn lease_margin(&self) -> Duration {
+        self.margin.unwrap_or(self.visibility / 15)
     }
 
     /// Sets how long one request to the queue may take.
     #[must_use]
     pub const fn call_timeout(mut self, timeout: Duration) -> Self {
-        self.call_timeout = timeout;
+        self.call_timeout = Some(timeout);
         self
+    }
+
+    /// Returns the time limit of one request: as it was set, or a sixth of `visibility`.
+    pub fn call_limit(&self) -> Duration {
+        self.call_timeout.unwrap_or(self.visibility / 6)
     }
 
     /// Sets for how long a poll waits in the queue for a message.
@@ -140,10 +157,17 @@ impl QueueListenerConfig {
         self
     }
 
-    /// Sets how often a message is handed to the handler before it is a dead letter.
+    /// Sets the attempts after which a message that failed is a dead letter.
     #[must_use]
-    pub const fn max_deliveries(mut self, deliveries: u32) -> Self {
-        self.max_deliveries = deliveries;
+    pub const fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = attempts;
+        self
+    }
+
+    /// Sets the deliveries in a row that ended without being settled, after which a message is a dead letter.
+    #[must_use]
+    pub const fn max_expiries(mut self, expiries: u32) -> Self {
+        self.max_expiries = expiries;
         self
     }
 
@@ -173,14 +197,15 @@ impl QueueListenerConfig {
         require(self.max_tasks >= 1, "max_tasks", "must be at least 1")?;
         require(self.min_tasks <= self.max_tasks, "min_tasks", "must be at most `max_tasks`")?;
         require_some_time(self.visibility, "visibility")?;
-        require_some_time(self.call_timeout, "call_timeout")?;
+        require_some_time(self.call_limit(), "call_timeout")?;
         // A renewal begins at a third; so that it can be tried again before the handler is told.
         require(
-            self.margin <= self.visibility / 3,
+            self.lease_margin() <= self.visibility / 3,
             "margin",
             "must be at most a third of `visibility`, or a renewal that fails could not be repeated",
         )?;
-        require(self.max_deliveries >= 1, "max_deliveries", "must be at least 1")?;
+        require(self.max_attempts >= 1, "max_attempts", "must be at least 1")?;
+        require(self.max_expiries >= 1, "max_expiries", "must be at least 1")?;
         require(self.soft_limit <= self.hard_limit, "soft_limit", "must be at most `hard_limit`")?;
         require(self.handler_timeout.is_none_or(|t| !t.is_zero()), "handler_timeout", "must be longer than zero")?;
         self.idle.check().map_err(|e| e.within("idle"))?;

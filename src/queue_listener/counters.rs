@@ -35,8 +35,10 @@ pub struct ListenerState {
     pub leases_lost: u64,
     /// Messages that were seen before, and not handled again.
     pub duplicates: u64,
-    /// Messages that went back because the listener paused or stopped.
+    /// Messages that went back untried: the listener paused or stopped, or another message had to be handled alone.
     pub handed_back: u64,
+    /// Times that what a handler needs refused a message, and that it went back without an attempt.
+    pub refused: u64,
     /// Whether it is paused.
     pub paused: bool,
 }
@@ -71,7 +73,6 @@ pub(super) struct Counters {
     pub(super) tasks: AtomicU32,
     pub(super) most_tasks: AtomicU32,
     pub(super) in_flight: Count,
-    pub(super) buffered: Count,
     pub(super) polls: Count,
     pub(super) empty_polls: Count,
     pub(super) requests: Count,
@@ -82,15 +83,16 @@ pub(super) struct Counters {
     pub(super) leases_lost: Count,
     pub(super) duplicates: Count,
     pub(super) handed_back: Count,
+    pub(super) refused: Count,
 }
 
 impl Counters {
-    pub(super) fn state(&self, depth: Option<Depth>, paused: bool) -> ListenerState {
+    pub(super) fn state(&self, buffered: u64, depth: Option<Depth>, paused: bool) -> ListenerState {
         ListenerState {
             tasks: self.tasks.load(Ordering::Relaxed),
             most_tasks: self.most_tasks.load(Ordering::Relaxed),
             in_flight: self.in_flight.get(),
-            buffered: self.buffered.get(),
+            buffered,
             depth,
             polls: self.polls.get(),
             empty_polls: self.empty_polls.get(),
@@ -102,6 +104,7 @@ impl Counters {
             leases_lost: self.leases_lost.get(),
             duplicates: self.duplicates.get(),
             handed_back: self.handed_back.get(),
+            refused: self.refused.get(),
             paused,
         }
     }

@@ -41,9 +41,20 @@ pub enum QueueListenerEvent {
     Failed {
         /// Which.
         id: MessageId,
+        /// Number of the attempt that failed.
+        attempt: u32,
         /// How often it was handed out so far.
         deliveries: u32,
         /// How it failed.
+        error: String,
+        /// After how long it comes back.
+        after: Duration,
+    },
+    /// What a message's handler needs refused it, or is away: it comes back, and no attempt is counted.
+    Refused {
+        /// Which.
+        id: MessageId,
+        /// Why it was refused, or how it failed.
         error: String,
         /// After how long it comes back.
         after: Duration,
@@ -69,7 +80,8 @@ pub enum QueueListenerEvent {
         /// Whose message.
         id: MessageId,
     },
-    /// Messages that no handler had begun with were handed back: the listener pauses or stops.
+    /// Messages that no handler had begun with were handed back: the listener pauses or stops, or another message has to be
+    /// handled alone.
     HandedBack {
         /// How many.
         messages: usize,
@@ -110,9 +122,10 @@ impl Traced for QueueListenerEvent {
             Self::ScaledUp { tasks, .. } => tracing::info!(target: TARGET, name, tasks, "scaled up"),
             Self::ScaledDown { tasks } => tracing::info!(target: TARGET, name, tasks, "scaled down"),
             Self::CallFailed { call, kind } => tracing::warn!(target: TARGET, name, ?call, ?kind, "call failed"),
-            Self::Failed { id, deliveries, error, after } => {
-                tracing::warn!(target: TARGET, name, %id, deliveries, error, ?after, "message failed");
+            Self::Failed { id, attempt, deliveries, error, after } => {
+                tracing::warn!(target: TARGET, name, %id, attempt, deliveries, error, ?after, "message failed");
             }
+            Self::Refused { id, error, after } => tracing::info!(target: TARGET, name, %id, error, ?after, "refused"),
             Self::DeadLettered { id, reason } => tracing::warn!(target: TARGET, name, %id, reason, "dead-lettered"),
             Self::LeaseLost { id, deliveries, may_be_settled } => {
                 tracing::warn!(target: TARGET, name, %id, deliveries, may_be_settled, "lease lost");

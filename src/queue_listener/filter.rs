@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{QueueCall, lot::Lease, shift::Shift};
+use super::{QueueCall, shift::Shift};
 use crate::{
     queue::Delivery,
     store::{Key, PutOptions, Store},
@@ -62,12 +62,12 @@ impl Shift {
     }
 
     /// Whether the message was handled before. Where the store does not say, it is handled: rather twice than never.
-    pub(super) async fn is_duplicate(&self, delivery: &Delivery, lease: &mut Lease) -> bool {
+    pub(super) async fn is_duplicate(&self, delivery: &Delivery) -> bool {
         let Some(filter) = &self.inner.filter else { return false };
         let id = (filter.id)(delivery);
         let get = filter.store.get(Key::new(&filter.partition, &id));
-        let known = self.request(QueueCall::Filter, self.inner.config.call_timeout, get).await;
-        matches!(known, Some(Ok(Some(_)))) || !self.is_fresh(lease).await
+        let known = self.request(QueueCall::Filter, self.inner.config.call_limit(), get).await;
+        matches!(known, Some(Ok(Some(_))))
     }
 
     /// The message was handled.
@@ -79,6 +79,6 @@ impl Shift {
             PutOptions::new().ttl(filter.window),
         );
         // Its failure is told; the message is completed all the same.
-        let _ = self.request(QueueCall::Filter, self.inner.config.call_timeout, put).await;
+        let _ = self.request(QueueCall::Filter, self.inner.config.call_limit(), put).await;
     }
 }

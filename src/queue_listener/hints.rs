@@ -22,7 +22,7 @@ impl Shift {
         let mut pauses = Backoff::checked(self.inner.config.busy, &self.inner.entropy);
         let mut notices = loop {
             let subscribed = notifier.subscribe(topic.as_str());
-            if let Some(Ok(notices)) = self.request(QueueCall::Notify, self.inner.config.call_timeout, subscribed).await
+            if let Some(Ok(notices)) = self.request(QueueCall::Notify, self.inner.config.call_limit(), subscribed).await
             {
                 break notices;
             }

@@ -83,7 +83,9 @@ impl QueueListener {
 
     /// How it stands.
     pub fn state(&self) -> ListenerState {
-        self.0.counters.state(*self.0.depth.lock(), *self.0.paused.borrow())
+        let shifts: Vec<_> = self.0.shifts.lock().iter().filter_map(Weak::upgrade).collect();
+        let buffered = shifts.iter().map(|shift| shift.backlog(|backlog| backlog.len()) as u64).sum();
+        self.0.counters.state(buffered, *self.0.depth.lock(), *self.0.paused.borrow())
     }
 
     /// Takes no more messages until [`resume`](Self::resume), and hands back those that no handler has begun with. Handlers that run go on.

@@ -13,6 +13,10 @@ pub(super) struct Lease {
     pub(super) id: MessageId,
     pub(super) receipt: Receipt,
     pub(super) deliveries: u32,
+    /// Number of the attempt that this delivery is or would be: 1 at first.
+    pub(super) attempt: u32,
+    /// Deliveries in a row before this one that ended without being settled.
+    pub(super) expiries: u32,
     /// When it ends.
     pub(super) until: Instant,
     /// When it is to be renewed.
@@ -29,6 +33,8 @@ impl Lease {
             id: delivery.id.clone(),
             receipt: delivery.receipt.clone(),
             deliveries: delivery.deliveries,
+            attempt: delivery.attempts.saturating_add(1),
+            expiries: delivery.expiries,
             until: since + visibility,
             renew_at: since + visibility / 3,
             lost: false,
@@ -39,6 +45,17 @@ impl Lease {
     pub(super) fn renewed(&mut self, since: Instant, visibility: Duration) {
         (self.until, self.renew_at) = (since + visibility, since + visibility / 3);
     }
+
+    /// Whether the message was handed back before without being tried.
+    pub(super) const fn was_released(&self) -> bool {
+        self.deliveries > self.attempt
+    }
+
+    #[inline]
+    pub(super) fn settling(self, how: How) -> Settling {
+        let Self { source, id, receipt, deliveries, attempt, until, .. } = self;
+        Settling { source, id, receipt, deliveries, attempt, until, how, may_be_settled: false }
+    }
 }
 
 /// The messages of one poll, or what is left of them.
@@ -47,16 +64,6 @@ pub(super) struct Lot {
     pub(super) source: usize,
     /// When they were asked for.
     pub(super) since: Instant,
-}
-
-impl Lot {
-    pub(super) fn empty() -> Self {
-        Self { deliveries: Vec::new().into_iter(), source: 0, since: Instant::default() }
-    }
-
-    pub(super) fn len(&self) -> usize {
-        self.deliveries.len()
-    }
 }
 
 /// A message that waits for a handler.
@@ -71,6 +78,7 @@ pub(super) struct Settling {
     pub(super) id: MessageId,
     pub(super) receipt: Receipt,
     pub(super) deliveries: u32,
+    pub(super) attempt: u32,
     pub(super) until: Instant,
     pub(super) how: How,
     /// A request to settle it was sent, and no answer came.
@@ -92,6 +100,13 @@ pub(super) enum How {
     },
     /// No handler began with it.
     HandBack,
+    /// What its handler needs refused it, or is away: it comes back after so long, uncounted.
+    Refused {
+        after: Duration,
+        error: String,
+    },
+    /// Its lease is lost, which was told: a release that the queue still honours explains the end of the delivery.
+    GiveUp,
 }
 
 impl How {
@@ -100,15 +115,8 @@ impl How {
             Self::Complete | Self::Duplicate => Settle::Complete,
             Self::Retry { after, .. } => Settle::abandon(*after),
             Self::DeadLetter { reason } => Settle::dead_letter(reason.clone()),
-            Self::HandBack => Settle::abandon(Duration::ZERO),
+            Self::HandBack | Self::GiveUp => Settle::release(Duration::ZERO),
+            Self::Refused { after, .. } => Settle::release(*after),
         }
-    }
-}
-
-impl Lease {
-    #[inline]
-    pub(super) fn settling(self, how: How) -> Settling {
-        let Self { source, id, receipt, deliveries, until, .. } = self;
-        Settling { source, id, receipt, deliveries, until, how, may_be_settled: false }
     }
 }

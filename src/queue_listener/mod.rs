@@ -141,6 +141,7 @@
 //! Queue-Based Messaging Solutions on Windows Azure", 2010. "Competing Consumers", "Queue-Based Load Leveling", "Priority Queue" and
 //! "Asynchronous Request-Reply", Azure Architecture Center. Weighted turns: the smooth weighted round robin of nginx.
 mod announce;
+mod backlog;
 mod builder;
 mod config;
 mod counters;
@@ -153,11 +154,13 @@ mod idle;
 mod keep;
 mod listener;
 mod lot;
+mod outage;
 mod poller;
 mod priority;
 mod redrive;
 mod reply;
 mod request;
+mod room;
 mod run;
 mod settle;
 mod shift;

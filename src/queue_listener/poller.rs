@@ -1,12 +1,12 @@
 //! One task's polling: asking for messages, waiting longer and longer while there are none, ending when that has been so for long.
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::atomic::Ordering, time::Duration};
 
 use tokio::sync::watch;
 
 use super::{
     QueueCall, QueueListenerEvent as Event,
     idle::Idle,
-    lot::Lot,
+    lot::Held,
     shift::{Shift, Stage},
     staff::Staff,
 };
@@ -21,11 +21,16 @@ use crate::{
 /// After a shutdown a poll under way is waited for so long: what it takes is handed back at once, and not after its visibility time-out.
 const LAST_POLL: Duration = Duration::from_secs(1);
 
+/// A task that waits for room looks as often by itself.
+const LOOK: Duration = Duration::from_secs(1);
+
 pub(super) struct Poller {
     idle: Idle,
     failures: Option<Backoff>,
     /// When to poll next.
     next: Instant,
+    /// Before this it does not poll for messages that return.
+    rests_until: Instant,
     /// The next delay would be the longest: this task may end.
     at_most: bool,
     /// The reasons to look that it knew of before its last poll.
@@ -36,15 +41,40 @@ pub(super) struct Poller {
 
 /// A request for messages, that waits for so long. As nobody knows when in that time they are taken, they are hidden for as much longer, and their lease
 /// counts from the end of the wait.
-fn receive(shift: &Shift, wait: Duration) -> Receive {
-    let config = &shift.inner.config;
-    Receive::new(config.batch, config.visibility.saturating_add(wait)).wait(wait)
+fn receive(shift: &Shift, max: usize, wait: Duration) -> Receive {
+    Receive::new(max, shift.inner.config.visibility.saturating_add(wait)).wait(wait)
+}
+
+/// Room that a poll has reserved; given back where the poll is dropped.
+pub(super) struct Reserved<'a>(&'a Shift, usize);
+
+impl<'a> Reserved<'a> {
+    fn of(shift: &'a Shift) -> Option<Self> {
+        let n = shift.reserve();
+        (n > 0).then_some(Self(shift, n))
+    }
+
+    /// The messages are there, in so much of the room.
+    fn used(&mut self) -> usize {
+        std::mem::take(&mut self.1)
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        if self.1 > 0 {
+            self.0.took_nothing(self.1);
+        }
+    }
 }
 
 /// A request for messages that was made.
 pub(super) struct Asked<'a> {
+    /// When it was made.
+    at: Instant,
     /// From when on their lease counts.
-    pub(super) since: Instant,
+    since: Instant,
+    room: Reserved<'a>,
     pub(super) receive: BoxFuture<'a, Result<Vec<Delivery>, QueueError>>,
 }
 
@@ -52,6 +82,8 @@ pub(super) struct Asked<'a> {
 pub(super) enum Next {
     /// Messages, of a poll or from another task.
     Look,
+    /// A message that may end the process: it is to be handled beside no other.
+    Alone(Box<Held>),
     /// The task ends.
     End,
 }
@@ -62,6 +94,7 @@ impl Poller {
             idle: Idle::default(),
             failures: None,
             next: Instant::default(),
+            rests_until: Instant::default(),
             at_most: false,
             knew: 0,
             order: Vec::new(),
@@ -74,37 +107,45 @@ impl Poller {
     pub(super) fn ask<'a>(&mut self, shift: &'a Shift) -> Option<Asked<'a>> {
         let inner = &*shift.inner;
         let [source] = &inner.sources[..] else { return None };
-        if self.next != Instant::default() || shift.halts() {
+        if self.next != Instant::default() || shift.halts() || shift.troubled.load(Ordering::Acquire) {
             return None;
         }
+        let room = Reserved::of(shift)?;
         self.knew = shift.calls();
         inner.counters.polls.add(1);
         inner.counters.requests.add(1);
         let wait = inner.config.receive_wait;
-        let since = shift.now() + wait;
-        Some(Asked { since, receive: source.queue.receive(receive(shift, wait)) })
+        let at = shift.now();
+        let receive = source.queue.receive(receive(shift, room.1, wait));
+        Some(Asked { at, since: at + wait, room, receive })
     }
 
-    /// What was asked for was there.
+    /// What was asked for was there: when it was asked for, and what is to be handled alone.
     #[inline]
-    pub(super) fn took(&mut self, shift: &Shift, deliveries: Vec<Delivery>, since: Option<Instant>) -> Lot {
-        let since = since.unwrap_or_default();
+    pub(super) fn took(
+        &mut self,
+        shift: &Shift,
+        deliveries: Vec<Delivery>,
+        asked: Asked<'_>,
+    ) -> (Instant, Option<Held>) {
+        let Asked { at, since, mut room, .. } = asked;
         self.found(shift, deliveries.len(), since);
-        Lot { deliveries: deliveries.into_iter(), source: 0, since }
+        (at, shift.took(0, since, deliveries, room.used()))
     }
 
-    /// Finds work: into `lot`, or among what waits for a task. It may have been asked for already.
-    pub(super) async fn find(&mut self, shift: &Shift, lot: &mut Lot, mut asked: Option<Asked<'_>>) -> Next {
+    /// Finds work, which then waits for a task. It may have been asked for already.
+    pub(super) async fn find(&mut self, shift: &Shift, mut asked: Option<Asked<'_>>) -> Next {
         loop {
-            if let Some(Asked { since, receive }) = asked.take() {
-                let within = shift.inner.config.call_timeout.saturating_add(shift.inner.config.receive_wait);
+            if let Some(Asked { at, since, mut room, receive }) = asked.take() {
+                let config = &shift.inner.config;
+                let within = config.call_limit().saturating_add(config.receive_wait);
                 let request = shift.rest(QueueCall::Receive, within, receive);
                 let answer = self.unless_stopped(shift, request).await;
-                let failed = self.answered(shift, lot, answer, (0, since));
-                if lot.len() > 0 {
-                    return Next::Look;
+                match self.answered(shift, answer, (0, since), &mut room) {
+                    Answer::Messages(held) => return held.map_or(Next::Look, |held| Next::Alone(Box::new(held))),
+                    Answer::Nothing => self.came_to_nothing(shift, shift.now() - at),
+                    Answer::Failed => {}
                 }
-                self.came_to_nothing(shift, failed);
                 continue;
             }
             let stage = *self.stage.borrow_and_update();
@@ -129,18 +170,45 @@ impl Poller {
                     return Next::End;
                 }
                 self.wait(shift).await;
-                if shift.inner.counters.buffered.get() > 0 {
+                if shift.has_waiting() {
                     return Next::Look;
                 }
                 if shift.halts() || (self.next != Instant::default() && shift.now() < self.next) {
                     continue;
                 }
             }
-            self.poll(shift, lot).await;
-            if lot.len() > 0 {
-                return Next::Look;
+            if let Some(to) = shift.pace(shift.now()) {
+                // One message after another is refused.
+                (self.next, self.at_most) = (to, false);
+                continue;
+            }
+            let Some(room) = self.room(shift).await else {
+                if shift.has_waiting() {
+                    return Next::Look;
+                }
+                continue;
+            };
+            match self.poll(shift, room).await {
+                Some(Some(held)) => return Next::Alone(Box::new(held)),
+                Some(None) => return Next::Look,
+                None => {}
             }
         }
+    }
+
+    /// Room for a poll; `None` where the stage changed or messages came before there was any.
+    async fn room<'a>(&mut self, shift: &'a Shift) -> Option<Reserved<'a>> {
+        if let Some(room) = Reserved::of(shift) {
+            return Some(room);
+        }
+        let _watched = shift.watches();
+        let fewer = shift.room.fewer.notified();
+        let room = Reserved::of(shift);
+        if room.is_none() && !shift.has_waiting() {
+            let woken = race(race(fewer, shift.inner.clock.sleep(LOOK)), shift.offered.notified());
+            race(woken, async { drop(self.stage.changed().await) }).await;
+        }
+        room
     }
 
     fn may_end(&mut self, shift: &Shift) -> bool {
@@ -158,12 +226,19 @@ impl Poller {
         if shift.calls() != self.knew {
             return self.called();
         }
+        let _idle = Idles::of(shift);
+        let returns = shift.returns.lock().next().map(|at| at.max(self.rests_until));
+        let until = returns.map_or(self.next, |at| at.min(self.next));
         let woken = race(race(shift.offered.notified(), called), self.stage.changed());
-        match race(woken, shift.inner.clock.sleep_until(self.next)).await {
+        match race(woken, shift.inner.clock.sleep_until(until)).await {
             First::One(First::One(First::Other(()))) => self.called(),
             // Another wait for the rest, unless something was offered.
             First::One(_) => {}
-            First::Other(()) => self.next = Instant::default(),
+            First::Other(()) if until == self.next || shift.returns.lock().take_due(shift.now()) => {
+                self.next = Instant::default();
+            }
+            // Another task looks for what returned.
+            First::Other(()) => {}
         }
     }
 
@@ -173,60 +248,66 @@ impl Poller {
         (self.next, self.at_most) = (Instant::default(), false);
     }
 
-    /// Asks the queues in turn, until one has something.
-    async fn poll(&mut self, shift: &Shift, lot: &mut Lot) {
+    /// Asks the queues in turn, until one has something: `None` where none has, else what is to be handled alone.
+    async fn poll(&mut self, shift: &Shift, mut room: Reserved<'_>) -> Option<Option<Held>> {
         let inner = &shift.inner;
         self.knew = shift.calls();
         let mut order = std::mem::take(&mut self.order);
         let single = inner.sources.len() == 1;
-        let mut now = shift.now();
+        let began = shift.now();
+        let mut now = began;
         if single {
             order.clear();
             order.push(0);
         } else {
             shift.turns.lock().next(now, &mut order);
         }
-        let mut failed = false;
-        for (i, &source) in order.iter().enumerate() {
+        let (mut failed, mut found) = (false, None);
+        for &source in &order {
             if !single {
                 shift.turns.lock().asked(source, now);
             }
-            // Only the last is waited at: the others are asked in passing.
-            let wait = if i + 1 == order.len() { inner.config.receive_wait } else { Duration::ZERO };
+            // Several queues are asked in passing: they are waited at beside the tasks.
+            let wait = if single { inner.config.receive_wait } else { Duration::ZERO };
             inner.counters.polls.add(1);
             inner.counters.requests.add(1);
-            let request = inner.sources[source].queue.receive(receive(shift, wait));
-            let request = shift.rest(QueueCall::Receive, inner.config.call_timeout.saturating_add(wait), request);
+            let request = inner.sources[source].queue.receive(receive(shift, room.1, wait));
+            let request = shift.rest(QueueCall::Receive, inner.config.call_limit().saturating_add(wait), request);
             let answer = self.unless_stopped(shift, request).await;
             let stops = answer.is_none();
-            failed |= self.answered(shift, lot, answer, (source, now + wait));
-            if lot.len() > 0 || stops {
-                self.order = order;
-                return;
+            match self.answered(shift, answer, (source, now + wait), &mut room) {
+                Answer::Messages(held) => found = Some(held),
+                Answer::Nothing => {}
+                Answer::Failed => failed = true,
+            }
+            if found.is_some() || stops {
+                break;
             }
             now = shift.now();
         }
         self.order = order;
-        self.came_to_nothing(shift, failed);
+        if found.is_none() && !failed {
+            self.came_to_nothing(shift, now - began);
+        }
+        found
     }
 
-    /// What a request for messages came to: into `lot`, or into a pause. True where it failed.
+    /// What a request for messages came to: messages that wait for a task, or a pause.
     fn answered(
         &mut self,
         shift: &Shift,
-        lot: &mut Lot,
         answer: Option<Option<Result<Vec<Delivery>, QueueError>>>,
         (source, since): (usize, Instant),
-    ) -> bool {
+        room: &mut Reserved<'_>,
+    ) -> Answer {
         match answer {
             Some(Some(Ok(deliveries))) if !deliveries.is_empty() => {
                 self.found(shift, deliveries.len(), since);
-                *lot = Lot { deliveries: deliveries.into_iter(), source, since };
-                false
+                Answer::Messages(shift.took(source, since, deliveries, room.used()))
             }
             Some(Some(Ok(_))) => {
                 shift.inner.counters.empty_polls.add(1);
-                false
+                Answer::Nothing
             }
             Some(Some(Err(error))) => {
                 shift.tell_failure(QueueCall::Receive, &error);
@@ -236,28 +317,77 @@ impl Poller {
                     shift.fail(backend.clone());
                 }
                 self.back_off(shift, error.backend().and_then(|backend| backend.retry_after()));
-                true
+                Answer::Failed
             }
             Some(None) => {
                 self.back_off(shift, None);
-                true
+                Answer::Failed
             }
             // The run stops: nothing is asked any more.
-            None => true,
+            None => Answer::Failed,
         }
     }
 
-    /// A poll found nothing: when to poll next, where no failure has said so.
-    fn came_to_nothing(&mut self, shift: &Shift, failed: bool) {
-        if failed {
-            return;
-        }
+    /// A poll found nothing, and took so long: when to poll next.
+    fn came_to_nothing(&mut self, shift: &Shift, took: Duration) {
         let inner = &shift.inner;
         self.failures = None;
         shift.found_nothing();
         let (delay, at_most) = self.idle.found_nothing(&inner.config.idle, inner.entropy.unit());
-        // A poll that waited in the queue has used up some of it.
-        (self.next, self.at_most) = (shift.now() + delay.saturating_sub(inner.config.receive_wait), at_most);
+        // A poll that waited in the queue has used up some of it: as long as it did wait, and not as it was to.
+        let waited = took.min(inner.config.receive_wait);
+        let now = shift.now();
+        (self.next, self.at_most) = (now + delay.saturating_sub(waited), at_most);
+        self.rests_until = now + inner.config.idle.min;
+    }
+
+    /// Waits in one of several queues while tasks are idle, for ever: so that none is waited for while another has something.
+    pub(super) async fn wait_in(&mut self, shift: &Shift, source: usize) {
+        let config = &shift.inner.config;
+        loop {
+            if !matches!(shift.stage(), Stage::Works | Stage::Paused) {
+                return;
+            }
+            let idles = shift.idles.notified();
+            if shift.halts() || shift.idle.load(Ordering::Acquire) == 0 {
+                race(idles, async { drop(self.stage.changed().await) }).await;
+                continue;
+            }
+            let watched = shift.watches();
+            let fewer = shift.room.fewer.notified();
+            if shift.room.is_one_by_one() {
+                // The tasks take one message at a time, and none beside it.
+                race(fewer, async { drop(self.stage.changed().await) }).await;
+                continue;
+            }
+            drop(watched);
+            let now = shift.now();
+            if self.next > now {
+                let wait = shift.inner.clock.sleep_until(self.next);
+                race(wait, async { drop(self.stage.changed().await) }).await;
+                continue;
+            }
+            let Some(mut room) = self.room(shift).await else { continue };
+            shift.inner.counters.polls.add(1);
+            shift.inner.counters.requests.add(1);
+            let wait = config.receive_wait;
+            let request = shift.inner.sources[source].queue.receive(receive(shift, room.1, wait));
+            let request = shift.rest(QueueCall::Receive, config.call_limit().saturating_add(wait), request);
+            let answer = self.unless_stopped(shift, request).await;
+            match self.answered(shift, answer, (source, now + wait), &mut room) {
+                // A message to be handled alone is for a task.
+                Answer::Messages(Some(held)) => shift.leave_alone(held),
+                Answer::Messages(None) => shift.share(0),
+                Answer::Nothing => {
+                    let waited = shift.now() - now;
+                    self.came_to_nothing(shift, waited);
+                    if waited >= wait {
+                        self.next = Instant::default();
+                    }
+                }
+                Answer::Failed => {}
+            }
+        }
     }
 
     #[inline]
@@ -292,6 +422,35 @@ impl Poller {
         match race(request, stopped).await {
             First::One(answer) => Some(answer),
             First::Other(()) => None,
+        }
+    }
+}
+
+/// What a request for messages came to.
+enum Answer {
+    /// Messages; one that is to be handled alone.
+    Messages(Option<Held>),
+    Nothing,
+    Failed,
+}
+
+/// A task that waits for the next poll.
+struct Idles<'a>(&'a Shift);
+
+impl<'a> Idles<'a> {
+    fn of(shift: &'a Shift) -> Self {
+        if shift.inner.sources.len() > 1 {
+            shift.idle.fetch_add(1, Ordering::AcqRel);
+            shift.idles.notify_waiters();
+        }
+        Self(shift)
+    }
+}
+
+impl Drop for Idles<'_> {
+    fn drop(&mut self) {
+        if self.0.inner.sources.len() > 1 {
+            self.0.idle.fetch_sub(1, Ordering::AcqRel);
         }
     }
 }

@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use super::{
     Handled, QueueCall, QueueListener, Work,
     crew::Crew,
+    poller::Poller,
     shift::{Shift, Stage},
     staff::Staff,
     worker::Worker,
@@ -45,7 +46,7 @@ impl QueueListener {
         H: Future<Output: Into<Handled>>,
     {
         let handler = &handler;
-        self.drive(shutdown, |shift| Worker::new(shift).work(handler)).await
+        self.drive(false, shutdown, |shift| Worker::new(shift, false).work(handler)).await
     }
 
     /// The same for a handler of many messages at once, those of one poll: it says of each what came of it, in their order.
@@ -61,7 +62,7 @@ impl QueueListener {
         H: Future<Output = Vec<Handled>>,
     {
         let handler = &handler;
-        self.drive(shutdown, |shift| Worker::new(shift).work_in_batches(handler)).await
+        self.drive(true, shutdown, |shift| Worker::new(shift, false).work_in_batches(handler)).await
     }
 
     /// The same as [`run`](Self::run), with each task handed to `spawn`: `|task| drop(tokio::spawn(task))`. For handlers that compute.
@@ -82,13 +83,13 @@ impl QueueListener {
         H: Future<Output: Into<Handled> + Send> + Send + 'static,
     {
         let (handler, spawn) = (Arc::new(handler), &spawn);
-        self.drive(shutdown, |shift| {
+        self.drive(false, shutdown, |shift| {
             let (end, ended) = oneshot::channel();
             let (handler, of) = (handler.clone(), shift.clone());
             spawn(Box::pin(async move {
                 let mut stage = of.watch();
                 let dropped = async move { drop(stage.wait_for(|stage| *stage == Stage::Dropped).await) };
-                if let First::Other(()) = race(dropped, Worker::new(of).work(move |work| handler(work))).await {
+                if let First::Other(()) = race(dropped, Worker::new(of, true).work(move |work| handler(work))).await {
                     // An error means that the run is gone.
                     let _ = end.send(());
                 }
@@ -106,18 +107,22 @@ impl QueueListener {
     /// Runs tasks that are made like this.
     async fn drive<W: Future<Output = ()>>(
         &self,
+        is_batched: bool,
         shutdown: impl Future<Output = ()>,
         make: impl Fn(Arc<Shift>) -> W,
     ) -> Result<(), PortError> {
-        let shift = Arc::new(Shift::new(self.0.clone()));
+        let shift = Arc::new(Shift::new(self.0.clone(), is_batched));
         let _ends = Ends(&shift);
         {
             let mut shifts = self.0.shifts.lock();
             shifts.retain(|shift| shift.strong_count() > 0);
             shifts.push(Arc::downgrade(&shift));
         }
-        let (mut crew, mut settlers) = (Crew::new(), Crew::new());
+        let (mut crew, mut settlers, mut waiters) = (Crew::new(), Crew::new(), Crew::new());
         (0..self.0.sources.len()).for_each(|source| settlers.add(shift.settle_all(source)));
+        if self.0.sources.len() > 1 && !self.0.config.receive_wait.is_zero() {
+            (0..self.0.sources.len()).for_each(|source| waiters.add(wait_in(&shift, source)));
+        }
         let over = AtomicBool::new(false);
         let mut control = pin!(shift.control(shutdown, &over));
         // Not beside handlers that run on when the listener stops: they would call for tasks that nobody begins any more.
@@ -142,14 +147,20 @@ impl QueueListener {
                     break;
                 }
             }
+            waiters.poll(cx);
             settlers.poll(cx);
             let stops = matches!(shift.stage(), Stage::Stops { .. });
-            let done = stops && crew.is_empty() && shift.unsettled() == 0;
+            let done = stops && crew.is_empty() && waiters.is_empty() && shift.unsettled() == 0;
             if done || over.load(Ordering::Relaxed) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
         shift.error().map_or(Ok(()), Err)
     }
+}
+
+/// Waits in one of several queues, for all tasks.
+async fn wait_in(shift: &Shift, source: usize) {
+    Poller::new(shift).wait_in(shift, source).await;
 }
 
 /// Whatever goes on beside the run ends with it.
@@ -187,7 +198,7 @@ impl Shift {
         self.hand_back_waiting();
         if let Stage::Stops { hard, .. } = self.stage() {
             // Handlers are dropped at the limit, and what they leave is settled once more.
-            self.inner.clock.sleep_until(hard + self.inner.config.call_timeout).await;
+            self.inner.clock.sleep_until(hard + self.inner.config.call_limit()).await;
         }
         over.store(true, Ordering::Relaxed);
     }
@@ -199,7 +210,7 @@ impl Shift {
             let mut depth = Depth::default();
             let mut knows = false;
             for source in &self.inner.sources {
-                let asked = self.request(QueueCall::Depth, self.inner.config.call_timeout, source.queue.depth()).await;
+                let asked = self.request(QueueCall::Depth, self.inner.config.call_limit(), source.queue.depth()).await;
                 if let Some(Ok(one)) = asked {
                     depth.visible += one.visible;
                     depth.delayed += one.delayed;
@@ -209,7 +220,7 @@ impl Shift {
             }
             if knows {
                 *self.inner.depth.lock() = Some(depth);
-                let waiting = depth.visible + self.inner.counters.buffered.get();
+                let waiting = depth.visible + self.backlog(|backlog| backlog.len()) as u64;
                 if waiting > 0 {
                     self.hire((self.inner.rule)(waiting), Some(depth));
                 }

@@ -3,7 +3,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
 };
 
@@ -11,10 +11,13 @@ use tokio::sync::{Notify, watch};
 
 use super::{
     QueueListenerEvent as Event,
+    backlog::Backlog,
     counters::Count,
     listener::Inner,
     lot::{Held, How, Lot, Settling},
+    outage::{Outage, Returns},
     priority::Turns,
+    room::Room,
     staff::Staff,
 };
 use crate::{port::PortError, sync::Mutex, time::Instant};
@@ -45,13 +48,25 @@ pub(super) struct Shift {
     /// There are tasks to begin.
     pub(super) hires: Notify,
     /// Messages that wait for a task.
-    waiting: Mutex<VecDeque<Held>>,
+    backlog: Mutex<Backlog>,
+    /// The backlog is not empty: read for each message, without its lock.
+    waits: AtomicBool,
+    pub(super) room: Room,
+    pub(super) outage: Mutex<Outage>,
+    /// There is an outage to be ended: read for each message, without its lock.
+    pub(super) troubled: AtomicBool,
+    pub(super) returns: Mutex<Returns>,
     /// There are some, or there is a reason to look: one idle task looks.
     pub(super) offered: Notify,
     /// There is a reason to look: all idle tasks do.
     pub(super) called: Notify,
-    /// The keeper has a new message to look after.
+    /// The keeper has messages to look after; it was told, or looks by itself.
     pub(super) to_keep: Notify,
+    pub(super) keeper_looks: AtomicBool,
+    /// Tasks that wait for the next poll.
+    pub(super) idle: AtomicUsize,
+    /// A task waits for the next poll.
+    pub(super) idles: Notify,
     /// What is settled beside the tasks, by source.
     outboxes: Vec<Outbox>,
     /// How much of that is not settled yet.
@@ -76,7 +91,7 @@ struct Outbox {
 }
 
 impl Shift {
-    pub(super) fn new(inner: Arc<Inner>) -> Self {
+    pub(super) fn new(inner: Arc<Inner>, is_batched: bool) -> Self {
         let config = &inner.config;
         let staff = Mutex::new(Staff::new(config.min_tasks, config.max_tasks));
         let turns = Mutex::new(Turns::new(&inner.levels, inner.order, inner.clock.now()));
@@ -87,10 +102,18 @@ impl Shift {
             halts: AtomicBool::new(false),
             calls: AtomicU64::new(0),
             hires: Notify::new(),
-            waiting: Mutex::default(),
+            backlog: Mutex::default(),
+            waits: AtomicBool::new(false),
+            room: Room::new(is_batched),
+            outage: Mutex::default(),
+            troubled: AtomicBool::new(false),
+            returns: Mutex::default(),
             offered: Notify::new(),
             called: Notify::new(),
             to_keep: Notify::new(),
+            keeper_looks: AtomicBool::new(false),
+            idle: AtomicUsize::new(0),
+            idles: Notify::new(),
             outboxes: inner.sources.iter().map(|_| Outbox::default()).collect(),
             unsettled: Count::default(),
             parked: Count::default(),
@@ -201,9 +224,10 @@ impl Shift {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// As many stay: one where no hint can come, or nobody would look ever again.
+    /// As many stay: one where no hint can come, or where messages that were sent back return, or nobody would look ever again.
     pub(super) fn least(&self) -> u32 {
-        self.inner.config.min_tasks.max(u32::from(self.deaf.load(Ordering::Acquire)))
+        let looks = self.deaf.load(Ordering::Acquire) || self.returns.lock().are_expected(self.now());
+        self.inner.config.min_tasks.max(u32::from(looks))
     }
 
     // Work comes and goes.
@@ -231,72 +255,83 @@ impl Shift {
         }
     }
 
-    /// Offers the rest of a lot to others: this task is held up.
-    pub(super) fn offer(&self, lot: &mut Lot) {
-        let n = lot.len();
-        if n == 0 {
+    /// Puts messages where each task takes the next.
+    pub(super) fn keep_for_tasks(&self, lot: Lot) {
+        if lot.deliveries.len() == 0 {
             return;
         }
-        let (visibility, source, since) = (self.inner.config.visibility, lot.source, lot.since);
-        let held = lot.deliveries.by_ref().map(|delivery| {
-            let lease = super::lot::Lease::of(&delivery, source, since, visibility);
-            Held { delivery, lease }
-        });
-        self.waiting.lock().extend(held);
-        self.inner.counters.buffered.add(n as u64);
-        // After it was put there: whoever halts either finds it, or is seen here.
+        {
+            let mut backlog = self.backlog.lock();
+            backlog.push(lot);
+            self.waits.store(true, Ordering::SeqCst);
+        }
+        // After they were put there: whoever halts either finds them, or is seen here.
         if self.halts() {
             return self.hand_back_waiting();
         }
-        self.to_keep.notify_one();
+        if !self.keeper_looks.load(Ordering::SeqCst) {
+            self.to_keep.notify_one();
+        }
+    }
+
+    /// Has others take what waits, all but so many: this task is held up, or takes long for each.
+    pub(super) fn share(&self, but: usize) {
+        if !self.waits.load(Ordering::Acquire) {
+            return;
+        }
+        let n = self.backlog.lock().len().saturating_sub(but);
+        if n == 0 {
+            return;
+        }
         // As many as the rule asks for, and no more than there is work for: those that are there are held up.
         let wanted = (self.inner.rule)(n as u64);
         let n_tasks = u32::try_from(n).unwrap_or(u32::MAX);
         let (more, tasks) =
             self.staff(|staff| (staff.grow_to(wanted.min(staff.tasks.saturating_add(n_tasks))), staff.tasks));
         self.hired(more, tasks, None);
-        for _ in 0..n {
+        for _ in 0..n_tasks.min(tasks) {
             self.offered.notify_one();
         }
     }
 
-    /// A message that waited, if there is one.
+    /// A message that waits, if there is one.
+    #[inline]
     pub(super) fn next_waiting(&self) -> Option<Held> {
-        if self.inner.counters.buffered.get() == 0 {
+        if !self.waits.load(Ordering::Acquire) {
             return None;
         }
-        let held = self.waiting.lock().pop_front()?;
-        self.inner.counters.buffered.sub(1);
-        Some(held)
-    }
-
-    pub(super) fn put_back(&self, held: Held) {
-        self.waiting.lock().push_front(held);
-        self.inner.counters.buffered.add(1);
-        self.offered.notify_one();
-    }
-
-    /// Takes one that waits and is to be renewed by then; or else says when the first is.
-    pub(super) fn due(&self, now: Instant) -> Result<Held, Instant> {
-        let mut waiting = self.waiting.lock();
-        let first = waiting.iter().enumerate().min_by_key(|(_, held)| held.lease.renew_at);
-        match first.map(|(at, held)| (at, held.lease.renew_at)) {
-            Some((at, renew_at)) if renew_at <= now => {
-                let held = waiting.remove(at);
-                drop(waiting);
-                let held = held.ok_or(Instant::FAR_FUTURE)?;
-                self.inner.counters.buffered.sub(1);
-                Ok(held)
-            }
-            Some((_, renew_at)) => Err(renew_at),
-            None => Err(Instant::FAR_FUTURE),
+        let mut backlog = self.backlog.lock();
+        let next = backlog.next(self.inner.config.visibility);
+        if backlog.is_empty() {
+            self.waits.store(false, Ordering::Release);
         }
+        next
+    }
+
+    /// Whether messages wait for a task.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waits.load(Ordering::SeqCst)
+    }
+
+    pub(super) fn backlog<T>(&self, with: impl FnOnce(&mut Backlog) -> T) -> T {
+        let mut backlog = self.backlog.lock();
+        let result = with(&mut backlog);
+        self.waits.store(!backlog.is_empty(), Ordering::Release);
+        result
+    }
+
+    /// Puts back a message that was taken out to be renewed.
+    pub(super) fn put_back(&self, held: Held) {
+        if self.halts() || self.room.is_closed() {
+            return self.send_out([held.lease.settling(How::HandBack)]);
+        }
+        self.backlog(|backlog| backlog.put_back(held));
+        self.offered.notify_one();
     }
 
     /// Hands back whatever no handler has begun with.
     pub(super) fn hand_back_waiting(&self) {
-        let waiting = std::mem::take(&mut *self.waiting.lock());
-        self.inner.counters.buffered.sub(waiting.len() as u64);
+        let waiting = self.backlog(|backlog| backlog.drain(self.inner.config.visibility));
         self.send_out(waiting.into_iter().map(|held| held.lease.settling(How::HandBack)));
     }
 

@@ -31,6 +31,11 @@ impl Work {
         self.delivery
     }
 
+    /// Number of this attempt: 1 at first. Deliveries that were released are not counted.
+    pub fn attempt(&self) -> u32 {
+        self.delivery.attempts.saturating_add(1)
+    }
+
     /// How this handler is told to end, to hand on.
     pub fn cancel(&self) -> &Cancelled {
         &self.cancel
@@ -42,7 +47,7 @@ impl Work {
     }
 
     /// Waits until the handler is told to end: its lease cannot be renewed, its time is over, or the listener stops. It has the
-    /// [`margin`](super::QueueListenerConfig::margin), then it is dropped.
+    /// [`margin`](super::QueueListenerConfig::lease_margin), then it is dropped.
     ///
     /// # Cancel safety
     /// Dropped while it waits, it loses nothing.
@@ -65,7 +70,7 @@ impl std::ops::Deref for Work {
 
 impl fmt::Debug for Work {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Work").field("id", &self.delivery.id).field("deliveries", &self.delivery.deliveries).finish()
+        f.debug_struct("Work").field("id", &self.delivery.id).field("attempt", &self.attempt()).finish()
     }
 }
 

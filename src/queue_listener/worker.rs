@@ -1,8 +1,8 @@
 //! A task: finds a message, has it handled, ends its delivery.
 //!
-//! Two ways lead through a message. A handler that is ready at its first poll was held up by nothing: its message costs no timer, no lock
-//! and no entry anywhere, and is settled with the others of its lot. One that waits gives the rest of its lot to the other tasks, sends out
-//! what is to be settled, and has its lease kept while it runs.
+//! There are two paths. A handler that is ready at its first poll was held up by nothing: its message costs no timer and no entry anywhere, and
+//! is settled with others. For one that waits, what else this task has to do is left to others, and its lease is kept while it runs.
+//! Messages that wait belong to no task, so that none waits behind another's handler, filter or settlement.
 use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
@@ -10,12 +10,14 @@ use std::{
     task::Poll,
 };
 
+use futures_util::future::join_all;
+
 use super::{
     Handled, QueueCall, QueueListenerEvent as Event, Work,
     counters::Count,
     keep::{Caught, Dropped},
-    lot::{Held, How, Lease, Lot, Settling},
-    poller::{Asked, Next, Poller},
+    lot::{Held, How, Lease, Settling},
+    poller::{Next, Poller},
     settle::Settled,
     shift::Shift,
     work::Cancel,
@@ -23,25 +25,55 @@ use super::{
 use crate::{
     queue::Delivery,
     race::{First, race},
+    time::Instant,
 };
 
 /// After so many messages in a row that were held up by nothing, others have their turn.
 const FAIR: u32 = 64;
 
+/// Where so many messages do not take long, each is settled with others; else as soon as it is done.
+const SOON: usize = 32;
+
+/// So many messages that do not take long are begun after one look at the time.
+const LOOK: usize = 8;
+
 /// One task of a run.
 pub(super) struct Worker {
     pub(super) shift: Arc<Shift>,
-    lot: Lot,
     done: Vec<Settling>,
+    /// Messages that it has in hand and that are not done.
+    begun: usize,
     cancel: Cancel,
     poller: Poller,
     in_a_row: u32,
+    /// The last look at the time, and how many messages were handled at once since.
+    looked: Option<Instant>,
+    since_look: usize,
+    /// Its handlers hold no other task's thread.
+    is_spawned: bool,
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It was aborted, or its run is over: what it had in hand is so no more.
+        self.shift.room.ended(self.done.len() + self.begun);
+    }
 }
 
 impl Worker {
-    pub(super) fn new(shift: Arc<Shift>) -> Self {
+    pub(super) fn new(shift: Arc<Shift>, is_spawned: bool) -> Self {
         let poller = Poller::new(&shift);
-        Self { shift, lot: Lot::empty(), done: Vec::new(), cancel: Cancel::new(), poller, in_a_row: 0 }
+        Self {
+            shift,
+            done: Vec::new(),
+            begun: 0,
+            cancel: Cancel::new(),
+            poller,
+            in_a_row: 0,
+            looked: None,
+            since_look: 0,
+            is_spawned,
+        }
     }
 
     /// Handles messages, one after another, until it ends.
@@ -54,12 +86,23 @@ impl Worker {
         H: Future<Output: Into<Handled>>,
     {
         let shift = self.shift.clone();
+        let mut next = None;
         loop {
             if shift.halts() {
                 self.hand_back();
             }
-            let own = self.lot.len() > 0;
-            let Some((delivery, mut lease)) = self.next() else {
+            let alone = match next.take() {
+                Some(held) => self.alone(&shift, held).await,
+                None => None,
+            };
+            let is_alone = alone.is_some();
+            let (alone, held) = match alone {
+                Some((guard, held)) => (Some(guard), Some(held)),
+                // As many as one poll gives are settled together, whosoever poll it was.
+                None if self.done.len() >= shift.inner.config.batch => (None, None),
+                None => (None, shift.next_waiting()),
+            };
+            let Some(Held { delivery, mut lease }) = held else {
                 if !self.done.is_empty() {
                     if self.is_one_request() {
                         let mut request = shift.settling(&self.done);
@@ -74,50 +117,86 @@ impl Worker {
                     continue;
                 }
                 let mut asked = self.poller.ask(&shift);
-                if let Some(Asked { receive, .. }) = &mut asked
-                    && let Some(answer) = once(receive.as_mut()).await
+                if let Some(request) = &mut asked
+                    && let Some(answer) = once(request.receive.as_mut()).await
                 {
-                    match answer {
-                        Ok(deliveries) if !deliveries.is_empty() => {
-                            self.lot = self.poller.took(&shift, deliveries, asked.map(|asked| asked.since));
+                    match (answer, asked.take()) {
+                        (Ok(deliveries), Some(asked)) if !deliveries.is_empty() => {
+                            let n = deliveries.len();
+                            let (at, alone) = self.poller.took(&shift, deliveries, asked);
+                            self.looks(at);
+                            self.share(&shift, n);
+                            next = alone;
                             continue;
                         }
-                        answer => *receive = Box::pin(std::future::ready(answer)),
+                        (answer, Some(mut request)) => {
+                            request.receive = Box::pin(std::future::ready(answer));
+                            asked = Some(request);
+                        }
+                        (_, None) => {}
                     }
                 }
-                match self.poller.find(&shift, &mut self.lot, asked).await {
-                    Next::Look => continue,
+                self.looked = None;
+                match self.poller.find(&shift, asked).await {
+                    Next::Look => {
+                        self.share(&shift, 0);
+                        continue;
+                    }
+                    Next::Alone(held) => {
+                        next = Some(*held);
+                        continue;
+                    }
                     Next::End => return,
                 }
             };
-            // A look at the time is most of what a message costs here. A lot is this task's own for as long as nothing waits, so that not each of
-            // its messages needs one.
-            let is_plain = own && self.in_a_row & 7 != 0 && self.is_plain(&lease);
+            self.begun = 1;
+            // A look at the time is most of what a message costs here: where they are quick, not each needs one.
+            let is_plain = self.is_plain(&lease);
             if !is_plain && !self.admit(&delivery, &mut lease).await {
+                self.begun = 0;
                 continue;
             }
             let key = shift.filter_key(&delivery);
             let work = Work::new(delivery, self.cancel.next());
             let mut call = pin!(Caught::new());
-            let (lease, handled) = match call.as_mut().begin(&handler, work).await {
+            let mut leases = [lease];
+            let output = match call.as_mut().begin(&handler, work).await {
                 Some(output) => {
                     self.in_a_row += 1;
-                    (lease, output.map_or_else(Handled::retry, Into::into))
+                    self.since_look += 1;
+                    Ok(output)
                 }
-                None => match self.attend(call, lease).await {
-                    Some((lease, output)) => (lease, output.map_or_else(Handled::retry, Into::into)),
-                    None => continue,
-                },
+                None => self.attend(call, &mut leases).await,
             };
-            if matches!(handled, Handled::Complete) {
-                if let Some(key) = key {
-                    shift.remember(&key).await;
-                }
-                self.done.push(lease.settling(How::Complete));
-            } else {
-                self.done.push(shift.judge(lease, handled));
+            let handled = match output {
+                Ok(output) => Ok(output.map_or_else(Handled::retry, Into::into)),
+                Err(why) => Err(why),
+            };
+            if let (Ok(Handled::Complete), Some(key)) = (&handled, key) {
+                self.remember(&mut leases, vec![key]).await;
             }
-            if self.in_a_row >= FAIR {
+            let [lease] = leases;
+            self.begun = 0;
+            match handled {
+                _ if lease.lost => {}
+                Ok(Handled::Complete) => {
+                    shift.completes(&lease);
+                    self.done.push(lease.settling(How::Complete));
+                }
+                Ok(handled) => self.done.push(shift.judge(lease, handled)),
+                Err(why) => {
+                    let dropped = self.dropped(lease, why);
+                    self.done.push(dropped);
+                }
+            }
+            if is_alone {
+                self.settle().await;
+                drop(alone);
+            } else if !shift.room.is_quick(SOON) {
+                // It would wait for as long as the next takes.
+                shift.send_out(self.done.drain(..));
+            }
+            if self.in_a_row >= FAIR || !shift.room.is_quick(SOON) {
                 self.in_a_row = 0;
                 yield_now().await;
             }
@@ -131,17 +210,42 @@ impl Worker {
     }
 
     async fn settle_rest(&mut self, shift: &Shift, request: Settled<'_>) {
-        match shift.rest(QueueCall::Settle, shift.inner.config.call_timeout, request).await {
+        shift.share(0);
+        // What the request takes is no handler's time.
+        self.looks(shift.now());
+        self.looked = None;
+        match shift.rest(QueueCall::Settle, shift.inner.config.call_limit(), request).await {
             Some(answer) => shift.answered_all(&mut self.done, answer),
             None => shift.unanswered(&mut self.done),
         }
     }
 
-    /// Nothing has to be asked about it, but for the time.
+    /// A look at the time: tells how long the messages since the last one took.
+    #[inline]
+    fn looks(&mut self, now: Instant) {
+        if let Some(before) = self.looked.replace(now) {
+            self.shift.room.took(now - before, self.since_look, self.is_spawned);
+        }
+        self.since_look = 0;
+    }
+
+    /// Has others take what this task does not begin soon, of so many messages that it took, the first of which it takes itself.
+    #[inline]
+    fn share(&self, shift: &Shift, n: usize) {
+        if (n > 1 || n == 0) && (!shift.room.is_quick(n.max(SOON)) || shift.inner.filter.is_some()) {
+            shift.share(1);
+        }
+    }
+
+    /// Nothing has to be asked about it, and the last look at the time was not long ago.
     #[inline]
     fn is_plain(&self, lease: &Lease) -> bool {
-        let inner = &self.shift.inner;
-        lease.deliveries <= inner.config.max_deliveries && inner.filter.is_none()
+        let shift = &self.shift;
+        self.since_look < LOOK
+            && self.looked.is_some_and(|looked| shift.has_time(lease, looked))
+            && shift.room.is_quick(SOON)
+            && lease.attempt <= shift.inner.config.max_attempts
+            && shift.inner.filter.is_none()
     }
 
     /// Handles the messages of a poll together, until it ends.
@@ -150,49 +254,66 @@ impl Worker {
         F: Fn(Vec<Work>) -> H,
         H: Future<Output = Vec<Handled>>,
     {
+        let shift = self.shift.clone();
+        let mut next = None;
         loop {
-            if self.shift.halts() {
+            if shift.halts() {
                 self.hand_back();
             }
-            let (mut works, mut leases) = (Vec::new(), Vec::new());
-            let cancelled = self.cancel.next();
-            while works.len() < self.shift.inner.config.batch
-                && let Some((delivery, mut lease)) = self.next()
-            {
-                if self.admit(&delivery, &mut lease).await {
-                    works.push(Work::new(delivery, cancelled.clone()));
-                    leases.push(lease);
+            if let Some(held) = next.take() {
+                if let Some((guard, held)) = self.alone(&shift, held).await {
+                    self.handle_batch(&handler, vec![held]).await;
+                    self.settle().await;
+                    drop(guard);
+                }
+                continue;
+            }
+            let batch = std::iter::from_fn(|| shift.next_waiting());
+            let batch: Vec<_> = batch.take(shift.inner.config.batch).collect();
+            if !batch.is_empty() {
+                shift.share(0);
+                self.handle_batch(&handler, batch).await;
+            } else if !self.done.is_empty() {
+                self.settle().await;
+            } else {
+                match self.poller.find(&shift, None).await {
+                    Next::Look => {}
+                    Next::Alone(held) => next = Some(*held),
+                    Next::End => return,
                 }
             }
-            if !works.is_empty() {
-                self.handle_batch(&handler, works, leases).await;
-            } else if let Next::End = self.find().await {
-                return;
-            }
         }
     }
 
-    /// The next message, of this task's own lot or of those that wait for a task.
-    #[inline]
-    fn next(&mut self) -> Option<(Delivery, Lease)> {
-        if let Some(delivery) = self.lot.deliveries.next() {
-            let lease = Lease::of(&delivery, self.lot.source, self.lot.since, self.shift.inner.config.visibility);
-            return Some((delivery, lease));
+    /// Waits until nothing else is in hand, so that a message that may end the process takes no other with it; nothing where the run
+    /// halts before, or the message is lost.
+    async fn alone<'a>(&mut self, shift: &'a Shift, held: Held) -> Option<(Alone<'a>, Held)> {
+        let guard = Alone(shift);
+        self.settle().await;
+        self.begun = 1;
+        let Held { delivery, lease } = held;
+        let mut leases = [lease];
+        let drained = async {
+            let mut stage = shift.watch();
+            let halts = async { drop(stage.wait_for(|stage| *stage != super::shift::Stage::Works).await) };
+            matches!(race(shift.fewer_than(2), halts).await, First::One(()))
+        };
+        let is_drained = self.keep(&mut leases, pin!(drained)).await;
+        let [lease] = leases;
+        self.begun = 0;
+        if lease.lost {
+            return None;
         }
-        self.shift.next_waiting().map(|Held { delivery, lease }| (delivery, lease))
-    }
-
-    /// Settles what is done, then finds work.
-    async fn find(&mut self) -> Next {
-        if !self.done.is_empty() {
-            self.settle().await;
-            return Next::Look;
+        if is_drained != Ok(true) {
+            self.done.push(lease.settling(How::HandBack));
+            return None;
         }
-        self.poller.find(&self.shift, &mut self.lot, None).await
+        Some((guard, Held { delivery, lease }))
     }
 
     /// Settles what is done, in one request for each source; what fails is tried again beside this task.
     async fn settle(&mut self) {
+        self.looked = None;
         let sources = self.shift.inner.sources.len();
         if sources > 1 {
             // The sort is stable: each source's stay in order.
@@ -202,7 +323,6 @@ impl Worker {
             let (source, most) = (first.source, self.shift.inner.sources[first.source].most);
             let n = self.done.iter().take(most).take_while(|settling| settling.source == source).count();
             let mut rest = if n < self.done.len() { self.done.split_off(n) } else { Vec::new() };
-            // Held by a guard: dropped in the middle they are as unsettled as they were.
             self.shift.settle_once(&mut self.done).await;
             self.shift.send_out(self.done.drain(..));
             if !rest.is_empty() {
@@ -214,63 +334,98 @@ impl Worker {
     /// Hands back what no handler has begun with.
     #[cold]
     fn hand_back(&mut self) {
-        self.shift.offer(&mut self.lot);
         self.shift.hand_back_waiting();
         self.shift.send_out(self.done.drain(..));
     }
 
-    /// Whether a message is for its handler: not where it comes too often, too late, or for the second time.
+    /// Whether a message is for its handler: not where it was tried too often, comes too late, or for the second time.
     async fn admit(&mut self, delivery: &Delivery, lease: &mut Lease) -> bool {
-        let inner = &self.shift.inner;
-        if lease.deliveries > inner.config.max_deliveries {
-            let how = self.shift.set_aside(lease, "handed out too often, and never settled");
+        let shift = self.shift.clone();
+        self.looks(shift.now());
+        if lease.attempt > shift.inner.config.max_attempts {
+            let how = shift.set_aside(lease, "exceeded max attempts without being settled");
             self.done.push(lease.clone().settling(how));
             return false;
         }
-        if !self.shift.is_fresh(lease).await {
+        if !self.has_time(std::slice::from_mut(lease)).await {
             return false;
         }
-        if inner.filter.is_some() && self.shift.is_duplicate(delivery, lease).await {
-            if !lease.lost {
+        if shift.inner.filter.is_none() {
+            return true;
+        }
+        let is_duplicate = self.keep(std::slice::from_mut(lease), pin!(shift.is_duplicate(delivery))).await;
+        match is_duplicate {
+            _ if lease.lost => false,
+            Ok(false) => self.has_time(std::slice::from_mut(lease)).await,
+            Ok(true) => {
                 self.done.push(lease.clone().settling(How::Duplicate));
+                false
             }
-            return false;
+            Err(_) => {
+                self.done.push(lease.clone().settling(How::HandBack));
+                false
+            }
         }
-        true
+    }
+
+    /// Whether all of these that are not lost have enough of their leases left to begin with; others are given up. False where none has.
+    async fn has_time(&mut self, leases: &mut [Lease]) -> bool {
+        let shift = &self.shift;
+        let now = shift.now();
+        if leases.iter().any(|lease| !lease.lost && !shift.has_time(lease, now)) {
+            shift.share(0);
+            join_all(leases.iter_mut().map(|lease| shift.is_fresh(lease))).await;
+        }
+        leases.iter().any(|lease| !lease.lost)
     }
 
     /// Waits for a handler that was not ready at once; nothing where its lease is lost.
     async fn attend<O>(
         &mut self,
         call: Pin<&mut Caught<impl Future<Output = O>>>,
-        lease: Lease,
-    ) -> Option<(Lease, Result<O, String>)> {
+        leases: &mut [Lease],
+    ) -> Result<Result<O, String>, Dropped> {
         self.in_a_row = 0;
-        let mut leases = [lease];
-        let ended = self.wait(call, &mut leases).await;
-        let [lease] = leases;
-        match ended {
-            Ok(output) if !lease.lost => Some((lease, output)),
-            Ok(_) | Err(Dropped::Lost) => None,
-            Err(why) => {
-                self.done.push(self.dropped(lease, why));
-                None
-            }
-        }
+        self.wait(call, leases).await
     }
 
     /// Waits for a handler, keeps its leases, and lets nothing else wait for it.
     async fn wait<H: Future>(&mut self, future: Pin<&mut H>, leases: &mut [Lease]) -> Result<H::Output, Dropped> {
-        let shift = &*self.shift;
-        shift.offer(&mut self.lot);
+        let shift = self.shift.clone();
+        shift.share(0);
         shift.send_out(self.done.drain(..));
         let _counted = InFlight::of(&shift.inner.counters.in_flight, leases.len());
         let began = shift.now();
-        let kept = shift.keep(leases, &self.cancel, began, &mut self.poller.stage);
-        match race(future, kept).await {
+        let kept = shift.keep(leases, &self.cancel, Some(began), &mut self.poller.stage);
+        let ended = race(future, kept).await;
+        self.looked = None;
+        self.since_look = 0;
+        shift.room.took(shift.now() - began, 1, true);
+        match ended {
             First::One(output) => Ok(output),
             First::Other(why) => Err(why),
         }
+    }
+
+    /// Waits for something that goes with a message, and keeps its lease; the rest is left to others if it is not ready at once.
+    async fn keep<F: Future>(&mut self, leases: &mut [Lease], mut future: Pin<&mut F>) -> Result<F::Output, Dropped> {
+        if let Some(output) = once(future.as_mut()).await {
+            return Ok(output);
+        }
+        let shift = self.shift.clone();
+        shift.share(0);
+        shift.send_out(self.done.drain(..));
+        match race(future, shift.keep(leases, &self.cancel, None, &mut self.poller.stage)).await {
+            First::One(output) => Ok(output),
+            First::Other(why) => Err(why),
+        }
+    }
+
+    /// Remembers messages as handled. They are completed also where that fails.
+    async fn remember(&mut self, leases: &mut [Lease], keys: Vec<String>) {
+        let shift = self.shift.clone();
+        let remembered = join_all(keys.iter().map(|key| shift.remember(key)));
+        let _ = self.keep(leases, pin!(remembered)).await;
     }
 
     /// A handler was dropped, though it had its lease.
@@ -283,12 +438,25 @@ impl Worker {
         }
     }
 
-    async fn handle_batch<F, H>(&mut self, handler: &F, works: Vec<Work>, mut leases: Vec<Lease>)
+    async fn handle_batch<F, H>(&mut self, handler: &F, batch: Vec<Held>)
     where
         F: Fn(Vec<Work>) -> H,
         H: Future<Output = Vec<Handled>>,
     {
-        let keys: Vec<_> = works.iter().map(|work| self.shift.filter_key(work)).collect();
+        let shift = self.shift.clone();
+        let (mut works, mut leases) = (Vec::new(), Vec::new());
+        self.begun = batch.len();
+        for (delivery, lease) in self.admit_all(batch).await {
+            works.push(delivery);
+            leases.push(lease);
+        }
+        self.begun = leases.len();
+        if leases.is_empty() {
+            return;
+        }
+        let cancelled = self.cancel.next();
+        let works: Vec<_> = works.into_iter().map(|delivery| Work::new(delivery, cancelled.clone())).collect();
+        let keys: Vec<_> = works.iter().map(|work| shift.filter_key(work)).collect();
         let mut call = pin!(Caught::new());
         let ended = match call.as_mut().begin(handler, works).await {
             Some(output) => Ok(output),
@@ -300,22 +468,79 @@ impl Worker {
             Err(why) => {
                 let held = leases.into_iter().filter(|lease| !lease.lost);
                 let dropped: Vec<_> = held.map(|lease| self.dropped(lease, why)).collect();
+                self.begun = 0;
                 return self.done.extend(dropped);
             }
         };
         let mut handled = handled.into_iter();
-        for (lease, key) in leases.into_iter().zip(keys) {
-            let handled = handled.next().unwrap_or_else(|| Handled::retry("the handler said nothing of this message"));
-            if lease.lost {
-                continue;
-            }
-            if let Some(key) = key
-                && handled == Handled::Complete
-            {
-                self.shift.remember(&key).await;
-            }
-            self.done.push(self.shift.judge(lease, handled));
+        let handled: Vec<_> = leases
+            .iter()
+            .map(|_| {
+                handled
+                    .next()
+                    .unwrap_or_else(|| Handled::retry("the batch handler returned no result for this message"))
+            })
+            .collect();
+        let keys = keys.into_iter().zip(&handled).filter(|(_, handled)| **handled == Handled::Complete);
+        let keys: Vec<_> = keys.filter_map(|(key, _)| key).collect();
+        if !keys.is_empty() {
+            self.remember(&mut leases, keys).await;
         }
+        self.begun = 0;
+        for (lease, handled) in leases.into_iter().zip(handled) {
+            if !lease.lost {
+                self.done.push(shift.judge(lease, handled));
+            }
+        }
+    }
+
+    /// Those messages of a batch that are for its handler. The filter is asked for all at once.
+    async fn admit_all(&mut self, batch: Vec<Held>) -> Vec<(Delivery, Lease)> {
+        let shift = self.shift.clone();
+        let (mut deliveries, mut leases) = (Vec::new(), Vec::new());
+        for Held { delivery, lease } in batch {
+            if lease.attempt > shift.inner.config.max_attempts {
+                let how = shift.set_aside(&lease, "exceeded max attempts without being settled");
+                self.done.push(lease.settling(how));
+            } else {
+                deliveries.push(delivery);
+                leases.push(lease);
+            }
+        }
+        if leases.is_empty() || !self.has_time(&mut leases).await {
+            return Vec::new();
+        }
+        let mut is_duplicate = vec![false; deliveries.len()];
+        if shift.inner.filter.is_some() {
+            let asked = join_all(deliveries.iter().map(|delivery| shift.is_duplicate(delivery)));
+            match self.keep(&mut leases, pin!(asked)).await {
+                Ok(answers) => is_duplicate = answers,
+                Err(_) => {
+                    let held = leases.into_iter().filter(|lease| !lease.lost);
+                    self.done.extend(held.map(|lease| lease.settling(How::HandBack)));
+                    return Vec::new();
+                }
+            }
+            self.has_time(&mut leases).await;
+        }
+        let mut admitted = Vec::new();
+        for ((delivery, lease), is_duplicate) in deliveries.into_iter().zip(leases).zip(is_duplicate) {
+            match is_duplicate {
+                _ if lease.lost => {}
+                true => self.done.push(lease.settling(How::Duplicate)),
+                false => admitted.push((delivery, lease)),
+            }
+        }
+        admitted
+    }
+}
+
+/// While this lives a message is handled beside which there is no other.
+struct Alone<'a>(&'a Shift);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.reopen();
     }
 }
 

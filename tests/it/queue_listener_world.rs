@@ -41,6 +41,12 @@ struct State {
     modes: BTreeMap<&'static str, Mode>,
     /// The share of renewals that fail.
     failing_renewals: f64,
+    /// How long requests take, by kind.
+    takes: BTreeMap<&'static str, Duration>,
+    /// A body whose messages cannot be settled, how that fails, and the receipts of their deliveries.
+    unsettleable: Option<(&'static str, Mode, Vec<Receipt>)>,
+    /// The queue does not wait, whatever it is asked.
+    answers_early: bool,
     calls: Vec<(&'static str, Instant)>,
 }
 
@@ -70,6 +76,20 @@ impl Line {
         self.state().failing_renewals = share;
     }
 
+    /// Requests of this kind take so long.
+    pub(crate) fn takes(&self, what: &'static str, time: Duration) {
+        self.state().takes.insert(what, time);
+    }
+
+    /// A request to settle a message with this body fails as a whole.
+    pub(crate) fn cannot_settle(&self, body: &'static str, mode: Mode) {
+        self.state().unsettleable = Some((body, mode, Vec::new()));
+    }
+
+    pub(crate) fn answers_early(&self, early: bool) {
+        self.state().answers_early = early;
+    }
+
     /// When requests of this kind were made.
     pub(crate) fn calls(&self, what: &str) -> Vec<Instant> {
         self.state().calls.iter().filter(|(called, _)| *called == what).map(|(_, at)| *at).collect()
@@ -85,6 +105,10 @@ impl Line {
             state.calls.push((what, self.clock.now()));
             state.modes.get(what).copied().unwrap_or_default()
         };
+        let takes = self.state().takes.get(what).copied();
+        if let Some(takes) = takes {
+            self.clock.sleep(takes).await;
+        }
         let failing = self.state().failing_renewals;
         if what == "extend" && self.entropy.unit() < failing {
             return Err(PortError::new(PortErrorKind::Unavailable, "the line is down").into());
@@ -110,13 +134,43 @@ impl Queue for Line {
         Box::pin(self.pass("send", self.queue.send(messages)))
     }
     fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
-        Box::pin(self.pass("receive", self.queue.receive(receive)))
+        Box::pin(async move {
+            let wait = if self.state().answers_early { Duration::ZERO } else { receive.wait };
+            let taken = self.pass("receive", self.queue.receive(receive.wait(wait))).await?;
+            if let Some((body, _, receipts)) = &mut self.state().unsettleable {
+                let bad = taken.iter().filter(|taken| taken.body[..] == *body.as_bytes());
+                receipts.extend(bad.map(|taken| taken.receipt.clone()));
+            }
+            Ok(taken)
+        })
     }
     fn settle<'a>(
         &'a self,
         settlements: Vec<(Receipt, Settle)>,
     ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
-        Box::pin(self.pass("settle", self.queue.settle(settlements)))
+        let bad = self.state().unsettleable.as_ref().and_then(|(_, mode, receipts)| {
+            settlements.iter().any(|(receipt, _)| receipts.contains(receipt)).then_some(*mode)
+        });
+        Box::pin(async move {
+            match bad {
+                Some(Mode::Hangs) => pending().await,
+                Some(Mode::LosesReplies) => {
+                    // This one alone says that it failed.
+                    let receipts: Vec<_> = settlements.iter().map(|(receipt, _)| receipt.clone()).collect();
+                    let is_bad = |receipt: &Receipt| {
+                        let state = self.state();
+                        state.unsettleable.as_ref().is_some_and(|(_, _, bad)| bad.contains(receipt))
+                    };
+                    let good = settlements.into_iter().filter(|(receipt, _)| !is_bad(receipt)).collect();
+                    let mut answers = self.pass("settle", self.queue.settle(good)).await?.into_iter();
+                    let failed = || Err(PortError::new(PortErrorKind::Unavailable, "this one alone").into());
+                    let answer = |receipt: Receipt| if is_bad(&receipt) { failed() } else { answers.next().unwrap() };
+                    Ok(receipts.into_iter().map(answer).collect())
+                }
+                Some(_) => Err(PortError::new(PortErrorKind::Unavailable, "all of them").into()),
+                None => self.pass("settle", self.queue.settle(settlements)).await,
+            }
+        })
     }
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
         Box::pin(self.pass("extend", self.queue.extend(receipt, visibility)))
@@ -185,6 +239,10 @@ impl World {
 
     pub(crate) fn depth(&self) -> Depth {
         self.hand.block_on(self.queue.depth()).unwrap()
+    }
+
+    pub(crate) async fn depth_now(&self) -> u64 {
+        self.queue.depth().await.unwrap().total()
     }
 
     /// The bodies that lie in the queue, or among its dead letters, with the reasons.

@@ -57,7 +57,8 @@ impl Measured for QueueListener {
         let empty_polls = counter("steadfast_queue_listener_empty_polls_total");
         let requests = counter("steadfast_queue_listener_requests_total");
         let messages = |event| scope.counter("steadfast_queue_listener_messages_total", &[("event", event)]);
-        let events = ["received", "handled", "failed", "dead_lettered", "lease_lost", "duplicate", "handed_back"];
+        let events =
+            ["received", "handled", "failed", "dead_lettered", "lease_lost", "duplicate", "handed_back", "refused"];
         let messages = events.map(messages);
         let listener = self.clone();
         Box::new(move || {
@@ -82,6 +83,7 @@ impl Measured for QueueListener {
                 now.leases_lost,
                 now.duplicates,
                 now.handed_back,
+                now.refused,
             ];
             messages.iter().zip(counts).for_each(|(counter, n)| counter.absolute(n));
         })

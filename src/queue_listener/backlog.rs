@@ -1,0 +1,89 @@
+//! Messages that were taken and that no handler has begun with. They belong to no task: each takes the next, so that none waits behind a
+//! task that is held up. A machine that takes `now` as an argument.
+use std::{collections::VecDeque, time::Duration};
+
+use super::lot::{Held, Lease, Lot};
+use crate::time::Instant;
+
+#[derive(Default)]
+pub(super) struct Backlog {
+    /// As they were received: their leases are all of one age, and each is made when its message is taken.
+    lots: VecDeque<Lot>,
+    /// Those whose leases were renewed.
+    held: VecDeque<Held>,
+    /// Counts messages that were taken out: unchanged between two looks, nobody takes any.
+    taken: u64,
+}
+
+impl Backlog {
+    pub(super) fn len(&self) -> usize {
+        self.lots.iter().map(|lot| lot.deliveries.len()).sum::<usize>() + self.held.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.lots.is_empty() && self.held.is_empty()
+    }
+
+    pub(super) const fn taken(&self) -> u64 {
+        self.taken
+    }
+
+    pub(super) fn push(&mut self, lot: Lot) {
+        if lot.deliveries.len() > 0 {
+            self.lots.push_back(lot);
+        }
+    }
+
+    /// Puts back a message whose lease was renewed: before all others.
+    pub(super) fn put_back(&mut self, held: Held) {
+        self.held.push_back(held);
+    }
+
+    /// Takes the next message.
+    #[inline]
+    pub(super) fn next(&mut self, visibility: Duration) -> Option<Held> {
+        self.taken = self.taken.wrapping_add(1);
+        if let Some(held) = self.held.pop_front() {
+            return Some(held);
+        }
+        let lot = self.lots.front_mut()?;
+        let (source, since) = (lot.source, lot.since);
+        let delivery = lot.deliveries.next()?;
+        if lot.deliveries.len() == 0 {
+            self.lots.pop_front();
+        }
+        let lease = Lease::of(&delivery, source, since, visibility);
+        Some(Held { delivery, lease })
+    }
+
+    /// Takes out those whose leases are to be renewed by now.
+    pub(super) fn due(&mut self, now: Instant, visibility: Duration) -> Vec<Held> {
+        let mut due = Vec::new();
+        self.lots.retain_mut(|lot| {
+            let is_due = lot.since + visibility / 3 <= now;
+            if is_due {
+                let (source, since) = (lot.source, lot.since);
+                due.extend(lot.deliveries.by_ref().map(|delivery| {
+                    let lease = Lease::of(&delivery, source, since, visibility);
+                    Held { delivery, lease }
+                }));
+            }
+            !is_due
+        });
+        for _ in 0..self.held.len() {
+            if let Some(held) = self.held.pop_front() {
+                if held.lease.renew_at <= now {
+                    due.push(held);
+                } else {
+                    self.held.push_back(held);
+                }
+            }
+        }
+        due
+    }
+
+    /// Takes out all.
+    pub(super) fn drain(&mut self, visibility: Duration) -> Vec<Held> {
+        std::iter::from_fn(|| self.next(visibility)).collect()
+    }
+}

@@ -1,0 +1,183 @@
+//! A message that kills its process: it alone is set aside, and costs the others one delivery at most.
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    future::pending,
+};
+
+use steadfast::{
+    entropy::Entropy,
+    queue::{Queue, QueueExt},
+    queue_listener::{Handled, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, Work},
+    time::Instant,
+};
+
+use crate::queue_listener_world::{MS, S, World, text, told};
+
+/// Handlers run one at a time, or by the batch.
+#[derive(Debug, Clone, Copy)]
+enum By {
+    One,
+    Batch,
+}
+
+/// What a process did before it was killed.
+struct Lives<'a> {
+    world: &'a World,
+    entropy: Entropy,
+    takes: u64,
+    began: RefCell<BTreeMap<String, u32>>,
+    /// Messages that were in hand when a process was killed, and how often.
+    done: Cell<usize>,
+}
+
+impl Lives<'_> {
+    /// One process: until a killer kills it, or until it finds nothing for long.
+    async fn live(&self, listener: &QueueListener, by: By) -> bool {
+        let killed = Cell::new(false);
+        let handle = async |work: &Work| {
+            let body = text(&work.body);
+            *self.began.borrow_mut().entry(body.clone()).or_default() += 1;
+            self.world.clock.sleep(MS(self.entropy.up_to(self.takes))).await;
+            if body.starts_with("kills") {
+                killed.set(true);
+                pending::<()>().await;
+            }
+            self.done.set(self.done.get() + 1);
+        };
+        let dies = async {
+            while !killed.get() {
+                self.world.clock.sleep(MS(1)).await;
+            }
+            true
+        };
+        let runs = async {
+            let stop = async {
+                self.world.clock.sleep(S(1)).await;
+                while self.world.depth_now().await > 0 {
+                    self.world.clock.sleep(S(1)).await;
+                }
+            };
+            match by {
+                By::One => listener.run(stop, async |work: Work| handle(&work).await).await.unwrap(),
+                By::Batch => {
+                    let handler = async |works: Vec<Work>| {
+                        futures::future::join_all(works.iter().map(&handle)).await;
+                        works.iter().map(|_| Handled::Complete).collect()
+                    };
+                    listener.run_batches(stop, handler).await.unwrap();
+                }
+            }
+            false
+        };
+        tokio::select! { biased; died = dies => died, died = runs => died }
+    }
+}
+
+/// So many messages with so many killers among them, and so many processes that are begun anew when they die.
+fn crashes(messages: usize, killers: usize, processes: usize, takes: u64, by: By, seed: u64) {
+    let world = World::new();
+    let entropy = Entropy::from_seed(seed);
+    let mut bodies: Vec<_> = (0..messages - killers).map(|i| format!("well-{i}")).collect();
+    for i in 0..killers {
+        bodies.insert(entropy.up_to(bodies.len() as u64) as usize, format!("kills-{i}"));
+    }
+    bodies.iter().for_each(|body| drop(world.send(body)));
+    let lives = Lives { world: &world, entropy, takes, began: RefCell::default(), done: Cell::new(0) };
+    let process = async |i: u64| {
+        let mut deaths = 0;
+        loop {
+            let listener = world.listener(QueueListenerConfig::default(), seed * 100 + i * 10 + deaths);
+            if !lives.live(&listener, by).await {
+                return deaths;
+            }
+            deaths += 1;
+            // It is begun anew.
+            world.clock.sleep(S(1)).await;
+        }
+    };
+    let all = futures::future::join_all((0..processes as u64).map(process));
+    let deaths: u64 = world.run(S(3600 * 10), all).expect("it comes to an end").into_iter().sum();
+    let mut dead: Vec<_> = world.dead().into_iter().map(|(body, _)| body).collect();
+    dead.sort();
+    let expected: Vec<_> = (0..killers).map(|i| format!("kills-{i}")).collect();
+    assert_eq!(dead, expected, "{messages} {killers} {processes} {takes} {by:?} {seed}");
+    // A batch may have two killers: one of them has died of the other.
+    assert!(deaths <= 5 * killers as u64, "{deaths} deaths");
+    for (body, began) in &*lives.began.borrow() {
+        let most = if body.starts_with("kills") { 5 } else { 2 };
+        assert!(*began <= most, "{body} began {began} times: {messages} {killers} {processes} {takes} {by:?} {seed}");
+    }
+}
+
+#[test]
+fn of_messages_of_which_one_kills_its_process_that_one_alone_is_set_aside() {
+    for seed in 0..4 {
+        crashes(100, 1, 1, 0, By::One, seed);
+        crashes(100, 1, 1, 200, By::One, seed);
+        crashes(100, 1, 1, 60_000, By::One, seed);
+        crashes(100, 1, 1, 1_000, By::Batch, seed);
+    }
+}
+
+#[test]
+fn several_killers_and_several_processes_set_no_other_message_aside() {
+    for seed in 0..3 {
+        crashes(100, 3, 1, 500, By::One, seed);
+        crashes(150, 3, 3, 2_000, By::One, seed);
+        crashes(60, 2, 2, 40_000, By::One, seed);
+        crashes(100, 3, 2, 500, By::Batch, seed);
+    }
+}
+
+#[test]
+fn a_message_after_an_unexplained_end_is_handled_beside_no_other_and_its_lease_is_kept_meanwhile() {
+    let world = World::new();
+    world.send("suspect");
+    // Its first receiver dies.
+    world.hand.block_on(world.queue.receive_one(S(30))).unwrap().unwrap();
+    for i in 0..20 {
+        world.send(&format!("long-{i}"));
+    }
+    let listener = world.listener(QueueListenerConfig::default(), 1);
+    let mut events = listener.events();
+    let (now, alone) = (Cell::new(0), Cell::new(None));
+    let run = listener.run(world.clock.sleep(S(2_000)), async |work: Work| {
+        now.set(now.get() + 1);
+        if &work.body[..] == b"suspect" {
+            assert_eq!(
+                (work.deliveries, work.attempt(), now.get()),
+                (alone.replace(Some(1)).map_or(work.deliveries, |_| 0), 2, 1)
+            );
+            world.clock.sleep(S(100)).await;
+            assert_eq!(now.get(), 1, "nothing began beside it");
+            let depth = world.queue.depth().await.unwrap();
+            assert_eq!(depth.in_flight, 1, "and nothing else is in hand");
+        } else {
+            // Far longer than a lease.
+            world.clock.sleep(S(90)).await;
+            assert!(alone.get().is_none() || now.get() > 0);
+        }
+        now.set(now.get() - 1);
+    });
+    world.hand.block_on(run).unwrap();
+    let state = listener.state();
+    assert_eq!((state.handled, state.leases_lost, state.dead_lettered), (21, 0, 0));
+    let told = told(&mut events);
+    assert!(!told.iter().any(|event| matches!(event, Event::LeaseLost { .. })), "{told:?}");
+}
+
+#[test]
+fn a_handler_that_is_stopped_or_a_lease_that_is_given_back_leaves_no_suspicion() {
+    let world = World::new();
+    world.send("job");
+    let config = QueueListenerConfig::default().stop_within(S(1), S(2));
+    for seed in 0..10 {
+        let listener = world.listener(config, seed);
+        let run = listener.run(world.clock.sleep(S(1)), async |_: Work| pending::<()>().await);
+        world.hand.block_on(run).unwrap();
+    }
+    let taken = world.hand.block_on(world.queue.receive_one(S(30))).unwrap().unwrap();
+    assert_eq!((taken.deliveries, taken.attempts, taken.expiries), (11, 0, 0), "a redeployment costs no attempt");
+    let _: Instant = world.now();
+}

@@ -1,0 +1,266 @@
+//! What a service that is away costs a listener's messages: time, and nothing else; and what becomes of those that fail by themselves.
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use steadfast::{
+    Pipeline,
+    backoff::Backoff,
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
+    entropy::Entropy,
+    notify::InMemoryNotifier,
+    queue::{Message, Queue},
+    queue_listener::{Handled, QueueListenerConfig, Work},
+    time::Instant,
+};
+
+use crate::queue_listener_world::{MS, S, World, text};
+
+/// A service that is away for a while, and counts what it is asked.
+struct Service<'a> {
+    world: &'a World,
+    away: AtomicBool,
+    asked: AtomicU32,
+    /// When each message was done.
+    done: Mutex<BTreeMap<String, Instant>>,
+}
+
+impl<'a> Service<'a> {
+    fn new(world: &'a World, away: bool) -> Self {
+        Self { world, away: AtomicBool::new(away), asked: AtomicU32::new(0), done: Mutex::default() }
+    }
+
+    async fn ask(&self, work: &Work) -> Result<(), &'static str> {
+        self.asked.fetch_add(1, SeqCst);
+        self.world.clock.sleep(MS(5)).await;
+        if self.away.load(SeqCst) {
+            return Err("the service is away");
+        }
+        self.done.lock().unwrap().entry(text(&work.body)).or_insert(self.world.now());
+        Ok(())
+    }
+}
+
+fn breaker(world: &World, config: CircuitBreakerConfig, seed: u64) -> CircuitBreaker {
+    let breaker = CircuitBreaker::new(config).unwrap().with_clock(&world.clock);
+    breaker.with_entropy(&Entropy::from_seed(seed))
+}
+
+fn fill(world: &World, of: &str, messages: usize) {
+    for first in (0..messages).step_by(100) {
+        let batch = (first..messages.min(first + 100)).map(|i| Message::new(format!("{of}-{i}"))).collect();
+        world.hand.block_on(world.queue.send(batch)).unwrap();
+    }
+}
+
+/// So many messages for a service that is away for so long, and so many listeners with a breaker each.
+fn outage(messages: usize, away: Duration, listeners: usize, seed: u64) {
+    let world = World::new();
+    fill(&world, "job", messages);
+    let service = Service::new(&world, true);
+    let config = QueueListenerConfig::default();
+    let breakers: Vec<_> =
+        (0..listeners).map(|i| breaker(&world, CircuitBreakerConfig::default(), seed + i as u64)).collect();
+    let pipelines: Vec<_> = breakers.iter().map(|breaker| Pipeline::new().then(breaker.clone())).collect();
+    let listeners: Vec<_> = (0..listeners).map(|i| world.listener(config, seed * 10 + i as u64)).collect();
+    let runs = listeners.iter().zip(&pipelines).map(|(listener, pipeline)| {
+        let service = &service;
+        listener.run(world.clock.sleep(away + S(180)), async move |work: Work| {
+            Handled::of_call(pipeline.call(|| service.ask(&work)).await)
+        })
+    });
+    let returns = async {
+        world.clock.sleep(away).await;
+        service.away.store(false, SeqCst);
+        let open = breakers.iter().filter_map(|breaker| breaker.snapshot().retry_after).max();
+        (world.now(), service.asked.load(SeqCst), open.unwrap_or_default())
+    };
+    let (ran, (back, asked, open)) =
+        world.hand.block_on(async { tokio::join!(futures::future::join_all(runs), returns) });
+    ran.into_iter().for_each(|ran| ran.unwrap());
+    assert_eq!(world.dead(), [], "{messages} messages, away {away:?}");
+    assert_eq!((service.done.lock().unwrap().len(), world.depth().total()), (messages, 0));
+    let last = *service.done.lock().unwrap().values().max().unwrap() - back;
+    let bound = open.max(S(50)) + S(10);
+    assert!(
+        last <= bound,
+        "{messages} messages, away {away:?}: the last is done {last:?} after, the breakers were open for {open:?}"
+    );
+    // The first failures until it opens, then five probes at most for each time that it is half-open.
+    let opened = away.as_secs() as u32 / 60 + 8;
+    let most = listeners.len() as u32 * (40 + 5 * opened);
+    assert!(asked <= most, "asked {asked} times while it was away, {most} at most");
+    let requests: u64 = listeners.iter().map(|listener| listener.state().requests).sum();
+    let most = (messages as u64 + 25) * (away.as_secs() + 180) / 10 + 30 * (away.as_secs() + 180) + 1000;
+    assert!(requests <= most, "{requests} requests, {most} at most");
+}
+
+#[test]
+fn a_service_that_is_away_for_an_hour_behind_a_breaker_makes_no_dead_letter() {
+    for (messages, seed) in [(1, 1), (2, 2), (20, 3), (200, 4), (2_000, 5)] {
+        outage(messages, S(3600), 1, seed);
+    }
+}
+
+#[test]
+fn a_service_that_is_away_for_minutes_makes_no_dead_letter_with_any_number_of_messages_and_listeners() {
+    for seed in 0..5 {
+        for messages in [1, 7, 20, 2_000] {
+            outage(messages, S(180 + 7 * seed), 1 + seed as usize % 2, seed);
+        }
+    }
+}
+
+#[test]
+fn a_refusal_costs_no_attempt_and_is_told_apart_from_a_failure() {
+    let world = World::new();
+    world.send("job");
+    let breaker = breaker(&world, CircuitBreakerConfig::default(), 1);
+    breaker.force_open(S(300));
+    let pipeline = Pipeline::new().then(breaker);
+    let listener = world.listener(QueueListenerConfig::default().max_attempts(1), 1);
+    let seen = Cell::new((0, 0));
+    let run = listener.run(world.clock.sleep(S(400)), async |work: Work| {
+        seen.set((work.attempt(), work.deliveries));
+        Handled::of_call(pipeline.call(async || Ok::<_, &str>(())).await)
+    });
+    world.hand.block_on(run).unwrap();
+    let state = listener.state();
+    assert_eq!((state.handled, state.failed, state.dead_lettered), (1, 0, 0));
+    assert_eq!(seen.get(), (1, state.refused as u32 + 1), "each refusal was a delivery, and no attempt");
+    assert!((10..30).contains(&state.refused), "each half a minute: {}", state.refused);
+}
+
+#[test]
+fn a_listener_whose_messages_go_to_two_services_goes_on_with_the_one_that_is_well() {
+    for away_first in [true, false] {
+        let world = World::new();
+        let order = if away_first { ["away", "well"] } else { ["well", "away"] };
+        order.into_iter().for_each(|of| fill(&world, of, 1_000));
+        let (away, well) = (Service::new(&world, true), Service::new(&world, false));
+        let pipelines = [1, 2].map(|seed| Pipeline::new().then(breaker(&world, CircuitBreakerConfig::default(), seed)));
+        let listener = world.listener(QueueListenerConfig::default(), 1);
+        let start = world.now();
+        let run = listener.run(world.clock.sleep(S(3800)), async |work: Work| {
+            let (service, pipeline) =
+                if work.body.starts_with(b"away") { (&away, &pipelines[0]) } else { (&well, &pipelines[1]) };
+            Handled::of_call(pipeline.call(|| service.ask(&work)).await)
+        });
+        let more = async {
+            // One each ten seconds, as long as the other is away.
+            let mut waits = Vec::new();
+            for i in 0..360 {
+                world.clock.sleep(S(10)).await;
+                let name = format!("well-later-{i}");
+                world.queue.send(vec![Message::new(name.clone())]).await.unwrap();
+                waits.push((name, world.now()));
+            }
+            away.away.store(false, SeqCst);
+            waits
+        };
+        let (ran, sent) = world.hand.block_on(async { tokio::join!(run, more) });
+        ran.unwrap();
+        assert_eq!((world.dead(), world.depth().total()), (vec![], 0));
+        let done = well.done.lock().unwrap();
+        let first = (0..1_000).map(|i| done[&format!("well-{i}")] - start).max().unwrap();
+        assert!(first <= S(30), "the others held them up for {first:?}");
+        let longest = sent.iter().map(|(name, at)| done[name] - *at).max().unwrap();
+        assert!(longest <= S(30), "one waited {longest:?}");
+        assert!(away.asked.load(SeqCst) - 1_000 < 600, "asked {} times", away.asked.load(SeqCst));
+    }
+}
+
+#[test]
+fn a_message_that_fails_alone_behind_a_breaker_of_its_own_is_set_aside_in_the_end() {
+    let world = World::new();
+    world.send("poison");
+    let breaker = breaker(&world, CircuitBreakerConfig::default().count_window(10, 3), 1);
+    let pipeline = Pipeline::new().then(breaker.clone());
+    let listener = world.listener(QueueListenerConfig::default(), 1);
+    let (tried, opened) = (AtomicU32::new(0), Cell::new(false));
+    let run = listener.run(world.clock.sleep(S(24 * 3600)), async |_: Work| {
+        opened.set(opened.get() || breaker.state() == State::Open);
+        let fails = async || {
+            tried.fetch_add(1, SeqCst);
+            Err::<(), _>("it cannot be read")
+        };
+        Handled::of_call(pipeline.call(fails).await)
+    });
+    world.hand.block_on(run).unwrap();
+    assert!(opened.get());
+    assert_eq!(world.dead().len(), 1);
+    assert!(tried.load(SeqCst) < 1_000, "in bounded work: {}", tried.load(SeqCst));
+}
+
+#[test]
+fn the_default_schedule_outlasts_an_hour_for_every_draw_and_poison_is_set_aside_in_bounded_work() {
+    let config = QueueListenerConfig::default();
+    let mut shortest = Duration::MAX;
+    for seed in 0..1_000 {
+        let delays = Backoff::new(config.retry, &Entropy::from_seed(seed)).unwrap();
+        shortest = shortest.min(delays.take(config.max_attempts as usize - 1).sum());
+    }
+    assert!(shortest >= S(3600), "{shortest:?}");
+    let least: Duration = (1..config.max_attempts).map(|k| config.retry.delay(k) / 2).sum();
+    assert!(least >= S(3600), "each delay is at least half: {least:?}");
+
+    let world = World::new();
+    world.send("poison");
+    let listener = world.listener(config, 1);
+    let mut tried = 0;
+    let tries = RefCell::new(&mut tried);
+    let run = listener.run(world.clock.sleep(S(3 * 3600)), async |_: Work| {
+        **tries.borrow_mut() += 1;
+        Err::<(), _>("it cannot be read")
+    });
+    world.hand.block_on(run).unwrap();
+    assert_eq!((world.dead().len(), tried), (1, config.max_attempts));
+}
+
+#[test]
+fn handlers_that_fail_for_a_while_make_no_dead_letter() {
+    for away in [30, 600, 3500] {
+        let world = World::new();
+        fill(&world, "job", 2_000);
+        let service = Service::new(&world, true);
+        let listener = world.listener(QueueListenerConfig::default(), 1);
+        let run = listener.run(world.clock.sleep(S(away + 120)), async |work: Work| service.ask(&work).await);
+        let returns = async {
+            world.clock.sleep(S(away)).await;
+            service.away.store(false, SeqCst);
+        };
+        world.hand.block_on(async { tokio::join!(run, returns).0 }).unwrap();
+        assert_eq!((world.dead(), service.done.lock().unwrap().len()), (vec![], 2_000), "away {away} s");
+    }
+}
+
+#[test]
+fn what_was_sent_back_is_looked_for_when_it_returns_also_where_only_notices_wake_the_listener() {
+    let world = World::new();
+    let notifier = Arc::new(InMemoryNotifier::new());
+    let config = QueueListenerConfig::default().tasks(0, 4);
+    let listener = world.builder(config, 1).woken_by(notifier, "jobs").build().unwrap();
+    world.send("job");
+    let began = RefCell::new(Vec::new());
+    let run = listener.run(world.clock.sleep(S(4000)), async |_: Work| {
+        began.borrow_mut().push(world.now());
+        match began.borrow().len() {
+            1 => Handled::retry_after(S(1800), "not yet"),
+            2 => Handled::refused(Some(S(20)), "not now"),
+            _ => Handled::Complete,
+        }
+    });
+    world.hand.block_on(run).unwrap();
+    let began = began.into_inner();
+    let gaps: Vec<_> = began.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert_eq!(gaps.len(), 2, "{gaps:?}");
+    assert!(gaps[0] >= S(1800) && gaps[0] <= S(1801), "{gaps:?}");
+    assert!(gaps[1] >= S(20) && gaps[1] <= S(22), "{gaps:?}");
+    assert_eq!((listener.state().handled, listener.state().tasks), (1, 0));
+}
