@@ -30,7 +30,8 @@ pub struct JournalConfig {
     pub per_second: u32,
     /// How many entries are replayed at once. 4 by default.
     pub concurrency: u32,
-    /// How often an entry is taken before it is a dead letter. 10 by default.
+    /// Maximum number of attempts before an entry is a dead letter. An entry that is handed back or refused is no attempt.
+    /// 10 by default.
     pub max_deliveries: u32,
     /// The delays after which an entry that failed is tried again. 1 s to 60 s by default, with full jitter.
     pub retry: BackoffConfig,
@@ -70,7 +71,7 @@ impl JournalConfig {
         self
     }
 
-    /// Sets how often an entry is taken before it is a dead letter.
+    /// Sets the maximum number of attempts before an entry is a dead letter.
     #[must_use]
     pub const fn max_deliveries(mut self, deliveries: u32) -> Self {
         self.max_deliveries = deliveries;

@@ -16,6 +16,7 @@ use steadfast::{
 
 /// How a store is.
 #[derive(Debug, Clone, Copy, PartialEq)]
+#[allow(dead_code, reason = "two binaries use it, each a part")]
 pub(crate) enum Mode {
     Well,
     /// Each request takes so long.

@@ -6,6 +6,11 @@ mod cache;
 mod cache_soak;
 mod leader;
 mod lease;
+mod listener;
+mod listener_storm;
+mod listener_world;
+#[path = "../it/moody_store.rs"]
+mod moody_store;
 mod poor;
 mod sharding;
 mod shared_breaker;
