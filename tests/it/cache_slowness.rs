@@ -486,6 +486,9 @@ fn a_gap_in_the_notices_expires_what_is_older() {
     slow.plane.gap.store(true, SeqCst);
     world.turn();
     assert_eq!(events.try_recv().unwrap().unwrap().what, CacheAsideEvent::Gap);
+    world.source.fails.store(true, SeqCst);
+    assert!(world.get(&b, 1).is_err(), "nor is it served where the source fails: `stale` is not set");
+    world.source.fails.store(false, SeqCst);
     assert_eq!(world.get(&b, 1).unwrap(), 2);
 }
 
