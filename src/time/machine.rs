@@ -56,7 +56,10 @@ mod namespace {
 
     #[test]
     fn offsets_are_read_as_the_system_writes_them() {
-        assert_eq!(parse("monotonic           0         0\nboottime         3600       500\n"), Some(3_600_000_000_500));
+        assert_eq!(
+            parse("monotonic           0         0\nboottime         3600       500\n"),
+            Some(3_600_000_000_500)
+        );
         assert_eq!(parse("monotonic 5 0\nboottime -600 250000000\n"), Some(-599_750_000_000));
         assert_eq!(parse(""), None);
         assert_eq!(parse("boottime"), None);

@@ -39,9 +39,9 @@ fn kind(path: &Path, error: &rusqlite::Error) -> PortErrorKind {
     match error.sqlite_error_code() {
         _ if extended == Some(ffi::SQLITE_READONLY_DBMOVED) => PortErrorKind::Closed,
         _ if extended == Some(ffi::SQLITE_IOERR_SHORT_READ) => PortErrorKind::Corrupt,
-        Some(
-            ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed,
-        ) => PortErrorKind::Throttled,
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed) => {
+            PortErrorKind::Throttled
+        }
         Some(ErrorCode::DiskFull) => PortErrorKind::Full,
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => PortErrorKind::Corrupt,
         Some(ErrorCode::CannotOpen) if may_open(path) => PortErrorKind::Unavailable,

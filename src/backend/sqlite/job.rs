@@ -26,18 +26,23 @@ pub(super) struct Waiting {
 pub(super) struct JobOf<T, E> {
     work: Box<Work<T, E>>,
     result: Option<Result<T, E>>,
+    /// Whether it is left undone where the caller is gone before it is begun.
+    only_if_awaited: bool,
     reply: oneshot::Sender<Result<T, E>>,
 }
 
 impl<T, E> JobOf<T, E> {
-    pub(super) fn new(work: Box<Work<T, E>>, reply: oneshot::Sender<Result<T, E>>) -> Self {
-        Self { work, result: None, reply }
+    pub(super) fn new(work: Box<Work<T, E>>, only_if_awaited: bool, reply: oneshot::Sender<Result<T, E>>) -> Self {
+        Self { work, result: None, only_if_awaited, reply }
     }
 }
 
 impl<T: Send, E: From<PortError> + Send> Job for JobOf<T, E> {
     fn run(&mut self, connection: &Connection, now: i64) -> rusqlite::Result<()> {
-        self.result = Some((self.work)(connection, now)?);
+        // After the transaction's time was read: what is begun for a caller that then goes, was begun before it went.
+        if !(self.only_if_awaited && self.reply.is_closed()) {
+            self.result = Some((self.work)(connection, now)?);
+        }
         Ok(())
     }
 

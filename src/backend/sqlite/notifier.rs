@@ -64,7 +64,8 @@ fn publish(connection: &Connection, now: i64, topic: &str, notice: &[u8]) -> rus
          ON CONFLICT (topic) DO UPDATE SET newest = newest + 1 RETURNING id, newest",
     )?;
     let (id, number): (i64, i64) = next.query_row([topic], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let mut put = connection.prepare_cached("INSERT INTO notices (topic, number, sent_at, body) VALUES (?, ?, ?, ?)")?;
+    let mut put =
+        connection.prepare_cached("INSERT INTO notices (topic, number, sent_at, body) VALUES (?, ?, ?, ?)")?;
     put.execute(params![id, number, now, notice])?;
     if number > KEPT {
         let mut trim = connection.prepare_cached("DELETE FROM notices WHERE topic = ? AND number <= ?")?;

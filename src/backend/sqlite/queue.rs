@@ -62,8 +62,11 @@ impl SqliteQueue {
             let next = self.shared.readers.read(move |c| queue_sql::next_visible(c, id)).await?;
             let now = self.shared.time.now();
             if next.is_some_and(|at| at <= now) {
-                let taken =
-                    self.shared.writer.write(move |c, now| queue_sql::receive(c, now, id, max, visibility)).await?;
+                let taken = self
+                    .shared
+                    .writer
+                    .write_if_awaited(move |c, now| queue_sql::receive(c, now, id, max, visibility))
+                    .await?;
                 if !taken.is_empty() {
                     return Ok(taken);
                 }

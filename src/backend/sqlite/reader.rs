@@ -54,10 +54,7 @@ impl Readers {
     }
 
     /// Reads in place, and waits for locks there.
-    pub(super) fn read_blocking<T>(
-        &self,
-        read: impl Fn(&Connection) -> rusqlite::Result<T>,
-    ) -> Result<T, PortError> {
+    pub(super) fn read_blocking<T>(&self, read: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T, PortError> {
         self.pool.read(self.pool.config.lock_wait, &read)
     }
 
@@ -108,11 +105,7 @@ impl ReadThread {
 
 impl Pool {
     /// Reads, and waits for locks at most so long.
-    fn read<T>(
-        &self,
-        wait: Duration,
-        read: &impl Fn(&Connection) -> rusqlite::Result<T>,
-    ) -> Result<T, PortError> {
+    fn read<T>(&self, wait: Duration, read: &impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T, PortError> {
         let path = &self.config.path;
         let idle = lock(&self.idle).pop();
         let connection = match idle {

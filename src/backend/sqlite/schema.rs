@@ -124,7 +124,8 @@ fn version_of(connection: &Connection, path: &Path) -> Result<usize, PortError> 
     let encoding = connection.query_row("PRAGMA encoding", [], |row| row.get::<_, String>(0));
     let encoding = encoding.map_err(|error| failure(path, error))?;
     if encoding != "UTF-8" {
-        let message = format!("sqlite: {} is in {encoding}, which orders rows otherwise; it was not changed", path.display());
+        let message =
+            format!("sqlite: {} is in {encoding}, which orders rows otherwise; it was not changed", path.display());
         return Err(PortError::new(PortErrorKind::Corrupt, message));
     }
     let newest = MIGRATIONS.len();

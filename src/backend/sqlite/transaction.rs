@@ -64,12 +64,7 @@ impl Transactions {
     }
 
     /// Does the writes and commits them. With `tidy` also what else is due: sweeps, and writes down the time.
-    pub(super) fn commit(
-        &self,
-        connection: &Connection,
-        group: &mut [Waiting],
-        tidy: bool,
-    ) -> Result<(), Failed> {
+    pub(super) fn commit(&self, connection: &Connection, group: &mut [Waiting], tidy: bool) -> Result<(), Failed> {
         let committed = self.run(connection, group, tidy);
         if committed.is_err() && !connection.is_autocommit() {
             // Where there is nothing to roll back that is as well.
@@ -103,8 +98,7 @@ impl Transactions {
             more = tidied().map_err(|error| Failed::One(failure(&self.path, error)))?;
         }
         step("COMMIT").map_err(|error| {
-            let rolls_back =
-                matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DiskFull));
+            let rolls_back = matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DiskFull));
             match self.failed(error) {
                 // A sync that failed may have been of use all the same.
                 Failed::One(error) | Failed::All(error) if !rolls_back => Failed::All(error.outcome_unknown()),
