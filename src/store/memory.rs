@@ -19,7 +19,9 @@ use crate::{
 
 /// A store in this process's memory. For tests, and for state that may go with the process.
 ///
-/// A clone shares the records. Every operation is done by the time its future is first polled.
+/// A clone shares the records. Every operation is done by the time its future is first polled. A
+/// page of a scan reads the rows that it returns, and one more. Each write deletes up to two
+/// records that have ended; a scan deletes all of them.
 #[derive(Clone, Default)]
 pub struct InMemoryStore {
     shared: Arc<Mutex<State>>,
@@ -31,7 +33,8 @@ struct State {
     partitions: BTreeMap<String, BTreeMap<String, Entry>>,
     /// The highest token of each key that was ever written with one.
     fences: BTreeMap<(String, String), FencingToken>,
-    /// Keys of the records that end, in the order of their ends; with the version, so that no two are one.
+    /// Keys of the records that end, in the order of their ends; with the version, so that no two
+    /// are one.
     ends: BTreeMap<(Instant, Version), (String, String)>,
     /// One counter for all keys: so versions grow, also across deletion.
     writes: u64,

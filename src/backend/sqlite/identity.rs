@@ -1,7 +1,8 @@
 //! The identity of an open file: where it is, and that it is still there.
 //!
-//! SQLite goes on with a file that was deleted or replaced at its path, and opens further connections by the path: one handle would
-//! then read one file and write another. The file's identity is therefore compared with that of its path at each use.
+//! SQLite goes on with a file that was deleted or replaced at its path, and opens further
+//! connections by the path: one handle would then read one file and write another. The file's
+//! identity is therefore compared with that of its path at each use.
 use std::{
     fs::{self, Metadata},
     io::ErrorKind,

@@ -14,6 +14,8 @@ use crate::{
 };
 
 /// A queue in a SQLite file. From [`Sqlite::queue`](super::Sqlite::queue); a clone is the same.
+///
+/// A `receive` or a `peek` gives at most 16 MiB of bodies and headers, but one message at least.
 #[derive(Clone)]
 pub struct SqliteQueue {
     shared: Arc<Shared>,

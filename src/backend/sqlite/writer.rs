@@ -66,7 +66,8 @@ const LOOKS: usize = 100;
 /// How many groups one caller commits for others before it hands over to the thread.
 const ROUNDS: usize = 4;
 
-/// Pauses between two tries where another program holds the database's lock: doubled from one to the other.
+/// Pauses between two tries where another program holds the database's lock: doubled from one to
+/// the other.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
 impl Writer {
@@ -102,7 +103,8 @@ impl Writer {
         self.submit(work, self.core.in_place, false).await
     }
 
-    /// The same, left undone where the future is dropped before it is begun: nobody would have what it takes.
+    /// The same, left undone where the future is dropped before it is begun: nobody would have what
+    /// it takes.
     pub(super) async fn write_if_awaited<T: Send + 'static, E: From<PortError> + Send + 'static>(
         &self,
         work: impl FnMut(&Connection, i64) -> rusqlite::Result<Result<T, E>> + Send + 'static,
@@ -311,7 +313,8 @@ impl Core {
         given_up.into_iter().for_each(|waiting| waiting.job.answer(Err(busy.clone())));
     }
 
-    /// Commits what waits, and what housekeeping is due. Called with the connection and the lock of the file; never waits.
+    /// Commits what waits, and what housekeeping is due. Called with the connection and the lock of
+    /// the file; never waits.
     ///
     /// # Errors
     /// Where another program holds the database's lock: the writes wait again.

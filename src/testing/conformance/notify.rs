@@ -133,7 +133,8 @@ async fn publish_many(fixture: &Fixture<dyn Notifier>, topic: &'static str, many
     }
 }
 
-/// A subscriber of a quiet topic hears each of its notices, however many there are of another topic meanwhile.
+/// A subscriber of a quiet topic hears each of its notices, however many there are of another topic
+/// meanwhile.
 pub async fn a_busy_topic_makes_no_gap_in_another(fixture: &Fixture<dyn Notifier>) {
     let mut notices = ok(fixture.other().subscribe("quiet").await);
     for i in 0..4 {
@@ -146,7 +147,8 @@ pub async fn a_busy_topic_makes_no_gap_in_another(fixture: &Fixture<dyn Notifier
     }
 }
 
-/// Twelve thousand notices that nobody reads: the publisher goes on; the reader hears all of them, or of a gap, and the last.
+/// Twelve thousand notices that nobody reads: the publisher goes on; the reader hears all of them,
+/// or of a gap, and the last.
 pub async fn a_slow_subscriber_holds_nobody_up_and_is_told_of_a_gap(fixture: &Fixture<dyn Notifier>) {
     const MANY: usize = 12_000;
     let mut notices = ok(fixture.port().subscribe("t").await);

@@ -153,7 +153,8 @@ pub async fn depth_counts_by_what_is_waited_for(fixture: &Fixture<dyn Queue>) {
     assert_eq!((depth.visible, depth.delayed, depth.in_flight), (2, u64::from(delays), 1));
 }
 
-/// The longest delay is a delay, and the longest visibility hides: neither makes a message visible, or settled for good.
+/// The longest delay is a delay, and the longest visibility hides: neither makes a message visible,
+/// or settled for good.
 pub async fn durations_without_end_hide_for_ever(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     let delays = queue.capabilities().has(Capability::Delay);
@@ -175,7 +176,8 @@ pub async fn durations_without_end_hide_for_ever(fixture: &Fixture<dyn Queue>) {
     assert_eq!(bodies(&take(fixture.other(), 10, MINUTE).await), ["c"]);
 }
 
-/// A backend may give fewer messages than were asked for, so that a response has a bound in bytes; never none where there are some.
+/// A backend may give fewer messages than were asked for, so that a response has a bound in bytes;
+/// never none where there are some.
 pub async fn messages_that_are_large_together_all_come(fixture: &Fixture<dyn Queue>) {
     const MESSAGES: usize = 12;
     let (queue, size) = (fixture.port(), fixture.port().capabilities().max_value().min(3 << 20));
