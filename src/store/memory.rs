@@ -19,7 +19,9 @@ use crate::{
 
 /// A store in this process's memory. For tests, and for state that may go with the process.
 ///
-/// A clone shares the records. Every operation is done by the time its future is first polled.
+/// A clone shares the records. Every operation is done by the time its future is first polled. A
+/// page of a scan reads the rows that it returns, and one more. Each write deletes up to two
+/// records that have ended; a scan deletes all of them.
 #[derive(Clone, Default)]
 pub struct InMemoryStore {
     shared: Arc<Mutex<State>>,
@@ -31,7 +33,8 @@ struct State {
     partitions: BTreeMap<String, BTreeMap<String, Entry>>,
     /// The highest token of each key that was ever written with one.
     fences: BTreeMap<(String, String), FencingToken>,
-    /// Keys of the records that end, in the order of their ends; with the version, so that no two are one.
+    /// Keys of the records that end, in the order of their ends; with the version, so that no two
+    /// are one.
     ends: BTreeMap<(Instant, Version), (String, String)>,
     /// One counter for all keys: so versions grow, also across deletion.
     writes: u64,
@@ -45,6 +48,8 @@ struct Entry {
 
 impl Entry {
     fn is_live(&self, now: Instant) -> bool {
+        #[cfg(test)]
+        tests::count_a_row();
         self.ends.is_none_or(|ends| now < ends)
     }
 }
@@ -326,7 +331,10 @@ mod tests {
                 hand.advance(Duration::from_millis(1));
                 store.put(Key::new(&i.to_string(), "r"), "x".into(), options).await.unwrap();
             }
-            let held = |store: &InMemoryStore| (store.state().partitions.len(), store.state().ends.len());
+            let held = |store: &InMemoryStore| {
+                let state = store.state();
+                (state.partitions.len(), state.ends.len())
+            };
             assert_eq!(held(&store), (1000, 1000));
             // Ends of records that were deleted or replaced are not kept.
             for _ in 0..10 {

@@ -31,12 +31,14 @@ pub(crate) fn boot_id() -> String {
 mod namespace {
     use std::sync::OnceLock;
 
-    /// Nanoseconds that this process's time namespace adds to the clock since the machine's start; 0 outside one.
+    /// Nanoseconds that this process's time namespace adds to the clock since the machine's start;
+    /// 0 outside one.
     pub(super) fn offset() -> i64 {
         // A process stays in its namespace: `setns` and `unshare` move its children.
         static OFFSET: OnceLock<i64> = OnceLock::new();
         *OFFSET.get_or_init(|| {
-            // The offsets are those of future children. Where these have another namespace, this one's are not told.
+            // The offsets are those of future children. Where these have another namespace, this
+            // one's are not told.
             let link = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).ok();
             if link("time") != link("time_for_children") {
                 return 0;
@@ -56,7 +58,10 @@ mod namespace {
 
     #[test]
     fn offsets_are_read_as_the_system_writes_them() {
-        assert_eq!(parse("monotonic           0         0\nboottime         3600       500\n"), Some(3_600_000_000_500));
+        assert_eq!(
+            parse("monotonic           0         0\nboottime         3600       500\n"),
+            Some(3_600_000_000_500)
+        );
         assert_eq!(parse("monotonic 5 0\nboottime -600 250000000\n"), Some(-599_750_000_000));
         assert_eq!(parse(""), None);
         assert_eq!(parse("boottime"), None);

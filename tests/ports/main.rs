@@ -3,6 +3,7 @@
 mod memory_models;
 mod memory_queue;
 mod sqlite_bounds;
+mod sqlite_drops;
 mod sqlite_files;
 mod sqlite_identity;
 mod sqlite_killed;

@@ -268,8 +268,8 @@ fn two_processes_that_make_the_file_at_once_share_it() {
             })
             .collect();
         for opener in openers {
-                opener.join().unwrap();
-            }
+            opener.join().unwrap();
+        }
         let rows = open(&path, Durability::Full).store().scan_all(Scan::partition("p")).await.unwrap();
         assert_eq!(rows.len(), 8);
     });

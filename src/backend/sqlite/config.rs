@@ -22,12 +22,14 @@ pub enum Durability {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SqliteConfig {
-    /// The file. It is made if it is not there; its folder must be.
+    /// The file. It is made if it is not there; its folder must be. A relative path is that of the
+    /// working directory when it is opened.
     pub path: PathBuf,
     /// What a write that was answered survives. A power cut, too, by default.
     #[serde(default)]
     pub durability: Durability,
-    /// How long a write waits for writers that do not take the lock beside the file. 5 s by default.
+    /// How long a write waits, in all, for writers that do not take the lock beside the file. 5 s
+    /// by default.
     #[serde(default = "SqliteConfig::lock_wait_default", with = "human")]
     pub lock_wait: Duration,
     /// How often a waiting receiver or subscriber looks for what other processes did. 50 ms by default.

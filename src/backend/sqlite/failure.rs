@@ -1,7 +1,8 @@
 //! Errors of SQLite and of the file system as errors of a port.
 //!
-//! An error is permanent only where trying again cannot help. SQLite says "unable to open" for a file that may not be read as for a
-//! process without free file descriptors; the permissions are looked up, and without proof the error is transient.
+//! An error is permanent only where trying again cannot help. SQLite says "unable to open" for a
+//! file that may not be read as for a process without free file descriptors; the permissions are
+//! looked up, and without proof the error is transient.
 //!
 //! | cause | kind | class |
 //! |---|---|---|
@@ -39,9 +40,9 @@ fn kind(path: &Path, error: &rusqlite::Error) -> PortErrorKind {
     match error.sqlite_error_code() {
         _ if extended == Some(ffi::SQLITE_READONLY_DBMOVED) => PortErrorKind::Closed,
         _ if extended == Some(ffi::SQLITE_IOERR_SHORT_READ) => PortErrorKind::Corrupt,
-        Some(
-            ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed,
-        ) => PortErrorKind::Throttled,
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked | ErrorCode::FileLockingProtocolFailed) => {
+            PortErrorKind::Throttled
+        }
         Some(ErrorCode::DiskFull) => PortErrorKind::Full,
         Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => PortErrorKind::Corrupt,
         Some(ErrorCode::CannotOpen) if may_open(path) => PortErrorKind::Unavailable,
@@ -85,8 +86,8 @@ fn may_open(path: &Path) -> bool {
     }
 }
 
-/// Returns true where one write may have caused the error, so that its neighbours in a group may succeed without it. Locks and the
-/// disk's own failures would only be met again by each.
+/// Returns true where one write may have caused the error, so that its neighbours in a group may
+/// succeed without it. Locks and the disk's own failures would only be met again by each.
 pub(super) fn may_be_of_one_write(error: &rusqlite::Error) -> bool {
     match error.sqlite_error_code() {
         None => true, // a stored value of another type than expected, for example

@@ -51,8 +51,11 @@ impl Sqlite {
     /// Opens the file, or makes it. Does so in place, and may wait for other processes' locks.
     ///
     /// # Errors
-    /// `Invalid` for a setting that breaks a rule; `Denied` where the file or its folder cannot be written to; `Corrupt` where the file is no
-    /// database, or another program's; `TooNew` where a newer release made it; `Full` where there is no space.
+    /// `Invalid` for a setting that breaks a rule, and for a path that names no file: empty,
+    /// `:memory:`, a URI, a device, a file with two hard links; `Denied` for a directory, and where
+    /// the file or its folder cannot be written to; `Corrupt` where the file is no database, in
+    /// UTF-16, or another program's; `TooNew` where a newer release made it; `Full` where there is
+    /// no space; `Unavailable` where the system has no file descriptors or memory just now.
     pub fn open(config: SqliteConfig) -> Result<Self, PortError> {
         Self::make(config, None)
     }
@@ -74,7 +77,8 @@ impl Sqlite {
         let lock_path = std::path::PathBuf::from(lock_path);
         let lock = locked(&lock_path)?;
         let opened = schema::open(&config, clock.clone());
-        // While the connection has them open, and before another process may be the last to close them.
+        // While the connection has them open, and before another process may be the last to close
+        // them.
         let file = Identity::of(&located);
         lock.unlock().map_err(|error| file_failure(&lock_path, error))?;
         let (connection, time) = opened?;
@@ -100,7 +104,10 @@ impl Sqlite {
     /// A queue in this file, by its name. It is made if it is not there.
     ///
     /// # Errors
-    /// `Invalid` where the name is empty or longer than 1,024 bytes; else those of a write. Does its write in place.
+    /// `Invalid` where the name is empty or longer than 1,024 bytes; else those of a write.
+    ///
+    /// Reads, and writes the name of a new queue, in place: waits for other writers' locks as
+    /// [`open`](Self::open) does.
     pub fn queue(&self, name: &str) -> Result<SqliteQueue, PortError> {
         check_part("name", name, &CAN_NAME)?;
         let id = match self.0.readers.read_blocking(|c| queue_sql::find(c, name))? {
@@ -142,7 +149,8 @@ impl Shared {
     /// A connection of its own, for once: the writer's answers come by a future.
     fn make_queue(&self, name: &str) -> Result<i64, PortError> {
         let connection = schema::open_for_reading(&self.config.path)?;
-        // Its turn among the writers of all processes: without it, SQLite's lock may be taken at every look.
+        // Its turn among the writers of all processes: without it, SQLite's lock may be taken at
+        // every look.
         let _turn = locked(&self.lock_path)?;
         let made = || {
             connection.busy_timeout(self.config.lock_wait)?;

@@ -1,7 +1,8 @@
 //! The identity of an open file: where it is, and that it is still there.
 //!
-//! SQLite goes on with a file that was deleted or replaced at its path, and opens further connections by the path: one handle would
-//! then read one file and write another. The file's identity is therefore compared with that of its path at each use.
+//! SQLite goes on with a file that was deleted or replaced at its path, and opens further
+//! connections by the path: one handle would then read one file and write another. The file's
+//! identity is therefore compared with that of its path at each use.
 use std::{
     fs::{self, Metadata},
     io::ErrorKind,
@@ -23,7 +24,10 @@ pub(super) struct Located {
 pub(super) fn locate(path: &Path) -> Result<Located, PortError> {
     let text = path.to_string_lossy();
     if text == ":memory:" {
-        return Err(PortError::invalid("path", "must name a file: \":memory:\" is another database for each connection"));
+        return Err(PortError::invalid(
+            "path",
+            "must name a file: \":memory:\" is another database for each connection",
+        ));
     }
     if text.starts_with("file:") {
         return Err(PortError::invalid("path", "must be a path, not a URI"));
@@ -142,6 +146,7 @@ fn gone_or_failed(path: &Path, error: std::io::Error) -> PortError {
 }
 
 fn closed(path: &Path, what: &str) -> PortError {
-    let message = format!("sqlite: {} was {what} while it was open: nothing is read or written any more", path.display());
+    let message =
+        format!("sqlite: {} was {what} while it was open: nothing is read or written any more", path.display());
     PortError::new(PortErrorKind::Closed, message)
 }

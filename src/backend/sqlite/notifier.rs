@@ -14,8 +14,9 @@ use crate::{
 
 /// The notifier in a SQLite file. From [`Sqlite::notifier`](super::Sqlite::notifier); a clone is the same.
 ///
-/// A subscriber looks every [`poll`](super::SqliteConfig::poll); what this process publishes it is told at once. The last 10,000 notices
-/// of each topic are kept, for ten minutes: a subscriber that is further behind is told of a gap. One topic makes no gap in another.
+/// A subscriber looks every [`poll`](super::SqliteConfig::poll); what this process publishes it is
+/// told at once. The last 10,000 notices of each topic are kept, for ten minutes: a subscriber that
+/// is further behind is told of a gap. One topic makes no gap in another.
 ///
 /// A topic that was ever published to keeps one row of its name and number in the file.
 #[derive(Clone)]
@@ -26,7 +27,7 @@ const CAN: Capabilities = Capabilities::of("sqlite", &[Capability::Shared]).larg
 const KEPT: i64 = 10_000;
 pub(super) const KEPT_FOR: i64 = 600_000_000;
 
-/// So many are read at once, and not many more bytes than this.
+/// Notices, and bytes, after which a page ends.
 const PAGE: i64 = 100;
 const PAGE_BYTES: usize = 1 << 20;
 
@@ -64,7 +65,8 @@ fn publish(connection: &Connection, now: i64, topic: &str, notice: &[u8]) -> rus
          ON CONFLICT (topic) DO UPDATE SET newest = newest + 1 RETURNING id, newest",
     )?;
     let (id, number): (i64, i64) = next.query_row([topic], |row| Ok((row.get(0)?, row.get(1)?)))?;
-    let mut put = connection.prepare_cached("INSERT INTO notices (topic, number, sent_at, body) VALUES (?, ?, ?, ?)")?;
+    let mut put =
+        connection.prepare_cached("INSERT INTO notices (topic, number, sent_at, body) VALUES (?, ?, ?, ?)")?;
     put.execute(params![id, number, now, notice])?;
     if number > KEPT {
         let mut trim = connection.prepare_cached("DELETE FROM notices WHERE topic = ? AND number <= ?")?;
@@ -73,13 +75,13 @@ fn publish(connection: &Connection, now: i64, topic: &str, notice: &[u8]) -> rus
     Ok(())
 }
 
-/// The number of the topic's newest notice, 0 before the first. All below were published, one after the other.
+/// Reads the number of the topic's newest notice, 0 before the first. Numbers have no holes.
 fn newest(connection: &Connection, topic: &str) -> rusqlite::Result<i64> {
     let mut newest = connection.prepare_cached("SELECT newest FROM topics WHERE topic = ?")?;
     Ok(newest.query_row([topic], |row| row.get(0)).optional()?.unwrap_or(0))
 }
 
-/// What came after this number, in order: one page. With the number of the newest as it was before.
+/// Reads one page of the notices after this number, and the number of the newest.
 fn come(connection: &Connection, topic: &str, seen: i64) -> rusqlite::Result<(i64, Vec<(i64, Bytes)>)> {
     let newest = newest(connection, topic)?;
     let mut found = Vec::new();
@@ -149,7 +151,8 @@ impl NoticeSource for Source {
                 let (shared, told) = (self.shared.clone(), self.told.clone());
                 // From here on, so that none comes between the look and the wait.
                 let told = told.notified();
-                // What is published while it cannot be read is still there later, or is told as a gap.
+                // What is published while it cannot be read is still there later, or is told as a
+                // gap.
                 let failing = self.look().await.is_err();
                 if !self.read.is_empty() {
                     continue;

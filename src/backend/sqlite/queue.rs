@@ -14,6 +14,8 @@ use crate::{
 };
 
 /// A queue in a SQLite file. From [`Sqlite::queue`](super::Sqlite::queue); a clone is the same.
+///
+/// A `receive` or a `peek` gives at most 16 MiB of bodies and headers, but one message at least.
 #[derive(Clone)]
 pub struct SqliteQueue {
     shared: Arc<Shared>,
@@ -63,8 +65,11 @@ impl SqliteQueue {
             let next = self.shared.readers.read(move |c| queue_sql::next_visible(c, id)).await?;
             let now = self.shared.time.now();
             if next.is_some_and(|at| at <= now) {
-                let taken =
-                    self.shared.writer.write(move |c, now| queue_sql::receive(c, now, id, max, visibility)).await?;
+                let taken = self
+                    .shared
+                    .writer
+                    .write_if_awaited(move |c, now| queue_sql::receive(c, now, id, max, visibility))
+                    .await?;
                 if !taken.is_empty() {
                     return Ok(taken);
                 }

@@ -19,7 +19,8 @@ use crate::{
 /// Of a message that waits for its turn in its group.
 const BEHIND: i64 = i64::MAX;
 
-/// A receive, or a peek, ends with the message that would make it larger than this, but for the first one.
+/// A receive, or a peek, ends with the message that would make it larger than this, but for the
+/// first one.
 pub(super) const MAX_BYTES: i64 = 16 << 20;
 
 type Answer<T> = rusqlite::Result<Result<T, QueueError>>;

@@ -17,7 +17,8 @@ use super::{
 };
 use crate::port::{PortError, PortErrorKind};
 
-/// Connections for reading, and a thread for reads that may take long. Both are made when they are needed first.
+/// Connections for reading, and a thread for reads that may take long. Both are made when they are
+/// needed first.
 pub(super) struct Readers {
     pool: Arc<Pool>,
     thread: Mutex<Option<ReadThread>>,
@@ -34,7 +35,7 @@ struct ReadThread {
     handle: JoinHandle<()>,
 }
 
-/// So many are kept; more are made where more read at once, and closed after it.
+/// Number of idle connections that are kept; others are closed after their read.
 const KEPT: usize = 8;
 
 impl Readers {
@@ -42,7 +43,7 @@ impl Readers {
         Self { pool: Arc::new(Pool { config, file, idle: Mutex::default() }), thread: Mutex::default() }
     }
 
-    /// Reads in place, and never waits there: where a lock is held, the thread waits for it.
+    /// Reads in place without waiting: where a lock is held, the thread waits for it.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         read: impl Fn(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -54,10 +55,7 @@ impl Readers {
     }
 
     /// Reads in place, and waits for locks there.
-    pub(super) fn read_blocking<T>(
-        &self,
-        read: impl Fn(&Connection) -> rusqlite::Result<T>,
-    ) -> Result<T, PortError> {
+    pub(super) fn read_blocking<T>(&self, read: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T, PortError> {
         self.pool.read(self.pool.config.lock_wait, &read)
     }
 
@@ -107,12 +105,8 @@ impl ReadThread {
 }
 
 impl Pool {
-    /// Reads, and waits for locks at most so long.
-    fn read<T>(
-        &self,
-        wait: Duration,
-        read: &impl Fn(&Connection) -> rusqlite::Result<T>,
-    ) -> Result<T, PortError> {
+    /// Reads, and waits at most `wait` for a lock.
+    fn read<T>(&self, wait: Duration, read: &impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T, PortError> {
         let path = &self.config.path;
         let idle = lock(&self.idle).pop();
         let connection = match idle {

@@ -43,7 +43,8 @@ const MIGRATIONS: &[&str] = &[
     "ALTER TABLE messages ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0;
      ALTER TABLE messages ADD COLUMN expiries INTEGER NOT NULL DEFAULT 0;
      UPDATE messages SET attempts = deliveries - (receipt <> 0) WHERE deliveries > 0;",
-    // Whatever program deletes a record, its versions are not given again. Notices are numbered by topic, so that one that is missing shows.
+    // Whatever program deletes a record, its versions are not given again. Notices are numbered by
+    // topic, so that one that is missing shows.
     "INSERT OR IGNORE INTO meta (name, value) VALUES ('floor', '0');
      CREATE TRIGGER records_deleted AFTER DELETE ON records
          WHEN OLD.version > (SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'floor')
@@ -56,7 +57,8 @@ const MIGRATIONS: &[&str] = &[
      CREATE INDEX notices_by_time ON notices (sent_at);",
 ];
 
-/// A new file's versions begin above the wall clock's microseconds: they are not those of a file that was there before.
+/// A new file's versions begin above the wall clock's microseconds: they are not those of a file
+/// that was there before.
 const FIRST_FLOOR: &str = "UPDATE meta SET value = ? WHERE name = 'floor'";
 
 /// Opens the file for writing, makes or migrates it, and tells its time.
@@ -124,7 +126,8 @@ fn version_of(connection: &Connection, path: &Path) -> Result<usize, PortError> 
     let encoding = connection.query_row("PRAGMA encoding", [], |row| row.get::<_, String>(0));
     let encoding = encoding.map_err(|error| failure(path, error))?;
     if encoding != "UTF-8" {
-        let message = format!("sqlite: {} is in {encoding}, which orders rows otherwise; it was not changed", path.display());
+        let message =
+            format!("sqlite: {} is in {encoding}, which orders rows otherwise; it was not changed", path.display());
         return Err(PortError::new(PortErrorKind::Corrupt, message));
     }
     let newest = MIGRATIONS.len();

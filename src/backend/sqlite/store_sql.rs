@@ -137,7 +137,8 @@ fn apply(connection: &Connection, now: i64, partition: &str, write: &Write) -> r
     }
 }
 
-/// The highest version of all records that were deleted: a new record's is above it, so that no version comes twice. A trigger raises it.
+/// The highest version of all records that were deleted: a new record's is above it, so that no
+/// version comes twice. A trigger raises it.
 fn floor(connection: &Connection) -> rusqlite::Result<i64> {
     let mut floor = connection.prepare_cached("SELECT value FROM meta WHERE name = 'floor'")?;
     let text: Option<String> = floor.query_row([], |row| row.get(0)).optional()?;

@@ -33,7 +33,7 @@ pub(super) struct Transactions {
     unchecked: AtomicU32,
 }
 
-/// Why a transaction came to nothing.
+/// Reason for which a transaction was rolled back.
 pub(super) enum Failed {
     /// Another program holds the database's lock: nothing was begun.
     Busy(PortError),
@@ -43,10 +43,10 @@ pub(super) enum Failed {
     All(PortError),
 }
 
-/// After so many rows were written, what has ended is swept.
+/// Number of written rows after which ended rows are swept.
 const SWEEP_EVERY: u64 = 64;
 
-/// How many rows a sweep deletes of each table, at least where it is due by time, and at most.
+/// Rows that a sweep deletes of each table: at least, where it is due by time, and at most.
 const SWEPT: std::ops::RangeInclusive<u64> = 500..=4000;
 
 impl Transactions {
@@ -63,13 +63,8 @@ impl Transactions {
         }
     }
 
-    /// Does the writes and commits them. With `tidy` also what else is due: sweeps, and writes down the time.
-    pub(super) fn commit(
-        &self,
-        connection: &Connection,
-        group: &mut [Waiting],
-        tidy: bool,
-    ) -> Result<(), Failed> {
+    /// Does the writes and commits them. With `tidy`, also sweeps and records the time where due.
+    pub(super) fn commit(&self, connection: &Connection, group: &mut [Waiting], tidy: bool) -> Result<(), Failed> {
         let committed = self.run(connection, group, tidy);
         if committed.is_err() && !connection.is_autocommit() {
             // Where there is nothing to roll back that is as well.
@@ -103,8 +98,7 @@ impl Transactions {
             more = tidied().map_err(|error| Failed::One(failure(&self.path, error)))?;
         }
         step("COMMIT").map_err(|error| {
-            let rolls_back =
-                matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DiskFull));
+            let rolls_back = matches!(error.sqlite_error_code(), Some(ErrorCode::DatabaseBusy | ErrorCode::DiskFull));
             match self.failed(error) {
                 // A sync that failed may have been of use all the same.
                 Failed::One(error) | Failed::All(error) if !rolls_back => Failed::All(error.outcome_unknown()),
@@ -133,12 +127,12 @@ impl Transactions {
         }
     }
 
-    /// Has the next transaction sweep, whatever was written.
+    /// Sets whether the thread goes on to sweep while no write waits.
     pub(super) fn sweep_soon(&self, soon: bool) {
         self.behind.store(soon, Ordering::Relaxed);
     }
 
-    /// Whether a sweep is to go on.
+    /// Returns true where more ended rows remain than the last sweep took.
     pub(super) fn is_behind(&self) -> bool {
         self.behind.load(Ordering::Relaxed)
     }
@@ -147,7 +141,7 @@ impl Transactions {
         self.commits.load(Ordering::Relaxed)
     }
 
-    /// How many commits the log holds that are not in the file.
+    /// Returns the number of commits since the last checkpoint.
     pub(super) fn unchecked(&self) -> u32 {
         self.unchecked.load(Ordering::Relaxed)
     }

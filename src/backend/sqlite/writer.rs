@@ -66,7 +66,8 @@ const LOOKS: usize = 100;
 /// How many groups one caller commits for others before it hands over to the thread.
 const ROUNDS: usize = 4;
 
-/// Pauses between two tries where another program holds the database's lock: doubled from one to the other.
+/// Pauses between two tries where another program holds the database's lock: doubled from one to
+/// the other.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
 impl Writer {
@@ -99,24 +100,34 @@ impl Writer {
         &self,
         work: impl FnMut(&Connection, i64) -> rusqlite::Result<Result<T, E>> + Send + 'static,
     ) -> Result<T, E> {
-        self.submit(work, self.core.in_place).await
+        self.submit(work, self.core.in_place, false).await
     }
 
-    /// The same, never in place: for work of more than a few rows.
+    /// The same, left undone where the future is dropped before it is begun: nobody would have what
+    /// it takes.
+    pub(super) async fn write_if_awaited<T: Send + 'static, E: From<PortError> + Send + 'static>(
+        &self,
+        work: impl FnMut(&Connection, i64) -> rusqlite::Result<Result<T, E>> + Send + 'static,
+    ) -> Result<T, E> {
+        self.submit(work, self.core.in_place, true).await
+    }
+
+    /// As [`write`](Self::write), never in place: for work of more than a few rows.
     pub(super) async fn write_on_thread<T: Send + 'static, E: From<PortError> + Send + 'static>(
         &self,
         work: impl FnMut(&Connection, i64) -> rusqlite::Result<Result<T, E>> + Send + 'static,
     ) -> Result<T, E> {
-        self.submit(work, false).await
+        self.submit(work, false, false).await
     }
 
     async fn submit<T: Send + 'static, E: From<PortError> + Send + 'static>(
         &self,
         work: impl FnMut(&Connection, i64) -> rusqlite::Result<Result<T, E>> + Send + 'static,
         in_place: bool,
+        only_if_awaited: bool,
     ) -> Result<T, E> {
         let (reply, answer) = oneshot::channel();
-        let job = Box::new(JobOf::new(Box::new(work), reply));
+        let job = Box::new(JobOf::new(Box::new(work), only_if_awaited, reply));
         self.core.submit(Waiting { job, deadline: None }, in_place);
         let gone = || PortError::new(PortErrorKind::Closed, "sqlite: the file was closed").outcome_unknown();
         answer.await.unwrap_or_else(|_| Err(gone().into()))
@@ -302,7 +313,8 @@ impl Core {
         given_up.into_iter().for_each(|waiting| waiting.job.answer(Err(busy.clone())));
     }
 
-    /// Commits what waits, and what housekeeping is due. Called with the connection and the lock of the file; never waits.
+    /// Commits what waits, and what housekeeping is due. Called with the connection and the lock of
+    /// the file; never waits.
     ///
     /// # Errors
     /// Where another program holds the database's lock: the writes wait again.

@@ -21,6 +21,7 @@ macro_rules! notifier_conformance {
             topics_are_apart,
             a_dropped_recv_loses_nothing,
             a_slow_subscriber_holds_nobody_up_and_is_told_of_a_gap,
+            a_busy_topic_makes_no_gap_in_another,
             what_makes_no_sense_is_refused,
         );
     };
@@ -115,16 +116,14 @@ pub async fn a_dropped_recv_loses_nothing(fixture: &Fixture<dyn Notifier>) {
     assert_eq!(all, [0, 1, 2, 3, 4].map(|i| message(&i.to_string())));
 }
 
-/// Twelve thousand notices that nobody reads: the publisher goes on; the reader hears all of them, or of a gap, and the last.
-pub async fn a_slow_subscriber_holds_nobody_up_and_is_told_of_a_gap(fixture: &Fixture<dyn Notifier>) {
-    const MANY: usize = 12_000;
-    let mut notices = ok(fixture.port().subscribe("t").await);
+/// Publishes so many notices to this topic, and waits until all are.
+async fn publish_many(fixture: &Fixture<dyn Notifier>, topic: &'static str, many: usize) {
     let publishers: Vec<_> = (0..8)
         .map(|_| {
             let door = fixture.shared();
             tokio::spawn(async move {
-                for i in 0..MANY / 8 {
-                    publish(&*door, "t", &i.to_string()).await;
+                for i in 0..many / 8 {
+                    publish(&*door, topic, &i.to_string()).await;
                 }
             })
         })
@@ -132,6 +131,28 @@ pub async fn a_slow_subscriber_holds_nobody_up_and_is_told_of_a_gap(fixture: &Fi
     for publisher in publishers {
         publisher.await.unwrap_or_else(|e| panic!("a publisher: {e}"));
     }
+}
+
+/// A subscriber of a quiet topic hears each of its notices, however many there are of another topic
+/// meanwhile.
+pub async fn a_busy_topic_makes_no_gap_in_another(fixture: &Fixture<dyn Notifier>) {
+    let mut notices = ok(fixture.other().subscribe("quiet").await);
+    for i in 0..4 {
+        publish(fixture.port(), "quiet", &i.to_string()).await;
+        publish_many(fixture, "busy", 2800).await;
+        fixture.pass(SHORT).await;
+    }
+    for i in 0..4 {
+        assert_eq!(heard(fixture, &mut notices).await, message(&i.to_string()));
+    }
+}
+
+/// Twelve thousand notices that nobody reads: the publisher goes on; the reader hears all of them,
+/// or of a gap, and the last.
+pub async fn a_slow_subscriber_holds_nobody_up_and_is_told_of_a_gap(fixture: &Fixture<dyn Notifier>) {
+    const MANY: usize = 12_000;
+    let mut notices = ok(fixture.port().subscribe("t").await);
+    publish_many(fixture, "t", MANY).await;
     publish(fixture.port(), "t", "last").await;
     let (mut count, mut gaps) = (0, 0);
     loop {

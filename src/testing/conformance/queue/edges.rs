@@ -157,6 +157,47 @@ pub async fn depth_counts_by_what_is_waited_for(fixture: &Fixture<dyn Queue>) {
     assert_eq!((depth.visible, depth.delayed, depth.in_flight), (2, u64::from(delays), 1));
 }
 
+/// The longest delay is a delay, and the longest visibility hides: neither makes a message visible,
+/// or settled for good.
+pub async fn durations_without_end_hide_for_ever(fixture: &Fixture<dyn Queue>) {
+    let queue = fixture.port();
+    let delays = queue.capabilities().has(Capability::Delay);
+    if delays {
+        ok(queue.send_one(Message::new("delayed").delay(Duration::MAX)).await);
+    }
+    send(queue, &["a", "b", "c"]).await;
+    let taken = take(queue, 3, Duration::MAX).await;
+    assert_eq!(bodies(&taken), ["a", "b", "c"]);
+    ok(queue.extend(&taken[0].receipt, Duration::MAX).await);
+    fixture.pass(SHORT * 2).await;
+    assert_eq!(take(fixture.other(), 10, MINUTE).await, []);
+    let depth = ok(fixture.other().depth().await);
+    assert_eq!((depth.visible, depth.delayed, depth.in_flight), (0, u64::from(delays), 3));
+    ok(queue.complete(&taken[0].receipt).await);
+    ok(queue.abandon(&taken[1].receipt, Duration::MAX).await);
+    assert_eq!(ok(queue.depth().await).visible, 0);
+    ok(queue.abandon(&taken[2].receipt, Duration::ZERO).await);
+    assert_eq!(bodies(&take(fixture.other(), 10, MINUTE).await), ["c"]);
+}
+
+/// A backend may give fewer messages than were asked for, so that a response has a bound in bytes;
+/// never none where there are some.
+pub async fn messages_that_are_large_together_all_come(fixture: &Fixture<dyn Queue>) {
+    const MESSAGES: usize = 12;
+    let (queue, size) = (fixture.port(), fixture.port().capabilities().max_value().min(3 << 20));
+    for i in 0..MESSAGES {
+        ok(queue.send_one(Message::new(vec![b'a' + i as u8; size])).await);
+    }
+    let mut firsts = Vec::new();
+    while firsts.len() < MESSAGES {
+        let taken = take(fixture.other(), MESSAGES, MINUTE).await;
+        assert!(!taken.is_empty(), "{} of {MESSAGES} came", firsts.len());
+        assert!(taken.iter().all(|delivery| delivery.body.len() == size));
+        firsts.extend(taken.iter().map(|delivery| delivery.body[0]));
+    }
+    assert_eq!(firsts, (b'a'..b'a' + MESSAGES as u8).collect::<Vec<_>>());
+}
+
 /// A peek shows the first, hidden ones too, and takes none.
 pub async fn a_peek_takes_nothing(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();

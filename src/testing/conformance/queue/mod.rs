@@ -53,6 +53,8 @@ macro_rules! queue_conformance {
             attempts_are_counted_message_by_message,
             an_old_receipt_cannot_release,
             a_dead_letter_keeps_its_counts,
+            durations_without_end_hide_for_ever,
+            messages_that_are_large_together_all_come,
         );
     };
 }
