@@ -1,4 +1,5 @@
-//! What users do to the job: arguments that cannot be met, files that cannot be written, two runs on one file, signals.
+//! What users do to the job: arguments that cannot be met, files that cannot be written, two runs
+//! on one file, signals.
 use std::{
     fs,
     path::Path,

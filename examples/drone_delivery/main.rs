@@ -81,8 +81,8 @@ async fn main() -> ExitCode {
     conclude(&args, run(&args).await).into()
 }
 
-/// Prints what came of a run, draws it where that was asked for, and returns the exit code. A picture that cannot be written
-/// costs the picture alone.
+/// Prints what came of a run, draws it where that was asked for, and returns the exit code. A
+/// picture that cannot be written costs the picture alone.
 fn conclude(args: &Args, ran: Result<Report, Box<dyn Error>>) -> u8 {
     let complain = |error: &dyn fmt::Display| {
         let _ = writeln!(io::stderr().lock(), "drone_delivery: {error}");

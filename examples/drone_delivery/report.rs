@@ -70,7 +70,8 @@ impl Report {
         let elapsed = record.done.iter().map(|d| d.at).max().unwrap_or_default();
         let mut audit = Audit::new(record.before.iter().chain(&record.done), books);
         if sharded.tally.open > 0 && record.interrupted.is_some() {
-            // What was begun and not finished has its effects so far: the next run accounts for them.
+            // What was begun and not finished has its effects so far: the next run accounts for
+            // them.
             audit.violations.clear();
         }
         let figures = Service::ALL.map(|service| {
