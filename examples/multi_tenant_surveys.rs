@@ -254,7 +254,8 @@ async fn show(time: Duration) -> Result<bool> {
 
     // A tenant with more at once than it may, which listens: it comes back when it was told to, and all of it is stored.
     let (patient, http) = (&TENANTS[2], client());
-    // Only what was refused is submitted again: a refusal has stored nothing, a lost answer may have.
+    // Only what was refused is submitted again: a refusal has stored nothing, a lost answer may
+    // have.
     let retry = RetryConfig::batch().idempotent(true).retry_on(KindSet::of(&[FailureKind::Throttled]));
     let retry = Retry::new(retry)?;
     let pipeline = Pipeline::new().then(retry).classify(ByStatus::new());

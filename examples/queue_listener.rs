@@ -23,7 +23,8 @@ use tokio::sync::mpsc;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Measures what an idle listener costs in an hour, and how soon it begins a job then: in memory and on SQLite.
+/// Measures what an idle listener costs in an hour, and how soon it begins a job then: in memory
+/// and on SQLite.
 #[derive(Parser)]
 struct Args {}
 

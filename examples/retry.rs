@@ -55,8 +55,9 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
     let (http, clock) = (Http::new(), Clock::tokio());
     let load = || asked.swap(0, SeqCst);
 
-    // All calls here are reads, which may be sent twice: so the retry is told, once. A charge would be marked by itself,
-    // and would carry an idempotency key. The classifier takes a 503 for a failure, and reads `retry-after` from it.
+    // All calls here are reads, which may be sent twice: so the retry is told, once. A charge would
+    // be marked by itself, and would carry an idempotency key. The classifier takes a 503 for a
+    // failure, and reads `retry-after` from it.
     let fast = BackoffConfig::default().between(Duration::from_millis(2), Duration::from_millis(50));
     let retry = Retry::new(RetryConfig::default().max_attempts(3).backoff(fast).idempotent(true))?;
     let pipeline = Pipeline::new().then(retry.clone()).classify(ByStatus::new());

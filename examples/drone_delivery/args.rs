@@ -49,7 +49,8 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=MOST_REQUESTS))]
     pub spike: u64,
 
-    /// How long one request may be put back and tried again before it counts as lost, in seconds; at most a day.
+    /// How long one request may be put back and tried again before it counts as lost, in seconds;
+    /// at most a day.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(..=86_400))]
     pub patience: u64,
 

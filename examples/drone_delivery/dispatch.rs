@@ -71,7 +71,8 @@ impl<J> Dispatch<J> {
         self.changed.notify_one();
     }
 
-    /// Drops the jobs that wait and takes no more: [`next`](Self::next) ends at once, and what is being worked on is finished.
+    /// Drops the jobs that wait and takes no more: [`next`](Self::next) ends at once, and what is
+    /// being worked on is finished.
     pub fn stop(&self) {
         let mut state = self.lock();
         state.stopped = true;

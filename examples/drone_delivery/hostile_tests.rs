@@ -1,14 +1,15 @@
-//! What users do to the job: arguments that cannot be met, files that cannot be written, two runs on one file, signals.
+//! What users do to the job: arguments that cannot be met, files that cannot be written, two runs
+//! on one file, signals.
 use std::{
     fs,
     path::Path,
     process::{Child, Command, Output},
-    thread,
     time::Duration,
 };
 
 use clap::Parser;
 use serde_json::Value;
+use steadfast::time::Clock;
 
 use crate::{
     args::Args,
@@ -191,7 +192,7 @@ async fn a_second_signal_ends_a_run_at_once() {
     reaches(&kept, &mut run, 100).await;
     signal(&run, "-INT");
     while run.try_wait().unwrap().is_none() {
-        thread::sleep(Duration::from_millis(20));
+        Clock::tokio().sleep(Duration::from_millis(20)).await;
         try_signal(&run, "-TERM");
     }
     let (code, text, _) = ended(run);

@@ -1,4 +1,5 @@
-//! Ctrl-C and SIGTERM: what is being worked on is finished, and the report says what is done so far.
+//! Ctrl-C and SIGTERM: what is being worked on is finished, and the report says what is done so
+//! far.
 use std::{
     fmt,
     io::{self, Write},
@@ -9,7 +10,8 @@ use std::{
 
 use steadfast::time::Clock;
 
-/// The longest that a run goes on after the first signal; less than the 30 s after which Kubernetes kills.
+/// The longest that a run goes on after the first signal; less than the 30 s after which Kubernetes
+/// kills.
 const DRAIN: Duration = Duration::from_secs(20);
 
 /// The signal that ended a run.
@@ -42,8 +44,8 @@ impl fmt::Display for Interrupt {
     }
 }
 
-/// Listens for signals until the runtime ends. The first calls `stop`; a second one, or the end of the time to drain, ends the
-/// process. Returns where the first one is noted.
+/// Listens for signals until the runtime ends. The first calls `stop`; a second one, or the end of
+/// the time to drain, ends the process. Returns where the first one is noted.
 pub fn listen(clock: &Clock, stop: impl FnOnce() + Send + 'static) -> io::Result<Arc<OnceLock<Interrupt>>> {
     let (mut signals, clock) = (Signals::new()?, clock.clone());
     let noted = Arc::new(OnceLock::new());

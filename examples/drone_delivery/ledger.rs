@@ -54,8 +54,9 @@ impl StoreAt {
         }
     }
 
-    /// Takes the file for this process, for as long as what is returned lives: a second process on it would undo the first
-    /// one's work. The lock goes with the process, also where that is killed.
+    /// Takes the file for this process, for as long as what is returned lives: a second process on
+    /// it would undo the first one's work. The lock goes with the process, also where that is
+    /// killed.
     pub fn take(&self) -> Result<Option<File>, String> {
         let Self::Sqlite(file) = self else { return Ok(None) };
         let at = |e: io::Error| format!("{}: {e}", file.display());

@@ -81,8 +81,8 @@ async fn main() -> ExitCode {
     conclude(&args, run(&args).await).into()
 }
 
-/// Prints what came of a run, draws it where that was asked for, and returns the exit code. A picture that cannot be written
-/// costs the picture alone.
+/// Prints what came of a run, draws it where that was asked for, and returns the exit code. A
+/// picture that cannot be written costs the picture alone.
 fn conclude(args: &Args, ran: Result<Report, Box<dyn Error>>) -> u8 {
     let complain = |error: &dyn fmt::Display| {
         let _ = writeln!(io::stderr().lock(), "drone_delivery: {error}");
@@ -92,7 +92,7 @@ fn conclude(args: &Args, ran: Result<Report, Box<dyn Error>>) -> u8 {
         Ok(report) => report,
         Err(error) => return complain(&error),
     };
-    let mut code = match report.interrupted {
+    let mut code = match report.record.interrupted {
         Some(interrupt) => interrupt.code(),
         None => u8::from(!report.is_sound()),
     };
@@ -279,13 +279,13 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     followers.join_all().await;
 
     let mut record = record.lock().clone();
-    record.accepted = accepted;
+    (record.accepted, record.interrupted) = (accepted, interrupted.get().copied());
     (record.before, record.looked_up) = (before, accounts.map(|accounts| accounts.stats()));
     let mut books: [Books; 5] = Default::default();
     for (books, service) in books.iter_mut().zip(&services) {
         *books = service.books().await.map_err(|e| format!("--store: {e}"))?;
     }
-    let report = Report::new(args, plan, intake, record, sharded, turned_away, &books, interrupted.get().copied());
+    let report = Report::new(args, plan, intake, record, sharded, turned_away, &books);
     Ok(report)
 }
 

@@ -101,7 +101,7 @@ impl Report {
             0 => {}
             n => class(f, "", n, "  for other reasons")?,
         }
-        if let Some(interrupt) = self.interrupted {
+        if let Some(interrupt) = self.record.interrupted {
             let on = match self.args.store {
                 StoreAt::Memory => "with `--store sqlite:FILE` another run could finish them",
                 StoreAt::Sqlite(_) => "start again on the same file to finish them",

@@ -177,12 +177,10 @@ impl<'a> Plot<'a> {
                 (!took.is_empty()).then(|| (x, Quantiles::of(took.into_iter())))
             })
             .collect();
-        let of: [(&str, fn(&Quantiles) -> Duration); 2] = [(GOOD, |q| q.p50), (BAD, |q| q.p99)];
-        for (color, of) in of {
-            let points: Vec<_> = points.iter().map(|point| point.map(|(x, q)| (x, y(of(&q))))).collect();
-            lines(out, color, &points)?;
-        }
-        Ok(())
+        let medians: Vec<_> = points.iter().map(|point| point.map(|(x, q)| (x, y(q.p50)))).collect();
+        let p99s: Vec<_> = points.iter().map(|point| point.map(|(x, q)| (x, y(q.p99)))).collect();
+        lines(out, GOOD, &medians)?;
+        lines(out, BAD, &p99s)
     }
 
     /// A lane for each service: its calls, on what its breaker let through.

@@ -12,7 +12,7 @@ use steadfast::{
 };
 use uuid::Uuid;
 
-use crate::{ingest::Accepted, request::Request, services::Service};
+use crate::{ingest::Accepted, interrupt::Interrupt, request::Request, services::Service};
 
 /// One HTTP call.
 #[derive(Debug, Clone, Copy)]
@@ -83,6 +83,8 @@ pub struct Inner {
     pub approved: Option<Duration>,
     /// How requests came in.
     pub accepted: Accepted,
+    /// The signal that stopped the work before its end.
+    pub interrupted: Option<Interrupt>,
     /// What the cache of the accounts did, where there is one.
     pub looked_up: Option<CacheAsideStats>,
     /// Events of breakers that came too fast to be followed: the turns may lack some.

@@ -53,8 +53,6 @@ pub struct Report {
     pub figures: [Figures; 5],
     pub audit: Audit,
     pub sharded: Sharded,
-    /// The signal that stopped the work before its end.
-    pub interrupted: Option<Interrupt>,
     /// From a request's first step to its end.
     pub took: Quantiles,
 }
@@ -68,12 +66,12 @@ impl Report {
         sharded: Sharded,
         turned_away: [u64; 5],
         books: &[Books; 5],
-        interrupted: Option<Interrupt>,
     ) -> Self {
         let elapsed = record.done.iter().map(|d| d.at).max().unwrap_or_default();
         let mut audit = Audit::new(record.before.iter().chain(&record.done), books);
-        if sharded.tally.open > 0 && interrupted.is_some() {
-            // What was begun and not finished has its effects so far: the next run accounts for them.
+        if sharded.tally.open > 0 && record.interrupted.is_some() {
+            // What was begun and not finished has its effects so far: the next run accounts for
+            // them.
             audit.violations.clear();
         }
         let figures = Service::ALL.map(|service| {
@@ -87,7 +85,6 @@ impl Report {
             dead_letters: intake.dead_letters,
             figures,
             audit,
-            interrupted,
             took: Quantiles::of(record.done.iter().map(|d| d.took)),
             sharded,
             plan,
@@ -122,7 +119,7 @@ impl Report {
 
     /// Requests that wait for another run, after a signal.
     pub fn unfinished(&self) -> usize {
-        if self.interrupted.is_some() { self.sharded.tally.open } else { 0 }
+        if self.record.interrupted.is_some() { self.sharded.tally.open } else { 0 }
     }
 
     /// Where the shards do not hold what this process made of the requests, or not where they should.
@@ -135,7 +132,7 @@ impl Report {
             ("lost", tally.lost, self.count(|end| matches!(end, End::Lost(_)))),
             ("duplicates", tally.duplicates, self.duplicates),
             ("dead-lettered", tally.dead_lettered, self.dead_letters.values().map(|letter| letter.times).sum()),
-            ("without an end", tally.open, if self.interrupted.is_some() { tally.open } else { 0 }),
+            ("without an end", tally.open, if self.record.interrupted.is_some() { tally.open } else { 0 }),
         ];
         let differ = classes.into_iter().filter(|(_, kept, wanted)| kept != wanted);
         astray.extend(differ.map(|(class, kept, wanted)| format!("{class}: {kept} in the shards, {wanted} expected")));
@@ -176,7 +173,7 @@ impl Report {
             dead_lettered: self.dead_lettered(),
             lost: self.lost(),
             unfinished: self.unfinished(),
-            interrupted: self.interrupted.map(Interrupt::as_str),
+            interrupted: self.record.interrupted.map(Interrupt::as_str),
             resumed: self.record.before.len(),
             calls: all(|f| f.calls),
             retries: all(|f| f.retries),

@@ -96,7 +96,8 @@
 //!
 //! 1. The lifetime fits how the data is used: too short loads for ever, too long goes stale (default: one minute; said above).
 //! 2. Eviction: a bound for all, by weight if you like; the library's policy resists scans (default).
-//! 3. Priming does not replace loading on demand: [`prime`](CacheAside::prime) takes the place of nothing (default).
+//! 3. Priming does not replace loading on demand: [`prime`](CacheAside::prime) takes the place of
+//!    nothing (default).
 //! 4. The source may change behind the cache: the bounds above (default).
 //! 5. A local cache is private to its process: shorter times, or a remote tier with a backplane. A failing backplane is an event
 //!    (warning).

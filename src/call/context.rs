@@ -62,7 +62,8 @@ impl<'a> Frame<'a> {
 }
 
 impl<'a> CallContext<'a> {
-    /// Returns the surroundings of a call that nothing surrounds; `idempotent` as in [`Operation::is_idempotent`].
+    /// Returns the surroundings of a call that nothing surrounds; `idempotent` as in
+    /// [`Operation::is_idempotent`].
     #[inline]
     pub fn top(idempotent: Option<bool>) -> CallContext<'static> {
         Self::outermost(&NAMELESS, idempotent, None)
@@ -128,7 +129,8 @@ impl<'a> CallContext<'a> {
         self.0.outwards().any(|adds| matches!(adds, Adds::Attempt { budget: Some(theirs), .. } if theirs.is_same(own)))
     }
 
-    /// Returns whether running the operation twice is as good as once; `None` where the operation is not marked.
+    /// Returns whether running the operation twice is as good as once; `None` where the operation
+    /// is not marked.
     pub fn is_idempotent(self) -> Option<bool> {
         self.0.outwards().find_map(|adds| match adds {
             Adds::Top { idempotent, .. } | Adds::Outside { idempotent, .. } => *idempotent,

@@ -76,7 +76,8 @@ impl Layer {
         self
     }
 
-    /// Sets whether operations inside it that carry no mark may run twice. Yes, where it is not called.
+    /// Sets whether operations inside it that carry no mark may run twice. Yes, where it is not
+    /// called.
     #[must_use]
     pub fn with_idempotent(mut self, idempotent: bool) -> Self {
         self.idempotent = idempotent;

@@ -17,10 +17,12 @@ pub trait Operation: Send {
     /// Runs it once.
     fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<Self::Output, Self::Error>> + Send;
 
-    /// Returns whether running it twice is as good as once. `None`, the default, leaves the answer to the policy's own
-    /// setting: [`RetryConfig::idempotent`](crate::retry::RetryConfig::idempotent), which is off by default, and
-    /// [`HedgeConfig::idempotent`](crate::hedge::HedgeConfig::idempotent), which is on. A retry repeats an operation that
-    /// is not idempotent only after a failure that proves that it was not sent, and a hedge runs it once.
+    /// Returns whether running it twice is as good as once. `None`, the default, leaves the answer
+    /// to the policy's own setting:
+    /// [`RetryConfig::idempotent`](crate::retry::RetryConfig::idempotent), which is off by default,
+    /// and [`HedgeConfig::idempotent`](crate::hedge::HedgeConfig::idempotent), which is on. A retry
+    /// repeats an operation that is not idempotent only after a failure that proves that it was not
+    /// sent, and a hedge runs it once.
     fn is_idempotent(&self) -> Option<bool> {
         None
     }
@@ -183,9 +185,10 @@ impl<O: Operation> Operation for NotIdempotent<O> {
 #[derive(Debug, Clone)]
 pub struct Idempotent<O>(O);
 
-/// Marks `operation` as one whose second run changes nothing more than its first: a read, a write of a whole value, or a
-/// request with an idempotency key that the other side checks. A retry repeats it after every failure that passes, also
-/// where its settings say that operations may not run twice.
+/// Marks `operation` as one whose second run changes nothing more than its first: a read, a write
+/// of a whole value, or a request with an idempotency key that the other side checks. A retry
+/// repeats it after every failure that passes, also where its settings say that operations may not
+/// run twice.
 ///
 /// ```
 /// use steadfast::{FailureKind, Pipeline, Verdict, call::idempotent, retry::{Retry, RetryConfig}, time::Clock};

@@ -237,7 +237,7 @@ impl<P: Policy, C> Pipeline<P, C> {
     /// let pipeline = Pipeline::new().then(Hedge::new(HedgeConfig::default()).unwrap());
     /// let charge = not_idempotent(|| async { Ok::<_, std::io::Error>(7) });
     /// let warnings = pipeline.explain_for(&charge).warnings();
-    /// assert!(warnings.iter().any(|w| w.contains("not idempotent")));
+    /// assert!(warnings.iter().any(|w| w.contains("not marked as idempotent")));
     /// ```
     pub fn explain_for(&self, operation: &impl Operation) -> Explanation {
         self.explain().of(operation)

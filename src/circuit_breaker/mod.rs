@@ -121,7 +121,8 @@
 //!
 //! # Considerations
 //!
-//! 1. The caller must handle the rejection: a fallback, a degraded answer, or later; the error says when. (default)
+//! 1. The caller must handle the rejection: a fallback, a degraded answer, or later; the error says
+//!    when. (default)
 //! 2. Kinds of fault differ: failures [weigh](crate::FailureKind::default_weight) by kind under `trip.weight`: a refused connection
 //!    three times a time-out. (default)
 //! 3. Failed calls are events. (default)

@@ -35,9 +35,9 @@ pub struct HedgeConfig {
     /// The kinds of failure after which another attempt starts at once; any other ends the call. By default all but `client`,
     /// `cancelled` and `panic`, as for a retry.
     pub hedge_on: KindSet,
-    /// Whether operations that carry no mark may run twice. On by default, as a hedge has no other use; off, each runs
-    /// once. One operation is marked by [`idempotent`](crate::call::idempotent) or
-    /// [`not_idempotent`](crate::call::not_idempotent).
+    /// Whether operations that carry no mark may run twice. On by default, as a hedge has no other
+    /// use; off, each runs once. One operation is marked by [`idempotent`](crate::call::idempotent)
+    /// or [`not_idempotent`](crate::call::not_idempotent).
     pub idempotent: bool,
 }
 

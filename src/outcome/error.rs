@@ -76,8 +76,9 @@ pub enum Stop {
     Attempts,
     /// The failure is of a kind that another attempt does not mend.
     NotRetryable,
-    /// Neither a mark nor a setting says that the operation is idempotent, and the failure does not prove that it was not
-    /// sent. Mark it by [`idempotent`](crate::call::idempotent) where a second run changes nothing more.
+    /// Neither a mark nor a setting says that the operation is idempotent, and the failure does not
+    /// prove that it was not sent. Mark it by [`idempotent`](crate::call::idempotent) where a
+    /// second run changes nothing more.
     NotIdempotent,
     /// The delay does not fit into the policy's total time.
     TotalTime,

@@ -123,7 +123,8 @@
 //! 10. Results go by a reply queue with a correlation id: `Requester` (option).
 //! 11. Nothing accepted is lost (default).
 //! 12. Levelling: the consumer controls its rate: a pipeline in the handler (option).
-//! 13. Scaling consumers may raise contention behind them: `max_tasks`, the adaptive limit (advice).
+//! 13. Scaling consumers may raise contention behind them: `max_tasks`, the adaptive limit
+//!     (advice).
 //! 14. Priorities: few, defined by need; each queue that is polled costs a request (option).
 //!
 //! # Pitfalls

@@ -42,9 +42,10 @@ pub struct RetryConfig {
     pub retry_rejections: bool,
     /// Whether to repeat attempts also inside an attempt of another retry, which multiplies them. Off by default.
     pub retry_nested: bool,
-    /// Whether operations that carry no mark may run twice. Off by default: they are repeated only after a failure that
-    /// proves that nothing was sent (kind `connect`). One operation is marked by
-    /// [`idempotent`](crate::call::idempotent) or [`not_idempotent`](crate::call::not_idempotent), and its mark prevails.
+    /// Whether operations that carry no mark may run twice. Off by default: they are repeated only
+    /// after a failure that proves that nothing was sent (kind `connect`). One operation is marked
+    /// by [`idempotent`](crate::call::idempotent) or
+    /// [`not_idempotent`](crate::call::not_idempotent), and its mark prevails.
     pub idempotent: bool,
 }
 

@@ -42,8 +42,9 @@
 //!
 //! # Which operations are repeated
 //!
-//! A failure seldom proves that nothing was sent: after a time-out, a reset or a 500 the other side may have done its work.
-//! So the retry repeats an operation only where running it twice is as good as once, and it is told so:
+//! A failure seldom proves that nothing was sent: after a time-out, a reset or a 500 the other side
+//! may have done its work. So the retry repeats an operation only where running it twice is as good
+//! as once, and it is told so:
 //!
 //! | operation | repeated after |
 //! |---|---|
@@ -52,10 +53,12 @@
 //! | without a mark, as above where [`RetryConfig::idempotent`] is off (the default) | the same |
 //! | without a mark, where [`RetryConfig::idempotent`] is on: all calls through this retry may run twice | each failure in `retry_on` |
 //!
-//! A retry that gives up for want of a mark says so: [`Stop::NotIdempotent`](crate::outcome::Stop::NotIdempotent) in the error's
-//! history, in the event [`RetryEvent::GaveUp`], and in the log; [`explain`](crate::Pipeline::explain) states the setting, and
-//! [`explain_for`](crate::Pipeline::explain_for) warns for an operation. The tower layer's `HttpRequests` marks requests by their
-//! method and their `idempotency-key`. The page [why it is as it is](crate::_docs::design) has the reasons.
+//! A retry that gives up for want of a mark says so:
+//! [`Stop::NotIdempotent`](crate::outcome::Stop::NotIdempotent) in the error's history, in the
+//! event [`RetryEvent::GaveUp`], and in the log; [`explain`](crate::Pipeline::explain) states the
+//! setting, and [`explain_for`](crate::Pipeline::explain_for) warns for an operation. The tower
+//! layer's `HttpRequests` marks requests by their method and their `idempotency-key`. The page [why
+//! it is as it is](crate::_docs::design) has the reasons.
 //!
 //! # Why a budget, and not only a limit of attempts?
 //!
@@ -93,10 +96,12 @@
 //! 2. An aggressive policy hurts a struggling service: [`explain`](crate::Pipeline::explain) warns of missing jitter and a missing
 //!    budget. (warning)
 //! 3. After many failures stop asking for a while: `explain` warns of a retry with neither budget nor breaker. (warning)
-//! 4. The operation must be idempotent: an operation without the mark [`idempotent`](crate::call::idempotent) is repeated only after
-//!    a failure that proves that nothing was sent. (default)
+//! 4. The operation must be idempotent: an operation without the mark
+//!    [`idempotent`](crate::call::idempotent) is repeated only after a failure that proves that
+//!    nothing was sent. (default)
 //! 5. The delay fits the kind of fault: hints, kinds, costs of the budget. (default)
-//! 6. Within a transaction giving up means undoing, which costs more than an attempt: try harder there. (advice)
+//! 6. Within a transaction giving up means undoing, which costs more than an attempt: try harder
+//!    there. (advice)
 //! 7. Nested retries multiply: the inner one sees the outer. (default)
 //! 8. Every fault that led to a retry is an event. (default)
 //! 9. Rare faults: [`immediate_first`](crate::backoff::BackoffConfig::immediate_first) tries once at once, then backs off. (option)
@@ -105,8 +110,9 @@
 //!
 //! # Pitfalls
 //!
-//! The classifier decides: with the default one every `Err` is a failure of kind `other`, and retried where the operation is
-//! idempotent. State once, in [`Pipeline::classify`](crate::Pipeline::classify), which errors are the client's own, and which
+//! The classifier decides: with the default one every `Err` is a failure of kind `other`, and
+//! retried where the operation is idempotent. State once, in
+//! [`Pipeline::classify`](crate::Pipeline::classify), which errors are the client's own, and which
 //! are of kind `connect`: these are repeated without a mark.
 //!
 //! # Source

@@ -114,13 +114,15 @@
 //!
 //! 1. Balance, and room to grow: virtual shards, [`ShardMap::plan`] (default). More and smaller shards than you need: rebalancing is dear.
 //! 2. The shard key is stable: there is no call that changes one (refusal). A key that must change is a row that is moved by hand.
-//! 3. Keys are unique across shards: take UUIDs of version 7 (RFC 9562), which need no counter; a key's first part may name the shard's tenant (advice).
+//! 3. Keys are unique across shards: take UUIDs of version 7 (RFC 9562), which need no counter; a
+//!    key's first part may name the shard's tenant (advice).
 //! 4. A query that the key does not fit: an index in front of `route`, or a fan-out (advice).
 //! 5. One shard a query is the aim. Keep together what is asked together: a tuple's first part, `(tenant, order)`, in a map of ranges. A
 //!    reference to a row elsewhere carries that row's shard key (option).
 //! 6. Fan-out is parallel, bounded, and says which shards are missing (default).
 //! 7. Copy reference data to every shard (advice).
-//! 8. Consistency across shards is eventual: there is no transaction over two of them. Design for it (advice).
+//! 8. Consistency across shards is eventual: there is no transaction over two of them. Design for
+//!    it (advice).
 //! 9. Many shards to watch, back up, repair: [`ShardMap::shards`] and [`parts`](ShardMap::parts) list them all (default).
 //! 10. Geography: ranges by `(region, key)`, so that a region's rows lie near its users (option).
 //! 11. Which strategy: the table above (advice).

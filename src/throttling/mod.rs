@@ -112,13 +112,15 @@
 //!
 //! # Considerations
 //!
-//! 1. Throttling is decided early, as part of the design: it shows in the interface, as an error with a time to come back. (advice)
+//! 1. Throttling is decided early, as part of the design: it shows in the interface, as an error
+//!    with a time to come back. (advice)
 //! 2. It reacts fast and lets go fast: permits come back continuously, not at the end of a window; a shedder follows its gauge upwards at once, and
 //!    its hysteresis is stated: held for [`hold`](ShedderConfig::hold), to nothing within [`recover`](ShedderConfig::recover). (default)
 //! 3. A refusal is a specific error with a time to come back: [`Rejected`](crate::Rejected); over HTTP 429 or 503 with `retry-after`, by feature
 //!    `http`. (default)
-//! 4. A stop-gap while scaling out: [`RateLimiter::set_quota`], [`KeyedRateLimiter::reconfigure`] and [`ConcurrencyLimiter::resize`] follow the
-//!    capacity while in use. The example `multi_tenant_surveys` doubles its quotas when a second instance has come. (option)
+//! 4. A stop-gap while scaling out: [`RateLimiter::set_quota`], [`KeyedRateLimiter::reconfigure`]
+//!    and [`ConcurrencyLimiter::resize`] follow the capacity while in use. The example
+//!    `multi_tenant_surveys` doubles its quotas when a second instance has come. (option)
 //! 5. If scaling costs more than a short refusal, refuse. (advice)
 //! 6. If demand outruns throttling itself, keep reserve: a refusal costs some tens of nanoseconds, but not nothing. Limits that leave no head-room
 //!    are told by [`explain`](crate::Pipeline::explain): soft and hard limits that are as good as one, a burst of one, `k` of one, shares that

@@ -61,8 +61,8 @@
 //! # Pitfalls
 //!
 //! A time-out says that the caller stopped waiting, not that the work did not happen: see
-//! [`idempotent`](crate::call::idempotent). A clipped attempt that runs out counts as a failure of kind `timeout` like any
-//! other.
+//! [`idempotent`](crate::call::idempotent). A clipped attempt that runs out counts as a failure of
+//! kind `timeout` like any other.
 //!
 //! # Source
 //!

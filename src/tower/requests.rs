@@ -15,9 +15,10 @@ pub trait Requests<Req>: Send + Sync {
         self.another(request).is_some()
     }
 
-    /// Returns whether sending it twice is as good as once. `None`, the default, leaves the answer to the policies, as
-    /// for an [`Operation`](crate::call::Operation::is_idempotent) without a mark: a retry by its defaults repeats it only
-    /// after a failure that proves that it was not sent.
+    /// Returns whether sending it twice is as good as once. `None`, the default, leaves the answer
+    /// to the policies, as for an [`Operation`](crate::call::Operation::is_idempotent) without a
+    /// mark: a retry by its defaults repeats it only after a failure that proves that it was not
+    /// sent.
     fn is_idempotent(&self, _request: &Req) -> Option<bool> {
         None
     }

@@ -1,4 +1,5 @@
-//! Cache-aside: what the source of the pattern asks its readers to think of, where a default, an event or an option meets it.
+//! Cache-aside: what the source of the pattern asks its readers to think of, where a default, an
+//! event or an option meets it.
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use steadfast::{

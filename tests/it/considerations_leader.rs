@@ -1,4 +1,5 @@
-//! Leader election: what the source of the pattern asks its readers to think of, where a default, an event or a refusal meets it.
+//! Leader election: what the source of the pattern asks its readers to think of, where a default,
+//! an event or a refusal meets it.
 use std::{
     future::pending,
     sync::{

@@ -1,4 +1,5 @@
-//! Queue listener: what the source of the pattern asks its readers to think of, where a default, an event or an option meets it.
+//! Queue listener: what the source of the pattern asks its readers to think of, where a default, an
+//! event or an option meets it.
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeSet,

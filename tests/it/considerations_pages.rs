@@ -1,7 +1,9 @@
-//! Each page's chapter "Considerations": all points of the source are there, each says how it is met, and a test shows it.
+//! Each page's chapter "Considerations": all points of the source are there, each says how it is
+//! met, and a test shows it.
 use std::fs;
 
-/// A point by a part of its text, and the test that shows how it is met; where that is advice, the page itself is what there is.
+/// A point by a part of its text, and the test that shows how it is met; where that is advice, the
+/// page itself is what there is.
 type Point = (&'static str, &'static str);
 
 const ADVICE: &str = "(advice)";

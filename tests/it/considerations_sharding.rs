@@ -1,4 +1,5 @@
-//! Sharding: what the source of the pattern asks its readers to think of, where a default or an option meets it.
+//! Sharding: what the source of the pattern asks its readers to think of, where a default or an
+//! option meets it.
 use std::{cell::RefCell, collections::BTreeSet};
 
 use steadfast::{
