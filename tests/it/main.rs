@@ -43,6 +43,7 @@ mod leader_election_edges;
 mod leader_election_terms;
 mod leader_election_world;
 mod metrics;
+mod nested;
 mod overload;
 mod pipeline;
 mod queue_listener;
