@@ -166,6 +166,11 @@ impl RetryBudget {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// Returns a number that its clones alone share while one of them lives; never 0.
+    pub(crate) fn id(&self) -> usize {
+        Arc::as_ptr(&self.0).addr()
+    }
+
     pub(crate) fn deposit(&self, now: Instant) {
         self.0.requests.add(now, 1);
     }

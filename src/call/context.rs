@@ -4,7 +4,7 @@ use std::{
     time::Duration,
 };
 
-use super::Operation;
+use super::{Operation, repeats::Repeats};
 use crate::{
     budget::RetryBudget,
     outcome::Priority,
@@ -39,7 +39,13 @@ enum Adds<'a> {
     Attempt {
         number: u32,
         budget: Option<&'a RetryBudget>,
+        /// The failures that the retry repeats where the operation may run twice.
+        repeats: Repeats,
+        /// Whether the retry takes unmarked operations for ones that may.
+        assumes: bool,
     },
+    /// The request of this attempt cannot be made again: no retry of this call repeats it.
+    Once,
     Hedge(u32),
     Deadline(&'a Deadline<'a>),
     Outside {
@@ -91,7 +97,7 @@ impl<'a> CallContext<'a> {
     pub fn operation(self) -> Option<&'static str> {
         self.0.outwards().find_map(|adds| match adds {
             Adds::Top { operation, .. } | Adds::Outside { operation, .. } => *operation,
-            Adds::Attempt { .. } | Adds::Hedge(_) | Adds::Deadline(_) => None,
+            Adds::Attempt { .. } | Adds::Once | Adds::Hedge(_) | Adds::Deadline(_) => None,
         })
     }
 
@@ -104,14 +110,31 @@ impl<'a> CallContext<'a> {
         number.unwrap_or(1)
     }
 
-    /// Whether a retry stands around this: then an inner one leaves the attempts to it.
+    /// Returns whether a retry around this may make another attempt: then an inner one leaves to it the failures that it repeats.
     #[inline]
     pub fn is_retried(self) -> bool {
-        self.0.outwards().any(|adds| match adds {
-            Adds::Attempt { .. } => true,
-            Adds::Outside { attempt, .. } => attempt.retried,
-            Adds::Top { .. } | Adds::Hedge(_) | Adds::Deadline(_) => false,
-        })
+        !self.repeats().is_nothing()
+    }
+
+    /// Returns the failures after which a retry around this makes another attempt.
+    pub(crate) fn repeats(self) -> Repeats {
+        let (mut repeats, mut once) = (Repeats::NOTHING, false);
+        for adds in self.0.outwards() {
+            match adds {
+                Adds::Attempt { repeats: these, assumes, .. } if !once && !these.is_nothing() => {
+                    repeats = repeats.or(self.allowed(*these, *assumes));
+                }
+                Adds::Once => once = true,
+                Adds::Outside { attempt, .. } => repeats = repeats.or(attempt.repeats),
+                Adds::Top { .. } | Adds::Attempt { .. } | Adds::Hedge(_) | Adds::Deadline(_) => {}
+            }
+        }
+        repeats
+    }
+
+    /// Returns which of these failures may be repeated for this operation.
+    pub(crate) fn allowed(self, repeats: Repeats, assumes: bool) -> Repeats {
+        if self.is_idempotent().unwrap_or(assumes) { repeats } else { repeats.unsent() }
     }
 
     /// Which of the attempts that a hedge runs beside each other this is: 0 for the first, and where there is no hedge.
@@ -119,22 +142,38 @@ impl<'a> CallContext<'a> {
         let number = self.0.outwards().find_map(|adds| match adds {
             Adds::Hedge(n) => Some(*n),
             Adds::Outside { attempt, .. } => Some(attempt.hedge),
-            Adds::Top { .. } | Adds::Attempt { .. } | Adds::Deadline(_) => None,
+            Adds::Top { .. } | Adds::Attempt { .. } | Adds::Once | Adds::Deadline(_) => None,
         });
         number.unwrap_or(0)
     }
 
-    /// Whether a policy around this has told the budget of the call already.
+    /// Returns whether a policy around this, in this pipeline or in one around it, has told the budget of the call already.
     pub(crate) fn has_paid_into(self, own: &RetryBudget) -> bool {
-        self.0.outwards().any(|adds| matches!(adds, Adds::Attempt { budget: Some(theirs), .. } if theirs.is_same(own)))
+        self.0.outwards().any(|adds| match adds {
+            Adds::Attempt { budget, .. } => budget.is_some_and(|theirs| theirs.is_same(own)),
+            Adds::Outside { attempt, .. } => attempt.paid == own.id(),
+            Adds::Top { .. } | Adds::Once | Adds::Hedge(_) | Adds::Deadline(_) => false,
+        })
+    }
+
+    /// Returns the budget that was told of the call, as [`RetryBudget::id`]; of several the innermost.
+    fn paid(self) -> usize {
+        let paid = self.0.outwards().find_map(|adds| match adds {
+            Adds::Attempt { budget, .. } => budget.map(RetryBudget::id),
+            Adds::Outside { attempt, .. } => Some(attempt.paid),
+            Adds::Top { .. } | Adds::Once | Adds::Hedge(_) | Adds::Deadline(_) => None,
+        });
+        paid.unwrap_or_default()
     }
 
     /// Returns whether running the operation twice is as good as once; `None` where the operation
-    /// is not marked.
+    /// is not marked. An unmarked operation inside an attempt of one that must not run twice must
+    /// not run twice either.
     pub fn is_idempotent(self) -> Option<bool> {
         self.0.outwards().find_map(|adds| match adds {
-            Adds::Top { idempotent, .. } | Adds::Outside { idempotent, .. } => *idempotent,
-            Adds::Attempt { .. } | Adds::Hedge(_) | Adds::Deadline(_) => None,
+            Adds::Top { idempotent, .. } => *idempotent,
+            Adds::Outside { attempt, idempotent, .. } => idempotent.or(attempt.only_once.then_some(false)),
+            Adds::Attempt { .. } | Adds::Once | Adds::Hedge(_) | Adds::Deadline(_) => None,
         })
     }
 
@@ -148,7 +187,7 @@ impl<'a> CallContext<'a> {
         self.0.outwards().find_map(|adds| match adds {
             Adds::Top { priority, .. } => *priority,
             Adds::Outside { attempt, priority, .. } => priority.or(attempt.priority),
-            Adds::Attempt { .. } | Adds::Hedge(_) | Adds::Deadline(_) => None,
+            Adds::Attempt { .. } | Adds::Once | Adds::Hedge(_) | Adds::Deadline(_) => None,
         })
     }
 
@@ -158,7 +197,7 @@ impl<'a> CallContext<'a> {
         let deadlines = self.0.outwards().filter_map(|adds| match adds {
             Adds::Deadline(deadline) => Some(deadline.at()),
             Adds::Outside { attempt, .. } => attempt.deadline,
-            Adds::Top { .. } | Adds::Attempt { .. } | Adds::Hedge(_) => None,
+            Adds::Top { .. } | Adds::Attempt { .. } | Adds::Once | Adds::Hedge(_) => None,
         });
         deadlines.min()
     }
@@ -167,13 +206,28 @@ impl<'a> CallContext<'a> {
     /// [`context`](Frame::context) inwards.
     #[inline]
     pub const fn retrying(&self, n: u32) -> Frame<'a> {
-        Frame { outer: Some(self.0), adds: Adds::Attempt { number: n, budget: None } }
+        Frame {
+            outer: Some(self.0),
+            adds: Adds::Attempt { number: n, budget: None, repeats: Repeats::ALL, assumes: true },
+        }
     }
 
-    /// The same, of a retry that has told this budget of the call.
+    /// Returns what a retry adds that has told this budget of the call, and repeats these failures.
     #[inline]
-    pub(crate) const fn retrying_on(&self, n: u32, budget: Option<&'a RetryBudget>) -> Frame<'a> {
-        Frame { outer: Some(self.0), adds: Adds::Attempt { number: n, budget } }
+    pub(crate) const fn retrying_on(
+        &self,
+        n: u32,
+        budget: Option<&'a RetryBudget>,
+        repeats: Repeats,
+        assumes: bool,
+    ) -> Frame<'a> {
+        Frame { outer: Some(self.0), adds: Adds::Attempt { number: n, budget, repeats, assumes } }
+    }
+
+    /// Returns what an operation adds that cannot be run again.
+    #[cfg(feature = "tower")]
+    pub(crate) const fn once(&self) -> Frame<'a> {
+        Frame { outer: Some(self.0), adds: Adds::Once }
     }
 
     /// What a hedge adds for its `n`th attempt beside the first.
@@ -192,10 +246,12 @@ impl<'a> CallContext<'a> {
     pub fn info(self) -> AttemptInfo {
         AttemptInfo {
             number: self.attempt(),
-            retried: self.is_retried(),
+            repeats: self.repeats(),
             hedge: self.hedge(),
             deadline: self.deadline(),
             priority: self.marked_priority(),
+            only_once: self.is_idempotent() == Some(false),
+            paid: self.paid(),
         }
     }
 }
@@ -252,16 +308,29 @@ const fn tops(operation: Option<&'static str>, idempotent: Option<bool>) -> [Fra
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttemptInfo {
     number: u32,
-    retried: bool,
+    /// The failures after which a retry around it makes another attempt.
+    repeats: Repeats,
     hedge: u32,
     deadline: Option<Instant>,
     priority: Option<Priority>,
+    /// The operation must not run twice.
+    only_once: bool,
+    /// The retry budget that was told of the call; 0 where none was.
+    paid: usize,
 }
 
 impl AttemptInfo {
     /// The first attempt of a call with this deadline: for a caller who got one from outside, say in a header.
     pub const fn with_deadline(deadline: Instant) -> Self {
-        Self { number: 1, retried: false, hedge: 0, deadline: Some(deadline), priority: None }
+        Self {
+            number: 1,
+            repeats: Repeats::NOTHING,
+            hedge: 0,
+            deadline: Some(deadline),
+            priority: None,
+            only_once: false,
+            paid: 0,
+        }
     }
 
     /// The same, and the call matters so much: for a caller who got both from outside. An operation inside that is marked itself keeps

@@ -2,8 +2,8 @@
 use std::time::Duration;
 
 use crate::outcome::{
-    CallError, Cause, Classify, FailureKind, Hint, History, Outcome, PolicyKind, Reason, Rejected, Stop, TimedOut,
-    Verdict,
+    CallError, Cause, Class, Classify, FailureKind, Hint, History, Outcome, PolicyKind, Reason, Rejected, Stop,
+    TimedOut, Verdict,
 };
 
 /// What a policy may read and write of the call it is part of, beyond the [`Outcome`](crate::Outcome): reached by
@@ -11,11 +11,15 @@ use crate::outcome::{
 ///
 /// Implemented by this crate alone.
 pub trait Ledger: Send + sealed::Sealed {
-    /// The refusal that stands, if the last outcome is one.
+    /// The refusal that stands, if the last outcome is one of a policy of this call. (A refusal by a policy inside the operation is
+    /// the operation's own error.)
     fn rejection(&self) -> Option<&Rejected>;
 
     /// What the server said, with the last failure, about calling it again.
     fn hint(&self) -> Hint;
+
+    /// Returns whether the operation cannot be run again: what it needs was moved into its last run.
+    fn is_spent(&self) -> bool;
 
     /// Puts a refusal in the place of whatever was there.
     fn reject(&mut self, rejected: Rejected);
@@ -46,6 +50,8 @@ pub(super) struct Kept<T, E> {
     pub(super) value: Option<T>,
     /// How often the operation was started.
     pub(super) attempts: u32,
+    /// Set where the operation failed and cannot be run again.
+    spent: bool,
     /// Written by failures alone, so that a success moves none of it.
     bad: Bad<E>,
 }
@@ -58,8 +64,10 @@ struct Bad<E> {
 
 /// What few calls leave behind.
 struct Past<E> {
-    /// Whether a retry has been here: the next three are its.
+    /// Whether a retry has been here: the next four are its.
     retried: bool,
+    /// Whether it made another attempt: then `first` is what the first came to.
+    repeated: bool,
     first: Option<Cause<E>>,
     first_kind: Option<FailureKind>,
     stopped: Option<(Stop, Duration)>,
@@ -70,7 +78,14 @@ struct Past<E> {
 impl<E> Bad<E> {
     fn past(&mut self) -> &mut Past<E> {
         self.past.get_or_insert_with(|| {
-            Box::new(Past { retried: false, first: None, first_kind: None, stopped: None, fallback: None })
+            Box::new(Past {
+                retried: false,
+                repeated: false,
+                first: None,
+                first_kind: None,
+                stopped: None,
+                fallback: None,
+            })
         })
     }
 }
@@ -79,7 +94,7 @@ impl<T, E> Kept<T, E> {
     #[inline]
     pub(super) const fn new() -> Self {
         let bad = Bad { cause: None, verdict: Verdict::success(), past: None };
-        Self { value: None, attempts: 0, bad }
+        Self { value: None, attempts: 0, spent: false, bad }
     }
 
     /// The operation came back.
@@ -87,10 +102,15 @@ impl<T, E> Kept<T, E> {
     pub(super) fn judge<C: Classify<T, E> + ?Sized>(&mut self, result: Result<T, E>, classify: &C) -> Outcome {
         let verdict = classify.classify(&result);
         match result {
-            Ok(value) if verdict.is_success() => self.value = Some(value),
-            result => self.failed(result, verdict),
+            Ok(value) if verdict.is_success() => {
+                self.value = Some(value);
+                Outcome::Judged(Class::Success)
+            }
+            result => {
+                self.failed(result, verdict);
+                verdict.outcome()
+            }
         }
-        Outcome::Judged(verdict.class())
     }
 
     /// The operation came back with something that was not judged a success.
@@ -104,10 +124,10 @@ impl<T, E> Kept<T, E> {
         };
     }
 
-    /// The operation cannot be run again, whatever the server said about that.
+    /// Notes that the operation cannot be run again. The server's hint stays beside that: it is for every policy.
     #[cold]
-    pub(super) fn not_again(&mut self) {
-        self.bad.verdict = self.bad.verdict.with_hint(Hint::DoNotRetry);
+    pub(super) const fn set_spent(&mut self) {
+        self.spent = true;
     }
 
     /// Takes over what came of a fork. The attempts were counted here already, and what an outer retry remembers stays.
@@ -163,7 +183,7 @@ impl<T, E> Kept<T, E> {
         )));
         let (mut history, mut fallback) = (None, None);
         if let Some(past) = past.take() {
-            let Past { retried, first, first_kind, stopped, fallback: failed } = *past;
+            let Past { retried, repeated: _, first, first_kind, stopped, fallback: failed } = *past;
             fallback = failed;
             let cut_short = || match &cause {
                 Cause::TimedOut(timed_out) => Some((Stop::CutShort, timed_out.after)),
@@ -195,6 +215,10 @@ impl<T: Send, E: Send> Ledger for Kept<T, E> {
         self.bad.verdict.hint()
     }
 
+    fn is_spent(&self) -> bool {
+        self.spent
+    }
+
     fn reject(&mut self, rejected: Rejected) {
         self.value = None;
         self.bad.verdict = Verdict::ignore();
@@ -217,7 +241,8 @@ impl<T: Send, E: Send> Ledger for Kept<T, E> {
         self.value = None;
         let (first, first_kind) = (self.bad.cause.take(), self.bad.verdict.kind());
         let past = self.bad.past();
-        if !std::mem::replace(&mut past.retried, true) {
+        past.retried = true;
+        if !std::mem::replace(&mut past.repeated, true) {
             (past.first, past.first_kind) = (first, first_kind);
         }
         past.stopped = None; // an inner retry's word on the attempt that is over
@@ -226,7 +251,8 @@ impl<T: Send, E: Send> Ledger for Kept<T, E> {
     fn gave_up(&mut self, stop: Stop, elapsed: Duration) {
         let first_kind = self.bad.verdict.kind();
         let past = self.bad.past();
-        if !std::mem::replace(&mut past.retried, true) {
+        past.retried = true;
+        if !past.repeated {
             past.first_kind = first_kind;
         }
         past.stopped = Some((stop, elapsed));

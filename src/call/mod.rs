@@ -29,6 +29,7 @@ mod ledger;
 mod operation;
 mod pipeline;
 mod policy;
+mod repeats;
 mod switch;
 mod traced;
 
@@ -50,4 +51,5 @@ pub use pipeline::Pipeline;
 pub(crate) use pipeline::{call_alone, call_alone_or};
 pub(crate) use policy::ByMut;
 pub use policy::{Attempt, Identity, Policy, Stack};
+pub(crate) use repeats::Repeats;
 pub use switch::Switch;

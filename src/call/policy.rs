@@ -304,7 +304,7 @@ impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Attempt for Judged
         let result = self.operation.run(cx).await;
         let outcome = self.kept.judge(result, self.classify);
         if outcome.is_failure() && self.operation.is_spent() {
-            self.kept.not_again();
+            self.kept.set_spent();
         }
         outcome
     }

@@ -48,7 +48,7 @@
 //!
 //! Nothing further starts in a call once a policy inside refused an attempt, the budget is empty, the call's time is over, or the other side
 //! said anything about being called again ([`Hint`](crate::Hint)); what is in flight goes on. Where it said for how long, no other call of
-//! this hedge starts a second attempt until then.
+//! this hedge starts a second attempt until then, for a minute at most.
 //!
 //! The percentile is taken of whole calls that succeeded, from when they first waited: of one that was hedged it is known that its first
 //! attempt took longer than the delay, and the call did, too. So the share of calls above the delay is right, and hedging does not pull

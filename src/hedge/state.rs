@@ -1,9 +1,15 @@
 //! The pure decision: whether another attempt starts. Knows neither async nor a clock.
+use std::time::Duration;
+
 use super::{HedgeConfig, event::Held};
 use crate::{
     outcome::{FailureKind, Hint, Outcome},
     time::{Instant, nanos},
 };
+
+/// The longest time for which one answer stops hedging: as long as the wait that a retry grants by default. One server's word is not
+/// another's, and a wrong one must not last.
+const LONGEST_QUIET: Duration = Duration::from_secs(60);
 
 /// How one attempt ended.
 #[derive(Debug, Clone, Copy)]
@@ -45,9 +51,9 @@ impl Ended {
         }
     }
 
-    /// Until when the other side asked to be left alone, in nanoseconds of the clock.
+    /// Returns until when the other side asked to be left alone, in nanoseconds of the clock: [`LONGEST_QUIET`] at most.
     pub(super) fn quiet_until(&self, now: Instant) -> u64 {
-        self.hint.retry_after().map_or(0, |wait| now.as_nanos().saturating_add(nanos(wait)))
+        self.hint.retry_after().map_or(0, |wait| now.as_nanos().saturating_add(nanos(wait.min(LONGEST_QUIET))))
     }
 }
 

@@ -35,7 +35,7 @@ pub fn answer<E, B: Default>(error: &CallError<E>) -> Response<B> {
 /// | what ended the call | status |
 /// |---|---|
 /// | refused by a rate limit | 429 |
-/// | refused by any other policy | 503 |
+/// | refused by any other policy, also by one [inside the operation](crate::Verdict::refused) | 503 |
 /// | a time-out; the operation's error of kind `timeout` | 504 |
 /// | its error of kind `throttled` or `overloaded` | 503 |
 /// | of kind `connect` or `server` | 502 |
@@ -45,6 +45,7 @@ pub fn status_of<E>(error: &CallError<E>) -> StatusCode {
         (Cause::Rejected(rejected), _) => status_of_refusal(rejected),
         (Cause::TimedOut(_), _) | (_, Some(FailureKind::Timeout)) => StatusCode::GATEWAY_TIMEOUT,
         (_, Some(FailureKind::Throttled | FailureKind::Overloaded)) => StatusCode::SERVICE_UNAVAILABLE,
+        _ if error.verdict().is_refused() => StatusCode::SERVICE_UNAVAILABLE,
         (_, Some(FailureKind::Connect | FailureKind::Server)) => StatusCode::BAD_GATEWAY,
         _ => StatusCode::INTERNAL_SERVER_ERROR,
     }

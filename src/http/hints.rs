@@ -45,8 +45,12 @@ fn after(text: &str, headers: &HeaderMap, now: Timestamp) -> Option<Duration> {
     if text.starts_with(|c: char| c.is_ascii_digit()) {
         return text.split(',').filter_map(|part| time(part.trim(), Duration::from_secs(1))).max();
     }
-    let now = headers.get(DATE).and_then(|value| date(value.to_str().ok()?)).unwrap_or(now);
-    Some(until(date(text)?, now))
+    Some(until(date(text)?, own_date(headers).unwrap_or(now)))
+}
+
+/// The time at which the answer was made, by its own clock.
+pub(super) fn own_date(headers: &HeaderMap) -> Option<Timestamp> {
+    date(headers.get(DATE)?.to_str().ok()?)
 }
 
 /// A date as HTTP writes it, in all three forms.

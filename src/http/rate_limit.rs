@@ -4,7 +4,7 @@ use std::time::Duration;
 use http::{HeaderMap, HeaderName};
 
 use super::{
-    hints::{LONGEST_HINT, until},
+    hints::{LONGEST_HINT, own_date, until},
     number::{natural, split, texts, time},
 };
 use crate::time::Timestamp;
@@ -13,7 +13,7 @@ use crate::time::Timestamp;
 ///
 /// Understood are the IETF draft's one header (`"burst";r=3;t=9`, and before that `limit=9, remaining=3, reset=9`), its older three
 /// (`ratelimit-remaining` ...), and the `x-ratelimit-*` before any draft. A reset above 1,000,000,000 there is a point in time since 1970,
-/// in seconds, or in milliseconds above 1,000,000,000,000.
+/// in seconds, or in milliseconds above 1,000,000,000,000, and is measured against the answer's own `date`, where it has one.
 ///
 /// ```
 /// use std::time::Duration;
@@ -53,6 +53,8 @@ impl RateLimit {
     /// What these headers say; nothing where no form of it can be read. The newest form goes first; of several limits, the one that binds.
     pub fn read(headers: &HeaderMap, now: Timestamp) -> Option<Self> {
         let in_seconds = |text: &str| time(text, Duration::from_secs(1));
+        // Of its own clock where it tells that: two clocks that disagree do no harm.
+        let now = own_date(headers).unwrap_or(now);
         let one = texts(headers, &ONE).flat_map(structured).reduce(Self::binding);
         let limit = one.or_else(|| Self::of_three(headers, &THREE, in_seconds)).or_else(|| {
             let old = Self::of_three(headers, &OLD, |text| match natural(text.split('.').next()?)? {

@@ -79,7 +79,7 @@ pub(super) const fn rule(rule: TripRule) -> &'static str {
 }
 
 /// Why a retry stopped.
-pub(super) const STOPS: [&str; 11] = [
+pub(super) const STOPS: [&str; 12] = [
     "attempts",
     "not_retryable",
     "not_idempotent",
@@ -90,6 +90,7 @@ pub(super) const STOPS: [&str; 11] = [
     "budget",
     "backoff_ended",
     "nested",
+    "spent",
     "cut_short",
 ];
 
@@ -105,6 +106,7 @@ pub(super) const fn stop(stop: Stop) -> &'static str {
         Stop::Budget => "budget",
         Stop::BackoffEnded => "backoff_ended",
         Stop::Nested => "nested",
+        Stop::Spent => "spent",
         _ => "cut_short",
     }
 }

@@ -1,7 +1,7 @@
 //! The one place where results are judged.
 use std::sync::Arc;
 
-use super::{FailureKind, Verdict};
+use super::{CallError, Cause, FailureKind, Hint, Verdict};
 
 /// Judges what an operation came back with: errors as well as values.
 ///
@@ -21,6 +21,44 @@ impl<T, E> Classify<T, E> for ErrIsFailure {
         match result {
             Ok(_) => Verdict::success(),
             Err(_) => Verdict::failure(FailureKind::Other),
+        }
+    }
+}
+
+/// Judges the calls of a nested pipeline, whose errors are [`CallError`]s: as that pipeline judged them.
+///
+/// A refusal by one of its policies is a [refusal](Verdict::refused) here, too, with the same time to come back: a retry outside does
+/// not repeat it, a breaker outside does not count it, and [`CallError::is_rejected`] and [`CallError::retry_after`] tell it. Any other
+/// error keeps the kind, the weight and the hint that the inner classifier gave it. Every `Ok` is a success.
+///
+/// ```
+/// use steadfast::{Pipeline, circuit_breaker::CircuitBreaker, outcome::ByCallError, retry::{Retry, RetryConfig}};
+///
+/// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
+/// let breaker = CircuitBreaker::new(Default::default()).unwrap();
+/// breaker.force_open(std::time::Duration::from_secs(30));
+/// let inner = Pipeline::new().then(breaker);
+/// let outer = Pipeline::new().then(Retry::new(RetryConfig::default()).unwrap()).classify(ByCallError);
+///
+/// let error = outer.call_with(|attempt| inner.call_within(attempt, async || Ok::<_, std::io::Error>(7))).await.unwrap_err();
+/// assert!(error.is_rejected() && error.retry_after().is_some());
+/// assert_eq!((error.attempts(), error.into_operation().unwrap().attempts()), (1, 0)); // asked once, and nothing was sent
+/// # });
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ByCallError;
+
+impl<T, E> Classify<T, CallError<E>> for ByCallError {
+    fn classify(&self, result: &Result<T, CallError<E>>) -> Verdict {
+        let Err(error) = result else { return Verdict::success() };
+        let verdict = error.verdict();
+        match error.cause() {
+            // A failure that a policy made is judged as that failure.
+            Cause::Rejected(rejected) if !verdict.is_failure() => {
+                let hint = rejected.retry_after().map_or(Hint::None, Hint::RetryAfter);
+                Verdict::refused().with_hint(hint)
+            }
+            _ => verdict,
         }
     }
 }

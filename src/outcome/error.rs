@@ -92,8 +92,10 @@ pub enum Stop {
     Budget,
     /// The custom back-off came to its end.
     BackoffEnded,
-    /// An outer retry is at work: this one leaves the attempts to it.
+    /// A retry around this one repeats such failures: this one leaves the attempts to it.
     Nested,
+    /// The operation cannot be run again: what it needs, say a request that cannot be cloned, was moved into its last run.
+    Spent,
     /// A time-out around the retry ended it.
     CutShort,
 }
@@ -111,6 +113,7 @@ impl fmt::Display for Stop {
             Self::Budget => "retry budget empty",
             Self::BackoffEnded => "back-off ended",
             Self::Nested => "left to the outer retry",
+            Self::Spent => "it cannot be run again",
             Self::CutShort => "cut short by a time-out around it",
         })
     }
@@ -152,14 +155,15 @@ impl<E> CallError<E> {
         }
     }
 
-    /// How often the operation was started. 0 if it was rejected before that.
+    /// How often the operation was started. 0 if it was rejected before that. Where the operation is a call through another pipeline, its
+    /// own error tells how often the operation inside was.
     pub fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// Whether a policy refused the (last) attempt.
+    /// Whether a policy refused the (last) attempt: one around the operation, or one [inside it](Verdict::refused).
     pub fn is_rejected(&self) -> bool {
-        matches!(self.cause, Cause::Rejected(_))
+        matches!(self.cause, Cause::Rejected(_)) || self.verdict.is_refused()
     }
 
     /// Whether a time-out ended the call.

@@ -22,7 +22,7 @@ mod priority;
 mod rejected;
 mod verdict;
 
-pub use classify::{Classify, ErrIsFailure};
+pub use classify::{ByCallError, Classify, ErrIsFailure};
 pub use error::{CallError, Cause, History, Stop, TimedOut};
 pub use kind::{FailureKind, KindSet};
 pub use priority::Priority;

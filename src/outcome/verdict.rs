@@ -1,7 +1,7 @@
 //! The verdict on one attempt, with what the server said about trying again.
 use std::time::Duration;
 
-use super::FailureKind;
+use super::{FailureKind, Outcome};
 
 /// Success, failure, or neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,30 +49,39 @@ impl Hint {
 pub struct Verdict {
     class: Class,
     hint: Hint,
+    refused: bool,
 }
 
 impl Verdict {
     /// It worked.
     #[inline]
     pub const fn success() -> Self {
-        Self { class: Class::Success, hint: Hint::None }
+        Self { class: Class::Success, hint: Hint::None, refused: false }
     }
 
     /// Neither success nor failure: no policy counts it.
     #[inline]
     pub const fn ignore() -> Self {
-        Self { class: Class::Ignore, hint: Hint::None }
+        Self { class: Class::Ignore, hint: Hint::None, refused: false }
+    }
+
+    /// A policy inside the operation refused to run it, as an open breaker of a nested pipeline does. No policy counts it, and what
+    /// holds for a refusal by a policy of this pipeline holds for it: a retry does not repeat it unless asked to. A
+    /// [`Hint::RetryAfter`] tells when to come back.
+    #[inline]
+    pub const fn refused() -> Self {
+        Self { class: Class::Ignore, hint: Hint::None, refused: true }
     }
 
     /// Success, failure or neither, without a hint.
     #[inline]
     pub const fn of(class: Class) -> Self {
-        Self { class, hint: Hint::None }
+        Self { class, hint: Hint::None, refused: false }
     }
 
     /// It failed in this way, with the [weight](FailureKind::default_weight) of that kind.
     pub const fn failure(kind: FailureKind) -> Self {
-        Self { class: Class::Failure { kind, weight: kind.default_weight() }, hint: Hint::None }
+        Self { class: Class::Failure { kind, weight: kind.default_weight() }, hint: Hint::None, refused: false }
     }
 
     /// The same, counting for `weight` under a breaker's rule of weighted failures. No effect on what is no failure.
@@ -106,6 +115,17 @@ impl Verdict {
     /// The server's word about trying again.
     pub const fn hint(&self) -> Hint {
         self.hint
+    }
+
+    /// Returns whether it is a [refusal](Self::refused) by a policy inside the operation.
+    #[inline]
+    pub const fn is_refused(&self) -> bool {
+        self.refused
+    }
+
+    /// Returns what policies hand outwards.
+    pub(crate) const fn outcome(&self) -> Outcome {
+        if self.refused { Outcome::Rejected } else { Outcome::Judged(self.class) }
     }
 
     /// Whether it is a success.

@@ -48,6 +48,10 @@ impl Traced for RetryEvent {
             Self::Recovered { attempts } => {
                 tracing::info!(target: "steadfast::retry", retry = source, attempts, "recovered");
             }
+            // The retry around it tells what comes of it.
+            Self::GaveUp { attempts, kind, stop: stop @ Stop::Nested } => {
+                tracing::debug!(target: "steadfast::retry", retry = source, attempts, ?kind, %stop, "gave up");
+            }
             Self::GaveUp { attempts, kind, stop } => {
                 tracing::warn!(target: "steadfast::retry", retry = source, attempts, ?kind, %stop, "gave up");
             }

@@ -5,19 +5,20 @@ use std::{
     pin::{Pin, pin},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicU32, Ordering},
     },
+    task::Poll,
     time::Duration,
 };
 
 use super::{RetryBudget, RetryConfig, RetryEvent, state::Failed};
 use crate::{
     backoff::{Backoff, Curve, Jitter},
-    call::{self, Attempt, ByMut, CallContext, Cold, Explanation, Layer, Ledger, Operation, Policy},
+    call::{self, Attempt, ByMut, CallContext, Cold, Explanation, Frame, Layer, Ledger, Operation, Policy, Repeats},
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::{Events, Subscription},
-    outcome::{CallError, FailureKind, Outcome, PolicyKind, Stop, Verdict},
+    outcome::{CallError, FailureKind, Outcome, PolicyKind, Rejected, Stop, Verdict},
     sync::Mutex,
     time::{Clock, Instant},
 };
@@ -44,13 +45,45 @@ struct Inner {
 /// The settings, which may change. Only failures take the lock.
 struct Settings {
     config: Mutex<RetryConfig>,
-    /// `retry_nested`, which calls that succeed may have to know.
-    nested: AtomicBool,
+    /// What calls that succeed have to know: see [`Live`].
+    live: AtomicU32,
+}
+
+/// The settings that every call reads, in one word.
+#[derive(Clone, Copy)]
+struct Live {
+    /// The failures that it repeats where the operation may run twice.
+    repeats: Repeats,
+    /// Whether it repeats inside another retry.
+    nested: bool,
+    /// Whether it takes unmarked operations for ones that may run twice.
+    assumes: bool,
+}
+
+impl Live {
+    fn bits(config: &RetryConfig) -> u32 {
+        let repeats = match config.max_attempts {
+            1 => Repeats::NOTHING,
+            _ => Repeats::new(config.retry_on, config.retry_rejections),
+        };
+        u32::from(repeats.to_bits()) | u32::from(config.retry_nested) << 16 | u32::from(config.idempotent) << 17
+    }
 }
 
 impl Settings {
+    fn new(config: RetryConfig) -> Self {
+        Self { config: Mutex::new(config), live: AtomicU32::new(Live::bits(&config)) }
+    }
+
     fn get(&self) -> RetryConfig {
         *self.config.lock()
+    }
+
+    #[inline]
+    fn live(&self) -> Live {
+        let bits = self.live.load(Ordering::Relaxed);
+        let repeats = Repeats::from_bits(bits as u16);
+        Live { repeats, nested: bits & 1 << 16 != 0, assumes: bits & 1 << 17 != 0 }
     }
 }
 
@@ -67,7 +100,7 @@ impl Retry {
     /// For settings that were checked before.
     pub(crate) fn make(config: RetryConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
         let events = Events::new();
-        let settings = Arc::new(Settings { config: Mutex::new(config), nested: AtomicBool::new(config.retry_nested) });
+        let settings = Arc::new(Settings::new(config));
         Self(Arc::new(Inner { settings, name, clock, entropy, budget: None, delays: None, events }))
     }
 
@@ -124,7 +157,7 @@ impl Retry {
         config.check()?;
         let mut current = self.0.settings.config.lock();
         *current = config;
-        self.0.settings.nested.store(config.retry_nested, Ordering::Relaxed);
+        self.0.settings.live.store(Live::bits(&config), Ordering::Relaxed);
         Ok(())
     }
 
@@ -161,10 +194,10 @@ impl Retry {
         }
         let this = &*self.0;
         let cx = CallContext::of(&operation);
-        this.deposit();
+        this.deposit(cx);
         let mut started = None;
         let first = {
-            let frame = cx.retrying_on(1, this.budget.as_ref());
+            let frame = this.frame(cx, 1);
             let work = pin!(operation.run(frame.context()));
             this.first(work, &mut started).await
         };
@@ -208,11 +241,32 @@ impl Inner {
         })
     }
 
+    /// Tells the budget of the call, unless a policy around it has.
     #[inline]
-    fn deposit(&self) {
-        if let Some(budget) = &self.budget {
+    fn deposit(&self, cx: CallContext<'_>) {
+        if let Some(budget) = &self.budget
+            && !cx.has_paid_into(budget)
+        {
             budget.deposit(self.clock.now());
         }
+    }
+
+    /// Returns what it adds to the surroundings of attempt number `n`.
+    #[inline]
+    fn frame<'a>(&'a self, cx: CallContext<'a>, n: u32) -> Frame<'a> {
+        let Live { repeats, assumes, .. } = self.settings.live();
+        cx.retrying_on(n, self.budget.as_ref(), repeats, assumes)
+    }
+
+    /// Returns whether a retry around this one repeats all that this one would: then this one adds nothing.
+    #[inline]
+    fn leaves_all(&self, cx: CallContext<'_>) -> bool {
+        let outer = cx.repeats();
+        if outer.is_nothing() {
+            return false;
+        }
+        let Live { repeats, nested, assumes } = self.settings.live();
+        !nested && outer.covers(cx.allowed(repeats, assumes))
     }
 
     /// A call that has made its first attempt.
@@ -225,17 +279,17 @@ impl Policy for Retry {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         let this = &*self.0;
-        let nested = cx.is_retried() && !this.settings.nested.load(Ordering::Relaxed);
-        if !nested {
-            this.deposit();
+        let leaves_all = this.leaves_all(cx);
+        if !leaves_all {
+            this.deposit(cx);
         }
         let mut started = None;
         let outcome = {
-            let frame = cx.retrying_on(1, this.budget.as_ref());
-            let work = pin!(inner.attempt(if nested { cx } else { frame.context() }));
+            let frame = this.frame(cx, 1);
+            let work = pin!(inner.attempt(if leaves_all { cx } else { frame.context() }));
             this.first(work, &mut started).await
         };
-        if nested || !(outcome.is_failure() || outcome == Outcome::Rejected) {
+        if !(outcome.is_failure() || outcome == Outcome::Rejected) {
             return outcome;
         }
         let mut call = this.began(started);
@@ -300,10 +354,12 @@ impl Call<'_> {
     /// Goes on after the first attempt has failed.
     async fn go_on<A: Attempt>(mut self, mut inner: A, mut next: Next, cx: CallContext<'_>) -> Outcome {
         loop {
-            if let Next::At(at) = next {
-                self.retry.clock.sleep_until(at).await;
+            match next {
+                Next::At(at) => self.retry.clock.sleep_until(at).await,
+                // An operation that is ready at once must not keep the thread from others.
+                Next::AtOnce => yield_now().await,
             }
-            let outcome = inner.attempt(cx.retrying_on(self.attempt, self.retry.budget.as_ref()).context()).await;
+            let outcome = inner.attempt(self.retry.frame(cx, self.attempt).context()).await;
             if !outcome.is_failure() && outcome != Outcome::Rejected {
                 self.recovered();
                 return outcome;
@@ -353,16 +409,23 @@ impl Call<'_> {
             attempt: self.attempt,
             kind: outcome.kind(),
             hint: ledger.hint(),
-            rejection: ledger.rejection(),
+            refused: (outcome == Outcome::Rejected)
+                .then(|| ledger.rejection().map_or(ledger.hint().retry_after(), Rejected::retry_after)),
+            spent: ledger.is_spent(),
             idempotent: cx.is_idempotent().unwrap_or(config.idempotent),
         })?;
+        if !config.retry_nested && cx.repeats().has(outcome.kind()) {
+            return Err(Stop::Nested);
+        }
         let now = clock.now();
         let started = *self.started.get_or_insert(now);
         let delays = self.delays.get_or_insert_with(|| match &self.retry.delays {
             Some(own) => own(),
             None => Box::new(Backoff::checked(config.backoff, entropy)),
         });
-        let delay = config.delay(delays.next().ok_or(Stop::BackoffEnded)?, asked);
+        // Delays of a user's own get no jitter.
+        let spread = if self.retry.delays.is_some() || asked.is_none() { 0.0 } else { entropy.unit() };
+        let delay = config.delay(delays.next().ok_or(Stop::BackoffEnded)?, asked, spread);
         config.fits(started, now + delay, cx.deadline())?;
         match budget {
             Some(budget) if !budget.withdraw(now, outcome.kind()) => Err(Stop::Budget),
@@ -374,6 +437,19 @@ impl Call<'_> {
         let Inner { clock, events, name, .. } = self.retry;
         events.send(name.as_ref(), clock.now(), || RetryEvent::Recovered { attempts: self.attempt });
     }
+}
+
+/// Lets other tasks of the thread run.
+async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|task| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        task.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 impl fmt::Debug for Inner {

@@ -3,30 +3,31 @@ use std::time::Duration;
 
 use super::RetryConfig;
 use crate::{
-    backoff::Jitter,
-    outcome::{FailureKind, Hint, Rejected, Stop},
+    backoff::{Jitter, scaled},
+    outcome::{FailureKind, Hint, Stop},
     time::Instant,
 };
 
 /// What is known when an attempt has failed.
-pub(super) struct Failed<'a> {
+pub(super) struct Failed {
     /// The number of the attempt that failed, from 1.
     pub(super) attempt: u32,
     pub(super) kind: Option<FailureKind>,
     pub(super) hint: Hint,
-    pub(super) rejection: Option<&'a Rejected>,
+    /// Of a refusal, the time to come back, where it is known.
+    pub(super) refused: Option<Option<Duration>>,
+    /// The operation cannot be run again.
+    pub(super) spent: bool,
     /// Whether the operation may run twice, by its mark or else by the settings.
     pub(super) idempotent: bool,
 }
 
 impl RetryConfig {
     /// Whether another attempt may follow at all, and the wait that somebody asked for.
-    pub(super) fn may_follow(&self, failed: &Failed<'_>) -> Result<Option<Duration>, Stop> {
-        let asked = match failed.rejection {
-            Some(rejected) => match rejected.retry_after() {
-                Some(wait) if self.retry_rejections => Some(wait),
-                _ => return Err(Stop::NotRetryable),
-            },
+    pub(super) fn may_follow(&self, failed: &Failed) -> Result<Option<Duration>, Stop> {
+        let asked = match failed.refused {
+            Some(Some(wait)) if self.retry_rejections => Some(wait),
+            Some(_) => return Err(Stop::NotRetryable),
             None => {
                 let kind = failed.kind.unwrap_or(FailureKind::Other);
                 if !self.retry_on.contains(kind) {
@@ -45,19 +46,22 @@ impl RetryConfig {
         if failed.attempt >= self.max_attempts {
             return Err(Stop::Attempts);
         }
+        if failed.spent {
+            return Err(Stop::Spent);
+        }
         match asked {
             Some(wait) if wait > self.max_hint => Err(Stop::HintTooLong),
             asked => Ok(asked),
         }
     }
 
-    /// The wait before the next attempt: what was asked for, with the back-off's jitter only on top.
-    pub(super) fn delay(&self, backoff: Duration, asked: Option<Duration>) -> Duration {
-        match asked {
-            None => backoff,
-            Some(asked) if self.backoff.jitter == Jitter::None => backoff.max(asked),
-            Some(asked) => asked.saturating_add(backoff),
-        }
+    /// Returns the wait before the next attempt: the back-off's or what was asked for, whichever is longer. Jitter only adds to what was
+    /// asked for: `spread`, between 0 and 1, is the part of its bound, a tenth of the wait or the first delay, that is added.
+    pub(super) fn delay(&self, backoff: Duration, asked: Option<Duration>, spread: f64) -> Duration {
+        let Some(asked) = asked else { return backoff };
+        let bound =
+            if self.backoff.jitter == Jitter::None { Duration::ZERO } else { self.backoff.base.min(asked / 10) };
+        backoff.max(asked.saturating_add(scaled(bound, spread)))
     }
 
     /// Whether an attempt at `at` would start within the total time and before the deadline.

@@ -101,7 +101,7 @@ impl<S: Clone, R: Requests<Req>, Req> Attempts<S, R, Req> {
     #[inline]
     fn moved(&mut self, cx: CallContext<'_>) -> Option<(S, Req)> {
         let (service, mut request) = self.parts.take()?;
-        self.requests.before_attempt(&mut request, cx);
+        self.requests.before_attempt(&mut request, cx.once().context());
         Some((service, request))
     }
 }

@@ -55,6 +55,7 @@ mod leader_election_world;
 mod lease_drops;
 mod metrics;
 mod moody_store;
+mod nested;
 mod overload;
 mod partitioned_queue;
 mod pipeline;

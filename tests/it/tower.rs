@@ -265,7 +265,7 @@ fn pipeline_4_a_request_that_cannot_be_cloned_is_sent_once_and_keeps_its_error()
         hand.block_on(layer.requests(|_: &Unclonable| None).layer(places.clone()).call(Unclonable)).unwrap_err(),
     ] {
         assert!(matches!(error.cause(), Cause::Operation(ScriptedError::Status { status: 503, .. })), "{error}");
-        assert_eq!((error.attempts(), error.history().unwrap().stop), (1, Stop::ToldNotTo));
+        assert_eq!((error.attempts(), error.history().unwrap().stop), (1, Stop::Spent));
     }
     assert_eq!((places.script.calls(), places.free(), hand.now()), (2, 1, start));
 }
@@ -311,7 +311,7 @@ fn pipeline_4_what_can_be_run_once_is_run_once_however_it_is_marked() {
         hand.block_on(pipeline.call(with_priority(Priority::High, once()))).unwrap_err(),
         hand.block_on(pipeline.call(named(&ONCE, once()))).unwrap_err(),
     ] {
-        assert_eq!((error.attempts(), error.history().unwrap().stop), (1, Stop::ToldNotTo));
+        assert_eq!((error.attempts(), error.history().unwrap().stop), (1, Stop::Spent));
     }
     assert_eq!(hand.now(), start);
     // Who makes another attempt nevertheless is refused, and runs nothing.

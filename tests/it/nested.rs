@@ -1,0 +1,426 @@
+//! Pipelines inside pipelines: refusals, marks, retries and budgets seen across them.
+use std::{
+    cell::Cell,
+    convert::Infallible,
+    future::ready,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use http::{Request, Response};
+use steadfast::{
+    Class, FailureKind, Hint, KindSet, Pipeline, Verdict,
+    backoff::{BackoffConfig, Jitter},
+    call::{AttemptInfo, idempotent, not_idempotent},
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
+    fallback::{Fallback, FallbackConfig},
+    hedge::{Hedge, HedgeConfig},
+    http::{ByStatus, status_of},
+    outcome::{ByCallError, Stop},
+    retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig, RetryEvent},
+    standard::{Standard, StandardConfig},
+    time::Clock,
+    timeout::Timeout,
+    tower::{PipelineLayer, ReceivedRequests},
+};
+use tower_layer::Layer;
+use tower_service::Service;
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+const MS: fn(u64) -> Duration = Duration::from_millis;
+
+fn retry(clock: &Clock, config: RetryConfig) -> Retry {
+    Retry::new(config).unwrap().with_clock(clock)
+}
+
+fn repeating() -> RetryConfig {
+    RetryConfig::default().idempotent(true)
+}
+
+#[test]
+fn a_refusal_inside_a_nested_pipeline_is_a_refusal_outside_it() {
+    let (clock, hand) = Clock::manual();
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+    let outer = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(1, 1)).unwrap().with_clock(&clock);
+    breaker.force_open(S(30));
+    let inner = Pipeline::new().then(breaker.clone());
+    let asked = Cell::new(0);
+    let call = |config| {
+        let pipeline = Pipeline::new().then(retry(&clock, config)).then(outer.clone()).classify(ByCallError);
+        asked.set(0);
+        let (asked, inner) = (AtomicU32::new(0), &inner);
+        let answer = hand.block_on(pipeline.call(|| {
+            asked.fetch_add(1, SeqCst);
+            inner.call(|| ready(Ok::<_, ()>(7)))
+        }));
+        (answer, asked.load(SeqCst))
+    };
+    let start = hand.now();
+    let (answer, asked) = call(repeating());
+    let error = answer.unwrap_err();
+    assert_eq!((asked, hand.now()), (1, start), "an open breaker means: stop asking");
+    assert_eq!((error.is_rejected(), error.retry_after()), (true, Some(S(30))));
+    assert_eq!(error.history().map(|history| history.stop), None, "not a failure that a retry repeats");
+    assert_eq!((outer.state(), outer.snapshot().calls), (State::Closed, 0), "nobody's failure");
+    assert_eq!(status_of(&error), 503);
+    assert_eq!(error.into_operation().unwrap().attempts(), 0);
+    // Where refusals are repeated, after the time that the inner breaker gives.
+    let (answer, asked) = call(repeating().retry_rejections(true));
+    assert_eq!((answer.unwrap(), asked), (7, 2));
+    assert!((S(30)..S(31)).contains(&(hand.now() - start)));
+}
+
+#[test]
+fn an_error_of_a_nested_pipeline_keeps_the_verdict_that_was_given_there() {
+    let (clock, hand) = Clock::manual();
+    let verdict = Verdict::failure(FailureKind::Throttled).weighing(9).with_retry_after(S(7));
+    let inner = Pipeline::new().classify(move |_: &Result<(), ()>| verdict);
+    let outer = Pipeline::new().classify(ByCallError);
+    let error = hand.block_on(outer.call(|| inner.call(|| ready(Err(()))))).unwrap_err();
+    assert_eq!((error.verdict(), error.retry_after(), error.is_rejected()), (verdict, Some(S(7)), false));
+    let inner = Pipeline::new().then(Timeout::new(S(1)).with_clock(&clock));
+    let error = hand.block_on(outer.call(|| inner.call(std::future::pending::<Result<(), ()>>))).unwrap_err();
+    assert_eq!(error.verdict().kind(), Some(FailureKind::Timeout));
+    assert_eq!(Verdict::refused().class(), Class::Ignore);
+    // A substitute is asked for where refusals ask for one.
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+    breaker.isolate();
+    let (inner, falls) =
+        (Pipeline::new().then(breaker), Fallback::new(FallbackConfig::default()).unwrap().with_clock(&clock));
+    let outer = Pipeline::new().then(falls).classify(ByCallError);
+    let answer = hand.block_on(outer.call_or(|| inner.call(|| ready(Ok::<_, ()>(1))), |_| ready(Ok(2)))).unwrap();
+    assert!(answer.is_degraded());
+}
+
+/// What must not run twice, through a hedge and a retry that are inside its attempt.
+#[test]
+fn the_mark_of_what_must_not_run_twice_travels_into_nested_pipelines() {
+    let (clock, hand) = Clock::manual();
+    for marked in [true, false] {
+        for hedged in [true, false] {
+            let runs = AtomicU32::new(0);
+            let hedge = hedged.then(|| Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock));
+            let again = (!hedged).then(|| retry(&clock, repeating()));
+            let inner = Pipeline::new().then(hedge).then(again);
+            let charge = |attempt: AttemptInfo| {
+                let (inner, runs, clock) = (&inner, &runs, &clock);
+                async move {
+                    let charge = || async {
+                        runs.fetch_add(1, SeqCst);
+                        clock.sleep(MS(50)).await;
+                        if hedged { Ok(()) } else { Err("lost") }
+                    };
+                    inner.call_within(attempt, charge).await.map_err(|_| ())
+                }
+            };
+            let outer = Pipeline::new();
+            let call = steadfast::call::WithAttempt(charge);
+            let _ = match marked {
+                true => hand.block_on(outer.call(not_idempotent(call))),
+                false => hand.block_on(outer.call(call)),
+            };
+            let more = if hedged { 2 } else { 3 };
+            assert_eq!(runs.load(SeqCst), if marked { 1 } else { more }, "hedged: {hedged}");
+        }
+    }
+    // What is marked itself, say a read on the way to the charge, keeps its own mark. Through two pipelines, too.
+    let runs = Cell::new(0);
+    let inner = Pipeline::new().then(retry(&clock, RetryConfig::default()));
+    let charge = |attempt: AttemptInfo| {
+        let runs = AtomicU32::new(0);
+        let seen = hand.block_on(inner.call_within(
+            attempt,
+            idempotent(|| {
+                runs.fetch_add(1, SeqCst);
+                ready(Err::<(), _>(()))
+            }),
+        ));
+        assert!(seen.is_err());
+        ready(Ok::<_, ()>(runs.load(SeqCst)))
+    };
+    let answer = hand.block_on(Pipeline::new().call(not_idempotent(steadfast::call::WithAttempt(charge))));
+    runs.set(answer.unwrap());
+    assert_eq!(runs.get(), 3);
+}
+
+/// How often the innermost operation runs where it fails as of `kind`, inside an outer and an inner retry, and why the inner one stopped.
+fn runs(outer: RetryConfig, marked: Option<bool>, inner: RetryConfig, kind: FailureKind) -> (u32, Option<Stop>) {
+    let (clock, hand) = Clock::manual();
+    let (runs, stopped) = (AtomicU32::new(0), std::sync::Mutex::new(None));
+    let judge = move |result: &Result<(), ()>| {
+        if result.is_err() { Verdict::failure(kind) } else { Verdict::success() }
+    };
+    let inner = Pipeline::new().then(retry(&clock, inner)).classify(judge);
+    let outer = Pipeline::new().then(retry(&clock, outer)).classify(judge);
+    let operation = steadfast::call::WithAttempt(|attempt: AttemptInfo| {
+        let (inner, runs, stopped) = (&inner, &runs, &stopped);
+        async move {
+            let read = idempotent(|| {
+                runs.fetch_add(1, SeqCst);
+                ready(Err::<(), ()>(()))
+            });
+            let error = inner.call_within(attempt, read).await.unwrap_err();
+            *stopped.lock().unwrap() = error.history().map(|history| history.stop);
+            Err(())
+        }
+    });
+    let _ = match marked {
+        Some(true) => hand.block_on(outer.call(idempotent(operation))),
+        Some(false) => hand.block_on(outer.call(not_idempotent(operation))),
+        None => hand.block_on(outer.call(operation)),
+    };
+    let stop = *stopped.lock().unwrap();
+    (runs.load(SeqCst), stop)
+}
+
+#[test]
+fn only_a_retry_that_repeats_the_failure_takes_the_attempts_from_one_inside() {
+    use FailureKind::{Connect, Overloaded, Timeout};
+    let (inner, two) = (RetryConfig::default().max_attempts(4), RetryConfig::default().max_attempts(2));
+    // It repeats: the inner one leaves the attempts to it, and says so.
+    assert_eq!(runs(two, Some(true), inner, Overloaded), (2, Some(Stop::Nested)));
+    assert_eq!(runs(two.idempotent(true), None, inner, Overloaded), (2, Some(Stop::Nested)));
+    // It makes one attempt.
+    assert_eq!(runs(RetryConfig::default().max_attempts(1), Some(true), inner, Overloaded), (4, Some(Stop::Attempts)));
+    // It repeats only what was not sent, for the operation may not run twice.
+    for marked in [None, Some(false)] {
+        assert_eq!(runs(two, marked, inner, Overloaded), (4, Some(Stop::Attempts)));
+        assert_eq!(runs(two, marked, inner, Connect), (2, Some(Stop::Nested)));
+    }
+    // It repeats failures of another kind.
+    let timeouts = two.retry_on(KindSet::of(&[Timeout]));
+    assert_eq!(runs(timeouts, Some(true), inner, Overloaded), (4, Some(Stop::Attempts)));
+    assert_eq!(runs(timeouts, Some(true), inner, Timeout), (2, Some(Stop::Nested)));
+    // Asked to, the inner one multiplies.
+    assert_eq!(runs(two, Some(true), inner.retry_nested(true), Overloaded), (8, Some(Stop::Attempts)));
+}
+
+#[test]
+fn a_retry_inside_another_in_one_pipeline_tells_that_it_leaves_the_attempts_and_loses_no_history() {
+    let (clock, hand) = Clock::manual();
+    let (outer, inner) = (retry(&clock, repeating()), retry(&clock, repeating()));
+    let mut events = inner.events();
+    let pipeline = Pipeline::new().then(outer).then(inner);
+    let calls = AtomicU32::new(0);
+    let error = hand.block_on(pipeline.call(|| ready(Err::<(), _>(calls.fetch_add(1, SeqCst))))).unwrap_err();
+    let history = error.history().unwrap();
+    assert_eq!((error.attempts(), history.stop), (3, Stop::Attempts));
+    assert!(matches!(history.first, Some(steadfast::Cause::Operation(0))), "{history:?}");
+    for _ in 0..2 {
+        let event = events.try_recv().unwrap().unwrap().what;
+        assert!(matches!(event, RetryEvent::GaveUp { attempts: 1, stop: Stop::Nested, .. }), "{event:?}");
+    }
+}
+
+/// A service that counts its requests, and asks another through a pipeline with a retry.
+#[derive(Clone)]
+struct Handler {
+    behind: Arc<AtomicU32>,
+    retry: Retry,
+}
+
+impl Service<Request<()>> for Handler {
+    type Response = Response<()>;
+    type Error = Infallible;
+    type Future = std::pin::Pin<Box<dyn Future<Output = Result<Response<()>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Infallible>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<()>) -> Self::Future {
+        let Self { behind, retry } = self.clone();
+        let attempt: AttemptInfo = *request.extensions().get().unwrap();
+        Box::pin(async move {
+            let ask = idempotent(|| {
+                let answer = if behind.fetch_add(1, SeqCst) < 2 { Err("busy") } else { Ok(()) };
+                ready(answer)
+            });
+            let status = if Pipeline::new().then(retry).call_within(attempt, ask).await.is_ok() { 200 } else { 502 };
+            Ok(Response::builder().status(status).body(()).unwrap())
+        })
+    }
+}
+
+#[test]
+fn a_server_s_standard_stack_leaves_the_retry_in_its_handler_to_work() {
+    let (clock, hand) = Clock::manual();
+    for method in ["GET", "POST"] {
+        let stack = Standard::new(StandardConfig::default()).unwrap().with_clock(&clock);
+        let pipeline = Pipeline::new().then(stack).classify(ByStatus::new());
+        let behind = Arc::new(AtomicU32::new(0));
+        let handler = Handler { behind: behind.clone(), retry: retry(&clock, RetryConfig::default()) };
+        let mut service = PipelineLayer::new(pipeline).requests(ReceivedRequests::new()).answering().layer(handler);
+        let request = Request::builder().method(method).uri("/").body(()).unwrap();
+        let answer = hand.block_on(service.call(request)).unwrap();
+        assert_eq!((answer.status().as_u16(), behind.load(SeqCst)), (200, 3), "{method}");
+    }
+}
+
+/// A service that answers 503 and names a time.
+#[derive(Clone)]
+struct Away(&'static str, Arc<AtomicU32>);
+
+impl Service<Request<()>> for Away {
+    type Response = Response<()>;
+    type Error = Infallible;
+    type Future = std::future::Ready<Result<Response<()>, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), Infallible>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        self.1.fetch_add(1, SeqCst);
+        ready(Ok(Response::builder().status(503).header("retry-after", self.0).body(()).unwrap()))
+    }
+}
+
+/// The request is moved into its only attempt: that it cannot be sent again stands beside the server's hint.
+#[test]
+fn a_hint_reaches_every_policy_of_a_layer_though_the_request_cannot_be_sent_again() {
+    let (clock, hand) = Clock::manual();
+    for seconds in [60, 90, 600] {
+        let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+        let pipeline = Pipeline::new().then(breaker.clone()).classify(ByStatus::new());
+        let away = Away(seconds.to_string().leak(), Arc::default());
+        let get = || Request::get("/").body(()).unwrap();
+        let mut service = PipelineLayer::new(pipeline).layer(away.clone());
+        assert_eq!(hand.block_on(service.call(get())).unwrap().status(), 503);
+        assert_eq!(breaker.state(), State::Open, "{seconds} s");
+        let error = hand.block_on(service.call(get())).unwrap_err();
+        assert_eq!((error.retry_after(), away.1.load(SeqCst)), (Some(S(seconds)), 1));
+    }
+    // Also to the caller, where the answer is made an error; with a retry that says why it stopped.
+    let verdict = Verdict::failure(FailureKind::Overloaded).with_hint(Hint::RetryAfter(S(9)));
+    let judge = move |_: &Result<Response<()>, &'static str>| verdict;
+    let pipeline = Pipeline::new().then(retry(&clock, repeating())).classify(judge);
+    let mut service = PipelineLayer::new(pipeline).once().layer(Refuses);
+    let error = hand.block_on(service.call(())).unwrap_err();
+    assert_eq!((error.retry_after(), error.history().unwrap().stop), (Some(S(9)), Stop::Spent));
+}
+
+#[derive(Clone)]
+struct Refuses;
+
+impl Service<()> for Refuses {
+    type Response = Response<()>;
+    type Error = &'static str;
+    type Future = std::future::Ready<Result<Response<()>, &'static str>>;
+
+    fn poll_ready(&mut self, _: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), &'static str>> {
+        std::task::Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, (): ()) -> Self::Future {
+        ready(Err("busy"))
+    }
+}
+
+#[test]
+fn a_budget_is_told_of_a_call_once_however_many_pipelines_it_goes_through() {
+    let (clock, hand) = Clock::manual();
+    for hedged in [true, false] {
+        let config = RetryBudgetConfig::default().ratio(1.0).min_per_second(0);
+        let budget = RetryBudget::new(config).unwrap();
+        let hedge =
+            hedged.then(|| Hedge::new(HedgeConfig::after(S(1))).unwrap().with_clock(&clock).with_budget(&budget));
+        let again = (!hedged).then(|| retry(&clock, repeating().retry_nested(true)).with_budget(&budget));
+        let middle = Pipeline::new().then(Timeout::new(S(5)).with_clock(&clock));
+        let inner = Pipeline::new().then(hedge).then(again);
+        let outer = Pipeline::new().then(retry(&clock, repeating()).with_budget(&budget));
+        for n in 1..=10 {
+            let answer = hand.block_on(outer.call_with(|attempt| {
+                let (middle, inner, clock) = (&middle, &inner, &clock);
+                async move {
+                    let through = steadfast::call::WithAttempt(|attempt: AttemptInfo| async move {
+                        let work = || async {
+                            clock.sleep(MS(1)).await;
+                            Ok::<_, ()>(())
+                        };
+                        inner.call_within(attempt, work).await.map_err(|_| ())
+                    });
+                    middle.call_within(attempt, through).await.map_err(|_| ())
+                }
+            }));
+            answer.unwrap();
+            assert_eq!(budget.balance(hand.now()), n, "hedged: {hedged}");
+        }
+    }
+}
+
+/// One task repeats without a delay what fails at once; another ends it.
+#[test]
+fn a_retry_without_a_delay_lets_other_tasks_run() {
+    for own_delays in [true, false] {
+        let flat = BackoffConfig::default().between(MS(1), S(1)).jitter(Jitter::None).immediate_first();
+        let config = repeating().max_attempts(if own_delays { u32::MAX } else { 2 }).backoff(flat);
+        let (clock, hand) = Clock::manual();
+        let retry = retry(&clock, config);
+        let retry = if own_delays { retry.with_delays(|| std::iter::repeat(Duration::ZERO)) } else { retry };
+        let (ends, ran) = (AtomicU32::new(0), AtomicU32::new(0));
+        let work = retry.call(idempotent(|| {
+            ran.fetch_add(1, SeqCst);
+            ready(if ends.load(SeqCst) == 1 || ran.load(SeqCst) > 10_000 { Ok(()) } else { Err(()) })
+        }));
+        let other = async { ends.store(1, SeqCst) };
+        let (answer, ()) = hand.block_on(async { futures::join!(work, other) });
+        assert_eq!((answer.is_ok(), ran.load(SeqCst)), (true, 2), "own delays: {own_delays}");
+    }
+}
+
+#[test]
+fn a_server_s_wait_and_a_delay_of_the_retry_s_own_are_not_added_up() {
+    let flat = |jitter| BackoffConfig::default().between(S(10), S(10)).jitter(jitter);
+    for (asked, jitter, own, least, most) in [
+        (S(10), Jitter::Equal, None, S(10), S(11)),
+        (S(10), Jitter::Full, None, S(10), S(11)),
+        (S(30), Jitter::Equal, None, S(30), S(33)),
+        (S(1), Jitter::None, None, S(10), S(10)),
+        (S(3), Jitter::Full, Some(S(5)), S(5), S(5)), // delays of one's own get no jitter
+        (S(7), Jitter::Full, Some(S(5)), S(7), S(7)),
+    ] {
+        for _ in 0..20 {
+            let (clock, hand) = Clock::manual();
+            let retry = retry(&clock, repeating().max_attempts(2).backoff(flat(jitter)));
+            let retry = match own {
+                Some(delay) => retry.with_delays(move || std::iter::repeat(delay)),
+                None => retry,
+            };
+            let busy = Verdict::failure(FailureKind::Overloaded).with_retry_after(asked);
+            let pipeline = Pipeline::new().then(retry).classify(move |_: &Result<(), ()>| busy);
+            let start = hand.now();
+            let _ = hand.block_on(pipeline.call(|| ready(Err(()))));
+            let waited = hand.now() - start;
+            assert!((least..=most).contains(&waited), "{asked:?} beside {own:?} with {jitter:?}: {waited:?}");
+        }
+    }
+}
+
+#[test]
+fn one_answer_keeps_a_hedge_from_hedging_for_a_minute_at_most() {
+    for seconds in [61, 86_400, 999_999_999] {
+        let (clock, hand) = Clock::manual();
+        let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
+        let busy = Verdict::failure(FailureKind::Throttled).with_retry_after(S(seconds));
+        let judge = move |result: &Result<u32, ()>| if result.is_err() { busy } else { Verdict::success() };
+        let pipeline = Pipeline::new().then(hedge).classify(judge);
+        let _ = hand.block_on(pipeline.call(|| ready(Err(()))));
+        let attempts = || {
+            let runs = AtomicU32::new(0);
+            let slow = || async {
+                let n = runs.fetch_add(1, SeqCst);
+                clock.sleep(MS(100)).await;
+                Ok(n)
+            };
+            hand.block_on(pipeline.call(slow)).unwrap();
+            runs.load(SeqCst)
+        };
+        assert_eq!(attempts(), 1, "left alone");
+        hand.advance(S(60));
+        assert_eq!(attempts(), 2, "{seconds} s");
+    }
+}
