@@ -215,6 +215,14 @@ impl Inner {
         }
     }
 
+    /// A first attempt that a policy inside refused was no load on the target, and earns no retries.
+    #[cold]
+    fn refund(&self) {
+        if let Some(budget) = &self.budget {
+            budget.refund(self.clock.now());
+        }
+    }
+
     /// A call that has made its first attempt.
     fn began(&self, started: Option<Instant>) -> Call<'_> {
         Call { retry: self, attempt: 1, started, delays: None }
@@ -237,6 +245,9 @@ impl Policy for Retry {
         };
         if nested || !(outcome.is_failure() || outcome == Outcome::Rejected) {
             return outcome;
+        }
+        if outcome == Outcome::Rejected {
+            this.refund();
         }
         let mut call = this.began(started);
         match call.failed(outcome, inner.ledger(), cx) {

@@ -12,7 +12,7 @@ use crate::{
     observe::Subscription,
     outcome::{CallError, Class, FailureKind, Hint, Outcome, PolicyKind, Priority, Reason, Rejected},
     sync::{AtomicU64, Mutex, Ordering},
-    time::{Clock, Instant},
+    time::{Clock, Instant, scaled},
 };
 
 /// Lets as many calls run at once as the other side bears: the limit shrinks when calls take longer, and grows when they do not.
@@ -215,7 +215,7 @@ impl AdaptiveLimiter {
         let priority = cx.priority();
         let share = f64::from_bits(self.0.shares[priority.index()].load(Ordering::Relaxed));
         if share >= 1.0 {
-            return places.admit(|| cx.deadline()).await;
+            return places.admit(|| cx.deadline()).await.map_err(|rejected| self.with_estimate(rejected));
         }
         // Of a small limit at least one place is everybody's.
         let limit = places.capacity();
@@ -225,7 +225,15 @@ impl AdaptiveLimiter {
 
     #[cold]
     fn shed(&self, priority: Priority) -> Rejected {
-        self.0.places.rejected(Reason::Shed { priority })
+        self.with_estimate(self.0.places.rejected(Reason::Shed { priority }))
+    }
+
+    /// Says when a place may be free: after what a call takes, for as many calls as wait, over as many as run at once.
+    #[cold]
+    fn with_estimate(&self, rejected: Rejected) -> Rejected {
+        let Some(typical) = self.machine(|machine| machine.typical()) else { return rejected };
+        let turns = (self.waiting() + 1) as f64 / f64::from(self.limit().max(1));
+        rejected.with_retry_after(scaled(typical, turns))
     }
 
     /// What a call tells of the load of the other side.

@@ -6,9 +6,7 @@ use steadfast::{
     FailureKind, Hint, Pipeline, Reason, Verdict,
     call::AttemptInfo,
     testing::drop_at_every_await,
-    throttling::{
-        KeyedRateLimiter, Limit, Quota, RateLimitConfig, RateLimiter, ThrottlingEvent as Event, check_all,
-    },
+    throttling::{KeyedRateLimiter, Limit, Quota, RateLimitConfig, RateLimiter, ThrottlingEvent as Event, check_all},
     time::{Clock, ManualClock},
 };
 
@@ -183,9 +181,7 @@ fn the_limit_of_a_key_is_a_policy_that_waits_and_heeds_hints() {
     let late = hand.block_on(tenant.call_within(soon, || async { Ok::<_, ()>(()) })).unwrap_err();
     assert!(late.is_rejected());
     assert!(hand.block_on(limiter.for_key(2).call(|| async { Ok::<_, ()>(()) })).is_ok(), "another key");
-    let away = |_: &Result<(), ()>| {
-        Verdict::failure(FailureKind::Throttled).with_hint(Hint::RetryAfter(S(60)))
-    };
+    let away = |_: &Result<(), ()>| Verdict::failure(FailureKind::Throttled).with_hint(Hint::RetryAfter(S(60)));
     let other = Pipeline::new().then(limiter.for_key(3)).classify(away);
     assert!(!hand.block_on(other.call(|| async { Err::<(), _>(()) })).unwrap_err().is_rejected());
     let refused = hand.block_on(other.call(|| async { Err::<(), _>(()) })).unwrap_err();

@@ -44,6 +44,7 @@ mod leader_election_drops;
 mod leader_election_edges;
 mod leader_election_terms;
 mod leader_election_world;
+mod limit_decisions;
 mod limit_hints;
 mod metrics;
 mod overload;
