@@ -175,6 +175,11 @@ impl RetryBudget {
         self.0.requests.add(now, 1);
     }
 
+    /// Takes back a first attempt that was told of at about `now`: a policy refused it, and the target never saw it.
+    pub(crate) fn refund(&self, now: Instant) {
+        self.0.requests.take_one_back(now);
+    }
+
     /// Takes what a retry after `kind` costs, if it is there.
     pub(crate) fn withdraw(&self, now: Instant, kind: Option<FailureKind>) -> bool {
         let account = self.0.account.lock();

@@ -4,12 +4,13 @@ use std::{
     future::Future,
     hash::{BuildHasher, Hash, RandomState},
     sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
 };
 
 use hashbrown::{HashTable, hash_table::Entry};
 
 use super::{
-    CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, KeyedBreakersConfig, Transition, fleet::Fleet,
+    CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, KeyedBreakersConfig, State, Transition, fleet::Fleet,
     plan::Setting, policy::Shared,
 };
 use crate::{
@@ -63,7 +64,12 @@ struct Keys<K> {
     table: HashTable<(K, CircuitBreaker)>,
     /// When it was last looked through for idle keys.
     swept: Instant,
+    /// Until when nothing in it could be forgotten.
+    full_until: Instant,
 }
+
+/// When a table in which nothing could be forgotten is looked through again.
+const LOOKS_AGAIN: Duration = Duration::from_secs(1);
 
 /// So many that two threads rarely meet in one; a power of two.
 const SHARDS: usize = 64;
@@ -97,7 +103,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
         (name, name_of): (Option<Name>, Option<NameOf<K>>),
     ) -> Self {
         let swept = clock.now();
-        let shard = || Shard(Mutex::new(Keys { table: HashTable::new(), swept }));
+        let shard = || Shard(Mutex::new(Keys { table: HashTable::new(), swept, full_until: swept }));
         let set = Setting::new(config.breaker, entropy, Some(Fleet::new(config.max_open)));
         Self(Arc::new(Family {
             shared: Arc::new(Shared::new(set, clock)),
@@ -301,13 +307,42 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
         if keys.table.len() == keys.table.capacity() {
             self.sweep(keys); // before it grows
         }
+        let most = (self.config().max_keys as usize).div_ceil(SHARDS);
+        let has_room = keys.table.len() < most || self.make_room(keys, most);
         let Family { shared, name, name_of, hasher, .. } = &*self.0;
         let name = name_of.as_ref().map(|name_of| name_of(key)).or_else(|| name.clone());
         let breaker = CircuitBreaker::member(shared.clone(), &shared.set.config(), name);
-        if let Entry::Vacant(place) = keys.table.entry(hash, |(k, _)| k == key, |(k, _)| hasher.hash_one(k)) {
+        if has_room && let Entry::Vacant(place) = keys.table.entry(hash, |(k, _)| k == key, |(k, _)| hasher.hash_one(k))
+        {
             place.insert((key.clone(), breaker.clone()));
         }
         breaker
+    }
+
+    /// Forgets so many closed breakers that there is room for some new ones; false where none could be forgotten.
+    fn make_room(&self, keys: &mut Keys<K>, most: usize) -> bool {
+        let now = self.0.shared.clock.now();
+        if now < keys.full_until {
+            return false;
+        }
+        let mut excess = keys.table.len() - (most - most.div_ceil(8));
+        for is_used in [false, true] {
+            keys.table.retain(|(_, breaker)| {
+                let forgotten = excess > 0
+                    && breaker.0.core.used.load(Relaxed) == is_used
+                    && !breaker.is_held()
+                    && breaker.state() == State::Closed;
+                excess -= usize::from(forgotten);
+                !forgotten
+            });
+        }
+        keys.table.iter().for_each(|(_, breaker)| breaker.0.core.used.store(false, Relaxed));
+        let has_room = keys.table.len() < most;
+        if !has_room {
+            // It is not looked through for each new key.
+            keys.full_until = now + LOOKS_AGAIN;
+        }
+        has_room
     }
 
     fn sweep(&self, keys: &mut Keys<K>) {

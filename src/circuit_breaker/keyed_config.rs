@@ -4,7 +4,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::CircuitBreakerConfig;
-use crate::config::{ConfigError, human, require_share, require_some_time};
+use crate::config::{ConfigError, human, require, require_share, require_some_time};
 
 /// Settings of [`KeyedBreakers`](super::KeyedBreakers): plain data, from code or from a document.
 ///
@@ -30,11 +30,20 @@ pub struct KeyedBreakersConfig {
     /// A key that nobody asks for during this time may be forgotten. 10 min by default.
     #[serde(with = "human")]
     pub idle: Duration,
+    /// How many keys are remembered at most, rounded up to a multiple of 64. For one more, closed breakers that nobody holds are forgotten, an
+    /// eighth of all at once, and first those that were not asked for lately; what is open is kept. Where none can be forgotten, a new key gets
+    /// a breaker that nobody remembers. 1,048,576 by default.
+    pub max_keys: u32,
 }
 
 impl Default for KeyedBreakersConfig {
     fn default() -> Self {
-        Self { breaker: CircuitBreakerConfig::default(), max_open: 1.0, idle: Duration::from_secs(600) }
+        Self {
+            breaker: CircuitBreakerConfig::default(),
+            max_open: 1.0,
+            idle: Duration::from_secs(600),
+            max_keys: 1 << 20,
+        }
     }
 }
 
@@ -66,9 +75,17 @@ impl KeyedBreakersConfig {
         self
     }
 
+    /// Sets how many keys are remembered at most.
+    #[must_use]
+    pub const fn max_keys(mut self, most: u32) -> Self {
+        self.max_keys = most;
+        self
+    }
+
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         self.breaker.check().map_err(|e| e.within("breaker"))?;
         require_share(self.max_open, "max_open")?;
-        require_some_time(self.idle, "idle")
+        require_some_time(self.idle, "idle")?;
+        require(self.max_keys >= 1, "max_keys", "must be at least 1")
     }
 }

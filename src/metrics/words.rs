@@ -35,6 +35,7 @@ pub(super) const fn reason(reason: Reason) -> &'static str {
         Reason::TooLarge => "too_large",
         Reason::QueueFull => "queue_full",
         Reason::WaitedTooLong { .. } => "waited_too_long",
+        Reason::AskedToPause => "asked_to_pause",
         Reason::StoreDown => "store_down",
         Reason::LikelyRefused => "likely_refused",
         Reason::Shed { .. } => "shed",

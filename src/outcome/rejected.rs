@@ -152,6 +152,8 @@ pub enum Reason {
         /// How long that is.
         limit: Duration,
     },
+    /// The other side asked that no call be made for a time, which is not over.
+    AskedToPause,
     /// The limit is shared through a store, which does not answer.
     StoreDown,
     /// The other side refuses so many calls that this one was not sent: it would likely be refused there.
@@ -264,6 +266,7 @@ impl fmt::Display for Rejected {
             Reason::TooLarge => f.write_str(": more permits than it can ever give")?,
             Reason::QueueFull => f.write_str(": queue full")?,
             Reason::WaitedTooLong { limit } => write!(f, ": waited too long ({limit:?})")?,
+            Reason::AskedToPause => f.write_str(": the other side asked for a pause")?,
             Reason::StoreDown => f.write_str(": the store that it is shared through is down")?,
             Reason::LikelyRefused => f.write_str(": the other side refuses too many calls")?,
             Reason::Shed { priority } => write!(f, ": calls of {priority} priority are shed")?,

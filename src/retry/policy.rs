@@ -241,14 +241,12 @@ impl Inner {
         })
     }
 
-    /// Tells the budget of the call, unless a policy around it has.
+    /// Tells the budget of the call, unless a policy around it has. Returns whether it did.
     #[inline]
-    fn deposit(&self, cx: CallContext<'_>) {
-        if let Some(budget) = &self.budget
-            && !cx.has_paid_into(budget)
-        {
-            budget.deposit(self.clock.now());
-        }
+    fn deposit(&self, cx: CallContext<'_>) -> bool {
+        let Some(budget) = self.budget.as_ref().filter(|budget| !cx.has_paid_into(budget)) else { return false };
+        budget.deposit(self.clock.now());
+        true
     }
 
     /// Returns what it adds to the surroundings of attempt number `n`.
@@ -269,6 +267,14 @@ impl Inner {
         !nested && outer.covers(cx.allowed(repeats, assumes))
     }
 
+    /// A first attempt that a policy inside refused was no load on the target, and earns no retries.
+    #[cold]
+    fn refund(&self) {
+        if let Some(budget) = &self.budget {
+            budget.refund(self.clock.now());
+        }
+    }
+
     /// A call that has made its first attempt.
     fn began(&self, started: Option<Instant>) -> Call<'_> {
         Call { retry: self, attempt: 1, started, delays: None }
@@ -280,9 +286,7 @@ impl Policy for Retry {
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         let this = &*self.0;
         let leaves_all = this.leaves_all(cx);
-        if !leaves_all {
-            this.deposit(cx);
-        }
+        let deposited = !leaves_all && this.deposit(cx);
         let mut started = None;
         let outcome = {
             let frame = this.frame(cx, 1);
@@ -291,6 +295,9 @@ impl Policy for Retry {
         };
         if !(outcome.is_failure() || outcome == Outcome::Rejected) {
             return outcome;
+        }
+        if outcome == Outcome::Rejected && deposited {
+            this.refund();
         }
         let mut call = this.began(started);
         match call.failed(outcome, inner.ledger(), cx) {

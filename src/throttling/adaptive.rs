@@ -10,9 +10,9 @@ use crate::{
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::Subscription,
-    outcome::{CallError, Class, FailureKind, Outcome, PolicyKind, Priority, Reason, Rejected},
+    outcome::{CallError, Class, FailureKind, Hint, Outcome, PolicyKind, Priority, Reason, Rejected},
     sync::{AtomicU64, Mutex, Ordering},
-    time::{Clock, Instant},
+    time::{Clock, Instant, scaled},
 };
 
 /// Lets as many calls run at once as the other side bears: the limit shrinks when calls take longer, and grows when they do not.
@@ -39,6 +39,8 @@ pub struct AdaptiveLimiter(Arc<Inner>);
 struct Inner {
     /// The share of the limit that calls of each priority may take together with those below them, as floats.
     shares: [AtomicU64; 4],
+    /// No call is admitted before, in nanoseconds; the end of no pause is long past.
+    paused_until: AtomicU64,
     places: ConcurrencyLimiter,
     name: Option<Name>,
     clock: Clock,
@@ -60,7 +62,8 @@ impl AdaptiveLimiter {
         let places = ConcurrencyLimiter::make(config.places(), clock.clone(), name.clone());
         let machine = Mutex::new(Gradient::new(config, clock.now(), entropy.unit()));
         let shares = PriorityShares::by_priority(config.shares).map(|share| AtomicU64::new(share.to_bits()));
-        Self(Arc::new(Inner { shares, places, name, clock, entropy, machine }))
+        let paused_until = AtomicU64::new(0);
+        Self(Arc::new(Inner { shares, paused_until, places, name, clock, entropy, machine }))
     }
 
     /// Its settings, as they are now.
@@ -169,8 +172,42 @@ impl AdaptiveLimiter {
     /// Takes a place: where the priority has the whole limit, it waits for one in the queue; else it is shed where its share is taken.
     #[inline]
     pub(crate) async fn admit(&self, cx: CallContext<'_>) -> Result<AdaptivePermit<'_>, Rejected> {
+        if self.0.paused_until.load(Ordering::Relaxed) != 0 {
+            self.paused(self.0.clock.now())?;
+        }
         let permit = self.place(cx).await?;
-        Ok(AdaptivePermit { limiter: self, permit, began: self.0.clock.now(), under_way: self.in_flight() })
+        let began = self.0.clock.now();
+        // It may have waited, and the pause begun meanwhile.
+        if self.0.paused_until.load(Ordering::Relaxed) != 0 {
+            self.paused(began)?;
+        }
+        Ok(AdaptivePermit { limiter: self, permit, began, under_way: self.in_flight() })
+    }
+
+    /// Refuses while it is paused.
+    #[cold]
+    fn paused(&self, now: Instant) -> Result<(), Rejected> {
+        let left = Instant::from_nanos(self.0.paused_until.load(Ordering::Relaxed)) - now;
+        if left.is_zero() { Ok(()) } else { Err(self.0.places.rejected_for(Reason::AskedToPause, Some(left))) }
+    }
+
+    /// Admits no call for so long; as a policy it does so itself when the other side asks for it. Calls that run go on. A pause that lasts
+    /// longer stays.
+    pub fn pause(&self, time: Duration) {
+        let now = self.0.clock.now();
+        self.0.paused_until.fetch_max((now + time).as_nanos(), Ordering::Relaxed);
+        self.0.places.tell_pause(now, time);
+    }
+
+    /// Pauses for as long as the other side asked for with a failure.
+    #[cold]
+    #[inline(never)]
+    fn heed(&self, hint: Hint) {
+        let longest = self.machine(|machine| machine.config().max_hint);
+        let time = hint.retry_after().unwrap_or_default().min(longest);
+        if !time.is_zero() {
+            self.pause(time);
+        }
     }
 
     async fn place(&self, cx: CallContext<'_>) -> Result<ConcurrencyPermit<'_>, Rejected> {
@@ -178,7 +215,7 @@ impl AdaptiveLimiter {
         let priority = cx.priority();
         let share = f64::from_bits(self.0.shares[priority.index()].load(Ordering::Relaxed));
         if share >= 1.0 {
-            return places.admit(|| cx.deadline()).await;
+            return places.admit(|| cx.deadline()).await.map_err(|rejected| self.with_estimate(rejected));
         }
         // Of a small limit at least one place is everybody's.
         let limit = places.capacity();
@@ -188,7 +225,15 @@ impl AdaptiveLimiter {
 
     #[cold]
     fn shed(&self, priority: Priority) -> Rejected {
-        self.0.places.rejected(Reason::Shed { priority })
+        self.with_estimate(self.0.places.rejected(Reason::Shed { priority }))
+    }
+
+    /// Says when a place may be free: after what a call takes, for as many calls as wait, over as many as run at once.
+    #[cold]
+    fn with_estimate(&self, rejected: Rejected) -> Rejected {
+        let Some(typical) = self.machine(|machine| machine.typical()) else { return rejected };
+        let turns = (self.waiting() + 1) as f64 / f64::from(self.limit().max(1));
+        rejected.with_retry_after(scaled(typical, turns))
     }
 
     /// What a call tells of the load of the other side.
@@ -234,6 +279,9 @@ impl Policy for AdaptiveLimiter {
             Err(rejected) => return inner.refuse(rejected),
         };
         let outcome = inner.attempt(cx).await;
+        if outcome.is_failure() {
+            self.heed(inner.ledger().hint());
+        }
         permit.settle(outcome);
         outcome
     }

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConcurrencyLimitConfig, PriorityShares};
+use super::{ConcurrencyLimitConfig, PriorityShares, rate_config::MAX_HINT};
 use crate::config::{ConfigError, human, require, require_some_time};
 
 /// How the limit follows what is seen.
@@ -62,6 +62,10 @@ pub struct AdaptiveLimitConfig {
     /// How long a call waits for a place. 1 s by default.
     #[serde(with = "human")]
     pub max_wait: Duration,
+    /// The longest that a server's hint ("come back in 60 s", with a failure) keeps it from admitting calls. 15 min by default; zero takes no
+    /// hint.
+    #[serde(with = "human")]
+    pub max_hint: Duration,
     /// How much of the limit calls of each priority may take. None by default: all of it. Calls of a priority that may not take all of it do not
     /// wait for a place.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -84,6 +88,7 @@ impl Default for AdaptiveLimitConfig {
             decrease: 0.9,
             queue: 128,
             max_wait: Duration::from_secs(1),
+            max_hint: MAX_HINT,
             shares: None,
         }
     }
@@ -122,6 +127,13 @@ impl AdaptiveLimitConfig {
     #[must_use]
     pub const fn queue(mut self, calls: u32, max_wait: Duration) -> Self {
         (self.queue, self.max_wait) = (calls, max_wait);
+        self
+    }
+
+    /// Sets the longest that a server's hint keeps it from admitting calls.
+    #[must_use]
+    pub const fn max_hint(mut self, longest: Duration) -> Self {
+        self.max_hint = longest;
         self
     }
 

@@ -207,11 +207,24 @@ impl ConcurrencyLimiter {
 
     #[cold]
     pub(super) fn rejected(&self, reason: Reason) -> Rejected {
+        self.rejected_for(reason, None)
+    }
+
+    #[cold]
+    pub(super) fn rejected_for(&self, reason: Reason, retry_after: Option<Duration>) -> Rejected {
         let Inner { clock, events, name, .. } = &*self.inner;
         if events.wanted() {
-            events.send(name.as_ref(), clock.now(), || ThrottlingEvent::Rejected { reason, retry_after: None });
+            events.send(name.as_ref(), clock.now(), || ThrottlingEvent::Rejected { reason, retry_after });
         }
-        Rejected::new(PolicyKind::ConcurrencyLimit, reason).named(name.clone())
+        let rejected = Rejected::new(PolicyKind::ConcurrencyLimit, reason).named(name.clone());
+        match retry_after {
+            Some(wait) => rejected.with_retry_after(wait),
+            None => rejected,
+        }
+    }
+
+    pub(super) fn tell_pause(&self, now: Instant, time: Duration) {
+        self.inner.events.send(self.inner.name.as_ref(), now, || ThrottlingEvent::Paused { time });
     }
 
     /// Runs `operation` with nothing but this limiter around it.

@@ -21,6 +21,11 @@ pub enum ThrottlingEvent {
     },
     /// Its limit, or another setting, was changed.
     LimitChanged,
+    /// It lets no call pass for a time: the other side asked for that, or somebody told it to.
+    Paused {
+        /// For how long.
+        time: Duration,
+    },
     /// A shedder began to shed.
     SheddingBegan,
     /// A shedder sheds nothing any more.
@@ -39,6 +44,7 @@ impl Traced for ThrottlingEvent {
                 tracing::info!(target: TARGET, limiter, ?reason, ?retry_after, "rejected");
             }
             Self::Queued { wait } => tracing::debug!(target: TARGET, limiter, ?wait, "queued"),
+            Self::Paused { time } => tracing::info!(target: TARGET, limiter, ?time, "paused"),
             Self::LimitChanged => tracing::info!(target: TARGET, limiter, "limit changed"),
             Self::SheddingBegan => tracing::info!(target: TARGET, limiter, "shedding began"),
             Self::SheddingEnded => tracing::info!(target: TARGET, limiter, "shedding ended"),

@@ -12,7 +12,8 @@ use crate::{
 /// Something that can be read: a share of a processor, of memory, a queue's depth, the age of its oldest message.
 ///
 /// Every `Fn() -> f64` is one, and so is a [`Gauge`]. It is read every 100 ms or so by one of the calls that come then, so it should be quick: read
-/// what is slow elsewhere, and set a gauge. What is not a number is taken for not known.
+/// what is slow elsewhere, and set a gauge. What is not a number is not known: such a gauge is left out,
+/// and while no gauge is known nothing changes: as much is shed, and as much is switched off, as before.
 pub trait Reading: Send + Sync + 'static {
     /// What it is now.
     fn read(&self) -> f64;

@@ -37,6 +37,16 @@ impl Pace {
         now.saturating_add(u64::try_from(debt).unwrap_or(u64::MAX))
     }
 
+    /// The arrival time at which one permit is there at `until`, and none before.
+    pub(super) fn drained(self, until: u64) -> u64 {
+        until.saturating_add(self.span.saturating_sub(self.interval))
+    }
+
+    /// How many permits are not back at `now`. Rounded up.
+    pub(super) fn used(self, tat: u64, now: u64) -> u64 {
+        tat.saturating_sub(now).div_ceil(self.interval)
+    }
+
     /// The arrival time after `n` more permits at `now`, or how long they must wait.
     #[inline]
     pub(super) fn take(self, tat: u64, n: u32, now: u64) -> Result<u64, u64> {
@@ -103,6 +113,23 @@ impl Gcra {
         let earlier = self.pace().interval.saturating_mul(u64::from(n));
         self.update(|tat| if tat > now { tat.saturating_sub(earlier).max(now) } else { tat });
         earlier
+    }
+
+    /// Takes over this arrival time, of the same pace.
+    pub(super) fn start_at(&self, tat: u64) {
+        self.tat.0.store(tat, Ordering::Relaxed);
+    }
+
+    /// Lets nothing pass before `until`, when one permit is there. `waiting` reserved permits are given back, for the caller to reserve again.
+    pub(super) fn drain(&self, until: u64, waiting: u64) {
+        let pace = self.pace();
+        let drained = pace.drained(until);
+        self.update(|tat| tat.saturating_sub(pace.interval.saturating_mul(waiting)).max(drained));
+    }
+
+    /// The same, in the place of all that was taken.
+    pub(super) fn restart_drained(&self, until: u64) {
+        self.tat.0.store(self.pace().drained(until), Ordering::Relaxed);
     }
 
     /// Changes the pace. The bucket stays as full as it was: full stays full, empty stays empty, and changing to and fro gains

@@ -24,8 +24,9 @@ pub(super) struct Gradient {
     limit: f64,
     /// In seconds.
     base: Option<f64>,
-    /// The base is being measured.
+    /// The base is being measured, since then.
     measures: bool,
+    measured_from: Instant,
     measure_at: Instant,
     /// Windows in a row at the lowest limit.
     at_min: u32,
@@ -54,6 +55,12 @@ impl Window {
 /// Under which limit the base is measured, at most.
 const HARDLY_ANY: u32 = 3;
 
+/// After so many windows of measuring calls are slow.
+const SLOW: u32 = 10;
+
+/// At most one part in so many of the time is spent on measuring: while it lasts, most calls are refused.
+const RARELY: u32 = 50;
+
 /// After so many windows at the lowest limit it is the base that is wrong: Envoy's number.
 const AT_MIN: u32 = 5;
 
@@ -65,6 +72,7 @@ impl Gradient {
             limit: f64::from(config.initial),
             base: None,
             measures: false,
+            measured_from: now,
             measure_at: now,
             at_min: 0,
             window: Window::new(now),
@@ -98,6 +106,13 @@ impl Gradient {
         self.base.and_then(|base| Duration::try_from_secs_f64(base).ok())
     }
 
+    /// What a call takes now, as far as it is known: by the calls of this window, or else alone.
+    pub(super) fn typical(&self) -> Option<Duration> {
+        let Window { calls, sum, .. } = self.window;
+        let seen = (calls > 0).then(|| sum / f64::from(calls)).or(self.base);
+        seen.and_then(|seen| Duration::try_from_secs_f64(seen).ok())
+    }
+
     /// A call that began then ended now, beside so many others; gives the new limit where it is another.
     pub(super) fn record(
         &mut self,
@@ -114,8 +129,13 @@ impl Gradient {
         window.sum += (now - began).as_secs_f64();
         window.peak = window.peak.max(under_way);
         window.overloaded |= sample == Sample::Overloaded;
-        // A measurement is as short as can be.
-        let over = window.calls >= self.config.min_calls && (self.measures || now - window.began >= self.config.window);
+        // A measurement is as short as can be: where calls are slow, as many as run at once are enough.
+        let over = if self.measures {
+            let is_slow = now - self.measured_from >= self.config.window.saturating_mul(SLOW);
+            window.calls >= self.config.min_calls || (is_slow && window.calls >= HARDLY_ANY)
+        } else {
+            window.calls >= self.config.min_calls && now - window.began >= self.config.window
+        };
         // Overload is answered at once, and once: calls that began before do not count again.
         if !over && sample != Sample::Overloaded {
             return None;
@@ -147,6 +167,8 @@ impl Gradient {
         if std::mem::take(&mut self.measures) {
             self.base = Some(seen);
             self.put_off(now, unit());
+            let took = now - self.measured_from;
+            self.measure_at = self.measure_at.max(now + took.saturating_mul(RARELY));
             return;
         }
         let before = self.base;
@@ -165,6 +187,7 @@ impl Gradient {
         let is_faster = before.is_some_and(|before| seen * config.tolerance < before);
         if self.at_min >= AT_MIN || is_faster || now >= self.measure_at {
             (self.measures, self.at_min) = (true, 0);
+            self.measured_from = now;
         }
     }
 

@@ -9,14 +9,15 @@ use std::{
 };
 
 use super::{
-    Quota, RateLimitConfig, RateMode, ThrottlingEvent,
-    turns::{Look, Refusal, Turns},
+    Limit, Quota, RateLimitConfig, RateMode, ThrottlingEvent,
+    limit::sealed::Sealed,
+    turns::{Look, Refusal, Taken, Turns},
 };
 use crate::{
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name},
     observe::{Events, Subscription},
-    outcome::{CallError, Outcome, PolicyKind, Reason, Rejected},
+    outcome::{CallError, Hint, Outcome, PolicyKind, Reason, Rejected},
     sync::{AtomicU64, Ordering},
     time::{Clock, Instant, Sleep, nanos},
 };
@@ -32,6 +33,7 @@ pub struct RateLimiter(Arc<Inner>);
 struct Inner {
     /// Nanoseconds.
     max_wait: AtomicU64,
+    max_hint: AtomicU64,
     name: Option<Name>,
     clock: Clock,
     turns: Turns,
@@ -53,6 +55,7 @@ impl RateLimiter {
     pub(crate) fn make(config: &RateLimitConfig, clock: Clock, name: Option<Name>) -> Self {
         Self(Arc::new(Inner {
             max_wait: AtomicU64::new(nanos(config.max_wait)),
+            max_hint: AtomicU64::new(nanos(config.max_hint)),
             name,
             clock,
             turns: Turns::new(config.mode, config.quota()),
@@ -76,7 +79,7 @@ impl RateLimiter {
     pub fn config(&self) -> RateLimitConfig {
         let (mode, quota) = self.0.turns.settings();
         let mut config = RateLimitConfig::from(quota);
-        (config.mode, config.max_wait) = (mode, self.0.max_wait());
+        (config.mode, config.max_wait, config.max_hint) = (mode, self.0.max_wait(), self.0.max_hint());
         config
     }
 
@@ -149,9 +152,29 @@ impl RateLimiter {
         config.check()?;
         let now = self.0.clock.now();
         self.0.max_wait.store(nanos(config.max_wait), Ordering::Relaxed);
+        self.0.max_hint.store(nanos(config.max_hint), Ordering::Relaxed);
         self.0.turns.change(config.mode, config.quota(), now.as_nanos());
         self.0.events.send(self.0.name.as_ref(), now, || ThrottlingEvent::LimitChanged);
         Ok(())
+    }
+
+    /// Lets no call pass for so long, by any door; as a policy it does so itself when the other side asks for it. When the time is over there is
+    /// one permit, and then the even flow (in strict mode: all that a window allows). Calls that wait are set anew, in order; one that
+    /// would wait beyond its limit is rejected. A pause that lasts longer stays.
+    pub fn pause(&self, time: Duration) {
+        let now = self.0.clock.now();
+        self.0.turns.pause((now + time).as_nanos(), now.as_nanos());
+        self.0.events.send(self.0.name.as_ref(), now, || ThrottlingEvent::Paused { time });
+    }
+
+    /// Pauses for as long as the other side asked for with a failure.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn heed(&self, hint: Hint) {
+        let time = hint.retry_after().unwrap_or_default().min(self.0.max_hint());
+        if !time.is_zero() {
+            self.pause(time);
+        }
     }
 
     /// Takes a permit, or waits for it within the call's deadline and the limit's patience.
@@ -167,7 +190,22 @@ impl RateLimiter {
         self.wait_until(1, now, latest).await
     }
 
-    async fn wait_until(&self, n: u32, now: Instant, latest: Instant) -> Result<(), Rejected> {
+    /// The machine inside, for a limiter of many keys.
+    pub(super) fn turns(&self) -> &Turns {
+        &self.0.turns
+    }
+
+    /// Whether it says no more than a new one, and nobody else holds it.
+    pub(super) fn is_unused(&self, now: u64) -> bool {
+        Arc::strong_count(&self.0) == 1 && self.0.turns.is_idle(now)
+    }
+
+    /// Whether somebody else holds it.
+    pub(super) fn is_held(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+
+    pub(super) async fn wait_until(&self, n: u32, now: Instant, latest: Instant) -> Result<(), Rejected> {
         let Inner { turns, clock, events, name, .. } = &*self.0;
         let queued = turns.enqueue(n, now.as_nanos(), latest.as_nanos()).map_err(|refusal| self.0.rejected(refusal))?;
         let Some((id, ready)) = queued else { return Ok(()) };
@@ -194,22 +232,24 @@ impl RateLimiter {
     }
 }
 
-/// Takes a permit of each limiter, or of none.
-///
-/// # Errors
-/// The rejection of the limiter that takes longest: its time to come back is the exact time after which all of them have a permit
-/// (if nobody else takes it). What the others had given is given back.
-pub fn check_all(limiters: &[&RateLimiter]) -> Result<(), Rejected> {
-    let Some((first, others)) = limiters.split_first() else { return Ok(()) };
-    let turns = &first.0.turns;
-    match turns.take(1, first.0.now()) {
-        // By recursion, so that the stack remembers what was taken: no allocation.
-        Ok(taken) => check_all(others).inspect_err(|_| turns.give_back(taken, first.0.now())),
-        Err(refusal) => {
-            let waits = others.iter().map(|limiter| (limiter, limiter.0.turns.refusal(1, limiter.0.now())));
-            let (longest, refusal) = waits.fold((first, refusal), |a, b| if b.1 > a.1 { b } else { a });
-            Err(longest.0.rejected(refusal))
-        }
+impl Limit for RateLimiter {}
+
+#[expect(private_interfaces, reason = "sealed")]
+impl Sealed for RateLimiter {
+    fn take_one(&self) -> Result<Taken, Refusal> {
+        self.0.turns.take(1, self.0.now())
+    }
+
+    fn give_back(&self, taken: Taken) {
+        self.0.turns.give_back(taken, self.0.now());
+    }
+
+    fn refusal(&self) -> Refusal {
+        self.0.turns.refusal(1, self.0.now())
+    }
+
+    fn reject(&self, refusal: Refusal) -> Rejected {
+        self.0.rejected(refusal)
     }
 }
 
@@ -217,6 +257,10 @@ impl Inner {
     #[inline]
     fn max_wait(&self) -> Duration {
         Duration::from_nanos(self.max_wait.load(Ordering::Relaxed))
+    }
+
+    fn max_hint(&self) -> Duration {
+        Duration::from_nanos(self.max_hint.load(Ordering::Relaxed))
     }
 
     fn now(&self) -> u64 {
@@ -278,7 +322,13 @@ impl Policy for RateLimiter {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         match self.admit(cx).await {
-            Ok(()) => inner.attempt(cx).await,
+            Ok(()) => {
+                let outcome = inner.attempt(cx).await;
+                if outcome.is_failure() {
+                    self.heed(inner.ledger().hint());
+                }
+                outcome
+            }
             Err(rejected) => inner.refuse(rejected),
         }
     }

@@ -106,7 +106,13 @@ pub struct RateLimitConfig {
     /// default.
     #[serde(with = "human")]
     pub max_wait: Duration,
+    /// The longest that a server's hint ("come back in 60 s", with a failure) pauses the limit. 15 min by default; zero takes no hint.
+    #[serde(with = "human")]
+    pub max_hint: Duration,
 }
+
+/// As long as a breaker's.
+pub(super) const MAX_HINT: Duration = Duration::from_secs(15 * 60);
 
 impl Default for RateLimitConfig {
     fn default() -> Self {
@@ -116,6 +122,7 @@ impl Default for RateLimitConfig {
             burst: None,
             mode: RateMode::Smooth,
             max_wait: Duration::ZERO,
+            max_hint: MAX_HINT,
         }
     }
 }
@@ -143,6 +150,13 @@ impl RateLimitConfig {
     #[must_use]
     pub const fn max_wait(mut self, longest: Duration) -> Self {
         self.max_wait = longest;
+        self
+    }
+
+    /// Sets the longest that a server's hint pauses the limit.
+    #[must_use]
+    pub const fn max_hint(mut self, longest: Duration) -> Self {
+        self.max_hint = longest;
         self
     }
 

@@ -21,7 +21,13 @@ impl Cut {
     /// The gauges were read: how much is shed now.
     pub(super) fn sample(&mut self, now: Instant, pressure: Option<f64>, config: &ShedderConfig) -> f64 {
         let classes = config.spare.index() as f64;
-        let wanted = pressure.unwrap_or(0.0).clamp(0.0, 1.0) * classes;
+        // Nothing is known: nothing changes, as for a degradation.
+        let Some(pressure) = pressure else {
+            self.value = self.value.min(classes);
+            self.sampled = now;
+            return self.value;
+        };
+        let wanted = pressure.clamp(0.0, 1.0) * classes;
         let before = self.value.min(classes);
         if wanted >= before {
             self.value = wanted;

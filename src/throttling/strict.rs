@@ -17,15 +17,15 @@ impl Strict {
         Self { permits: quota.permits as usize, window: nanos(quota.per), used: VecDeque::new() }
     }
 
-    /// Takes `n` permits at `now` or in the future, if that is not beyond `latest`: when they may be used. `n` must be at most
-    /// the permits of a window.
-    pub(super) fn reserve(&mut self, n: u32, now: u64, latest: u64) -> Result<u64, u64> {
+    /// Takes `n` permits at `now` or in the future, not before `pause` and if that is not beyond `latest`: when they may be used. `n` must be
+    /// at most the permits of a window.
+    pub(super) fn reserve(&mut self, n: u32, now: u64, pause: u64, latest: u64) -> Result<u64, u64> {
         while self.used.front().is_some_and(|at| at.saturating_add(self.window) <= now) {
             self.used.pop_front();
         }
         // The last permit that must have left the window before these enter it.
         let blocking = (self.used.len() + n as usize).checked_sub(self.permits + 1);
-        let ready = blocking.map_or(now, |i| self.used[i].saturating_add(self.window).max(now));
+        let ready = blocking.map_or(now, |i| self.used[i].saturating_add(self.window)).max(now).max(pause);
         // In order of arrival: never before somebody who reserved earlier.
         let ready = self.used.back().map_or(ready, |last| ready.max(*last));
         if ready > latest {

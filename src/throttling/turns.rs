@@ -2,7 +2,13 @@
 //!
 //! Time is an argument: it knows no clock. A turn that has come is used, whether or not its call has noticed; a turn that is still
 //! to come is given back when its call leaves, and those behind it move up.
-use std::{collections::VecDeque, task::Waker};
+//!
+//! A call that moves up is not woken for that: only the first of the queue is, and the turn of each tells the next. So N calls that leave
+//! cost at most N wake-ups, not one for each pair of them.
+use std::{
+    collections::{HashMap, VecDeque},
+    task::Waker,
+};
 
 use super::{
     Quota, RateMode,
@@ -24,8 +30,12 @@ struct Queue {
     strict: Strict,
     next_id: u64,
     waiting: VecDeque<Waiting>,
-    /// Calls that a change of the quota turned away and that have not looked yet.
-    refused: Vec<(u64, Refusal)>,
+    /// Subtracted from each `ready` of the queue: when the first leaves, all others move up by one write.
+    earlier: u64,
+    /// No turn comes before.
+    pause: u64,
+    /// Calls that a change turned away and that have not looked yet.
+    refused: HashMap<u64, Refusal>,
     /// Whom to tell, once the lock is free, that things have changed.
     to_wake: Vec<Waker>,
 }
@@ -33,9 +43,12 @@ struct Queue {
 struct Waiting {
     id: u64,
     permits: u32,
+    /// Its turn, and [`Queue::earlier`].
     ready: u64,
     /// Its turn must not come later.
     latest: u64,
+    /// The turn that it was told when it looked last, and waits for by itself.
+    told: u64,
     waker: Option<Waker>,
 }
 
@@ -59,9 +72,9 @@ pub(super) enum Look {
 /// Permits that were taken: enough to give them back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Taken {
-    permits: u32,
+    pub(super) permits: u32,
     /// Smooth: the arrival time that they led to. Strict: when they were used.
-    stamp: u64,
+    pub(super) stamp: u64,
 }
 
 impl Turns {
@@ -71,10 +84,17 @@ impl Turns {
             strict: Strict::new(&quota),
             next_id: 0,
             waiting: VecDeque::new(),
-            refused: Vec::new(),
+            earlier: 0,
+            pause: 0,
+            refused: HashMap::new(),
             to_wake: Vec::new(),
         };
         Self { mode: AtomicU32::new(mode as u32), gcra: Gcra::new(Pace::new(&quota)), queue: Mutex::new(queue) }
+    }
+
+    /// With permits taken that lead to this arrival time.
+    pub(super) fn start_at(&self, tat: u64) {
+        self.gcra.start_at(tat);
     }
 
     #[inline]
@@ -120,8 +140,8 @@ impl Turns {
         queue.release(now);
         match self.mode() {
             RateMode::Smooth => {
-                // At the stamp the bucket was full again as far as these permits go.
-                if taken.stamp > now {
+                // At the stamp the bucket was full again as far as these permits go; a pause stands for all that was taken before it.
+                if taken.stamp > now && queue.pause <= now {
                     let earlier = self.gcra.give_back(taken.permits, now);
                     queue.move_up(0, earlier);
                 }
@@ -150,7 +170,8 @@ impl Turns {
         }
         queue.next_id += 1;
         let id = queue.next_id;
-        queue.waiting.push_back(Waiting { id, permits: n, ready, latest, waker: None });
+        let waiting = Waiting { id, permits: n, ready: queue.written(ready), latest, told: ready, waker: None };
+        queue.waiting.push_back(waiting);
         Ok(Some((id, ready)))
     }
 
@@ -158,37 +179,89 @@ impl Turns {
     pub(super) fn look(&self, id: u64, now: u64, waker: &Waker) -> Look {
         let mut queue = self.queue.lock();
         queue.release(now);
-        if let Some(refusal) = queue.take_refusal(id) {
-            return Look::Refused(refusal);
-        }
-        let Some(at) = queue.find(id) else { return Look::Come };
-        let waiting = &mut queue.waiting[at];
-        match &mut waiting.waker {
-            Some(known) => known.clone_from(waker),
-            unknown => *unknown = Some(waker.clone()),
-        }
-        Look::At(waiting.ready)
+        let look = if let Some(refusal) = queue.refused.remove(&id) {
+            Look::Refused(refusal)
+        } else if let Some(at) = queue.find(id) {
+            let ready = queue.ready(at);
+            let waiting = &mut queue.waiting[at];
+            waiting.told = ready;
+            match &mut waiting.waker {
+                Some(known) => known.clone_from(waker),
+                unknown => *unknown = Some(waker.clone()),
+            }
+            Look::At(ready)
+        } else {
+            Look::Come
+        };
+        queue.wake_and_unlock();
+        look
     }
 
     /// Gives back the place of a call that no longer waits, unless its turn has come: then it is used.
     pub(super) fn leave(&self, id: u64, now: u64) {
         let mut queue = self.queue.lock();
         queue.release(now);
-        queue.take_refusal(id);
-        let Some(at) = queue.find(id) else { return };
-        let reserved = queue.reserved();
-        let Some(left) = queue.waiting.remove(at) else { return };
-        match self.mode() {
-            RateMode::Smooth => {
-                let earlier = self.gcra.give_back(left.permits, now);
-                queue.move_up(at, earlier);
-            }
-            RateMode::Strict => {
-                queue.strict.give_back_last(reserved);
-                queue.set_anew(&self.gcra, self.mode(), now);
+        queue.refused.remove(&id);
+        if let Some(at) = queue.find(id) {
+            let is_last = at + 1 == queue.waiting.len();
+            match self.mode() {
+                RateMode::Smooth => {
+                    if let Some(left) = queue.waiting.remove(at) {
+                        let earlier = self.gcra.give_back(left.permits, now);
+                        queue.move_up(at, earlier);
+                    }
+                }
+                RateMode::Strict if is_last => {
+                    let left = queue.waiting.pop_back().map_or(0, |left| left.permits);
+                    queue.strict.give_back_last(left.into());
+                }
+                RateMode::Strict => {
+                    let reserved = queue.reserved();
+                    queue.waiting.remove(at);
+                    queue.strict.give_back_last(reserved);
+                    queue.set_anew(&self.gcra, self.mode(), now);
+                }
             }
         }
         queue.wake_and_unlock();
+    }
+
+    /// Lets no turn come before `until`; a pause that lasts longer stays. Those who wait are set anew in order; who would wait for too long is
+    /// turned away.
+    pub(super) fn pause(&self, until: u64, now: u64) {
+        let mut queue = self.queue.lock();
+        queue.release(now);
+        if until > queue.pause.max(now) {
+            let reserved = queue.reserved();
+            // At its end there is one permit, and then the even flow: what comes back from a rest is not met by a burst.
+            queue.pause = until;
+            self.gcra.drain(until, reserved);
+            if self.mode() == RateMode::Strict {
+                queue.strict.give_back_last(reserved);
+            }
+            queue.set_anew(&self.gcra, self.mode(), now);
+        }
+        queue.wake_and_unlock();
+    }
+
+    /// Whether it says no more than a new one: nothing is taken, and nobody waits.
+    pub(super) fn is_idle(&self, now: u64) -> bool {
+        let mut queue = self.queue.lock();
+        queue.release(now);
+        let is_free = match self.mode() {
+            RateMode::Smooth => self.gcra.used(now, 0) == 0,
+            RateMode::Strict => queue.strict.used(now) == 0,
+        };
+        is_free && queue.waiting.is_empty() && queue.refused.is_empty() && queue.pause <= now
+    }
+
+    /// How many permits are not back at `now`, those that wait included.
+    pub(super) fn used(&self, now: u64) -> u64 {
+        let queue = self.queue.lock();
+        match self.mode() {
+            RateMode::Smooth => self.gcra.used(now, 0),
+            RateMode::Strict => queue.strict.used(now),
+        }
     }
 
     /// Changes the quota, and how it counts. Those who wait are set anew in order; who no longer fits (too many permits, or a turn later than it may
@@ -219,6 +292,10 @@ impl Turns {
             }
         }
         queue.quota = quota;
+        if queue.pause > now {
+            // Nothing passed since it began, so that it stands for all that was used.
+            self.gcra.restart_drained(queue.pause);
+        }
         queue.set_anew(&self.gcra, mode, now);
         queue.wake_and_unlock();
     }
@@ -231,25 +308,36 @@ impl Queue {
         }
         let ready = match mode {
             RateMode::Smooth => gcra.reserve(n, now, latest),
-            RateMode::Strict => self.strict.reserve(n, now, latest),
+            RateMode::Strict => self.strict.reserve(n, now, self.pause, latest),
         };
         ready.map_err(Refusal::Wait)
     }
 
-    /// Lets those go whose turn has come.
+    /// Lets those go whose turn has come. Who waits for a later one by itself is woken.
     fn release(&mut self, now: u64) {
-        while self.waiting.front().is_some_and(|first| first.ready <= now) {
-            self.waiting.pop_front();
+        while !self.waiting.is_empty() && self.ready(0) <= now {
+            let Some(first) = self.waiting.pop_front() else { break };
+            if first.told > now {
+                self.to_wake.extend(first.waker);
+            }
         }
+        if self.waiting.is_empty() {
+            self.earlier = 0;
+        }
+    }
+
+    /// The turn of the call at this place.
+    fn ready(&self, at: usize) -> u64 {
+        self.waiting[at].ready.saturating_sub(self.earlier)
+    }
+
+    /// A turn as the queue writes it down.
+    fn written(&self, ready: u64) -> u64 {
+        ready.saturating_add(self.earlier)
     }
 
     fn find(&self, id: u64) -> Option<usize> {
         self.waiting.binary_search_by_key(&id, |w| w.id).ok()
-    }
-
-    fn take_refusal(&mut self, id: u64) -> Option<Refusal> {
-        let at = self.refused.iter().position(|(refused, _)| *refused == id)?;
-        Some(self.refused.swap_remove(at).1)
     }
 
     /// The permits of all that wait: what they reserved.
@@ -259,26 +347,25 @@ impl Queue {
 
     /// Those from place `at` on come earlier by so much.
     fn move_up(&mut self, at: usize, earlier: u64) {
-        for later in self.waiting.range_mut(at..) {
-            later.ready = later.ready.saturating_sub(earlier);
-            self.to_wake.extend(later.waker.take());
+        if at == 0 {
+            self.earlier = self.earlier.saturating_add(earlier);
+        } else {
+            self.waiting.range_mut(at..).for_each(|later| later.ready = later.ready.saturating_sub(earlier));
         }
     }
 
     /// Reserves again for all that wait, in order. Their old reservations must have been given back.
     fn set_anew(&mut self, gcra: &Gcra, mode: RateMode, now: u64) {
+        self.earlier = 0;
         for mut waiting in std::mem::take(&mut self.waiting) {
             match self.reserve(gcra, mode, waiting.permits, now, waiting.latest) {
                 Ok(ready) => {
-                    if ready != waiting.ready {
-                        self.to_wake.extend(waiting.waker.take());
-                    }
                     waiting.ready = ready;
                     self.waiting.push_back(waiting);
                 }
                 Err(refusal) => {
                     self.to_wake.extend(waiting.waker.take());
-                    self.refused.push((waiting.id, refusal));
+                    self.refused.insert(waiting.id, refusal);
                 }
             }
         }
@@ -291,6 +378,16 @@ trait WakeAndUnlock {
 
 impl WakeAndUnlock for MutexGuard<'_, Queue> {
     fn wake_and_unlock(mut self) {
+        // Who is first waits for its turn by itself: it must know when that is.
+        if !self.waiting.is_empty() && self.ready(0) < self.waiting[0].told {
+            let first = &mut self.waiting[0];
+            first.told = 0;
+            let waker = first.waker.take();
+            self.to_wake.extend(waker);
+        }
+        if self.to_wake.is_empty() {
+            return;
+        }
         let wakers = std::mem::take(&mut self.to_wake);
         drop(self); // a waker may run code that asks this limiter
         wakers.into_iter().for_each(Waker::wake);

@@ -61,6 +61,15 @@ impl ChangingWindow {
         self.window.take_back(stamp.epoch, stamp.tick);
     }
 
+    /// Takes one back that was counted in the tick of `now`; where there is none, in the tick before.
+    pub(crate) fn take_one_back(&self, now: Instant) {
+        let stamp = self.stamp(now);
+        if !self.window.take_back(stamp.epoch, stamp.tick) {
+            let before = Instant::from_nanos(stamp.tick.as_nanos().saturating_sub(1));
+            self.window.take_back(stamp.epoch, before);
+        }
+    }
+
     /// How many were counted in the span that ends at `now`.
     #[inline]
     pub(crate) fn sum(&self, now: Instant) -> u64 {

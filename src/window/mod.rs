@@ -83,17 +83,18 @@ impl TimeWindow {
         }
     }
 
-    /// Takes one back that was counted at `at`, if its bucket still holds it. A bucket at its top has lost count, and is left alone.
-    pub(crate) fn take_back(&self, epoch: u32, at: Instant) {
+    /// Takes one back that was counted at `at`, if its bucket still holds it. A bucket at its top has lost count, and is left alone. Says whether it did.
+    pub(crate) fn take_back(&self, epoch: u32, at: Instant) -> bool {
         let (tick, bucket) = self.tick(at);
         let key = key(epoch, tick);
         let mut old = bucket.load(Ordering::Relaxed);
         while old & !COUNT == key && !matches!(old & COUNT, 0 | COUNT) {
             match bucket.compare_exchange_weak(old, old - 1, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return,
+                Ok(_) => return true,
                 Err(now) => old = now,
             }
         }
+        false
     }
 
     /// Whether the bucket of `now` can count more.

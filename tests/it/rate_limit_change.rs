@@ -204,7 +204,7 @@ fn throttling_1_all_or_nothing_leaves_no_trace() {
             hand.advance(Duration::from_micros(1));
         }
         assert_eq!(drain(&first), 5);
-        assert!(check_all(&[]).is_ok());
+        assert!(check_all::<RateLimiter>(&[]).is_ok());
         assert!(check_all(&[&last, &first]).is_err());
     }
 }

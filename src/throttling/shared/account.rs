@@ -1,6 +1,8 @@
 //! One limit of a shared limiter, for all or for one tenant: what this process knows of its row, and how it takes from it.
 use std::{
+    future::poll_fn,
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
+    task::Poll,
     time::Duration,
 };
 
@@ -13,7 +15,7 @@ use super::{
     row::{Grant, Row, grant, share_of},
 };
 use crate::{
-    port::{Failure, PortErrorKind},
+    port::{Failure, PortError, PortErrorKind},
     race::{First, race},
     store::{Key, Precondition, PutOptions, StoreError},
     throttling::gcra::Pace,
@@ -38,6 +40,8 @@ pub(super) struct Account {
     pub(super) pause: AtomicU64,
     /// The row's arrival time as it was last seen: others only add to it. In shared time.
     tat: AtomicU64,
+    /// Until when that is believed without asking. By the clock.
+    believed: AtomicU64,
     /// The arrival time of this process's own share. By the clock.
     local: AtomicU64,
     /// One request at a time, in order of arrival: a process does not race with itself.
@@ -67,6 +71,7 @@ impl Account {
             last: AtomicU64::new(0),
             pause: AtomicU64::new(0),
             tat: AtomicU64::new(0),
+            believed: AtomicU64::new(0),
             local: AtomicU64::new(0),
             turn: Semaphore::new(1),
             came: Notify::new(),
@@ -85,9 +90,18 @@ impl Account {
         self.asked.fetch_add(n.into(), Relaxed);
     }
 
-    /// How long `n` permits are not there, as far as is known here.
-    pub(super) fn known_wait(&self, pace: Pace, n: u32, now: u64) -> u64 {
-        grant(pace, self.tat.load(Relaxed), now, n, n, 0).err().unwrap_or(0)
+    /// How long `n` permits are not there, as far as is known here: by the clock it is `now`.
+    pub(super) fn known_wait(&self, pace: Pace, n: u32, shared_now: u64, now: Instant) -> u64 {
+        if now.as_nanos() >= self.believed.load(Relaxed) {
+            return 0;
+        }
+        grant(pace, self.tat.load(Relaxed), shared_now, n, n, 0).err().unwrap_or(0)
+    }
+
+    /// The row has this arrival time now.
+    fn saw(&self, tat: u64, now: Instant) {
+        self.tat.store(tat, Relaxed);
+        self.believed.store((now + BELIEVED).as_nanos(), Relaxed);
     }
 
     /// Whether it says no more than one that was never seen.
@@ -98,6 +112,7 @@ impl Account {
     /// Forgets what it knows of the row, which may be otherwise by other settings.
     pub(super) fn look_anew(&self) {
         self.tat.store(0, Relaxed);
+        self.believed.store(0, Relaxed);
         self.pause.store(0, Relaxed);
     }
 
@@ -214,7 +229,7 @@ impl Account {
         Asked::Down
     }
 
-    /// Compare and set, until it is done or there is not enough.
+    /// Compare and set, until it is done, or there is not enough, or others were faster too often.
     async fn ask_store(
         &self,
         inner: &Inner,
@@ -224,12 +239,26 @@ impl Account {
         patience: u64,
     ) -> Result<Result<Grant, u64>, StoreError> {
         let key = Key::new(&inner.partition, &self.row);
-        loop {
+        for tries in 0..MAX_TRIES {
+            if tries > 0 {
+                // Others are faster. Whatever the store does, the thread is given up, and after some tries time passes.
+                yield_now().await;
+                if tries > TRIES_AT_ONCE {
+                    inner.clock.sleep(Duration::from_millis(1)).await;
+                }
+            }
             let record = inner.store.get(key).await?;
             let row = record.as_ref().map(|record| Row::decode(&record.value)).transpose()?.unwrap_or_default();
+            if !row.is_plausible(pace, inner.time.now(), patience) {
+                return Err(PortError::new(
+                    PortErrorKind::Corrupt,
+                    "the row of a shared rate limit lies too far ahead",
+                )
+                .into());
+            }
             inner.time.seen(row.written);
             let now = inner.time.now();
-            self.tat.store(row.tat, Relaxed);
+            self.saw(row.tat, inner.clock.now());
             let granted = match grant(pace, row.tat, now, least, want, patience) {
                 Ok(granted) => granted,
                 Err(wait) => return Ok(Err(wait)),
@@ -240,15 +269,35 @@ impl Account {
             let value = Row { tat: granted.tat, written: now }.encode();
             match inner.store.put(key, value, PutOptions::new().when(when).ttl(lasts)).await {
                 Ok(_) => {
-                    self.tat.store(granted.tat, Relaxed);
+                    self.saw(granted.tat, inner.clock.now());
                     return Ok(Ok(granted));
                 }
-                // Another process was faster.
                 Err(StoreError::Conflict { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
+        Err(PortError::new(PortErrorKind::Unavailable, "others were faster, again and again").into())
     }
+}
+
+/// For so long a refusal by the row is believed without asking it again: what it says may have been misread, or mended.
+const BELIEVED: Duration = Duration::from_secs(10);
+
+/// So many tries follow each other at once, and so many are made in all.
+const TRIES_AT_ONCE: u32 = 16;
+const MAX_TRIES: u32 = 1_000;
+
+/// Lets everything else run once.
+async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// The millisecond of an instant, rounded down.

@@ -160,7 +160,7 @@ impl Inner {
 
     /// How long it is known that nothing comes.
     fn known_wait(&self, account: &Account, set: &Setting, n: u32, now: Instant) -> u64 {
-        let wait = account.known_wait(set.pace(account.tier), n, self.time.now());
+        let wait = account.known_wait(set.pace(account.tier), n, self.time.now(), now);
         match set.config.sharing {
             Sharing::Exact => wait,
             Sharing::Leased { .. } => wait.max(account.pause.load(Relaxed).saturating_sub(now.as_nanos())),

@@ -51,7 +51,18 @@ pub(super) struct Row {
     pub(super) written: u64,
 }
 
+/// So far ahead of this process's time a row may have been written: no two wall clocks differ by more. What lies further ahead was misread, or
+/// written by nobody who shares this limit; followed, it would let this process pass nobody for as long.
+const AHEAD: u64 = 24 * 3600 * 1_000_000_000;
+
 impl Row {
+    /// Whether a process that shares this limit can have written it by `now`. Others reserve with as much
+    /// patience as this one, a day more or less.
+    pub(super) fn is_plausible(self, pace: Pace, now: u64, patience: u64) -> bool {
+        let latest = now.saturating_add(AHEAD);
+        self.written <= latest && self.tat <= latest.saturating_add(pace.span).saturating_add(patience)
+    }
+
     pub(super) fn encode(self) -> Bytes {
         format!("rate 1 {} {}", self.tat, self.written).into()
     }

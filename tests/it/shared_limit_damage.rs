@@ -1,0 +1,126 @@
+//! A shared limit over a store that errs: a row that is misread, and conflicts without end.
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use steadfast::{
+    Reason,
+    port::{BoxFuture, Capabilities},
+    store::{DeleteOptions, InMemoryStore, Key, Page, PutOptions, Record, Scan, Store, StoreError, Version, Write},
+    throttling::{Quota, SharedRateLimitConfig, SharedRateLimiter, WhenDown},
+    time::{Clock, ManualClock, Timestamp},
+};
+
+const S: fn(u64) -> Duration = Duration::from_secs;
+const WALL: u64 = 1_800_000_000_000;
+
+/// Reads a row as something else where it is told to, and may answer each write with a conflict.
+#[derive(Debug)]
+struct Errs {
+    store: InMemoryStore,
+    misread: Mutex<Option<String>>,
+    conflicts: bool,
+    asked: AtomicU64,
+}
+
+impl Store for Errs {
+    fn capabilities(&self) -> Capabilities {
+        self.store.capabilities()
+    }
+    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
+        Box::pin(async move {
+            self.asked.fetch_add(1, SeqCst);
+            let mut record = self.store.get(key).await?;
+            if let (Some(record), Some(text)) = (&mut record, self.misread.lock().unwrap().clone()) {
+                record.value = Bytes::from(text);
+            }
+            Ok(record)
+        })
+    }
+    fn put<'a>(
+        &'a self,
+        key: Key<'a>,
+        value: Bytes,
+        options: PutOptions,
+    ) -> BoxFuture<'a, Result<Version, StoreError>> {
+        Box::pin(async move {
+            if self.conflicts {
+                return Err(StoreError::Conflict { current: None, write: 0 });
+            }
+            self.store.put(key, value, options).await
+        })
+    }
+    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
+        self.store.delete(key, options)
+    }
+    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
+        self.store.scan(scan)
+    }
+    fn batch<'a>(
+        &'a self,
+        partition: &'a str,
+        writes: Vec<Write>,
+    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
+        self.store.batch(partition, writes)
+    }
+}
+
+fn world(conflicts: bool, config: SharedRateLimitConfig) -> (Arc<Errs>, SharedRateLimiter, ManualClock) {
+    let (clock, hand) = Clock::manual();
+    let store = InMemoryStore::new().with_clock(&clock);
+    let store = Arc::new(Errs { store, misread: Mutex::default(), conflicts, asked: AtomicU64::new(0) });
+    let limiter = SharedRateLimiter::new(store.clone(), "payments", config).unwrap();
+    (store, limiter.with_clock(&clock).with_wall_time(Timestamp::from_millis(WALL)), hand)
+}
+
+fn closed() -> SharedRateLimitConfig {
+    SharedRateLimitConfig::from(Quota::per_second(10)).when_down(WhenDown::FailClosed)
+}
+
+/// One digit more or less, in either number of the row, read once.
+#[test]
+fn a_row_that_was_misread_once_shuts_a_process_for_some_seconds_at_most() {
+    let now = u128::from(WALL) * 1_000_000;
+    let (one, many, day) = (now * 2, 9_000_000_000_000_000_000, now + 80_000_000_000_000);
+    for (tat, written) in [(many, now), (one, now), (now, many), (many, many), (day, now), (now, day), (day, day)] {
+        let (store, limiter, hand) = world(false, closed());
+        hand.block_on(limiter.acquire()).unwrap();
+        *store.misread.lock().unwrap() = Some(format!("rate 1 {tat} {written}"));
+        let _ = hand.block_on(limiter.acquire());
+        *store.misread.lock().unwrap() = None;
+        hand.advance(S(10));
+        let again = hand.block_on(limiter.acquire());
+        assert!(again.is_ok(), "{tat} {written}: {again:?}");
+    }
+}
+
+/// And while it is read so, it is as if the store were down.
+#[test]
+fn a_row_that_lies_implausibly_far_ahead_is_damaged() {
+    let (store, limiter, hand) = world(false, closed());
+    hand.block_on(limiter.acquire()).unwrap();
+    *store.misread.lock().unwrap() = Some("rate 1 9000000000000000000 9000000000000000000".to_owned());
+    assert_eq!(hand.block_on(limiter.acquire()).unwrap_err().reason(), Reason::StoreDown);
+    assert!(limiter.is_store_down());
+    let open = world(false, closed().when_down(WhenDown::LocalShare(1.0)));
+    *open.0.misread.lock().unwrap() = Some("rate 1 9000000000000000000 9000000000000000000".to_owned());
+    let passed = (0..20).filter(|_| open.2.block_on(open.1.acquire()).is_ok()).count();
+    assert!((10..=11).contains(&passed), "{passed}");
+}
+
+#[test]
+fn conflicts_without_end_leave_the_thread_and_end_with_the_call_s_time() {
+    for timeout in [Duration::from_millis(250), Duration::MAX] {
+        let (store, limiter, hand) = world(true, closed().call_timeout(timeout));
+        let start = hand.now();
+        assert_eq!(hand.block_on(limiter.acquire()).unwrap_err().reason(), Reason::StoreDown);
+        assert!(hand.now() - start <= timeout.min(S(2)), "{:?}", hand.now() - start);
+        let asked = store.asked.load(SeqCst);
+        assert!((20..=1_000).contains(&asked), "{asked}");
+    }
+}
