@@ -32,7 +32,7 @@ pub struct JournalConfig {
     pub concurrency: u32,
     /// Maximum number of attempts before an entry is a dead letter. An entry that is handed back or refused is no attempt.
     /// 10 by default.
-    pub max_deliveries: u32,
+    pub max_attempts: u32,
     /// The delays after which an entry that failed is tried again. 1 s to 60 s by default, with full jitter.
     pub retry: BackoffConfig,
     /// The delays between looks at an empty journal. 100 ms to 5 s by default.
@@ -48,7 +48,7 @@ impl Default for JournalConfig {
         Self {
             per_second: 10,
             concurrency: 4,
-            max_deliveries: 10,
+            max_attempts: 10,
             retry: BackoffConfig::default().between(Duration::from_secs(1), Duration::from_secs(60)),
             idle: IdleConfig::between(Duration::from_millis(100), Duration::from_secs(5)),
             visibility: Duration::from_secs(30),
@@ -73,8 +73,8 @@ impl JournalConfig {
 
     /// Sets the maximum number of attempts before an entry is a dead letter.
     #[must_use]
-    pub const fn max_deliveries(mut self, deliveries: u32) -> Self {
-        self.max_deliveries = deliveries;
+    pub const fn max_attempts(mut self, deliveries: u32) -> Self {
+        self.max_attempts = deliveries;
         self
     }
 
@@ -112,7 +112,7 @@ impl JournalConfig {
         let listener = QueueListenerConfig::default()
             .batch(self.concurrency as usize)
             .tasks(1, self.concurrency)
-            .max_attempts(self.max_deliveries)
+            .max_attempts(self.max_attempts)
             .retry(self.retry)
             .idle(self.idle)
             .visibility(self.visibility);

@@ -12,7 +12,7 @@
 //! |---|---|---|
 //! | `per_second` | 10 | replays, by each process |
 //! | `concurrency` | 4 | replays at once |
-//! | `max_deliveries` | 10 | so many attempts, then an entry is a dead letter |
+//! | `max_attempts` | 10 | so many attempts, then an entry is a dead letter |
 //! | `retry` | 1 s to 60 s, full jitter | before an entry that failed is tried again |
 //! | `idle` | 100 ms to 5 s | between looks at an empty journal |
 //! | `visibility` | 30 s | an entry is hidden for so long at a time; renewed at a third |

@@ -17,7 +17,7 @@ impl Journal {
     ///
     /// `replay` does what the entry says, through the same pipeline as the calls, and under the entry's key. An entry whose call is refused waits in
     /// hand, and so does one that fails when the gate shuts over it; one that fails while the gate is open is tried again later, and is a dead letter after
-    /// [`max_deliveries`](super::JournalConfig::max_deliveries).
+    /// [`max_attempts`](super::JournalConfig::max_attempts).
     ///
     /// # Errors
     /// Only what does not pass by itself: no permission, a queue that was closed. It stops in order before.

@@ -179,7 +179,7 @@ fn the_work_of_a_consumer_that_crashed_comes_back_and_nothing_accepted_is_lost()
 fn a_poison_message_is_set_aside_with_its_reason_and_the_others_are_handled() {
     let world = World::new();
     send(&world, 20);
-    let listener = world.listener(default().max_deliveries(3), 1);
+    let listener = world.listener(default().max_attempts(3), 1);
     let run = listener.run(world.clock.sleep(S(86_400)), async |work: Work| match &work.body[..] {
         b"7" => Handled::retry("no such account"),
         _ => Handled::Complete,

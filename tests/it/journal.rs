@@ -199,7 +199,7 @@ fn circuit_breaker_12_recovery_is_not_flooded() {
 
 #[test]
 fn circuit_breaker_12_an_outage_however_long_uses_up_no_entry() {
-    let service = Service::new(config().max_deliveries(3));
+    let service = Service::new(config().max_attempts(3));
     service.break_down();
     for i in 0..10 {
         assert_eq!(service.pay(&Entry::new(format!("order-{i}"), "")), Ok(Served::Later));
@@ -262,7 +262,7 @@ fn circuit_breaker_12_a_key_is_kept_once_and_travels_with_the_entry() {
 
 #[test]
 fn circuit_breaker_12_what_can_never_be_done_is_set_aside_and_holds_nobody_up() {
-    let service = Service::new(config().max_deliveries(3));
+    let service = Service::new(config().max_attempts(3));
     for key in ["bad", "good", "worse", "fine"] {
         service.world.run(service.journal.defer(key, "")).unwrap();
     }
@@ -434,7 +434,7 @@ fn circuit_breaker_12_settings_are_checked_by_name() {
     assert_eq!(refused(config().per_second(0)).field(), "per_second");
     assert_eq!(refused(config().concurrency(0)).field(), "concurrency");
     assert_eq!(refused(config().visibility(Duration::ZERO)).field(), "visibility");
-    assert_eq!(refused(config().max_deliveries(0)).field(), "max_deliveries");
+    assert_eq!(refused(config().max_attempts(0)).field(), "max_attempts");
     assert_eq!(refused(config().retry(BackoffConfig::default().between(S(2), S(1)))).field(), "retry.base");
     assert!(toml::from_str::<JournalConfig>("colour = 3").is_err());
     assert_eq!(toml::from_str::<JournalConfig>("").unwrap(), JournalConfig::default());
