@@ -179,7 +179,6 @@ fn a_store_that_refuses_is_no_end_of_the_queue() {
 }
 
 #[test]
-#[ignore = "until the listener counts attempts"]
 fn a_store_that_is_away_for_an_hour_costs_no_message_an_attempt() {
     for mode in [Mode::Fails(PortErrorKind::Unavailable), Mode::Hangs, Mode::Slow(S(20))] {
         let world = World::new(true);

@@ -318,7 +318,9 @@ impl World {
         };
         let control = async {
             faults.await;
-            for _ in 0..48 * 60 {
+            // A queue that breaks its contract may never come to an end.
+            let hours = if self.planted == Planted::HidesTooShort { 1 } else { 48 };
+            for _ in 0..hours * 60 {
                 self.clock.sleep(S(60)).await;
                 if self.depth().await == 0 {
                     return 0;
@@ -424,6 +426,6 @@ fn a_day_finds_deliveries_that_count() {
 
 #[test]
 fn a_day_finds_messages_that_are_hidden_too_short() {
-    let tally = soak(0, day(), Kept::InMemory, Planted::HidesTooShort);
+    let tally = soak(0, S(3600), Kept::InMemory, Planted::HidesTooShort);
     assert!(tally.overlaps > 0, "{tally:#?}");
 }

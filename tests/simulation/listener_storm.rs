@@ -44,7 +44,12 @@ fn storm(seed: u64, messages: u64) {
     let process = async |process: usize| {
         for number in 0.. {
             let by = (process, number);
-            let config = QueueListenerConfig::default().batch(16).tasks(1, 8).max_deliveries(50).visibility(S(10));
+            let config = QueueListenerConfig::default()
+                .batch(16)
+                .tasks(1, 8)
+                .max_attempts(50)
+                .max_expiries(50)
+                .visibility(S(10));
             let config = config.retry(BackoffConfig::default().between(MS(10), MS(100)));
             let listener = QueueListener::builder(line(&queue, &clock, &entropy, (0.05, 0.02)))
                 .config(config)
