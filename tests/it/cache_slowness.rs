@@ -149,6 +149,17 @@ fn no_get_waits_for_what_is_owed_beyond_the_time_out() {
 }
 
 #[test]
+fn a_tag_is_invalidated_in_a_remote_tier_whose_round_trip_is_near_the_time_out() {
+    let slow = Slow::new();
+    let (world, cache) = (&slow.world, slow.process(short(), 1));
+    slow.tier.script.all(Answer::After(MS(90)));
+    assert_eq!(world.run(cache.invalidate_tag("t")), Reached::ThisProcess);
+    world.pass(S(3));
+    assert_eq!(slow.plane.script.asked("publish"), 1);
+    assert_eq!(world.run(cache.run(std::future::ready(()))), 0);
+}
+
+#[test]
 fn a_load_pays_what_keeps_its_own_key_away_where_no_loop_runs() {
     let slow = Slow::new();
     let (world, cache) = (&slow.world, slow.cache(short(), 1));
