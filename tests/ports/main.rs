@@ -9,3 +9,9 @@ mod sqlite_identity;
 mod sqlite_killed;
 mod sqlite_locks;
 mod sqlite_writes;
+
+/// Lets a thread of a backend, which is a real one, get on with its work.
+#[expect(clippy::disallowed_methods, reason = "no clock of ours moves a thread")]
+fn wait_for_a_real_thread(millis: u64) {
+    std::thread::sleep(std::time::Duration::from_millis(millis));
+}

@@ -84,7 +84,7 @@ fn a_scan_does_not_meet_what_has_ended_for_ever() {
                 break;
             }
             assert!(looks < 2000, "{left} records that ended are there");
-            std::thread::sleep(Duration::from_millis(1));
+            crate::wait_for_a_real_thread(1);
         }
     });
 }
@@ -149,7 +149,7 @@ fn a_subscriber_that_is_further_behind_than_is_kept_hears_of_a_gap_and_of_all_th
                 break;
             }
             assert!(looks < 5000, "{left} notices are there after ten minutes");
-            std::thread::sleep(Duration::from_millis(1)); // a real thread sweeps
+            crate::wait_for_a_real_thread(1);
         }
         assert_eq!(late.recv().await, Notice::Gap);
         publish(&sqlite, "t", "new").await;

@@ -78,7 +78,7 @@ fn writes_behind_a_foreign_lock_are_done_when_it_is_released() {
                     tokio::spawn(async move { store.insert(Key::new("p", &i.to_string()), "x").await })
                 })
                 .collect();
-            std::thread::sleep(Duration::from_millis(50)); // a real thread is to meet the lock
+            crate::wait_for_a_real_thread(50);
             drop(foreign);
             for writer in writers {
                 writer.await.unwrap().unwrap();
@@ -122,7 +122,7 @@ fn a_receive_behind_a_foreign_lock_hides_from_the_moment_at_which_it_has_the_loc
             let foreign = foreign_lock(&path);
             let receiver = queue.clone();
             let waits = tokio::spawn(async move { receiver.receive(Receive::new(1, Duration::from_secs(2))).await });
-            std::thread::sleep(Duration::from_millis(200)); // a real thread is to meet the lock
+            crate::wait_for_a_real_thread(200);
             hand.advance(Duration::from_secs(3));
             drop(foreign);
             let taken = waits.await.unwrap().unwrap();
