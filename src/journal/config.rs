@@ -73,8 +73,8 @@ impl JournalConfig {
 
     /// Sets the maximum number of attempts before an entry is a dead letter.
     #[must_use]
-    pub const fn max_attempts(mut self, deliveries: u32) -> Self {
-        self.max_attempts = deliveries;
+    pub const fn max_attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = attempts;
         self
     }
 
