@@ -91,7 +91,7 @@ impl Default for RetryBudgetConfig {
 ///
 /// Why a budget, beside a limit of attempts? Three attempts each are harmless while one call in a thousand fails, and triple
 /// the load just when everything fails. The budget allows retries in proportion to first attempts, so that the worst case is
-/// `1 + ratio` calls for each request. After Finagle's `RetryBudget`: 20 % of the requests of 10 s, and 10 a second.
+/// `1 + ratio` calls for each request. A first attempt that a policy inside refused (an open breaker) earns none: the target never saw it. After Finagle's `RetryBudget`: 20 % of the requests of 10 s, and 10 a second.
 #[derive(Clone)]
 pub struct RetryBudget(Arc<Inner>);
 

@@ -26,6 +26,7 @@
 //! | `breaker` | as above | shared by all keys |
 //! | `max_open` | 1.0 | the share of the keys that may be open at once |
 //! | `idle` | 10 min | a key that nobody asks for so long may be forgotten |
+//! | `max_keys` | 1,048,576 | beyond, closed breakers that nobody holds are forgotten; open ones are kept |
 //!
 //! # Example
 //!

@@ -24,7 +24,8 @@
 //! With [`ByStatus::grpc`] the header `grpc-status` decides as well; a status that comes in trailers, after the body, is for
 //! [`grpc_verdict`]. [`GrpcCode::kind`] has that table.
 //!
-//! A failure's hint is read once, here, and reaches every policy:
+//! A failure's hint is read once, here, and every policy may read it. A retry waits for it, a breaker opens by it, a hedge stops, and a rate limit
+//! and an adaptive limit pause:
 //!
 //! | header | read as |
 //! |---|---|
@@ -86,7 +87,7 @@
 //! An `Ok` answer that is judged a failure is still `Ok` when the attempts are used up: the caller gets the 503, and must look at its
 //! status. A body that breaks off after the headers is no part of a call that gives the response: read the body inside the operation
 //! where that shall count. A hint is the word of a stranger: [`RetryConfig::max_hint`](crate::retry::RetryConfig::max_hint) bounds
-//! what a retry waits for, and the breaker's `open.max_hint` for how long it opens.
+//! what a retry waits for, the breaker's `open.max_hint` for how long it opens, and the limits' `max_hint` for how long they pause.
 //!
 //! # Source
 //!

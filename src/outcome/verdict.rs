@@ -19,7 +19,8 @@ pub enum Class {
     Ignore,
 }
 
-/// What the other side said about calling it again, read once and heard by every policy.
+/// What the other side said about calling it again, read once. Retry, breaker, hedge, rate limit and adaptive limit
+/// act on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Hint {

@@ -25,12 +25,15 @@
 //! | how much | 100 a second, all at once if need be | 32 at once |
 //! | waiting | not at all | 128 wait for at most 1 s |
 //! | order | of arrival | of arrival, or newest first |
+//! | a server's hint | pauses it for as long, at most 15 min | is not heeded |
+//! | keys ([`KeyedRateLimiter`]) | 1,048,576 at most | |
 //!
 //! | setting | adaptive limit | client throttle | shedder | degradation |
 //! |---|---|---|---|---|
 //! | begins | at 20, from 1 to 200 | above 2 requests for each accepted one, in 2 minutes | above a soft limit | above a soft limit, one feature a second |
 //! | at most | | 90 % rejected | all but critical calls, from the hard limit on | all features, from the hard limit on |
 //! | reacts | each 100 ms and 10 calls | with each request | each 100 ms: at once | each 100 ms: at once |
+//! | a server's hint | pauses it for as long, at most 15 min | | | |
 //! | lets go | with the latencies | with each accept | after 200 ms, in 3 s | after 10 s, a feature each 10 s |
 //!
 //! # Example
@@ -79,6 +82,25 @@
 //! A refusal for the sake of others says so ([`Rejected::is_shed`](crate::Rejected::is_shed)): such work may be deferred, where a call over its rate
 //! should come back later.
 //!
+//! # What the other side asks for
+//!
+//! A failure may come with a hint: "come back in 60 s" ([`Hint`](crate::Hint), read by feature `http`). A [`RateLimiter`], a [`KeyLimit`] and an
+//! [`AdaptiveLimiter`] in a pipeline then let no call pass for that long, at most for their `max_hint`. Calls that run go on. When the time is
+//! over a smooth limit has one permit and then the even flow; a strict one has what its window allows. The hint is that of the outcome that
+//! reaches the limiter: inside a retry that of each attempt, outside it that of the last. [`RateLimiter::pause`] and
+//! [`AdaptiveLimiter::pause`] do the same for calls that are made by another door. A [`SharedRateLimiter`], a [`ConcurrencyLimiter`] and a
+//! [`ClientThrottle`] heed no hint.
+//!
+//! # When to come back
+//!
+//! | refused by | [`retry_after`](crate::Rejected::retry_after) |
+//! |---|---|
+//! | rate limit, by key and shared too | exact, if nobody else takes the permit |
+//! | adaptive limit | an estimate: what a call takes now, for as many as wait, over as many as run at once. None before the first call ended |
+//! | shedder, feature | the time before which less will not be shed |
+//! | concurrency limit | none: it reads no clock while places are free, and does not know what a call takes |
+//! | client throttle | none: its odds fall with what others send, and what comes of it |
+//!
 //! # Changes while in use
 //!
 //! Each of them has `reconfigure`: a bad change is refused whole, clones follow, and what was learnt or used is kept.
@@ -107,8 +129,8 @@
 //!
 //! # Events
 //!
-//! [`ThrottlingEvent`]: rejected, queued, limit changed, shedding began and ended. [`DegradationEvent`]: a feature switched off, or on. The keyed
-//! limiter has none: its errors tell the caller.
+//! [`ThrottlingEvent`]: rejected, queued, paused, limit changed, shedding began and ended. [`DegradationEvent`]: a feature switched off, or on.
+//! Those of the keyed limiter carry the name of the key, where it is [named by](KeyedRateLimiter::named_by) one.
 //!
 //! # Considerations
 //!
@@ -116,8 +138,8 @@
 //!    with a time to come back. (advice)
 //! 2. It reacts fast and lets go fast: permits come back continuously, not at the end of a window; a shedder follows its gauge upwards at once, and
 //!    its hysteresis is stated: held for [`hold`](ShedderConfig::hold), to nothing within [`recover`](ShedderConfig::recover). (default)
-//! 3. A refusal is a specific error with a time to come back: [`Rejected`](crate::Rejected); over HTTP 429 or 503 with `retry-after`, by feature
-//!    `http`. (default)
+//! 3. A refusal is a specific error, [`Rejected`](crate::Rejected), with a time to come back where one is known (the table
+//!    above); over HTTP 429 or 503 with `retry-after`, by feature `http`. (default)
 //! 4. A stop-gap while scaling out: [`RateLimiter::set_quota`], [`KeyedRateLimiter::reconfigure`]
 //!    and [`ConcurrencyLimiter::resize`] follow the capacity while in use. The example
 //!    `multi_tenant_surveys` doubles its quotas when a second instance has come. (option)
@@ -128,17 +150,24 @@
 //! 7. Strategies: reject over a rate per tenant ([`KeyedRateLimiter::with_tiers`]); switch off what is not essential ([`Degradation`]); level by
 //!    priority ([`PriorityShares`], [`Shedder`]) and by what a tenant is worth (tiers); what was shed may be deferred
 //!    ([`Rejected::is_shed`](crate::Rejected::is_shed), [`journal`](crate::journal)). (default)
-//! 8. Metering per tenant: the keyed limiter is the meter. (default)
+//! 8. Metering per tenant: [`KeyedRateLimiter::usage`] reads what a tenant has used of its quota now (default);
+//!    [`metered`](KeyedRateLimiter::metered), the limiter counts what each took and was refused, for [`readings`](KeyedRateLimiter::readings).
 //!
 //! # Pitfalls
 //!
 //! An adaptive limit takes latency for load. Where calls differ in kind, give each kind a limiter of its own: a slow kind among fast ones reads as
-//! overload. Once a minute it holds some calls back, for as long as ten of them take, to measure what one takes alone; with shares, it refuses
-//! those of lower priority then.
+//! overload. Once a minute it holds calls back, for as long as ten of them take, to measure what one takes alone; those that cannot wait so long are
+//! refused. Where that takes longer than about a second (calls of 5 s take 10 s), it measures less often: at most a fiftieth of the time. So after a
+//! lasting shift of a slow service's latency it recovers in minutes, not in one. (Envoy measures on a fixed interval, and says of it that requests may
+//! be refused meanwhile; Netflix's second gradient measures nothing, and takes a long mean for the base, which creeps.)
 //!
 //! A smooth limit lets a burst pass and then the even flow: up to `permits + burst` in one window. Where a contract says "never more than
 //! n in any window", take [`RateLimitConfig::strict`]. A limit in one process bounds that process: three instances admit three times
 //! as much; a [`SharedRateLimiter`] bounds them together, through a store ([`shared`]).
+//!
+//! A limiter of keys that strangers choose is bounded by [`max_keys`](KeyedRateLimiter::max_keys): beyond it, keys that are back soonest are
+//! forgotten first, so that an attacker who invents keys resets those who used little, not those who used much. Calls that wait for a key are
+//! told of their turns by each other: one that is kept and not polled delays those behind it.
 //!
 //! A client throttle takes the refusals of one other side: give each target one of its own. Its formula has no memory of when: as the book has it
 //! ([`ClientThrottleConfig::sre`]) it may come to reject nearly all of what is sent to a service that takes a fixed share of the requests, not a

@@ -11,7 +11,7 @@
 //! it is shared [`Exact`](Sharing::Exact)ly each admission is a read and a compare-and-set of that row. With [`Leased`](Sharing::Leased) quota a
 //! process takes several permits at once, as many as it needed lately, ahead of its calls ([`run`](SharedRateLimiter::run)), and spends
 //! them in place without the store; what it does not spend in time is lost. A refusal is remembered: others only ever take from the row, so
-//! while it is known to be used up nobody asks it.
+//! while it is known to be used up nobody asks it, but once in 10 s.
 //!
 //! | | exact | leased |
 //! |---|---|---|
@@ -75,6 +75,10 @@
 //! An error of the store, or no answer within `call_timeout`, is down: for `rest` it is not asked, and each call is decided as
 //! [`when_down`](WhenDown) says; then one call finds out. What is leased is spent first. While only some processes are cut off, the others go on with the whole
 //! limit, and local shares come on top.
+//!
+//! A row that lies implausibly far ahead (a day beyond what the limit can explain) was misread or damaged: as if the store were down. A refusal by
+//! the row is believed for 10 s at most, and then asked for again. Where others are faster a thousand times, each time giving the thread up, that
+//! is down too.
 //!
 //! # Cancel safety
 //!
