@@ -55,7 +55,8 @@ const DOORS: &[(&str, &[&str])] = &[
     ("std::thread", &["backend", "circuit_breaker/permit.rs", "metrics/calls.rs", "striped/tests.rs"]),
     ("rusqlite", &["backend"]),
     ("twox_hash", &["hash.rs"]),
-    ("futures_util", &["sharding/fan_out.rs"]),
+    // What goes side by side: renewals, settlements that are tried again, questions to the filter.
+    ("futures_util", &["sharding/fan_out.rs", "queue_listener"]),
     ("arc_swap", &["hedge", "chaos"]),
     ("quick_cache", &["cache_aside/local.rs"]),
     ("rustix", &["time"]),

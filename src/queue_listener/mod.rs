@@ -182,6 +182,7 @@
 //! "Asynchronous Request-Reply", Azure Architecture Center. Weighted turns: the smooth weighted round robin of nginx.
 mod announce;
 mod backlog;
+mod batch;
 mod builder;
 mod config;
 mod counters;
@@ -207,6 +208,7 @@ mod shift;
 mod staff;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
+mod waiting;
 mod work;
 mod worker;
 
