@@ -55,9 +55,16 @@ const DOORS: &[(&str, &[&str])] = &[
     ("std::thread", &["backend", "circuit_breaker/permit.rs", "metrics/calls.rs", "striped/tests.rs"]),
     ("rusqlite", &["backend"]),
     ("twox_hash", &["hash.rs"]),
+    // What goes side by side: requests to many shards, marks and debts of a cache, renewals, settlements that are tried again.
     (
         "futures_util",
-        &["sharding/fan_out.rs", "cache_aside/remote.rs", "cache_aside/remote_change.rs", "cache_aside/shared.rs"],
+        &[
+            "sharding/fan_out.rs",
+            "cache_aside/remote.rs",
+            "cache_aside/remote_change.rs",
+            "cache_aside/shared.rs",
+            "queue_listener",
+        ],
     ),
     ("arc_swap", &["hedge", "chaos"]),
     ("quick_cache", &["cache_aside/local.rs"]),

@@ -7,8 +7,10 @@ use super::{
     QueueCall, QueueListenerEvent as Event,
     idle::Idle,
     lot::Held,
+    room::Reserved,
     shift::{Shift, Stage},
     staff::Staff,
+    waiting::Idles,
 };
 use crate::{
     backoff::Backoff,
@@ -28,7 +30,7 @@ pub(super) struct Poller {
     idle: Idle,
     failures: Option<Backoff>,
     /// When to poll next.
-    next: Instant,
+    pub(super) next: Instant,
     /// Before this it does not poll for messages that return.
     rests_until: Instant,
     /// The next delay would be the longest: this task may end.
@@ -41,31 +43,8 @@ pub(super) struct Poller {
 
 /// A request for messages, that waits for so long. As nobody knows when in that time they are taken, they are hidden for as much longer, and their lease
 /// counts from the end of the wait.
-fn receive(shift: &Shift, max: usize, wait: Duration) -> Receive {
+pub(super) fn receive(shift: &Shift, max: usize, wait: Duration) -> Receive {
     Receive::new(max, shift.inner.config.visibility.saturating_add(wait)).wait(wait)
-}
-
-/// Room that a poll has reserved; given back where the poll is dropped.
-pub(super) struct Reserved<'a>(&'a Shift, usize);
-
-impl<'a> Reserved<'a> {
-    fn of(shift: &'a Shift) -> Option<Self> {
-        let n = shift.reserve();
-        (n > 0).then_some(Self(shift, n))
-    }
-
-    /// The messages are there, in so much of the room.
-    fn used(&mut self) -> usize {
-        std::mem::take(&mut self.1)
-    }
-}
-
-impl Drop for Reserved<'_> {
-    fn drop(&mut self) {
-        if self.1 > 0 {
-            self.0.took_nothing(self.1);
-        }
-    }
 }
 
 /// A request for messages that was made.
@@ -197,7 +176,7 @@ impl Poller {
     }
 
     /// Room for a poll; `None` where the stage changed or messages came before there was any.
-    async fn room<'a>(&mut self, shift: &'a Shift) -> Option<Reserved<'a>> {
+    pub(super) async fn room<'a>(&mut self, shift: &'a Shift) -> Option<Reserved<'a>> {
         if let Some(room) = Reserved::of(shift) {
             return Some(room);
         }
@@ -293,7 +272,7 @@ impl Poller {
     }
 
     /// What a request for messages came to: messages that wait for a task, or a pause.
-    fn answered(
+    pub(super) fn answered(
         &mut self,
         shift: &Shift,
         answer: Option<Option<Result<Vec<Delivery>, QueueError>>>,
@@ -329,7 +308,7 @@ impl Poller {
     }
 
     /// A poll found nothing, and took so long: when to poll next.
-    fn came_to_nothing(&mut self, shift: &Shift, took: Duration) {
+    pub(super) fn came_to_nothing(&mut self, shift: &Shift, took: Duration) {
         let inner = &shift.inner;
         self.failures = None;
         shift.found_nothing();
@@ -339,55 +318,6 @@ impl Poller {
         let now = shift.now();
         (self.next, self.at_most) = (now + delay.saturating_sub(waited), at_most);
         self.rests_until = now + inner.config.idle.min;
-    }
-
-    /// Waits in one of several queues while tasks are idle, for ever: so that none is waited for while another has something.
-    pub(super) async fn wait_in(&mut self, shift: &Shift, source: usize) {
-        let config = &shift.inner.config;
-        loop {
-            if !matches!(shift.stage(), Stage::Works | Stage::Paused) {
-                return;
-            }
-            let idles = shift.idles.notified();
-            if shift.halts() || shift.idle.load(Ordering::Acquire) == 0 {
-                race(idles, async { drop(self.stage.changed().await) }).await;
-                continue;
-            }
-            let watched = shift.watches();
-            let fewer = shift.room.fewer.notified();
-            if shift.room.is_one_by_one() {
-                // The tasks take one message at a time, and none beside it.
-                race(fewer, async { drop(self.stage.changed().await) }).await;
-                continue;
-            }
-            drop(watched);
-            let now = shift.now();
-            if self.next > now {
-                let wait = shift.inner.clock.sleep_until(self.next);
-                race(wait, async { drop(self.stage.changed().await) }).await;
-                continue;
-            }
-            let Some(mut room) = self.room(shift).await else { continue };
-            shift.inner.counters.polls.add(1);
-            shift.inner.counters.requests.add(1);
-            let wait = config.receive_wait;
-            let request = shift.inner.sources[source].queue.receive(receive(shift, room.1, wait));
-            let request = shift.rest(QueueCall::Receive, config.call_limit().saturating_add(wait), request);
-            let answer = self.unless_stopped(shift, request).await;
-            match self.answered(shift, answer, (source, now + wait), &mut room) {
-                // A message to be handled alone is for a task.
-                Answer::Messages(Some(held)) => shift.leave_alone(held),
-                Answer::Messages(None) => shift.share(0),
-                Answer::Nothing => {
-                    let waited = shift.now() - now;
-                    self.came_to_nothing(shift, waited);
-                    if waited >= wait {
-                        self.next = Instant::default();
-                    }
-                }
-                Answer::Failed => {}
-            }
-        }
     }
 
     #[inline]
@@ -408,7 +338,7 @@ impl Poller {
     }
 
     /// The answer, unless the run stops while it does not come.
-    async fn unless_stopped<T>(&mut self, shift: &Shift, request: impl Future<Output = T>) -> Option<T> {
+    pub(super) async fn unless_stopped<T>(&mut self, shift: &Shift, request: impl Future<Output = T>) -> Option<T> {
         let stage = &mut self.stage;
         let stopped = async {
             // A pause lets the poll come to its end.
@@ -427,32 +357,11 @@ impl Poller {
 }
 
 /// What a request for messages came to.
-enum Answer {
+pub(super) enum Answer {
     /// Messages; one that is to be handled alone.
     Messages(Option<Held>),
     Nothing,
     Failed,
-}
-
-/// A task that waits for the next poll.
-struct Idles<'a>(&'a Shift);
-
-impl<'a> Idles<'a> {
-    fn of(shift: &'a Shift) -> Self {
-        if shift.inner.sources.len() > 1 {
-            shift.idle.fetch_add(1, Ordering::AcqRel);
-            shift.idles.notify_waiters();
-        }
-        Self(shift)
-    }
-}
-
-impl Drop for Idles<'_> {
-    fn drop(&mut self) {
-        if self.0.inner.sources.len() > 1 {
-            self.0.idle.fetch_sub(1, Ordering::AcqRel);
-        }
-    }
 }
 
 /// A task that waits for a pause to end.

@@ -279,6 +279,38 @@ impl Shift {
     }
 }
 
+/// Room that a poll has reserved; given back where the poll is dropped.
+pub(super) struct Reserved<'a>(&'a Shift, pub(super) usize);
+
+impl<'a> Reserved<'a> {
+    pub(super) fn of(shift: &'a Shift) -> Option<Self> {
+        let n = shift.reserve();
+        (n > 0).then_some(Self(shift, n))
+    }
+
+    /// The messages are there, in so much of the room.
+    pub(super) fn used(&mut self) -> usize {
+        std::mem::take(&mut self.1)
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        if self.1 > 0 {
+            self.0.took_nothing(self.1);
+        }
+    }
+}
+
+/// While this lives a message is handled beside which there is no other.
+pub(super) struct Alone<'a>(pub(super) &'a Shift);
+
+impl Drop for Alone<'_> {
+    fn drop(&mut self) {
+        self.0.reopen();
+    }
+}
+
 /// Somebody waits for less to be in hand.
 pub(super) struct Watched<'a>(&'a AtomicU64);
 

@@ -18,12 +18,12 @@ use super::{
     keep::{Caught, Dropped},
     lot::{Held, How, Lease, Settling},
     poller::{Next, Poller},
+    room::Alone,
     settle::Settled,
     shift::Shift,
     work::Cancel,
 };
 use crate::{
-    queue::Delivery,
     race::{First, race},
     time::Instant,
 };
@@ -40,11 +40,11 @@ const LOOK: usize = 8;
 /// One task of a run.
 pub(super) struct Worker {
     pub(super) shift: Arc<Shift>,
-    done: Vec<Settling>,
+    pub(super) done: Vec<Settling>,
     /// Messages that it has in hand and that are not done.
-    begun: usize,
-    cancel: Cancel,
-    poller: Poller,
+    pub(super) begun: usize,
+    pub(super) cancel: Cancel,
+    pub(super) poller: Poller,
     in_a_row: u32,
     /// The last look at the time, and how many messages were handled at once since.
     looked: Option<Instant>,
@@ -166,12 +166,9 @@ impl Worker {
                     self.since_look += 1;
                     Ok(output)
                 }
-                None => self.attend(call, &mut leases).await,
+                None => self.wait(call, &mut leases).await,
             };
-            let handled = match output {
-                Ok(output) => Ok(output.map_or_else(Handled::retry, Into::into)),
-                Err(why) => Err(why),
-            };
+            let handled = output.map(|output| output.map_or_else(Handled::retry, Into::into));
             if let (Ok(Handled::Complete), Some(key)) = (&handled, key) {
                 self.remember(&mut leases, vec![key]).await;
             }
@@ -222,7 +219,7 @@ impl Worker {
 
     /// A look at the time: tells how long the messages since the last one took.
     #[inline]
-    fn looks(&mut self, now: Instant) {
+    pub(super) fn looks(&mut self, now: Instant) {
         if let Some(before) = self.looked.replace(now) {
             self.shift.room.took(now - before, self.since_look, self.is_spawned);
         }
@@ -248,46 +245,9 @@ impl Worker {
             && shift.inner.filter.is_none()
     }
 
-    /// Handles the messages of a poll together, until it ends.
-    pub(super) async fn work_in_batches<F, H>(mut self, handler: F)
-    where
-        F: Fn(Vec<Work>) -> H,
-        H: Future<Output = Vec<Handled>>,
-    {
-        let shift = self.shift.clone();
-        let mut next = None;
-        loop {
-            if shift.halts() {
-                self.hand_back();
-            }
-            if let Some(held) = next.take() {
-                if let Some((guard, held)) = self.alone(&shift, held).await {
-                    self.handle_batch(&handler, vec![held]).await;
-                    self.settle().await;
-                    drop(guard);
-                }
-                continue;
-            }
-            let batch = std::iter::from_fn(|| shift.next_waiting());
-            let batch: Vec<_> = batch.take(shift.inner.config.batch).collect();
-            if !batch.is_empty() {
-                shift.share(0);
-                self.handle_batch(&handler, batch).await;
-            } else if !self.done.is_empty() {
-                self.settle().await;
-            } else {
-                match self.poller.find(&shift, None).await {
-                    Next::Look => {}
-                    Next::Alone(held) => next = Some(*held),
-                    Next::End => return,
-                }
-            }
-        }
-    }
-
     /// Waits until nothing else is in hand, so that a message that may end the process takes no other with it; nothing where the run
     /// halts before, or the message is lost.
-    async fn alone<'a>(&mut self, shift: &'a Shift, held: Held) -> Option<(Alone<'a>, Held)> {
+    pub(super) async fn alone<'a>(&mut self, shift: &'a Shift, held: Held) -> Option<(Alone<'a>, Held)> {
         let guard = Alone(shift);
         self.settle().await;
         self.begun = 1;
@@ -312,7 +272,7 @@ impl Worker {
     }
 
     /// Settles what is done, in one request for each source; what fails is tried again beside this task.
-    async fn settle(&mut self) {
+    pub(super) async fn settle(&mut self) {
         self.looked = None;
         let sources = self.shift.inner.sources.len();
         if sources > 1 {
@@ -333,64 +293,18 @@ impl Worker {
 
     /// Hands back what no handler has begun with.
     #[cold]
-    fn hand_back(&mut self) {
+    pub(super) fn hand_back(&mut self) {
         self.shift.hand_back_waiting();
         self.shift.send_out(self.done.drain(..));
     }
 
-    /// Whether a message is for its handler: not where it was tried too often, comes too late, or for the second time.
-    async fn admit(&mut self, delivery: &Delivery, lease: &mut Lease) -> bool {
-        let shift = self.shift.clone();
-        self.looks(shift.now());
-        if lease.attempt > shift.inner.config.max_attempts {
-            let how = shift.set_aside(lease, "exceeded max attempts without being settled");
-            self.done.push(lease.clone().settling(how));
-            return false;
-        }
-        if !self.has_time(std::slice::from_mut(lease)).await {
-            return false;
-        }
-        if shift.inner.filter.is_none() {
-            return true;
-        }
-        let is_duplicate = self.keep(std::slice::from_mut(lease), pin!(shift.is_duplicate(delivery))).await;
-        match is_duplicate {
-            _ if lease.lost => false,
-            Ok(false) => self.has_time(std::slice::from_mut(lease)).await,
-            Ok(true) => {
-                self.done.push(lease.clone().settling(How::Duplicate));
-                false
-            }
-            Err(_) => {
-                self.done.push(lease.clone().settling(How::HandBack));
-                false
-            }
-        }
-    }
-
-    /// Whether all of these that are not lost have enough of their leases left to begin with; others are given up. False where none has.
-    async fn has_time(&mut self, leases: &mut [Lease]) -> bool {
-        let shift = &self.shift;
-        let now = shift.now();
-        if leases.iter().any(|lease| !lease.lost && !shift.has_time(lease, now)) {
-            shift.share(0);
-            join_all(leases.iter_mut().map(|lease| shift.is_fresh(lease))).await;
-        }
-        leases.iter().any(|lease| !lease.lost)
-    }
-
-    /// Waits for a handler that was not ready at once; nothing where its lease is lost.
-    async fn attend<O>(
-        &mut self,
-        call: Pin<&mut Caught<impl Future<Output = O>>>,
-        leases: &mut [Lease],
-    ) -> Result<Result<O, String>, Dropped> {
-        self.in_a_row = 0;
-        self.wait(call, leases).await
-    }
-
     /// Waits for a handler, keeps its leases, and lets nothing else wait for it.
-    async fn wait<H: Future>(&mut self, future: Pin<&mut H>, leases: &mut [Lease]) -> Result<H::Output, Dropped> {
+    pub(super) async fn wait<H: Future>(
+        &mut self,
+        future: Pin<&mut H>,
+        leases: &mut [Lease],
+    ) -> Result<H::Output, Dropped> {
+        self.in_a_row = 0;
         let shift = self.shift.clone();
         shift.share(0);
         shift.send_out(self.done.drain(..));
@@ -408,7 +322,11 @@ impl Worker {
     }
 
     /// Waits for something that goes with a message, and keeps its lease; the rest is left to others if it is not ready at once.
-    async fn keep<F: Future>(&mut self, leases: &mut [Lease], mut future: Pin<&mut F>) -> Result<F::Output, Dropped> {
+    pub(super) async fn keep<F: Future>(
+        &mut self,
+        leases: &mut [Lease],
+        mut future: Pin<&mut F>,
+    ) -> Result<F::Output, Dropped> {
         if let Some(output) = once(future.as_mut()).await {
             return Ok(output);
         }
@@ -426,125 +344,20 @@ impl Worker {
     }
 
     /// Remembers messages as handled. They are completed also where that fails.
-    async fn remember(&mut self, leases: &mut [Lease], keys: Vec<String>) {
+    pub(super) async fn remember(&mut self, leases: &mut [Lease], keys: Vec<String>) {
         let shift = self.shift.clone();
         let remembered = join_all(keys.iter().map(|key| shift.remember(key)));
         let _ = self.keep(leases, pin!(remembered)).await;
     }
 
     /// A handler was dropped, though it had its lease.
-    fn dropped(&self, lease: Lease, why: Dropped) -> Settling {
+    pub(super) fn dropped(&self, lease: Lease, why: Dropped) -> Settling {
         self.shift.event(|| Event::HandlerDropped { id: lease.id.clone() });
         match why {
             Dropped::TooLong => self.shift.judge(lease, Handled::retry("the handler took too long")),
             // Not its fault: it is not counted as a failure, and comes back at once.
             Dropped::Stops | Dropped::Lost => lease.settling(How::HandBack),
         }
-    }
-
-    async fn handle_batch<F, H>(&mut self, handler: &F, batch: Vec<Held>)
-    where
-        F: Fn(Vec<Work>) -> H,
-        H: Future<Output = Vec<Handled>>,
-    {
-        let shift = self.shift.clone();
-        let (mut works, mut leases) = (Vec::new(), Vec::new());
-        self.begun = batch.len();
-        for (delivery, lease) in self.admit_all(batch).await {
-            works.push(delivery);
-            leases.push(lease);
-        }
-        self.begun = leases.len();
-        if leases.is_empty() {
-            return;
-        }
-        let cancelled = self.cancel.next();
-        let works: Vec<_> = works.into_iter().map(|delivery| Work::new(delivery, cancelled.clone())).collect();
-        let keys: Vec<_> = works.iter().map(|work| shift.filter_key(work)).collect();
-        let mut call = pin!(Caught::new());
-        let ended = match call.as_mut().begin(handler, works).await {
-            Some(output) => Ok(output),
-            None => self.wait(call, &mut leases).await,
-        };
-        let handled = match ended {
-            Ok(Ok(handled)) => handled,
-            Ok(Err(panic)) => leases.iter().map(|_| Handled::retry(&panic)).collect(),
-            Err(why) => {
-                let held = leases.into_iter().filter(|lease| !lease.lost);
-                let dropped: Vec<_> = held.map(|lease| self.dropped(lease, why)).collect();
-                self.begun = 0;
-                return self.done.extend(dropped);
-            }
-        };
-        let mut handled = handled.into_iter();
-        let handled: Vec<_> = leases
-            .iter()
-            .map(|_| {
-                handled
-                    .next()
-                    .unwrap_or_else(|| Handled::retry("the batch handler returned no result for this message"))
-            })
-            .collect();
-        let keys = keys.into_iter().zip(&handled).filter(|(_, handled)| **handled == Handled::Complete);
-        let keys: Vec<_> = keys.filter_map(|(key, _)| key).collect();
-        if !keys.is_empty() {
-            self.remember(&mut leases, keys).await;
-        }
-        self.begun = 0;
-        for (lease, handled) in leases.into_iter().zip(handled) {
-            if !lease.lost {
-                self.done.push(shift.judge(lease, handled));
-            }
-        }
-    }
-
-    /// Those messages of a batch that are for its handler. The filter is asked for all at once.
-    async fn admit_all(&mut self, batch: Vec<Held>) -> Vec<(Delivery, Lease)> {
-        let shift = self.shift.clone();
-        let (mut deliveries, mut leases) = (Vec::new(), Vec::new());
-        for Held { delivery, lease } in batch {
-            if lease.attempt > shift.inner.config.max_attempts {
-                let how = shift.set_aside(&lease, "exceeded max attempts without being settled");
-                self.done.push(lease.settling(how));
-            } else {
-                deliveries.push(delivery);
-                leases.push(lease);
-            }
-        }
-        if leases.is_empty() || !self.has_time(&mut leases).await {
-            return Vec::new();
-        }
-        let mut is_duplicate = vec![false; deliveries.len()];
-        if shift.inner.filter.is_some() {
-            let asked = join_all(deliveries.iter().map(|delivery| shift.is_duplicate(delivery)));
-            match self.keep(&mut leases, pin!(asked)).await {
-                Ok(answers) => is_duplicate = answers,
-                Err(_) => {
-                    let held = leases.into_iter().filter(|lease| !lease.lost);
-                    self.done.extend(held.map(|lease| lease.settling(How::HandBack)));
-                    return Vec::new();
-                }
-            }
-            self.has_time(&mut leases).await;
-        }
-        let mut admitted = Vec::new();
-        for ((delivery, lease), is_duplicate) in deliveries.into_iter().zip(leases).zip(is_duplicate) {
-            match is_duplicate {
-                _ if lease.lost => {}
-                true => self.done.push(lease.settling(How::Duplicate)),
-                false => admitted.push((delivery, lease)),
-            }
-        }
-        admitted
-    }
-}
-
-/// While this lives a message is handled beside which there is no other.
-struct Alone<'a>(&'a Shift);
-
-impl Drop for Alone<'_> {
-    fn drop(&mut self) {
-        self.0.reopen();
     }
 }
 
