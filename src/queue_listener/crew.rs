@@ -81,8 +81,8 @@ impl<F: Future<Output = ()>> Crew<F> {
         self.free.len() == self.places.len()
     }
 
-    /// Polls each that was woken, once.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) {
+    /// Polls each that was woken, once; and calls this after each.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, mut after_each: impl FnMut(&mut Context<'_>)) {
         let mut rung = self.bell.0.lock();
         rung.parent = Some(cx.waker().clone());
         let mut woken = std::mem::take(&mut rung.woken);
@@ -96,6 +96,7 @@ impl<F: Future<Output = ()>> Crew<F> {
                 place.future = None;
                 self.free.push(at);
             }
+            after_each(cx);
         }
         let mut rung = self.bell.0.lock();
         if rung.woken.is_empty() {

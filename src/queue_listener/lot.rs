@@ -54,7 +54,7 @@ impl Lease {
     #[inline]
     pub(super) fn settling(self, how: How) -> Settling {
         let Self { source, id, receipt, deliveries, attempt, until, .. } = self;
-        Settling { source, id, receipt, deliveries, attempt, until, how, may_be_settled: false }
+        Settling { source, id, receipt, deliveries, attempt, until, how, may_be_settled: false, is_overdue: false }
     }
 }
 
@@ -83,6 +83,8 @@ pub(super) struct Settling {
     pub(super) how: How,
     /// A request to settle it was sent, and no answer came.
     pub(super) may_be_settled: bool,
+    /// It is settled beside everything else, and not counted as in hand any more: the first request failed.
+    pub(super) is_overdue: bool,
 }
 
 pub(super) enum How {

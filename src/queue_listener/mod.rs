@@ -9,19 +9,34 @@
 //!
 //! | setting | default | |
 //! |---|---|---|
-//! | `batch` | 32 | messages of one poll, at most |
+//! | `batch` | 32 | messages of one poll, at most; a poll asks for no more than can be begun soon |
 //! | `min_tasks`, `max_tasks` | 1, 16 | tasks that poll when idle; messages handled at once |
 //! | `visibility` | 30 s | a message is hidden from others for so long at a time; renewed at a third |
-//! | `margin` | 2 s | before its lease ends a handler is told; it is dropped when it has |
-//! | `call_timeout` | 5 s | of one request |
+//! | `margin` | a fifteenth of `visibility`: 2 s | before its lease ends a handler is told; it is dropped when it has |
+//! | `call_timeout` | a sixth of `visibility`: 5 s | of one request |
 //! | `receive_wait` | none | how long a poll waits in the queue |
 //! | `idle` | 100 ms to 60 s | between polls that find nothing |
 //! | `busy` | 100 ms to 20 s, full jitter | after requests that failed |
 //! | `handler_timeout` | none | |
-//! | `max_deliveries` | 5 | then a message is a dead letter |
-//! | `retry` | 1 s to 5 min, full jitter | before a message that failed comes back |
+//! | `max_attempts` | 128 | then a message that failed is a dead letter |
+//! | `max_expiries` | 5 | deliveries in a row without an end, as by a process that dies; then a message is a dead letter |
+//! | `retry` | 1 s to 60 s, equal jitter | before a message that failed comes back |
 //! | `rescale` | 5 s | between two looks at the depth while every poll is full |
 //! | `soft_limit`, `hard_limit` | 25 s, 30 s | after a shutdown handlers are told, and dropped |
+//!
+//! When a message that fails is tried again, by the default schedule: each delay is at least half of its longest.
+//!
+//! | attempt | earliest | latest |
+//! |---|---|---|
+//! | 2 | 0.5 s | 1 s |
+//! | 4 | 3.5 s | 7 s |
+//! | 7 | 31.5 s | 63 s |
+//! | 16 | 5 min | 10 min |
+//! | 64 | 29 min | 58 min |
+//! | 128, the last | 61 min | 2 h 2 min |
+//!
+//! So a message outlasts an hour in which its handler fails, and is handled within a minute of the end; and a poisoned one costs 128 runs of
+//! its handler. With longer delays it costs fewer, and a message that failed waits for longer after an outage.
 //!
 //! What an idle listener costs, in requests over 22 hours (a test prints it):
 //!
@@ -72,6 +87,23 @@
 //! dropped when it has: it never acts on a message that another may have. What it finished with in time, and could not be settled, is
 //! refused by the queue once the message was handed out again, and told as [`LeaseLost`](QueueListenerEvent::LeaseLost).
 //!
+//! # What counts as an attempt
+//!
+//! Attempts are counted, and not deliveries. A message that is [released](crate::queue::Settle::Release) is back as if it had not been handed out: the
+//! listener paused or stopped, its lease could not be kept, or what its handler needs refused it ([`Handled::Refused`]).
+//!
+//! **A refusal** (an open circuit breaker, a limit) costs a message nothing but time. It comes back when the refusal says, after 30 s at the latest, and
+//! is refused again if need be. While one message after another is refused, polls are paced by [`IdleConfig::min`]; messages for other services are
+//! found all the same, as what is refused is hidden meanwhile. When the breaker lets a probe through and the probe fails, that is no attempt either,
+//! where the message was refused before in the same outage: one message alone in the queue may be the probe of a whole night. An outage ends when a message
+//! that was refused succeeds, and counts for six hours at most, so that poison behind a breaker of its own is set aside in the end.
+//!
+//! **A delivery that ended without a word** makes its message suspect, for its handler may have killed the process. A suspect message is handled
+//! alone: all others in this listener's hands are finished or handed back before its handler begins, and nothing is taken beside it. So
+//! a message that kills its process takes others with it once, is found by `max_expiries` deaths, and nothing but it is set aside. The price: after a crash
+//! the messages that were in hand are handled one at a time by each listener, and a suspect message waits for the handlers that run. Several listeners of
+//! one process do not know of each other.
+//!
 //! Messages of one group key are handled one at a time, in order, by the queue's own contract, over any number of listeners.
 //!
 //! # How it is quiet, and how it wakes
@@ -84,7 +116,14 @@
 //! next one. While the subscription fails, one task goes on polling in any case. Send through an [`AnnouncingQueue`], which publishes.
 //!
 //! Where the queue can wait for messages by itself, [`receive_wait`](QueueListenerConfig::receive_wait) has each poll do that; the wait between polls is
-//! shorter by as much.
+//! shorter by as much. Of several queues each is waited in at once, beside the tasks, while a task is idle.
+//!
+//! # How much it takes
+//!
+//! Messages that wait belong to no task: whichever is free takes the next, so that none waits behind another's handler, filter or settlement. A poll asks
+//! for as many as there are free tasks, and for what they begin within a second by the time that messages took lately. So two listeners
+//! share a queue evenly, and few messages wait. Those that do have their leases renewed, side by side; a handler begins with the margin and twice the time of a
+//! message left, or not at all. Settlements that fail are tried again apart, by halves, until the one that cannot be settled is alone.
 //!
 //! # Composing
 //!
@@ -106,7 +145,7 @@
 //!
 //! # Events
 //!
-//! [`QueueListenerEvent`]: queue empty, work detected, scaled up and down, call failed, message failed, dead-lettered, lease lost, handler
+//! [`QueueListenerEvent`]: queue empty, work detected, scaled up and down, call failed, message failed, refused, dead-lettered, lease lost, handler
 //! dropped, handed back, stopping. [`state`](QueueListener::state) has counts, and the requests that the queue is paid for.
 //!
 //! # Considerations
@@ -119,7 +158,7 @@
 //! 6. Push for latency, with its own cost: wake-ups.
 //! 7. Handlers are idempotent; order is not guaranteed: the filter, group keys.
 //! 8. A crashed consumer's work comes back (default).
-//! 9. Poison messages are kept aside, not returned; deliveries count, so that a handler that kills its process is counted too (default).
+//! 9. Poison messages are kept aside, not returned; a handler that kills its process is counted too (default).
 //! 10. Results go by a reply queue with a correlation id: `Requester`.
 //! 11. Nothing accepted is lost (default).
 //! 12. Levelling: the consumer controls its rate: a pipeline in the handler.
@@ -128,8 +167,9 @@
 //!
 //! # Pitfalls
 //!
-//! - A message that was taken, and handed back before a handler began (pause, shutdown, a small lease), has used up one of its deliveries.
-//!   Set `max_deliveries` with that in mind, and `batch` not much above what your tasks handle within a lease.
+//! - An outage without a refusal is counted: a handler that fails for longer than the schedule lasts loses its messages to the dead letters.
+//!   Put a circuit breaker into the handler's pipeline, and give its result to [`Handled::of_call`].
+//! - A process that is killed leaves its messages suspect. Prefer `shutdown`: what it hands back is not.
 //! - A handler that blocks its thread is told nothing, and keeps the others of the run from being polled: `run_on`, or
 //!   `spawn_blocking` in the handler.
 //! - A queue without dead letters (a queue of dead letters) keeps its poison, and hands it out with the longest delay.

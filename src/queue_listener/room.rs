@@ -139,7 +139,7 @@ impl Shift {
         let one_by_one = room.one_by_one.load(Ordering::Acquire);
         let mut in_hand = room.in_hand.load(Ordering::SeqCst);
         loop {
-            let n = if room.is_closed() || in_hand >= most {
+            let n = if room.is_closed() || in_hand >= most || self.unsettled() >= most {
                 0
             } else if one_by_one {
                 u64::from(in_hand == 0)

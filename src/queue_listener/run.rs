@@ -142,13 +142,19 @@ impl QueueListener {
                 for _ in 0..shift.staff(Staff::beginners) {
                     crew.add(make(shift.clone()));
                 }
-                crew.poll(cx);
+                crew.poll(cx, |cx| {
+                    // Handlers that compute hold the thread: leases are kept and messages settled between them.
+                    if !shift.room.is_quick(1) {
+                        let _ = aids.as_mut().poll(cx).is_ready();
+                        settlers.poll(cx, |_| {});
+                    }
+                });
                 if !shift.staff(|staff| staff.has_beginners()) {
                     break;
                 }
             }
-            waiters.poll(cx);
-            settlers.poll(cx);
+            waiters.poll(cx, |_| {});
+            settlers.poll(cx, |_| {});
             let stops = matches!(shift.stage(), Stage::Stops { .. });
             let done = stops && crew.is_empty() && waiters.is_empty() && shift.unsettled() == 0;
             if done || over.load(Ordering::Relaxed) { Poll::Ready(()) } else { Poll::Pending }

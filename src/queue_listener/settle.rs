@@ -121,7 +121,7 @@ impl Shift {
 
     /// The answer to a request; leaves those that are to be tried again.
     pub(super) fn answered_all(&self, settlings: &mut Vec<Settling>, answer: Answers) {
-        let before = settlings.len();
+        let before = in_hand(settlings);
         match answer {
             Ok(answers) => {
                 let mut answers = answers.into_iter();
@@ -140,7 +140,7 @@ impl Shift {
                 }
             }
         }
-        self.room.ended(before - settlings.len());
+        self.room.ended(before - in_hand(settlings));
     }
 
     /// No answer in time says nothing about the request.
@@ -260,6 +260,8 @@ impl Shift {
         let n = settlings.len();
         self.settle_once(&mut settlings).await;
         let failed = settlings.len();
+        self.room.ended(in_hand(&settlings));
+        settlings.iter_mut().for_each(|settling| settling.is_overdue = true);
         // Beyond its end a lease may yet be honoured, where nobody else was handed the message.
         let (now, visibility) = (self.now(), self.inner.config.visibility);
         settlings.retain(|settling| {
@@ -269,13 +271,17 @@ impl Shift {
             }
             useful
         });
-        self.room.ended(failed - settlings.len());
         self.settled(n - settlings.len());
         let half = if failed == n { settlings.len() / 2 } else { 0 };
         let second = settlings.split_off(settlings.len() - half);
         let parts = [settlings, second].into_iter().filter(|part| !part.is_empty());
         parts.map(|settlings| Failing { settlings, times: times + 1 }).collect()
     }
+}
+
+/// How many of these count as in hand.
+fn in_hand(settlings: &[Settling]) -> usize {
+    settlings.iter().filter(|settling| !settling.is_overdue).count()
 }
 
 /// Settlements that are to be tried, and how often they were.

@@ -415,7 +415,11 @@ impl Worker {
         let shift = self.shift.clone();
         shift.share(0);
         shift.send_out(self.done.drain(..));
-        match race(future, shift.keep(leases, &self.cancel, None, &mut self.poller.stage)).await {
+        let began = shift.now();
+        let ended = race(future, shift.keep(leases, &self.cancel, None, &mut self.poller.stage)).await;
+        (self.looked, self.since_look) = (None, 0);
+        shift.room.took(shift.now() - began, 1, true);
+        match ended {
             First::One(output) => Ok(output),
             First::Other(why) => Err(why),
         }

@@ -253,9 +253,14 @@ fn listener_05_what_waits_for_a_handler_is_renewed_and_none_begins_with_less_tha
         let world = World::new();
         world.line.fails_renewals(0.3);
         let listener = world.listener(QueueListenerConfig::default().tasks(1, 1).batch(8), seed);
+        // So quick that it takes all the others at once.
+        (0..2).for_each(|_| drop(world.send("quick")));
         (0..8).for_each(|i| drop(world.send(&format!("{i}"))));
         let begun = RefCell::new(Vec::new());
         let run = listener.run(world.clock.sleep(S(250)), async |work: Work| {
+            if &work.body[..] == b"quick" {
+                return;
+            }
             begun.borrow_mut().push(work.deliveries);
             // It is this listener's still: for longer than the margin nobody else can have it.
             let left = async {
@@ -267,7 +272,7 @@ fn listener_05_what_waits_for_a_handler_is_renewed_and_none_begins_with_less_tha
         });
         world.hand.block_on(run).unwrap();
         assert_eq!(*begun.borrow(), [1; 8], "each is handed out once");
-        assert_eq!((listener.state().handled, listener.state().leases_lost), (8, 0));
+        assert_eq!((listener.state().handled, listener.state().leases_lost), (10, 0));
     }
 }
 

@@ -9,7 +9,6 @@ use steadfast::{
     entropy::Entropy,
     queue::{Queue, QueueExt},
     queue_listener::{Handled, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, Work},
-    time::Instant,
 };
 
 use crate::queue_listener_world::{MS, S, World, text, told};
@@ -27,28 +26,23 @@ struct Lives<'a> {
     entropy: Entropy,
     takes: u64,
     began: RefCell<BTreeMap<String, u32>>,
-    /// Messages that were in hand when a process was killed, and how often.
-    done: Cell<usize>,
 }
 
 impl Lives<'_> {
     /// One process: until a killer kills it, or until it finds nothing for long.
     async fn live(&self, listener: &QueueListener, by: By) -> bool {
-        let killed = Cell::new(false);
+        let killed = tokio::sync::Notify::new();
         let handle = async |work: &Work| {
             let body = text(&work.body);
             *self.began.borrow_mut().entry(body.clone()).or_default() += 1;
             self.world.clock.sleep(MS(self.entropy.up_to(self.takes))).await;
             if body.starts_with("kills") {
-                killed.set(true);
+                killed.notify_one();
                 pending::<()>().await;
             }
-            self.done.set(self.done.get() + 1);
         };
         let dies = async {
-            while !killed.get() {
-                self.world.clock.sleep(MS(1)).await;
-            }
+            killed.notified().await;
             true
         };
         let runs = async {
@@ -83,7 +77,7 @@ fn crashes(messages: usize, killers: usize, processes: usize, takes: u64, by: By
         bodies.insert(entropy.up_to(bodies.len() as u64) as usize, format!("kills-{i}"));
     }
     bodies.iter().for_each(|body| drop(world.send(body)));
-    let lives = Lives { world: &world, entropy, takes, began: RefCell::default(), done: Cell::new(0) };
+    let lives = Lives { world: &world, entropy, takes, began: RefCell::default() };
     let process = async |i: u64| {
         let mut deaths = 0;
         loop {
@@ -112,7 +106,7 @@ fn crashes(messages: usize, killers: usize, processes: usize, takes: u64, by: By
 
 #[test]
 fn of_messages_of_which_one_kills_its_process_that_one_alone_is_set_aside() {
-    for seed in 0..4 {
+    for seed in 0..2 {
         crashes(100, 1, 1, 0, By::One, seed);
         crashes(100, 1, 1, 200, By::One, seed);
         crashes(100, 1, 1, 60_000, By::One, seed);
@@ -122,7 +116,7 @@ fn of_messages_of_which_one_kills_its_process_that_one_alone_is_set_aside() {
 
 #[test]
 fn several_killers_and_several_processes_set_no_other_message_aside() {
-    for seed in 0..3 {
+    for seed in 0..2 {
         crashes(100, 3, 1, 500, By::One, seed);
         crashes(150, 3, 3, 2_000, By::One, seed);
         crashes(60, 2, 2, 40_000, By::One, seed);
@@ -145,10 +139,8 @@ fn a_message_after_an_unexplained_end_is_handled_beside_no_other_and_its_lease_i
     let run = listener.run(world.clock.sleep(S(2_000)), async |work: Work| {
         now.set(now.get() + 1);
         if &work.body[..] == b"suspect" {
-            assert_eq!(
-                (work.deliveries, work.attempt(), now.get()),
-                (alone.replace(Some(1)).map_or(work.deliveries, |_| 0), 2, 1)
-            );
+            assert_eq!((work.attempt(), work.expiries, now.get()), (2, 1, 1));
+            alone.set(Some(()));
             world.clock.sleep(S(100)).await;
             assert_eq!(now.get(), 1, "nothing began beside it");
             let depth = world.queue.depth().await.unwrap();
@@ -156,11 +148,11 @@ fn a_message_after_an_unexplained_end_is_handled_beside_no_other_and_its_lease_i
         } else {
             // Far longer than a lease.
             world.clock.sleep(S(90)).await;
-            assert!(alone.get().is_none() || now.get() > 0);
         }
         now.set(now.get() - 1);
     });
     world.hand.block_on(run).unwrap();
+    assert!(alone.get().is_some());
     let state = listener.state();
     assert_eq!((state.handled, state.leases_lost, state.dead_lettered), (21, 0, 0));
     let told = told(&mut events);
@@ -179,5 +171,4 @@ fn a_handler_that_is_stopped_or_a_lease_that_is_given_back_leaves_no_suspicion()
     }
     let taken = world.hand.block_on(world.queue.receive_one(S(30))).unwrap().unwrap();
     assert_eq!((taken.deliveries, taken.attempts, taken.expiries), (11, 0, 0), "a redeployment costs no attempt");
-    let _: Instant = world.now();
 }

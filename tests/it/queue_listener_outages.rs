@@ -103,15 +103,16 @@ fn outage(messages: usize, away: Duration, listeners: usize, seed: u64) {
 
 #[test]
 fn a_service_that_is_away_for_an_hour_behind_a_breaker_makes_no_dead_letter() {
-    for (messages, seed) in [(1, 1), (2, 2), (20, 3), (200, 4), (2_000, 5)] {
+    for (messages, seed) in [(1, 1), (20, 3)] {
         outage(messages, S(3600), 1, seed);
     }
 }
 
 #[test]
 fn a_service_that_is_away_for_minutes_makes_no_dead_letter_with_any_number_of_messages_and_listeners() {
-    for seed in 0..5 {
-        for messages in [1, 7, 20, 2_000] {
+    outage(2_000, S(180), 1, 9);
+    for seed in 0..2 {
+        for messages in [1, 7, 200] {
             outage(messages, S(180 + 7 * seed), 1 + seed as usize % 2, seed);
         }
     }
@@ -142,12 +143,12 @@ fn a_listener_whose_messages_go_to_two_services_goes_on_with_the_one_that_is_wel
     for away_first in [true, false] {
         let world = World::new();
         let order = if away_first { ["away", "well"] } else { ["well", "away"] };
-        order.into_iter().for_each(|of| fill(&world, of, 1_000));
+        order.into_iter().for_each(|of| fill(&world, of, 300));
         let (away, well) = (Service::new(&world, true), Service::new(&world, false));
         let pipelines = [1, 2].map(|seed| Pipeline::new().then(breaker(&world, CircuitBreakerConfig::default(), seed)));
         let listener = world.listener(QueueListenerConfig::default(), 1);
         let start = world.now();
-        let run = listener.run(world.clock.sleep(S(3800)), async |work: Work| {
+        let run = listener.run(world.clock.sleep(S(900)), async |work: Work| {
             let (service, pipeline) =
                 if work.body.starts_with(b"away") { (&away, &pipelines[0]) } else { (&well, &pipelines[1]) };
             Handled::of_call(pipeline.call(|| service.ask(&work)).await)
@@ -155,7 +156,7 @@ fn a_listener_whose_messages_go_to_two_services_goes_on_with_the_one_that_is_wel
         let more = async {
             // One each ten seconds, as long as the other is away.
             let mut waits = Vec::new();
-            for i in 0..360 {
+            for i in 0..60 {
                 world.clock.sleep(S(10)).await;
                 let name = format!("well-later-{i}");
                 world.queue.send(vec![Message::new(name.clone())]).await.unwrap();
@@ -168,11 +169,11 @@ fn a_listener_whose_messages_go_to_two_services_goes_on_with_the_one_that_is_wel
         ran.unwrap();
         assert_eq!((world.dead(), world.depth().total()), (vec![], 0));
         let done = well.done.lock().unwrap();
-        let first = (0..1_000).map(|i| done[&format!("well-{i}")] - start).max().unwrap();
+        let first = (0..300).map(|i| done[&format!("well-{i}")] - start).max().unwrap();
         assert!(first <= S(30), "the others held them up for {first:?}");
         let longest = sent.iter().map(|(name, at)| done[name] - *at).max().unwrap();
         assert!(longest <= S(30), "one waited {longest:?}");
-        assert!(away.asked.load(SeqCst) - 1_000 < 600, "asked {} times", away.asked.load(SeqCst));
+        assert!(away.asked.load(SeqCst) - 300 < 150, "asked {} times", away.asked.load(SeqCst));
     }
 }
 

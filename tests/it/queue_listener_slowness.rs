@@ -310,7 +310,8 @@ fn urgent_waits(notified: bool) -> Vec<Duration> {
     };
     world.hand.block_on(async { tokio::join!(run, send).0 }).unwrap();
     let requests = listener.state().requests;
-    assert!(requests <= 600, "three a minute for each queue, and one in passing: {requests}");
+    // Three a minute for each queue; and after each message the delays of the tasks begin anew.
+    assert!(requests <= 3_000, "{requests}");
     waits.into_inner()
 }
 
