@@ -125,6 +125,7 @@ impl JournalConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require((1..=1_000_000).contains(&self.per_second), "per_second", "must lie between 1 and 1000000")?;
         require(self.concurrency >= 1, "concurrency", "must be at least 1")?;
+        require(self.max_deliveries >= 1, "max_deliveries", "must be at least 1")?;
         require_some_time(self.visibility, "visibility")
     }
 }
