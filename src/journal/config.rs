@@ -125,6 +125,7 @@ impl JournalConfig {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require((1..=1_000_000).contains(&self.per_second), "per_second", "must lie between 1 and 1000000")?;
         require((1..=100_000).contains(&self.concurrency), "concurrency", "must lie between 1 and 100000")?;
+        require(self.max_attempts >= 1, "max_attempts", "must be at least 1")?;
         require(self.visibility >= Duration::from_millis(1), "visibility", "must be at least 1ms")
     }
 }

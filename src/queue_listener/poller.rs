@@ -202,7 +202,10 @@ impl Poller {
     /// Waits until the next poll, or until there is a reason to look before.
     async fn wait(&mut self, shift: &Shift) {
         let called = shift.called.notified();
-        if shift.calls() != self.knew {
+        let calls = shift.calls();
+        if calls != self.knew {
+            // Known from here on: where polls are paced, none comes in between, and this would return at once for ever.
+            self.knew = calls;
             return self.called();
         }
         let _idle = Idles::of(shift);
