@@ -270,7 +270,8 @@ impl NoticeSource for Hears {
                         heard.lost.pop_front();
                     }
                 }
-                if !is_lost && !(swallowed && self.line.entropy.up_to(3) == 0) {
+                let is_swallowed = swallowed && self.line.entropy.up_to(3) == 0;
+                if !is_lost && !is_swallowed {
                     return Notice::Message(bytes.slice(16..));
                 }
             }

@@ -81,7 +81,7 @@ struct Process {
 }
 
 /// What happens next, and when.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Event {
     Get(usize),
     Update(usize),
@@ -441,15 +441,15 @@ impl World {
 
     /// Does what is due, and says when the same is due again.
     fn happens(&mut self, event: Event) -> Option<Duration> {
-        let busy = if cfg!(debug_assertions) { 4 } else { 1 };
+        let pause = if cfg!(debug_assertions) { 6 } else { 1 };
         match event {
             Event::Get(i) => {
                 self.get(i);
-                Some(MS(self.entropy.up_to(800 * busy)))
+                Some(MS(self.entropy.up_to(800 * pause)))
             }
             Event::Update(i) => {
                 self.update(i);
-                Some(MS(self.entropy.up_to(20_000 * busy)))
+                Some(MS(self.entropy.up_to(20_000 * pause)))
             }
             Event::Phase => {
                 self.next_phase();
@@ -479,10 +479,8 @@ impl World {
             self.exec.settle();
             self.truth.lock().unwrap().settled();
             let now = self.hand.now();
-            // By time, then by kind: the order of a map is not a seed's.
-            let order = |event: &Event| format!("{event:?}");
-            let due =
-                self.events.iter().min_by_key(|(event, at)| (**at, order(event))).map(|(event, at)| (*event, *at));
+            // By time, then by kind.
+            let due = self.events.iter().min_by_key(|(event, at)| (**at, **event)).map(|(event, at)| (*event, *at));
             let Some((event, at)) = due else { break };
             let next = self.hand.next_timer().map_or(at, |timer| timer.min(at)).max(now);
             if next >= end {
