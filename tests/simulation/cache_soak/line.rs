@@ -1,4 +1,5 @@
-//! A process's lines: to the remote tier and to the notifier. Each is well, or is not, as the phase says.
+//! A process's lines: to the remote tier and to the notifier. Each is well, or is not, as the phase
+//! says.
 use std::{
     collections::HashMap,
     future::{Future, pending},

@@ -1,16 +1,18 @@
-//! A day of a cache in three processes, while its tiers are slow, away, hanging or damaged, notices are lost, loaders are slow or fail,
-//! and processes are killed.
+//! A day of a cache in three processes, while its tiers are slow, away, hanging or damaged, notices
+//! are lost, loaders are slow or fail, and processes are killed.
 //!
 //! Three promises are held for every get:
 //!
-//! - It ends within `hard_timeout` + `remote.timeout` + `remote.wait`. One that loads by itself is held up by the remote tier for
-//!   `remote.timeout` + `remote.wait` at most.
-//! - Its value is one that the source had, and not older than what an update had written that had returned before the get began: at
-//!   once in the process that made the update, and in each process that has heard of it; after the longest load and the local time to
-//!   live where the update has reached the remote tier, and its notice was lost; after the longest load and all times to live, the
-//!   remote tier's too, where the update was owed. With `stale`, the last two last for `max_age` at most.
-//! - Where the remote tier answers 999 requests of 1,000 in time, at most 1 % of the gets that find nothing in their own process load
-//!   without an answer of it.
+//! - It ends within `hard_timeout` + `remote.timeout` + `remote.wait`. One that loads by itself is
+//!   held up by the remote tier for `remote.timeout` + `remote.wait` at most.
+//! - Its value is one that the source had, and not older than what an update had written that had
+//!   returned before the get began: at once in the process that made the update, and in each
+//!   process that has heard of it; after the longest load and the local time to live where the
+//!   update has reached the remote tier, and its notice was lost; after the longest load and all
+//!   times to live, the remote tier's too, where the update was owed. With `stale`, the last two
+//!   last for `max_age` at most.
+//! - Where the remote tier answers 999 requests of 1,000 in time, at most 1 % of the gets that find
+//!   nothing in their own process load without an answer of it.
 //!
 //! What is dropped half done promises nothing to others: no floor is raised for it.
 mod exec;

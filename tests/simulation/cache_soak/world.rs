@@ -25,7 +25,8 @@ use super::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const S: fn(u64) -> Duration = Duration::from_secs;
 const TAGS: [&str; 4] = ["a", "b", "c", "d"];
-/// What is counted of a healthy tier begins when the window over which failures are counted, and a rest, have passed.
+/// What is counted of a healthy tier begins when the window over which failures are counted, and a
+/// rest, have passed.
 const RECOVERED: Duration = Duration::from_secs(15);
 
 type Cache = CacheAside<u32, Value>;
@@ -340,7 +341,8 @@ impl World {
             let puts = kind < 3;
             let (written, from) = {
                 let mut truth = truth.lock().unwrap();
-                // Of two that put what they wrote at the same time, the later put need not be the later write.
+                // Of two that put what they wrote at the same time, the later put need not be the
+                // later write.
                 if truth.putting || puts && truth.writers > 0 {
                     return;
                 }
@@ -501,7 +503,8 @@ impl World {
         std::mem::take(&mut *self.truth.lock().unwrap())
     }
 
-    /// With nothing in the way, each process gives what the source has when all times to live are over.
+    /// With nothing in the way, each process gives what the source has when all times to live are
+    /// over.
     fn comes_to_rest(&mut self) {
         *self.source.lock().unwrap() = Source::Well;
         for i in 0..PROCESSES {
