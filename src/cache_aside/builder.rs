@@ -80,7 +80,7 @@ impl<K, V> CacheAsideBuilder<K, V> {
     }
 
     /// Weighs entries, so that [`capacity`](CacheAsideConfig::capacity) is the sum of their weights. What weighs 0 counts as 1. By default each
-    /// weighs 1.
+    /// weighs 1. An entry above 97 % of the capacity is not kept; an [event](super::CacheAsideEvent::TooHeavy) tells of it.
     ///
     /// What is dear to load may weigh less than it measures: so it stays longer.
     #[must_use]

@@ -48,7 +48,8 @@ pub struct CacheAsideConfig {
     /// default; needs `stale`.
     #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
     pub soft_timeout: Option<Duration>,
-    /// After so long a load is given up. 30 s by default.
+    /// Maximum time of a load. 30 s by default. Each get gives up after it, too, whoever drives its load; with a remote tier
+    /// `remote.timeout` and `remote.wait` are added.
     #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
     pub hard_timeout: Option<Duration>,
     /// A hit after this share of the time to live starts a load in the background, once for each value. None by default.
@@ -96,17 +97,19 @@ pub enum Unattended {
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RemoteConfig {
-    /// The most time that the remote tier may add to a load, in all. 100 ms by default.
+    /// Maximum time that requests to the remote tier and the backplane add to a call, in all: to look, to claim and to store what is
+    /// loaded. 100 ms by default. A [`clear`](super::CacheAside::clear) has it for each page of rows.
     #[serde(with = "human")]
     pub timeout: Duration,
-    /// After a failure a load does without the remote tier for so long. 1 s by default.
+    /// Time between two attempts to reach a remote tier or a backplane that was left after failures. 1 s by default. What is owed is tried no
+    /// more often than each 100 ms.
     #[serde(with = "human")]
     pub rest: Duration,
     /// For how long the local tier keeps what it took from the remote tier; the remote tier keeps a value for the rest of its time to live. A
     /// tenth of the time to live by default.
     #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
     pub local_ttl: Option<Duration>,
-    /// How long a load waits for that of another process, before it takes over. 1 s by default.
+    /// Maximum time that a load waits for that of another process, before it asks the source itself. 1 s by default.
     #[serde(with = "human")]
     pub wait: Duration,
 }
@@ -261,14 +264,14 @@ impl CacheAsideConfig {
 }
 
 impl RemoteConfig {
-    /// Sets the most time that the remote tier may add to a load.
+    /// Sets the most time that the remote tier may add to a call.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Sets for how long loads do without the remote tier after a failure.
+    /// Sets the time between two attempts to reach a tier that was left.
     #[must_use]
     pub const fn rest(mut self, rest: Duration) -> Self {
         self.rest = rest;

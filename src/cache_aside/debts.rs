@@ -87,9 +87,13 @@ impl Debts {
         state.count += 1;
         let number = state.count;
         let is_claim = matches!(debt, Debt::Claim(..));
-        let covered =
-            !is_claim && debt != Debt::All && state.owed.get(&Debt::All).is_some_and(|all| all.covers(halves));
-        if covered || is_claim && state.claims >= MOST_CLAIMS {
+        if is_claim && state.claims >= MOST_CLAIMS {
+            return state.owed.len();
+        }
+        // An invalidation of everything that nobody has begun to pay will pay this one, too; what began before now does not.
+        let all = state.owed.get_mut(&Debt::All).filter(|all| !is_claim && debt != Debt::All && all.covers(halves));
+        if let Some(all) = all {
+            all.number = number;
             return state.owed.len();
         }
         match state.owed.get_mut(&debt) {

@@ -104,10 +104,12 @@ impl<V> Entry<V> {
         let ends = local.map_or(ends, |local| local.min(ends));
         // Jitter is a share of what the whole time to live is jittered by: what lives shorter is spread less.
         let jitter = if ends < config.ttl { scaled(config.jitter, share(ends, config.ttl)) } else { config.jitter };
+        let never = Instant::from_nanos(0);
         let fresh_until = now + jittered(ends, jitter, entropy);
         let stale_until = match config.stale {
             Some(stale) if value.is_some() => (now + stale.max_age.saturating_sub(age)).max(fresh_until),
-            _ => fresh_until,
+            // Not even while its time to live lasts: it may have slid out, or be from before a gap in the notices.
+            _ => never,
         };
         let refresh_at = match config.refresh_ahead {
             Some(share) if value.is_some() => now + scaled(ttl, share).saturating_sub(age),
@@ -116,7 +118,6 @@ impl<V> Entry<V> {
         let took = if config.xfetch.is_some() && value.is_some() { took } else { Duration::ZERO };
         let idle = config.sliding.map(|idle| (idle, AtomicU64::new(now.as_nanos())));
         let extra = (idle.is_some() || !tags.is_empty()).then(|| Arc::new(Extra { tags, idle }));
-        let never = Instant::from_nanos(0);
         let mut plain_until = never;
         if value.is_some() && extra.is_none() {
             let chance = config.xfetch.map_or(Duration::ZERO, |beta| xfetch_horizon(took, beta));

@@ -6,12 +6,12 @@ use std::{error::Error, fmt, sync::Arc, time::Duration};
 pub enum LoadError<E> {
     /// The loader failed.
     Failed(Arc<E>),
-    /// The load took longer than `hard_timeout` and was given up.
+    /// The load took longer than `hard_timeout`, or the caller waited that long, and was given up.
     TimedOut {
         /// How long that is.
         after: Duration,
     },
-    /// The loader panicked while another caller drove it.
+    /// The loader panicked while another caller drove it. Callers with a loader of another type ask by themselves.
     Panicked,
 }
 

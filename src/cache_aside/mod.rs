@@ -17,12 +17,12 @@
 //! | `negative_ttl` | off | remembers that the source has nothing |
 //! | `stale` | off | serves what is expired while the source fails: to `max_age`, asking no more often than `throttle` (10 s) |
 //! | `soft_timeout` | off | serves what is expired after so long a wait; the load goes on in the background |
-//! | `hard_timeout` | 30 s | gives a load up |
+//! | `hard_timeout` | 30 s | gives a load up; no get takes longer than this, and `remote.timeout` and `remote.wait` with a remote tier |
 //! | `refresh_ahead` | off | a hit after this share of `ttl` starts a load in the background, once for each value |
 //! | `xfetch` | off | the same by chance, the likelier the dearer the load and the nearer the expiry |
 //! | `unattended` | drop | what becomes of a load that nobody waits for any more |
-//! | `remote.timeout` | 100 ms | the most that the remote tier adds to a call |
-//! | `remote.rest` | 1 s | loads do without the remote tier for so long after it failed |
+//! | `remote.timeout` | 100 ms | maximum time that requests to the remote tier add to a call, in all |
+//! | `remote.rest` | 1 s | time between two attempts to reach a remote tier or a backplane that was left after failures |
 //! | `remote.local_ttl` | `ttl` / 10 | how long this process keeps what the remote tier keeps longer |
 //! | `remote.wait` | 1 s | for the load of another process |
 //!
@@ -57,11 +57,20 @@
 //!   [`run`](CacheAside::run)); without, or where the notice is lost and its loss is not told, `remote.local_ttl` later.
 //! - **In the remote tier** a load stores its value only in the place of the claim that it laid down before it asked the source, by
 //!   compare-and-set, and every invalidation takes the claim away. So no process stores there what it read before.
-//! - **A remote tier that fails** fails no call: loads do without it. An invalidation that could not reach it is *owed*: this process goes
-//!   without the remote tier for what it concerns until it is delivered, and says so ([`Reached::ThisProcess`]). A process that dies with
-//!   debts takes them along: then others are bound by the times to live alone.
-//! - **If the source changes and nobody invalidates**, a value is served for `ttl + jitter`, with a remote tier for `ttl + remote.local_ttl` and their
-//!   jitter, and with `stale` to its `max_age`.
+//! - **A remote tier that fails** fails no call: loads do without it. It is left when half of the requests of the last 10 s fail, or three in
+//!   a row, and tried by one call at a time until it answers. One slow answer costs the call that waits for it `remote.timeout`, and
+//!   nothing else.
+//! - **An invalidation that is not delivered** is *owed*, and [`Reached::ThisProcess`] says so. It has two halves: the write to the remote
+//!   tier, and then the notice to other processes. Each is paid once, by [`run`](CacheAside::run), beside the calls. Until the first
+//!   half is paid, this process goes without the remote tier for the keys that it concerns: one key, the values with one tag, or all of
+//!   them after a [`clear`](CacheAside::clear). A load helps with what concerns its own key, within `remote.timeout`. A clear that is
+//!   interrupted goes on where it was. Above 10,000 keys and tags that are owed, they become one clear. A process that ends takes its debts
+//!   along: then others are bound by the times to live alone.
+//! - **A damaged record** of the remote tier does not have its checksum: it is a miss, and an event. A damaged mark of a tag invalidates the tag.
+//! - **The age of a value** travels with its record, by the wall clocks of the processes: `stale.max_age` holds whichever process loaded the
+//!   value, give or take the difference of their clocks.
+//! - **If the source changes and nobody invalidates**, a value is served for `ttl + jitter`, and with `stale` to its `max_age`. With a remote tier
+//!   the difference of the processes' wall clocks is added, but at most `remote.local_ttl` with its jitter.
 //!
 //! Of two writers who `put` what they wrote at the same time, the later put need not be the later write: [`update`](CacheAside::update)
 //! where more than one may write.
@@ -74,13 +83,14 @@
 //!
 //! # Cancel safety
 //!
-//! A dropped get takes nothing from others who wait: one of them drives the load on. A dropped change (`invalidate`, `update`, ...) holds in this
+//! A dropped get takes nothing from others who wait: one of them drives the load on. They also take it over from a get that is neither polled
+//! nor dropped. A dropped change (`invalidate`, `update`, ...) holds in this
 //! process all the same, and is owed to the others. A dropped [`run`](CacheAside::run) hears no more.
 //!
 //! # Events
 //!
-//! [`CacheAsideEvent`]: load failed, left in background, superseded, remote failed, undecodable, not storable, owed, settled, gap. Hits, misses
-//! and loads are [counted](CacheAside::stats), as are stale hits, failures, evictions and invalidations.
+//! [`CacheAsideEvent`]: load failed, left in background, superseded, remote failed, undecodable, damaged, too heavy, not storable, owed, settled,
+//! gap. Hits, misses and loads are [counted](CacheAside::stats), as are stale hits, failures, evictions and invalidations.
 //!
 //! # Considerations
 //!
@@ -98,13 +108,20 @@
 //!
 //! - `invalidate` before the write leaves a gap in which a reader caches the old value. [`update`](CacheAside::update) cannot be called that way.
 //! - With a backplane spawn [`run`](CacheAside::run), and prime after it has subscribed: a new subscription takes what is there for expired.
-//! - A waiter drives the load that it waits for. One that is neither polled nor dropped holds the others up: do not keep a get half done.
+//! - A waiter drives the load that it waits for. If it is neither polled nor dropped, another takes over after a quarter of the limit, at
+//!   most after 250 ms: do not keep a get half done. A loader that blocks its thread cannot be taken over; then each waiter has its limit.
+//! - A loader that panics unwinds the caller that drives it; those that wait with a loader of the same type get [`LoadError::Panicked`].
 //! - A loader that asks the cache for its own key waits for itself, until `hard_timeout`.
 //! - Errors are shared by those who waited, so they come as [`LoadError`] around an `Arc`. Callers with different error types on one key
 //!   load apart when a load fails.
 //! - Sliding expiry is this process's: the remote tier keeps a value for its time to live.
 //! - In the remote tier, caches of one name are one: give each kind of value its own name.
-//! - Refresh-ahead and XFetch know the age of what this process loaded. What another one loaded is refreshed by that one.
+//! - XFetch knows how long a load took where this process made it. What another one loaded is refreshed by that one.
+//! - `remote.timeout` has room for three round trips, or what is loaded is not stored in the remote tier: to look, to claim, to store.
+//! - With a [`weigher`](CacheAsideBuilder::weigher) the local tier is one table under one lock, so that an entry may weigh up to 97 % of the
+//!   capacity. A heavier entry is not kept, and is told.
+//! - Wall clocks that differ by more than `ttl` make what another process loaded seem expired: it is read from the remote tier each time.
+//! - Records of an earlier form are misses, but tags are marked in another place: do not run the two releases on one store.
 //!
 //! # Source
 //!

@@ -35,6 +35,9 @@ pub(super) struct Shared<K, V> {
 /// Minimum time between two attempts to deliver, however short the rest.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// Number of requests, one after the other, that the invalidation of a tag takes; with one more for a conflict.
+const REQUESTS: u32 = 4;
+
 impl<K, V> Shared<K, V> {
     /// Looks into the remote tier, unless what is there may be what was invalidated. Of what is owed it pays no more than what keeps this key
     /// away, and only what fits into the time-out.
@@ -100,7 +103,8 @@ impl<K, V> Shared<K, V> {
                     return false;
                 }
                 let mut behind = payment.behind.clone();
-                let deadline = report.now() + remote.config.timeout;
+                // Nobody waits: each request that an invalidation takes may be as slow as the time-out.
+                let deadline = report.now() + remote.config.timeout.saturating_mul(REQUESTS);
                 let done = remote.write(report, &payment.debt, deadline, &mut behind).await;
                 let more = behind != payment.behind;
                 self.note(report, &mut payment, done, behind);

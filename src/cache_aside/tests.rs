@@ -44,7 +44,7 @@ fn naive(config: &CacheAsideConfig, birth: &Birth, asked: u64, failed: Option<u6
     }
     let servable = match config.stale {
         Some(stale) => now < stale.max_age.saturating_sub(birth.age).max(fresh_for),
-        None => now < fresh_for,
+        None => false,
     };
     let throttled = failed.zip(config.stale).is_some_and(|(failed, stale)| now < failed + stale.throttle);
     match (servable, throttled) {
@@ -212,6 +212,18 @@ fn too_many_debts_become_one_that_has_the_halves_of_all() {
         assert_eq!(debts.len(), 2);
         drop(payment);
     }
+}
+
+#[test]
+fn an_invalidation_of_everything_that_began_before_a_key_was_owed_does_not_pay_it() {
+    let debts = Debts::default();
+    debts.owe(Debt::All, BOTH, None);
+    let began = debts.stamp();
+    debts.owe(Debt::Row("a".into()), BOTH, None);
+    assert!(!debts.paid(&Debt::All, began, BOTH));
+    assert!(debts.bars("a").is_some());
+    assert!(debts.paid(&Debt::All, debts.stamp(), BOTH));
+    assert!(debts.bars("a").is_none());
 }
 
 #[test]

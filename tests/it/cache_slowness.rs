@@ -149,6 +149,17 @@ fn no_get_waits_for_what_is_owed_beyond_the_time_out() {
 }
 
 #[test]
+fn a_tag_is_invalidated_in_a_remote_tier_whose_round_trip_is_near_the_time_out() {
+    let slow = Slow::new();
+    let (world, cache) = (&slow.world, slow.process(short(), 1));
+    slow.tier.script.all(Answer::After(MS(90)));
+    assert_eq!(world.run(cache.invalidate_tag("t")), Reached::ThisProcess);
+    world.pass(S(3));
+    assert_eq!(slow.plane.script.asked("publish"), 1);
+    assert_eq!(world.run(cache.run(std::future::ready(()))), 0);
+}
+
+#[test]
 fn a_load_pays_what_keeps_its_own_key_away_where_no_loop_runs() {
     let slow = Slow::new();
     let (world, cache) = (&slow.world, slow.cache(short(), 1));
@@ -486,6 +497,9 @@ fn a_gap_in_the_notices_expires_what_is_older() {
     slow.plane.gap.store(true, SeqCst);
     world.turn();
     assert_eq!(events.try_recv().unwrap().unwrap().what, CacheAsideEvent::Gap);
+    world.source.fails.store(true, SeqCst);
+    assert!(world.get(&b, 1).is_err(), "nor is it served where the source fails: `stale` is not set");
+    world.source.fails.store(false, SeqCst);
     assert_eq!(world.get(&b, 1).unwrap(), 2);
 }
 
