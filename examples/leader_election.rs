@@ -3,8 +3,8 @@
 //! The leader writes to a resource under the token of its term. One that was paused in the middle of its work writes late, and is
 //! refused: by then the resource has seen a higher token. The last line is the result as JSON.
 //!
-//! Bounds are the election's own. What the machine adds is measured and not guessed: each process tells how long its calls to the file
-//! took, and how late it was woken.
+//! Bounds are the election's own. What the machine adds is measured and not guessed: each process
+//! tells how long its calls to the file took, and how late it was woken.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 use std::{
     error::Error,
@@ -49,7 +49,8 @@ const NODES: usize = 3;
 /// Three processes elect a leader on one SQLite file; leaders are killed, paused and told to resign.
 #[derive(Parser)]
 struct Args {
-    /// How many times the leader is killed, how many times it is paused, and how many times it is told to resign.
+    /// How many times the leader is killed, how many times it is paused, and how many times it is
+    /// told to resign.
     #[arg(long, default_value_t = 2)]
     rounds: usize,
     #[arg(long, hide = true, requires = "file")]
@@ -122,7 +123,8 @@ async fn be_a_node(node: usize, file: &Path) -> Result<()> {
     }
 }
 
-/// What this machine adds to the times of an election: how long calls take, and how late this process is woken.
+/// What this machine adds to the times of an election: how long calls take, and how late this
+/// process is woken.
 #[derive(Debug, Default)]
 struct Added(AtomicU64);
 

@@ -112,10 +112,11 @@
 //!
 //! # Pitfalls
 //!
-//! - A record that is deleted through the store, behind the lease, leaves two that believe to lead: a successor is elected at once, and
-//!   the leader before it hears of that at its next renewal ([`renew_every`](LeaderElectionConfig::renew_every)), or, cut off from the
-//!   store, believes in its term until that is over. Their tokens still differ, and grow: a fenced resource refuses the older. To end a
-//!   term, [ask the leader to resign](LeaderElection::request_resign).
+//! - A record that is deleted through the store, behind the lease, leaves two that believe to lead:
+//!   a successor is elected at once, and the leader before it hears of that at its next renewal
+//!   ([`renew_every`](LeaderElectionConfig::renew_every)), or, cut off from the store, believes in
+//!   its term until that is over. Their tokens still differ, and grow: a fenced resource refuses
+//!   the older. To end a term, [ask the leader to resign](LeaderElection::request_resign).
 //! - A task that blocks its thread cannot be told anything, nor dropped. Its late writes are what fencing is for.
 //! - `is_leader()` is true at the moment of the call. Ask before each action, not once.
 //! - A term shorter than the pauses of your machines changes leaders for nothing.

@@ -28,8 +28,8 @@ const TELLING: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShardingError {
-    /// The store failed. Whether a change was made shows a [refresh](ShardDirectory::refresh). A map in a form of a newer release is
-    /// [`TooNew`](PortErrorKind::TooNew).
+    /// The store failed. Whether a change was made shows a [refresh](ShardDirectory::refresh). A
+    /// map in a form of a newer release is [`TooNew`](PortErrorKind::TooNew).
     #[error(transparent)]
     Store(#[from] StoreError),
     /// There is no map of this name, or it cannot be read.
@@ -38,8 +38,8 @@ pub enum ShardingError {
     /// The change is not one that the map takes; or the directory cannot be made so. Nothing was changed.
     #[error(transparent)]
     Change(#[from] ConfigError),
-    /// The change takes keys from the shard that owns them. Nothing was changed. Plan a move: its steps are told to both shards, so
-    /// that at most one of them acknowledges a write.
+    /// The change takes keys from the shard that owns them. Nothing was changed. Plan a move: its
+    /// steps are told to both shards, so that at most one of them acknowledges a write.
     #[error("the change takes {part} from {from}: plan a move (`ShardMap::plan_to`, then `ShardDirectory::rebalance`)")]
     NeedsMove {
         /// The keys.
@@ -127,8 +127,8 @@ impl ShardDirectoryBuilder {
     /// Opens the map of this name.
     ///
     /// # Errors
-    /// Where a setting breaks its rule, the store is not linearizable, there is no such map, it is damaged, a newer release wrote it, or
-    /// the store fails.
+    /// Where a setting breaks its rule, the store is not linearizable, there is no such map, it is
+    /// damaged, a newer release wrote it, or the store fails.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -222,14 +222,16 @@ impl ShardDirectory {
 
     /// Changes the map by compare-and-set, again on the newer map wherever another was faster; the version is raised by one.
     ///
-    /// A change takes no key from the shard that owns it, whether the key has rows or not: shards hear of moves, and not of changes, so
-    /// the old owner would go on to acknowledge writes. It may pin keys without an owner, give a gap an owner, split, merge, and
-    /// [begin](ShardMap::begin) a move, which the next [`rebalance`](Self::rebalance) performs. For all else
-    /// [plan](ShardMap::plan_to) a move.
+    /// A change takes no key from the shard that owns it, whether the key has rows or not: shards
+    /// hear of moves, and not of changes, so the old owner would go on to acknowledge writes. It
+    /// may pin keys without an owner, give a gap an owner, split, merge, and
+    /// [begin](ShardMap::begin) a move, which the next [`rebalance`](Self::rebalance) performs. For
+    /// all else [plan](ShardMap::plan_to) a move.
     ///
     /// # Errors
-    /// What `change` says; [`ShardingError::NeedsMove`]; [`ShardingError::Change`] where the strategy or the move under way would be
-    /// another; what the store says, after which a [refresh](Self::refresh) shows whether the change was made.
+    /// What `change` says; [`ShardingError::NeedsMove`]; [`ShardingError::Change`] where the
+    /// strategy or the move under way would be another; what the store says, after which a
+    /// [refresh](Self::refresh) shows whether the change was made.
     ///
     /// # Cancel safety
     /// The change is made whole or not at all: refresh to see.

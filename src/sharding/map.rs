@@ -165,8 +165,9 @@ impl ShardMap {
 
     /// Lists a key: it belongs to this shard, whatever the strategy below says.
     ///
-    /// In a directory's [change](super::ShardDirectory::change) only a key without an owner is pinned to another shard. For a key
-    /// that a shard owns, with rows or without, pin it in a copy of the map, and [plan](Self::plan_to) the move to that copy.
+    /// In a directory's [change](super::ShardDirectory::change) only a key without an owner is
+    /// pinned to another shard. For a key that a shard owns, with rows or without, pin it in a copy
+    /// of the map, and [plan](Self::plan_to) the move to that copy.
     ///
     /// # Errors
     /// Where it is listed already, or a move is under way; nothing is changed then.
@@ -223,7 +224,8 @@ impl ShardMap {
         }
     }
 
-    /// The one owner of all of a part; `None` where there are several, or none, or where this map has no such part.
+    /// The one owner of all of a part; `None` where there are several, or none, or where this map
+    /// has no such part.
     pub fn owner_of(&self, part: &Part) -> Option<ShardId> {
         match self.checked(part).ok()? {
             Part::Key(key) => self.shard_of_bytes(&key),

@@ -64,9 +64,11 @@
 //! | switched | | reads, writes | drop the source's rows |
 //! | undoing | reads, writes | | drop the target's rows |
 //!
-//! Only a move changes the owner of a key. [`ShardDirectory::change`] refuses what would take a key from its shard, also a pin of a key
-//! that has no rows yet ([`NeedsMove`](ShardingError::NeedsMove)): no guard hears of a change, and a router on the older map would go on
-//! to write at the old owner. Pin the key in a copy of the map instead, and rebalance by [`plan_to`](ShardMap::plan_to) that copy.
+//! Only a move changes the owner of a key. [`ShardDirectory::change`] refuses what would take a key
+//! from its shard, also a pin of a key that has no rows yet
+//! ([`NeedsMove`](ShardingError::NeedsMove)): no guard hears of a change, and a router on the older
+//! map would go on to write at the old owner. Pin the key in a copy of the map instead, and
+//! rebalance by [`plan_to`](ShardMap::plan_to) that copy.
 //!
 //! At each step at most one shard answers for a key, and from *switched* on it is the target. After a crash
 //! [`resume`](ShardDirectory::resume) goes on from the step that was recorded; [`give_up`](ShardDirectory::give_up) undoes a move until
@@ -106,8 +108,8 @@
 //! - A shard that restarts must [open](ShardGuard::open) its guard from the store before it serves anybody.
 //! - Keys of different types must not meet in one map: their bytes have orders of their own.
 //! - A pinned key belongs to no range: a plan moves it by itself.
-//! - A map whose record was deleted must not be created anew with other owners: guards and routers keep the older map of the higher
-//!   version.
+//! - A map whose record was deleted must not be created anew with other owners: guards and routers
+//!   keep the older map of the higher version.
 //! - A ring with 100 points a node gives one of 1,000 nodes 1.3 to 1.45 times the mean. A table of virtual shards does not.
 //!
 //! # Considerations

@@ -32,8 +32,8 @@ impl ShardMap {
     /// What has to move so that this map becomes that one: first ranges, then keys.
     ///
     /// # Errors
-    /// Where one has ranges and the other virtual shards, or another number of them; where one has a gap that the other has not, also
-    /// of a pinned key: a gap has no rows, so it does not move.
+    /// Where one has ranges and the other virtual shards, or another number of them; where one has
+    /// a gap that the other has not, also of a pinned key: a gap has no rows, so it does not move.
     pub fn plan_to(&self, wanted: &Self) -> Result<Vec<Planned>, ConfigError> {
         require(self.layout == wanted.layout, "map", "must have the same strategy, and as many virtual shards")?;
         let mut plan: Vec<Planned> = Vec::new();
@@ -81,8 +81,8 @@ impl ShardMap {
 }
 
 impl ShardMap {
-    /// Checks that this map may become that one by a change, without a move: each key keeps the shard that owns it, for guards hear of
-    /// moves alone, and the move under way stays as it is.
+    /// Checks that this map may become that one by a change, without a move: each key keeps the
+    /// shard that owns it, for guards hear of moves alone, and the move under way stays as it is.
     pub(super) fn check_change(&self, next: &Self) -> Result<(), ShardingError> {
         require(self.layout == next.layout, "map", "must keep its strategy, and its number of virtual shards")?;
         if self.moving != next.moving {
@@ -102,8 +102,8 @@ impl ShardMap {
         }
     }
 
-    /// Finds a part that a shard owns here, and another shard, or none, there. A part without an owner may get one: no shard has
-    /// acknowledged anything for it.
+    /// Finds a part that a shard owns here, and another shard, or none, there. A part without an
+    /// owner may get one: no shard has acknowledged anything for it.
     fn owner_change(&self, next: &Self) -> Option<(Part, ShardId, Option<ShardId>)> {
         if self.pinned != next.pinned || self.ranges != next.ranges {
             for (low, high, owner) in self.cut_by(next) {

@@ -39,8 +39,9 @@ impl ShardDirectory {
     /// each other no harm, but the work is done twice: run it under a lease or an election.
     ///
     /// # Errors
-    /// Any of the store's; [`ShardingError::Mover`]; [`ShardingError::Change`] where the plan does not fit the map, or not any more. The next run takes up
-    /// where this one ended; a planned move whose part is at its target is passed over.
+    /// Any of the store's; [`ShardingError::Mover`]; [`ShardingError::Change`] where the plan does
+    /// not fit the map, or not any more. The next run takes up where this one ended; a planned move
+    /// whose part is at its target is passed over.
     ///
     /// # Cancel safety
     /// As a crash: the next run goes on from the step that was recorded.

@@ -48,7 +48,8 @@ impl Part {
         Self::Range { low: low.to_vec(), high: high.map(<[u8]>::to_vec) }
     }
 
-    /// The virtual shards `[from, to)`. A map refuses a run that is empty, or that ends above its last virtual shard.
+    /// The virtual shards `[from, to)`. A map refuses a run that is empty, or that ends above its
+    /// last virtual shard.
     pub fn slots(from: u32, to: u32) -> Self {
         let low = if from == 0 { Vec::new() } else { from.to_be_bytes().to_vec() };
         Self::Range { low, high: Some(to.to_be_bytes().to_vec()) }
@@ -127,7 +128,8 @@ impl ShardMap {
     /// The map as it is when this part is about to move.
     ///
     /// # Errors
-    /// Where a move is under way, the map has no such part, or the part is not all `from`'s, or goes to where it is.
+    /// Where a move is under way, the map has no such part, or the part is not all `from`'s, or
+    /// goes to where it is.
     pub fn begin(&self, planned: &Planned) -> Result<Self, ConfigError> {
         require(self.moving.is_none(), "move", "must wait until the one under way has ended")?;
         let Planned { part, from, to, offline } = planned.clone();

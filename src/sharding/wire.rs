@@ -86,7 +86,8 @@ impl ShardMap {
         out
     }
 
-    /// Reads what [`to_text`](Self::to_text) wrote; `None` where it is damaged, or written by a newer release.
+    /// Reads what [`to_text`](Self::to_text) wrote; `None` where it is damaged, or written by a
+    /// newer release.
     pub fn from_text(text: &str) -> Option<Self> {
         let mut lines = text.lines();
         if lines.next()? != FIRST {

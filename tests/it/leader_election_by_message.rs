@@ -144,7 +144,8 @@ fn dropped_at_every_await_a_node_keeps_what_it_knows_and_takes_part_again() {
         let polls = drop_at_every_await(
             &hand,
             || async {
-                // All of them take part, and all are dropped, the highest in the middle of its election, too.
+                // All of them take part, and all are dropped, the highest in the middle of its
+                // election, too.
                 let all = futures::future::join_all(nodes.iter().map(MessageElection::run));
                 tokio::select! {
                     biased;

@@ -148,7 +148,8 @@ fn dropped_at_every_await_the_other_doors_lose_nothing() {
         assert_eq!(world.run(S(20), leads.lost()), Some(TermEnd::ResignRequested));
         world.run(S(1), leads.resign()).unwrap().unwrap();
 
-        // A term's end is told to each task that waits for it: to one that waited in vain before, and to one that comes later.
+        // A term's end is told to each task that waits for it: to one that waited in vain before,
+        // and to one that comes later.
         let began = world.now();
         let leads = world.run(S(1), node.campaign()).unwrap().unwrap();
         let (term, clock) = (leads.term(), &world.clock);

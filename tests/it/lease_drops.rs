@@ -1,4 +1,5 @@
-//! Leases whose calls are dropped at every await point: a name has one holder, and nobody is left out for ever.
+//! Leases whose calls are dropped at every await point: a name has one holder, and nobody is left
+//! out for ever.
 use std::{cell::Cell, sync::Arc, time::Duration};
 
 use steadfast::{

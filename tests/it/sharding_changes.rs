@@ -3,6 +3,7 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use proptest::prelude::*;
 use steadfast::{
+    config::ConfigError,
     port::PortErrorKind,
     sharding::{
         Access, Part, Planned, ShardDirectory, ShardGuard, ShardId, ShardMap, ShardingError, ShardingEvent, Step,
@@ -15,6 +16,15 @@ const NAME: Key<'static> = Key::new("shard-maps", "orders");
 
 fn ids(n: u32) -> Vec<ShardId> {
     (0..n).map(ShardId).collect()
+}
+
+/// A change to this map, whatever was there.
+fn becomes(next: &ShardMap) -> impl FnMut(&mut ShardMap) -> Result<(), ConfigError> + Send + use<> {
+    let next = next.clone();
+    move |map| {
+        *map = next.clone();
+        Ok(())
+    }
 }
 
 /// Runs this on a directory whose first map is this one.
@@ -63,10 +73,10 @@ fn a_key_without_an_owner_may_get_one_and_keeps_it() {
         assert!(guards.iter().all(|guard| guard.enter("a", Access::Write, 2).is_err()), "they are behind");
         let without = ShardMap::lookup();
         for next in [without.clone(), ShardMap::ranges(&[("", Some(ShardId(2)))]).unwrap()] {
-            let error = directory.change(|map| Ok(*map = next.clone())).await.unwrap_err();
+            let error = directory.change(becomes(&next)).await.unwrap_err();
             assert!(error.to_string().contains("plan a move"), "{error}");
         }
-        let error = directory.change(|map| Ok(*map = ShardMap::hashed(8, &ids(2)).unwrap())).await.unwrap_err();
+        let error = directory.change(becomes(&ShardMap::hashed(8, &ids(2)).unwrap())).await.unwrap_err();
         assert!(matches!(&error, ShardingError::Change(error) if error.field() == "map"), "{error}");
         assert_eq!(directory.refresh().await.unwrap().version(), 2);
     });
@@ -79,7 +89,7 @@ fn a_change_neither_advances_a_move_nor_gives_it_up_nor_pins_while_it_goes_on() 
         let plan = map.plan(&ids(3)).unwrap();
         let refused = async |change: &(dyn Fn(&ShardMap) -> Option<ShardMap> + Sync)| {
             let before = directory.refresh().await.unwrap();
-            let error = directory.change(|map| Ok(*map = change(map).unwrap())).await.unwrap_err();
+            let error = directory.change(becomes(&change(&before).unwrap())).await.unwrap_err();
             assert!(matches!(&error, ShardingError::Change(error) if error.field() == "move"), "{error}");
             assert_eq!(directory.refresh().await.unwrap(), before);
         };
@@ -194,7 +204,7 @@ proptest! {
         let keeps = starts.flat_map(|k| [k.clone(), [k.as_slice(), &[1]].concat(), [k.as_slice(), &[0]].concat()])
             .all(|key| now.shard_of(&key).is_none_or(|owner| next.shard_of(&key) == Some(owner)));
         let changed = with_directory(&now, async |directory, _| {
-            directory.change(|map| Ok(*map = next.clone())).await.map(drop)
+            directory.change(becomes(&next)).await.map(drop)
         });
         prop_assert_eq!(changed.is_ok(), keeps, "{:?} to {:?}: {:?}", now, next, changed);
     }

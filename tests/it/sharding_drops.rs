@@ -1,4 +1,5 @@
-//! The futures of sharding, dropped at every await point: no map is half changed, no task holds up another, no operation goes on.
+//! The futures of sharding, dropped at every await point: no map is half changed, no task holds up
+//! another, no operation goes on.
 use std::{cell::Cell, sync::Arc, time::Duration};
 
 use steadfast::{

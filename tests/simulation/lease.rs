@@ -1,8 +1,9 @@
-//! Leases over a store whose answers are slow, with requests and answers slow by themselves: no two holders at once, each by its own
-//! count; no term is revived that was over when its holder asked; and a door that counts from the wrong moment is found.
+//! Leases over a store whose answers are slow, with requests and answers slow by themselves: no two
+//! holders at once, each by its own count; no term is revived that was over when its holder asked;
+//! and a door that counts from the wrong moment is found.
 //!
-//! The election's margin would hide much of this. So here holders have none, and clocks run at one rate: what the lease's contract
-//! promises holds to the nanosecond.
+//! The election's margin would hide much of this. So here holders have none, and clocks run at one
+//! rate: what the lease's contract promises holds to the nanosecond.
 use std::{
     future::Future,
     pin::Pin,
@@ -38,7 +39,8 @@ enum Counts {
     FromTheAnswer,
 }
 
-/// A line to the store: a request takes its time to come there, and the answer to come back. Some are lost on either way.
+/// A line to the store: a request takes its time to come there, and the answer to come back. Some
+/// are lost on either way.
 #[derive(Debug)]
 struct Line {
     store: InMemoryStore,
@@ -60,7 +62,8 @@ impl Line {
 
     async fn carry<T>(&self, asked: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let began = self.clock.now();
-        // A door that counts from the answer has all of the wait behind it when it begins to count: see `Door`.
+        // A door that counts from the answer has all of the wait behind it when it begins to count:
+        // see `Door`.
         let slow = self.counts != Counts::FromTheAnswer;
         let lost = |may: bool| {
             let error = PortError::new(PortErrorKind::Unavailable, "lost");
@@ -115,7 +118,8 @@ impl Store for Line {
     }
 }
 
-/// The door's clock. Where it is to count from before its read, it shows that moment to who looks when the read has come back.
+/// The door's clock. Where it is to count from before its read, it shows that moment to who looks
+/// when the read has come back.
 struct Shown {
     clock: Clock,
     read_began: Arc<Mutex<Option<Instant>>>,
@@ -139,7 +143,8 @@ struct Term {
 
 struct Truth {
     term: Duration,
-    /// Who holds the name, by its own count, and knows it: from the answer until a term after the call.
+    /// Who holds the name, by its own count, and knows it: from the answer until a term after the
+    /// call.
     holds: Vec<Option<Term>>,
     grants: u64,
     renewals: u64,
@@ -219,7 +224,8 @@ async fn live(i: usize, clock: Clock, entropy: Entropy, door: Door, truth: Arc<M
     }
 }
 
-/// What a process calls. A door that counts from the answer makes its wait before the lease begins to count.
+/// What a process calls. A door that counts from the answer makes its wait before the lease begins
+/// to count.
 struct Door {
     leases: StoreLease,
     line: Arc<Line>,

@@ -1,5 +1,6 @@
-//! Shards, routers, movers and changes of the map, any of which may crash, stall or hear late: no shard answers for a key that is
-//! another's, no row is lost or doubled, and a read gives no less than what was written before it began.
+//! Shards, routers, movers and changes of the map, any of which may crash, stall or hear late: no
+//! shard answers for a key that is another's, no row is lost or doubled, and a read gives no less
+//! than what was written before it began.
 use std::{
     collections::BTreeMap,
     future::Future,
@@ -61,7 +62,8 @@ struct Truth {
     refused: u64,
     /// Changes of the map.
     steps: u64,
-    /// Changes that are not moves: made, and refused because they would have taken a key from its owner.
+    /// Changes that are not moves: made, and refused because they would have taken a key from its
+    /// owner.
     changes: u64,
     refused_changes: u64,
     violations: Vec<String>,

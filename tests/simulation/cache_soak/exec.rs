@@ -1,4 +1,5 @@
-//! Tasks of several processes on one thread, each polled when it is woken; killing a process drops its tasks.
+//! Tasks of several processes on one thread, each polled when it is woken; killing a process drops
+//! its tasks.
 use std::{
     collections::VecDeque,
     future::Future,

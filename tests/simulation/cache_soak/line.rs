@@ -1,4 +1,5 @@
-//! A process's lines: to the remote tier and to the notifier. Each is well, or is not, as the phase says.
+//! A process's lines: to the remote tier and to the notifier. Each is well, or is not, as the phase
+//! says.
 use std::{
     collections::HashMap,
     future::{Future, pending},
@@ -270,7 +271,8 @@ impl NoticeSource for Hears {
                         heard.lost.pop_front();
                     }
                 }
-                if !is_lost && !(swallowed && self.line.entropy.up_to(3) == 0) {
+                let is_swallowed = swallowed && self.line.entropy.up_to(3) == 0;
+                if !is_lost && !is_swallowed {
                     return Notice::Message(bytes.slice(16..));
                 }
             }

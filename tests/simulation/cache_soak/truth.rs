@@ -71,7 +71,8 @@ pub(super) struct Truth {
     pub(super) led: u64,
     pub(super) loads: u64,
     pub(super) errors: u64,
-    /// The same while the tier was healthy: how many led, and of them how many loaded without its answer, or without asking.
+    /// The same while the tier was healthy: how many led, and of them how many loaded without its
+    /// answer, or without asking.
     pub(super) led_healthy: u64,
     pub(super) past: u64,
     pub(super) never_asked: u64,
@@ -145,7 +146,8 @@ impl Truth {
         }
     }
 
-    /// Raises the floors of those who have heard meanwhile. Called when nothing more comes of this instant.
+    /// Raises the floors of those who have heard meanwhile. Called when nothing more comes of this
+    /// instant.
     pub(super) fn settled(&mut self) {
         let mut telling = std::mem::take(&mut self.telling);
         let mut told = Vec::new();
@@ -171,7 +173,8 @@ impl Truth {
         self.telling = telling;
     }
 
-    /// A process starts: it has nothing of its own, and in the remote tier nothing is older than what has reached it.
+    /// A process starts: it has nothing of its own, and in the remote tier nothing is older than
+    /// what has reached it.
     pub(super) fn started(&mut self, process: usize) {
         for (floor, number) in self.floors[process].iter_mut().zip(self.everywhere) {
             floor.now = number;

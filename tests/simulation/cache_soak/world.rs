@@ -25,7 +25,8 @@ use super::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const S: fn(u64) -> Duration = Duration::from_secs;
 const TAGS: [&str; 4] = ["a", "b", "c", "d"];
-/// What is counted of a healthy tier begins when the window over which failures are counted, and a rest, have passed.
+/// What is counted of a healthy tier begins when the window over which failures are counted, and a
+/// rest, have passed.
 const RECOVERED: Duration = Duration::from_secs(15);
 
 type Cache = CacheAside<u32, Value>;
@@ -81,7 +82,7 @@ struct Process {
 }
 
 /// What happens next, and when.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Event {
     Get(usize),
     Update(usize),
@@ -340,7 +341,8 @@ impl World {
             let puts = kind < 3;
             let (written, from) = {
                 let mut truth = truth.lock().unwrap();
-                // Of two that put what they wrote at the same time, the later put need not be the later write.
+                // Of two that put what they wrote at the same time, the later put need not be the
+                // later write.
                 if truth.putting || puts && truth.writers > 0 {
                     return;
                 }
@@ -441,15 +443,15 @@ impl World {
 
     /// Does what is due, and says when the same is due again.
     fn happens(&mut self, event: Event) -> Option<Duration> {
-        let busy = if cfg!(debug_assertions) { 4 } else { 1 };
+        let pause = if cfg!(debug_assertions) { 6 } else { 1 };
         match event {
             Event::Get(i) => {
                 self.get(i);
-                Some(MS(self.entropy.up_to(800 * busy)))
+                Some(MS(self.entropy.up_to(800 * pause)))
             }
             Event::Update(i) => {
                 self.update(i);
-                Some(MS(self.entropy.up_to(20_000 * busy)))
+                Some(MS(self.entropy.up_to(20_000 * pause)))
             }
             Event::Phase => {
                 self.next_phase();
@@ -479,10 +481,8 @@ impl World {
             self.exec.settle();
             self.truth.lock().unwrap().settled();
             let now = self.hand.now();
-            // By time, then by kind: the order of a map is not a seed's.
-            let order = |event: &Event| format!("{event:?}");
-            let due =
-                self.events.iter().min_by_key(|(event, at)| (**at, order(event))).map(|(event, at)| (*event, *at));
+            // By time, then by kind.
+            let due = self.events.iter().min_by_key(|(event, at)| (**at, **event)).map(|(event, at)| (*event, *at));
             let Some((event, at)) = due else { break };
             let next = self.hand.next_timer().map_or(at, |timer| timer.min(at)).max(now);
             if next >= end {
@@ -503,7 +503,8 @@ impl World {
         std::mem::take(&mut *self.truth.lock().unwrap())
     }
 
-    /// With nothing in the way, each process gives what the source has when all times to live are over.
+    /// With nothing in the way, each process gives what the source has when all times to live are
+    /// over.
     fn comes_to_rest(&mut self) {
         *self.source.lock().unwrap() = Source::Well;
         for i in 0..PROCESSES {
