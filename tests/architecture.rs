@@ -68,7 +68,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ),
     ("arc_swap", &["hedge", "chaos"]),
     ("quick_cache", &["cache_aside/local.rs"]),
-    ("rustix", &["time"]),
+    ("rustix", &["time", "backend/sqlite/failure.rs"]),
     ("http", &["http", "tower"]),
     ("httpdate", &["http/hints.rs"]),
     ("metrics", &["metrics"]),

@@ -291,7 +291,11 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-    use crate::{store::StoreExt, testing::conformance::run};
+    use crate::store::StoreExt;
+
+    fn run(case: impl Future<Output = ()>) {
+        tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(case);
+    }
 
     thread_local! {
         static ROWS_READ: Cell<usize> = const { Cell::new(0) };
