@@ -226,6 +226,11 @@ impl<K: Hash + Eq, T: Clone> Lead<K, T> {
         Ticket(self.0.flights.clone(), self.0.flight.clone())
     }
 
+    /// Returns the flight's number: see [`Seat::flight_id`].
+    pub(crate) fn flight_id(&self) -> usize {
+        self.0.flight_id()
+    }
+
     /// Sets the work.
     pub(crate) fn depart(self, work: BoxFuture<'static, T>) -> Seat<K, T> {
         self.0.flight.state.lock().work = Some(work);
