@@ -189,10 +189,8 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     /// The breaker of this key, made if there is none. Whoever keeps it keeps the key from being forgotten.
     pub fn get(&self, key: &K) -> CircuitBreaker {
         let hash = self.0.hasher.hash_one(key);
-        match Self::find(&self.shard(hash).lock(), hash, key) {
-            Some(breaker) => breaker,
-            None => self.add(hash, key),
-        }
+        let found = Self::find(&self.shard(hash).lock(), hash, key); // the lock is free again here
+        found.unwrap_or_else(|| self.add(hash, key))
     }
 
     /// The breaker of this key, if there is one, marked as asked for.
