@@ -4,6 +4,13 @@
 //! slow or panic, and no call notices. One that falls behind by more than the ring holds misses the oldest, and is told how
 //! many. Without a subscription (and without a `tracing` subscriber that wants them) no event is built at all.
 //!
+//! # Floods
+//!
+//! A call that has something to tell sends it, and what other calls laid down meanwhile: at most a thousand events of theirs, or a hundred
+//! where a `tracing` subscriber, which runs in the call, wants them. As many may wait. In a flood that no sender keeps up with, later
+//! events are dropped until the sender has caught up. Each dropped event uses up its number, subscriptions are told of the gap
+//! ([`Missed::Events`]), `tracing` is told how many there were, and metrics count them all.
+//!
 //! # tracing
 //!
 //! Every event of every policy goes to `tracing` as well, where a subscriber wants it: target `steadfast::` and the room
@@ -47,7 +54,7 @@ use crate::{config::Name, time::Instant};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event<E> {
-    /// Counts this source's events from 1, without gaps.
+    /// Counts this source's events from 1. A gap stands for events that were dropped, or missed.
     pub number: u64,
     /// When it happened, by the policy's clock.
     pub at: Instant,
@@ -61,8 +68,9 @@ pub struct Event<E> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Missed {
-    /// It fell behind, and this many events are gone. The next `recv` goes on with the oldest that is left.
-    #[error("fell behind by {0} events")]
+    /// It fell behind, or the source had more to tell than could be sent, and this many events are gone. The next `recv` goes on with the
+    /// oldest that is left.
+    #[error("missed {0} events")]
     Events(u64),
     /// The policy is gone, and with it all that would send.
     #[error("the source of the events is gone")]
@@ -99,12 +107,52 @@ impl<E> Taps<E> {
     }
 }
 
+/// How many events of others one call sends before it takes no more; as many may wait.
+const BATCH: usize = RING;
+/// The same where `tracing` is told, which takes as long as its subscriber likes, in the call.
+const TRACED_BATCH: usize = 128;
+
 struct Outbox<E> {
+    /// The number of the last event that was sent, dropped ones counted.
     sent: u64,
+    /// The sender has sent its batch: it ends what waits, and what comes meanwhile is dropped.
+    closing: bool,
+    /// How many were dropped since the last that was laid down, and since `tracing` was told.
+    dropped: u64,
+    untold: u64,
     /// Whether somebody is at work sending. Who lays down an event meanwhile leaves it to them.
     sending: bool,
     /// What is to be sent, with the name of its source where that is not the sender's.
-    staged: VecDeque<(Instant, Option<Name>, E)>,
+    staged: VecDeque<Staged<E>>,
+}
+
+struct Staged<E> {
+    at: Instant,
+    source: Option<Name>,
+    what: E,
+    /// How many events were dropped just before it.
+    skips: u64,
+}
+
+impl<E: Traced> Outbox<E> {
+    const EMPTY: Self =
+        Self { sent: 0, closing: false, dropped: 0, untold: 0, sending: false, staged: VecDeque::new() };
+
+    /// Lays an event down, or gives it back where there is no room.
+    fn lay_down(&mut self, at: Instant, source: Option<Name>, what: E) -> Result<(), E> {
+        if self.closing || self.staged.len() >= batch::<E>() {
+            self.dropped += 1;
+            self.untold += 1;
+            return Err(what);
+        }
+        let skips = std::mem::take(&mut self.dropped);
+        self.staged.push_back(Staged { at, source, what, skips });
+        Ok(())
+    }
+}
+
+fn batch<E: Traced>() -> usize {
+    if E::wanted() { TRACED_BATCH } else { BATCH }
 }
 
 /// An event that `tracing` can be told.
@@ -117,7 +165,7 @@ pub(crate) trait Traced: Clone {
 
 impl<E: Traced> Events<E> {
     pub(crate) fn new() -> Self {
-        let outbox = Mutex::new(Outbox { sent: 0, sending: false, staged: VecDeque::new() });
+        let outbox = Mutex::new(Outbox::EMPTY);
         Self(Arc::new(Shared {
             outbox,
             ring: OnceLock::new(),
@@ -129,6 +177,8 @@ impl<E: Traced> Events<E> {
     pub(crate) fn subscribe(&self) -> Subscription<E> {
         Subscription {
             receiver: self.0.ring.get_or_init(|| broadcast::Sender::new(RING)).subscribe(),
+            expected: 0,
+            held: None,
             #[cfg(feature = "metrics")]
             source: Arc::downgrade(&self.0),
         }
@@ -151,7 +201,11 @@ impl<E: Traced> Events<E> {
     /// The same for an event of another source than the one that will flush it: of a family, all members share one outbox.
     pub(crate) fn stage_as(&self, source: Option<&Name>, at: Instant, event: impl FnOnce() -> E) {
         if self.wanted() {
-            self.outbox().staged.push_back((at, source.cloned(), event()));
+            let dropped = self.outbox().lay_down(at, source.cloned(), event());
+            if let Err(_what) = dropped {
+                #[cfg(feature = "metrics")]
+                self.0.taps.each().iter().for_each(|tap| tap(&_what));
+            }
         }
     }
 
@@ -165,7 +219,7 @@ impl<E: Traced> Events<E> {
         if std::mem::replace(&mut self.outbox().sending, true) {
             return;
         }
-        let mut sender = Sender { events: self, ended: false };
+        let mut sender = Sender { events: self, ended: false, left: batch::<E>(), untold: 0 };
         while let Some((number, at, own, what)) = sender.next() {
             let source = own.as_ref().or(source);
             if let Some(ring) = self.0.ring.get() {
@@ -175,6 +229,10 @@ impl<E: Traced> Events<E> {
             what.trace(source.map_or("", Name::as_str));
             #[cfg(feature = "metrics")]
             self.0.taps.each().iter().for_each(|tap| tap(&what));
+        }
+        if sender.untold > 0 {
+            let source = source.map_or("", Name::as_str);
+            tracing::warn!(target: "steadfast::observe", source, dropped = sender.untold, "dropped events in a flood");
         }
     }
 
@@ -195,25 +253,35 @@ impl<E: Traced> Events<E> {
 struct Sender<'a, E: Traced> {
     events: &'a Events<E>,
     ended: bool,
+    /// How many more it sends before it takes no more.
+    left: usize,
+    /// How many were dropped since `tracing` was told last.
+    untold: u64,
 }
 
 impl<E: Traced> Sender<'_, E> {
     /// The next event with its number. With none left the work is given up, under the same lock: no event falls between.
     fn next(&mut self) -> Option<(u64, Instant, Option<Name>, E)> {
         let mut outbox = self.events.outbox();
-        let Some((at, own, what)) = outbox.staged.pop_front() else {
-            (outbox.sending, self.ended) = (false, true);
+        let Some(Staged { at, source, what, skips }) = outbox.staged.pop_front() else {
+            (outbox.sending, outbox.closing, self.ended) = (false, false, true);
+            self.untold = std::mem::take(&mut outbox.untold);
             return None;
         };
-        outbox.sent += 1;
-        Some((outbox.sent, at, own, what))
+        outbox.sent += skips + 1;
+        match self.left.checked_sub(1) {
+            Some(left) => self.left = left,
+            None => outbox.closing = true,
+        }
+        Some((outbox.sent, at, source, what))
     }
 }
 
 impl<E: Traced> Drop for Sender<'_, E> {
     fn drop(&mut self) {
         if !self.ended {
-            self.events.outbox().sending = false;
+            let mut outbox = self.events.outbox();
+            (outbox.sending, outbox.closing) = (false, false);
         }
     }
 }
@@ -233,6 +301,10 @@ impl<E> fmt::Debug for Events<E> {
 /// The receiving end of a policy's events, from the moment it was made.
 pub struct Subscription<E> {
     receiver: broadcast::Receiver<Event<E>>,
+    /// The number of the next event, if none is dropped; 0 before the first.
+    expected: u64,
+    /// An event before which others were dropped: that is told first.
+    held: Option<Event<E>>,
     #[cfg(feature = "metrics")]
     source: std::sync::Weak<Shared<E>>,
 }
@@ -258,10 +330,14 @@ impl<E: Clone> Subscription<E> {
     /// # Cancel safety
     /// Dropped while it waits, it loses nothing: the next call gives the same event.
     pub async fn recv(&mut self) -> Result<Event<E>, Missed> {
-        self.receiver.recv().await.map_err(|e| match e {
-            broadcast::error::RecvError::Lagged(n) => Missed::Events(n),
-            broadcast::error::RecvError::Closed => Missed::Closed,
-        })
+        if let Some(event) = self.held.take() {
+            return Ok(event);
+        }
+        match self.receiver.recv().await {
+            Ok(event) => self.took(event),
+            Err(broadcast::error::RecvError::Lagged(n)) => Err(self.fell_behind(n)),
+            Err(broadcast::error::RecvError::Closed) => Err(Missed::Closed),
+        }
     }
 
     /// The next event if it is there already.
@@ -269,12 +345,34 @@ impl<E: Clone> Subscription<E> {
     /// # Errors
     /// As [`recv`](Self::recv).
     pub fn try_recv(&mut self) -> Result<Option<Event<E>>, Missed> {
+        if let Some(event) = self.held.take() {
+            return Ok(Some(event));
+        }
         match self.receiver.try_recv() {
-            Ok(event) => Ok(Some(event)),
+            Ok(event) => self.took(event).map(Some),
             Err(broadcast::error::TryRecvError::Empty) => Ok(None),
-            Err(broadcast::error::TryRecvError::Lagged(n)) => Err(Missed::Events(n)),
+            Err(broadcast::error::TryRecvError::Lagged(n)) => Err(self.fell_behind(n)),
             Err(broadcast::error::TryRecvError::Closed) => Err(Missed::Closed),
         }
+    }
+
+    /// Gives an event, or first tells how many were dropped before it.
+    fn took(&mut self, event: Event<E>) -> Result<Event<E>, Missed> {
+        let expected = std::mem::replace(&mut self.expected, event.number + 1);
+        match event.number.saturating_sub(expected) {
+            gap if gap > 0 && expected > 0 => {
+                self.held = Some(event);
+                Err(Missed::Events(gap))
+            }
+            _ => Ok(event),
+        }
+    }
+
+    fn fell_behind(&mut self, n: u64) -> Missed {
+        if self.expected > 0 {
+            self.expected += n;
+        }
+        Missed::Events(n)
     }
 }
 

@@ -202,6 +202,15 @@ impl<'a> CallContext<'a> {
         deadlines.min()
     }
 
+    /// Returns the deadline with which the pipeline was entered, to its outermost policy. Looks at one frame: no call pays for it.
+    #[inline]
+    pub(crate) const fn entered_with_deadline(self) -> Option<Instant> {
+        match &self.0.adds {
+            Adds::Outside { attempt, .. } => attempt.deadline,
+            _ => None,
+        }
+    }
+
     /// What a retry adds for attempt number `n`; keep it while that attempt runs, and hand its
     /// [`context`](Frame::context) inwards.
     #[inline]

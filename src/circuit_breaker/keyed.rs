@@ -195,16 +195,17 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     /// The breaker of this key, made if there is none. Whoever keeps it keeps the key from being forgotten.
     pub fn get(&self, key: &K) -> CircuitBreaker {
         let hash = self.0.hasher.hash_one(key);
-        let mut keys = self.shard(hash).lock();
-        match keys.table.find(hash, |(k, _)| k == key) {
-            Some((_, breaker)) => {
-                if !breaker.0.core.used.load(Relaxed) {
-                    breaker.0.core.used.store(true, Relaxed);
-                }
-                breaker.clone()
-            }
-            None => self.add(&mut keys, hash, key),
+        let found = Self::find(&self.shard(hash).lock(), hash, key); // the lock is free again here
+        found.unwrap_or_else(|| self.add(hash, key))
+    }
+
+    /// The breaker of this key, if there is one, marked as asked for.
+    fn find(keys: &Keys<K>, hash: u64, key: &K) -> Option<CircuitBreaker> {
+        let (_, breaker) = keys.table.find(hash, |(k, _)| k == key)?;
+        if !breaker.0.core.used.load(Relaxed) {
+            breaker.0.core.used.store(true, Relaxed);
         }
+        Some(breaker.clone())
     }
 
     /// The breaker of this key, if there is one. Does not count as asking for it.
@@ -303,18 +304,24 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     }
 
     #[cold]
-    fn add(&self, keys: &mut Keys<K>, hash: u64, key: &K) -> CircuitBreaker {
-        if keys.table.len() == keys.table.capacity() {
-            self.sweep(keys); // before it grows
-        }
-        let most = (self.config().max_keys as usize).div_ceil(SHARDS);
-        let has_room = keys.table.len() < most || self.make_room(keys, most);
+    fn add(&self, hash: u64, key: &K) -> CircuitBreaker {
         let Family { shared, name, name_of, hasher, .. } = &*self.0;
+        // Outside the lock: a user's code may take its time, panic, or come back here.
         let name = name_of.as_ref().map(|name_of| name_of(key)).or_else(|| name.clone());
+        let own = key.clone();
+        let mut keys = self.shard(hash).lock();
+        if let Some(breaker) = Self::find(&keys, hash, key) {
+            return breaker; // another caller was quicker
+        }
+        if keys.table.len() == keys.table.capacity() {
+            self.sweep(&mut keys); // before it grows
+        }
         let breaker = CircuitBreaker::member(shared.clone(), &shared.set.config(), name);
-        if has_room && let Entry::Vacant(place) = keys.table.entry(hash, |(k, _)| k == key, |(k, _)| hasher.hash_one(k))
+        let most = (self.config().max_keys as usize).div_ceil(SHARDS);
+        if (keys.table.len() < most || self.make_room(&mut keys, most))
+            && let Entry::Vacant(place) = keys.table.entry(hash, |(k, _)| k == key, |(k, _)| hasher.hash_one(k))
         {
-            place.insert((key.clone(), breaker.clone()));
+            place.insert((own, breaker.clone()));
         }
         breaker
     }

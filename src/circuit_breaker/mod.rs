@@ -124,8 +124,9 @@
 //!
 //! 1. The caller must handle the rejection: a fallback, a degraded answer, or later; the error says
 //!    when. (default)
-//! 2. Kinds of fault differ: failures [weigh](crate::FailureKind::default_weight) by kind under `trip.weight`: a refused connection
-//!    three times a time-out. (default)
+//! 2. Kinds of fault differ: under the rule `trip.weight` failures [weigh](crate::FailureKind::default_weight) by kind, a refused
+//!    connection three times a time-out. Off by default, for a sum of weights says nothing without the number of calls: no limit fits
+//!    every rate. Which kinds count at all is `failures`. (option)
 //! 3. Failed calls are events. (default)
 //! 4. The open time fits the recovery: it grows with openings in a row and shrinks after calm (default). One that opens again and again
 //!    soon after closing tells of it: [`Flapped`](CircuitBreakerEvent::Flapped) (warning).

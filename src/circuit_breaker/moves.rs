@@ -62,6 +62,16 @@ impl Core {
         follows
     }
 
+    /// Sets how long a breaker that is open with others stays so yet. One that is open by itself is left alone.
+    pub(super) fn stay_open_with_others(&self, now: Instant, left: Duration) {
+        let _inner = self.inner.lock();
+        if let (State::Open, Some(gate)) = (self.word().state(), self.gate_if_any())
+            && gate.why().0 == TripRule::Shared
+        {
+            gate.until.store((now + left).as_nanos(), Ordering::Release);
+        }
+    }
+
     /// Takes over settings that were replaced, and judges what is recorded by them.
     pub(super) fn reconfigured(&self, set: &Setting, now: Instant) {
         let mut inner = self.inner.lock();

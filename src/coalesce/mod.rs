@@ -75,7 +75,8 @@
 //! # Pitfalls
 //!
 //! An error is a result, too, and goes to all: let `T` be a `Result` whose error can be cloned (an `Arc` around it can). The work outlives
-//! the caller who made it, so it owns what it needs. A driver that is neither polled nor dropped holds the others up: do not keep a
+//! the caller who made it, so it owns what it needs. Work that asks for its own key is refused
+//! ([`Lost::OwnKey`]); two works that wait for each other's keys are not seen. A driver that is neither polled nor dropped holds the others up: do not keep a
 //! `run` aside, half done, while you wait for something else.
 //!
 //! # Source

@@ -1,5 +1,13 @@
 //! The door: who comes first works, who comes meanwhile waits.
-use std::{borrow::Borrow, fmt, future::Future, hash::Hash, sync::Arc};
+use std::{
+    borrow::Borrow,
+    cell::RefCell,
+    fmt,
+    future::{Future, poll_fn},
+    hash::Hash,
+    pin::pin,
+    sync::Arc,
+};
 
 use crate::{
     flight::{Boarding, Flights, Seat},
@@ -11,11 +19,42 @@ use crate::{
 /// A clone is the same one.
 pub struct Coalesce<K: Hash + Eq, T>(Flights<K, Arc<T>>);
 
-/// The work panicked while another caller drove it.
+/// The work gave no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the work panicked in the hands of another caller")]
 #[non_exhaustive]
-pub struct Lost;
+pub enum Lost {
+    /// It panicked while another caller drove it.
+    #[error("the shared execution panicked")]
+    Panicked,
+    /// It asks for its own key: it would wait for itself.
+    #[error("the work for a key asks for the same key")]
+    OwnKey,
+}
+
+thread_local! {
+    /// The flights whose work this thread is polling now, the outermost first.
+    static POLLED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Notes a flight as being polled, while it lives.
+struct Polling;
+
+impl Polling {
+    fn begin(flight: usize) -> Self {
+        POLLED.with_borrow_mut(|polled| polled.push(flight));
+        Self
+    }
+
+    fn is(flight: usize) -> bool {
+        POLLED.with_borrow(|polled| polled.contains(&flight))
+    }
+}
+
+impl Drop for Polling {
+    fn drop(&mut self) {
+        POLLED.with_borrow_mut(Vec::pop);
+    }
+}
 
 impl<K: Hash + Eq, T> Coalesce<K, T> {
     /// Nothing under way; work that nobody waits for any more is dropped.
@@ -36,7 +75,8 @@ impl<K: Hash + Eq, T> Coalesce<K, T> {
     /// The result of the work under way for this key, or of `work`, which is called only where none is.
     ///
     /// # Errors
-    /// [`Lost`] where this caller's work panicked while another drove it. (Who drives unwinds; who only waited makes its own.)
+    /// [`Lost::Panicked`] where this caller's work panicked while another drove it (the driver unwinds, and a caller that only waited makes
+    /// its own); [`Lost::OwnKey`] where the work under way for this key asks for it. (Seen where it asks in its own task.)
     ///
     /// # Cancel safety
     /// Dropped, it takes nothing from others who wait. The last one drops the work, unless it is [finished](Self::finishing).
@@ -51,14 +91,24 @@ impl<K: Hash + Eq, T> Coalesce<K, T> {
         loop {
             match self.0.board(key) {
                 Boarding::Joined(seat) => {
+                    if Polling::is(seat.flight_id()) {
+                        return Err(Lost::OwnKey);
+                    }
                     if let Some(result) = seat.await {
                         return Ok((*result).clone());
                     }
                 }
                 Boarding::Leads(lead) => {
-                    let work = work();
-                    let seat = lead.depart(Box::pin(async move { Arc::new(work.await) }));
-                    return seat.await.map(|result| (*result).clone()).ok_or(Lost);
+                    let (flight, work) = (lead.flight_id(), work());
+                    let seat = lead.depart(Box::pin(async move {
+                        let mut work = pin!(work);
+                        let result = poll_fn(|task| {
+                            let _polling = Polling::begin(flight);
+                            work.as_mut().poll(task)
+                        });
+                        Arc::new(result.await)
+                    }));
+                    return seat.await.map(|result| (*result).clone()).ok_or(Lost::Panicked);
                 }
             }
         }

@@ -239,6 +239,11 @@ impl<K: Hash + Eq, T: Clone> Lead<K, T> {
         self
     }
 
+    /// Returns the flight's number: see [`Seat::flight_id`].
+    pub(crate) fn flight_id(&self) -> usize {
+        self.0.flight_id()
+    }
+
     /// Sets the work.
     pub(crate) fn depart(self, work: BoxFuture<'static, T>) -> Seat<K, T> {
         self.0.flight.state.lock().work = Some(work);

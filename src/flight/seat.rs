@@ -39,6 +39,11 @@ impl<K: Hash + Eq, T: Clone> Seat<K, T> {
         Self { flights, flight, number, over: false, polls }
     }
 
+    /// Returns a number that all seats of this flight share, and no other flight has while one of them lives.
+    pub(crate) fn flight_id(&self) -> usize {
+        Arc::as_ptr(&self.flight).addr()
+    }
+
     /// One more seat, for the background; `None` where one is there already, or the flight is over.
     pub(crate) fn for_background(&self) -> Option<Self> {
         let mut state = self.flight.state.lock();

@@ -1,5 +1,10 @@
 //! Calls counted and timed, by a policy that does nothing else.
-use std::{fmt, sync::Arc};
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    pin::pin,
+    sync::Arc,
+};
 
 use ::metrics::{Counter, Gauge, Histogram};
 
@@ -63,8 +68,18 @@ impl CallMeter {
 impl Policy for CallMeter {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let call = Call::begin(&self.0);
-        let outcome = inner.attempt(cx).await;
+        let mut call = Call::begin(&self.0);
+        let outcome = {
+            let mut work = pin!(inner.attempt(cx));
+            poll_fn(|task| {
+                // A panic in it is the call's own; one of a neighbour in the same task is not.
+                call.running = true;
+                let polled = work.as_mut().poll(task);
+                call.running = false;
+                polled
+            })
+            .await
+        };
         call.end(outcome, &mut inner);
         outcome
     }
@@ -75,12 +90,14 @@ struct Call<'a> {
     meter: &'a Inner,
     began: Instant,
     ended: bool,
+    /// Set while the work is polled.
+    running: bool,
 }
 
 impl<'a> Call<'a> {
     fn begin(meter: &'a Inner) -> Self {
         meter.in_flight.increment(1.0);
-        Self { meter, began: meter.clock.now(), ended: false }
+        Self { meter, began: meter.clock.now(), ended: false, running: false }
     }
 
     fn end(mut self, outcome: Outcome, inner: &mut impl Attempt) {
@@ -114,7 +131,7 @@ impl Drop for Call<'_> {
     fn drop(&mut self) {
         self.meter.in_flight.decrement(1.0);
         if !self.ended {
-            match std::thread::panicking() {
+            match self.running && std::thread::panicking() {
                 true => self.fail(FailureKind::Panic),
                 false => self.count(&self.meter.cancelled),
             }

@@ -130,11 +130,18 @@ impl Timeout {
         .await
     }
 
+    /// Returns whether the time of a call is over before it begins.
+    #[inline]
+    fn is_late(&self, cx: CallContext<'_>) -> bool {
+        cx.entered_with_deadline().is_some_and(|deadline| deadline <= self.clock.now())
+    }
+
     /// Tells of the time-out.
     #[cold]
     fn timed_out(&self, deadline: &Deadline<'_>) -> TimedOut {
+        let at = deadline.at(); // first: what was given is known from then on
         let after = deadline.given();
-        self.events.send(self.name.as_ref(), deadline.at(), || TimeoutEvent::TimedOut { after });
+        self.events.send(self.name.as_ref(), at, || TimeoutEvent::TimedOut { after });
         TimedOut { name: self.name.clone(), after }
     }
 }
@@ -144,7 +151,7 @@ impl Policy for Timeout {
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         let deadline = Deadline::new(&self.clock, &self.limit, cx);
         let frame = cx.until(&deadline);
-        {
+        if !self.is_late(cx) {
             let mut work = pin!(inner.attempt(frame.context()));
             match poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await {
                 Poll::Ready(outcome) => return outcome,

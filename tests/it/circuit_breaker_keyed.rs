@@ -296,3 +296,27 @@ fn ground_a_call_by_key_dropped_anywhere_gives_its_place_back() {
     hosts.forget_idle();
     assert!(hosts.is_empty(), "no dropped call holds a key");
 }
+
+/// Foreign code ran under a shard's lock: one that asked for another key, or panicked, took the shard with it.
+#[test]
+fn the_name_of_a_key_is_made_outside_the_locks() {
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let family: std::sync::OnceLock<KeyedBreakers<u32>> = std::sync::OnceLock::new();
+        let family = std::sync::Arc::new(family);
+        let inside = family.clone();
+        let named = KeyedBreakers::new(quick()).unwrap().named_by(move |key: &u32| {
+            // It looks at all keys, and makes its own before it is done.
+            if let (Some(family), 0..10) = (inside.get(), *key) {
+                let others = family.iter().count();
+                family.get(&(key + 1));
+                return format!("host-{key} after {others}").into();
+            }
+            format!("host-{key}").into()
+        });
+        family.set(named.clone()).unwrap();
+        named.get(&0);
+        done.send(named.len()).unwrap();
+    });
+    assert_eq!(ended.recv_timeout(S(20)).expect("a lock is held while a name is made"), 11);
+}

@@ -242,3 +242,21 @@ fn coalescing_3_dropped_around_a_pipeline_everything_is_given_back() {
     );
     assert!(polls >= 2, "{polls}");
 }
+
+/// Work that asked for its own key waited for itself, for ever.
+#[test]
+fn work_that_asks_for_its_own_key_is_refused() {
+    let (_clock, hand) = Clock::manual();
+    let prices: Coalesce<u32, Result<u32, Lost>> = Coalesce::new();
+    let inner = prices.clone();
+    let answer = hand.block_on(prices.run(&1, || async move {
+        // Another key's work may ask for others, but not for the key that waits for it.
+        let again = inner.clone();
+        let through = inner.run(&2, || async move { again.run(&1, || async { Ok(1) }).await? }).await?;
+        assert_eq!(through, Err(Lost::OwnKey));
+        inner.run(&1, || async { Ok(1) }).await?
+    }));
+    assert_eq!(answer, Ok(Err(Lost::OwnKey)));
+    assert_eq!(prices.under_way(), 0);
+    assert_eq!(hand.block_on(prices.run(&1, || async { Ok(7) })), Ok(Ok(7)));
+}

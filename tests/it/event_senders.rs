@@ -75,3 +75,95 @@ fn ground_a_panic_in_a_tracing_layer_leaves_no_gap_and_later_events_come() {
         assert_eq!((event.number, event.what), (number, what));
     }
 }
+
+/// A `tracing` layer in which each event makes two more: the outbox never empties by itself. Counts the events that it is told.
+struct Floods(CircuitBreaker, std::sync::Arc<std::sync::atomic::AtomicUsize>);
+
+impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Floods {
+    fn on_event(&self, _: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        (0..2).for_each(|_| drop(self.0.try_acquire().unwrap_err()));
+    }
+}
+
+/// The sender of everybody's events never came back from one call, and what waited grew without a bound.
+#[test]
+fn a_call_sends_a_bounded_number_of_events_and_what_is_dropped_is_counted() {
+    let (done, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        let (breaker, _hand) = breaker();
+        let mut events = breaker.events();
+        breaker.isolate();
+        let sent = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+        let listener = tracing_subscriber::registry().with(Floods(breaker.clone(), sent.clone()));
+        let mut calls = Vec::new();
+        tracing::subscriber::with_default(listener, || {
+            for _ in 0..3 {
+                let before = sent.load(Ordering::SeqCst);
+                drop(breaker.try_acquire().unwrap_err());
+                calls.push(sent.load(Ordering::SeqCst) - before);
+            }
+        });
+        // What it makes now comes after what was dropped.
+        drop(breaker.try_acquire().unwrap_err());
+        let (mut told, mut missed, mut last) = (0, 0, 0);
+        loop {
+            match events.try_recv() {
+                Ok(Some(event)) => (told, last) = (told + 1, event.number),
+                Ok(None) => break,
+                Err(steadfast::observe::Missed::Events(n)) => missed += n,
+                Err(other) => panic!("{other}"),
+            }
+        }
+        done.send((calls, told, missed, last, breaker.snapshot().rejected)).unwrap();
+    });
+    let (calls, told, missed, last, rejected) =
+        ended.recv_timeout(Duration::from_secs(60)).expect("the call sends for ever");
+    assert!(calls.iter().all(|sent| (1..=2_200).contains(sent)), "{calls:?}");
+    // Each rejection, and the isolation, has a number: told, or counted among the missed.
+    assert_eq!(told + missed, rejected + 1);
+    assert_eq!(last, rejected + 1);
+    assert!(missed > 0);
+}
+
+/// One caller is held up in a `tracing` layer: the others neither wait nor pile up events.
+#[test]
+fn events_that_wait_for_a_slow_sender_are_bounded() {
+    let (breaker, _hand) = breaker();
+    breaker.isolate();
+    let mut events = breaker.events();
+    let (held, release) = (mpsc::channel::<()>(), mpsc::channel::<()>());
+    struct Holds(std::sync::Mutex<Option<(mpsc::Sender<()>, mpsc::Receiver<()>)>>);
+    impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Holds {
+        fn on_event(&self, _: &tracing::Event<'_>, _: tracing_subscriber::layer::Context<'_, S>) {
+            let channels = self.0.lock().unwrap().take();
+            if let Some((held, release)) = channels {
+                held.send(()).unwrap();
+                release.recv().unwrap();
+            }
+        }
+    }
+    let layer = Holds(std::sync::Mutex::new(Some((held.0, release.1))));
+    let slow = breaker.clone();
+    let sender = std::thread::spawn(move || {
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(layer), || drop(slow.try_acquire()));
+    });
+    held.1.recv().unwrap();
+    for _ in 0..100_000 {
+        assert!(breaker.try_acquire().is_err());
+    }
+    release.0.send(()).unwrap();
+    sender.join().unwrap();
+    assert!(breaker.try_acquire().is_err());
+    let (mut told, mut missed) = (0, 0);
+    loop {
+        match events.try_recv() {
+            Ok(Some(_)) => told += 1,
+            Ok(None) => break,
+            Err(steadfast::observe::Missed::Events(n)) => missed += n,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert_eq!(told + missed, 100_002);
+    assert!(told < 1_100, "{told} were kept");
+}

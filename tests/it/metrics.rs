@@ -228,6 +228,14 @@ fn ground_calls_that_are_dropped_or_panic_are_counted_and_no_longer_in_flight() 
     let text = page.render();
     assert_eq!(read(&text, "steadfast_call_failures_total{name=\"c\",kind=\"panic\"}"), Some(1.0));
     assert_eq!(read(&text, "steadfast_calls_in_flight{name=\"c\"}"), Some(0.0));
+    // A neighbour in the same task panics while this call waits.
+    let waiting = pipeline.call(std::future::pending::<Result<(), ()>>);
+    let neighbour = async { panic!("a neighbour's own trouble") };
+    let both = std::panic::AssertUnwindSafe(|| hand.block_on(async { futures::join!(waiting, neighbour) }));
+    assert!(std::panic::catch_unwind(both).is_err());
+    let text = page.render();
+    assert_eq!(read(&text, "steadfast_call_failures_total{name=\"c\",kind=\"panic\"}"), Some(1.0));
+    assert_eq!(read(&text, "steadfast_calls_total{name=\"c\",outcome=\"cancelled\"}"), Some(polls as f64));
     // A refusal by a policy's own door.
     meter.count_rejection(&Rejected::new(PolicyKind::RateLimit, Reason::RateLimited));
     assert_eq!(read(&page.render(), "steadfast_call_rejections_total{name=\"c\",reason=\"rate_limited\"}"), Some(1.0));

@@ -424,3 +424,42 @@ fn one_answer_keeps_a_hedge_from_hedging_for_a_minute_at_most() {
         assert_eq!(attempts(), 2, "{seconds} s");
     }
 }
+
+#[test]
+fn a_call_whose_time_is_over_before_it_begins_is_not_run() {
+    let (clock, hand) = Clock::manual();
+    hand.advance(S(100));
+    for late in [S(0), MS(1), S(50)] {
+        let stack = Standard::new(StandardConfig::default()).unwrap().with_clock(&clock);
+        let attempt = AttemptInfo::with_deadline(hand.now().saturating_sub(late));
+        let runs = AtomicU32::new(0);
+        let work = || ready(Ok::<_, ()>(runs.fetch_add(1, SeqCst)));
+        let error = hand.block_on(Pipeline::new().then(stack).call_within(attempt, work)).unwrap_err();
+        assert!(error.is_timed_out(), "{error:?}");
+        assert_eq!((error.attempts(), runs.load(SeqCst)), (0, 0));
+        let timeout = Timeout::new(S(5)).with_clock(&clock);
+        let answer = hand.block_on(Pipeline::new().then(timeout).call_within(attempt, work));
+        assert!(answer.unwrap_err().is_timed_out() && runs.load(SeqCst) == 0);
+    }
+    // With a moment left it is run.
+    let timeout = Timeout::new(S(5)).with_clock(&clock);
+    let attempt = AttemptInfo::with_deadline(hand.now() + Duration::from_nanos(1));
+    assert!(hand.block_on(Pipeline::new().then(timeout).call_within(attempt, || ready(Ok::<_, ()>(())))).is_ok());
+}
+
+#[test]
+fn a_reset_in_epoch_time_is_measured_by_the_clock_of_the_answer() {
+    use steadfast::{http::retry_after, time::Timestamp};
+    let mut headers = http::HeaderMap::new();
+    for (name, value) in [
+        ("x-ratelimit-remaining", "0"),
+        ("x-ratelimit-reset", "1795251630"),
+        ("date", "Sat, 21 Nov 2026 09:00:00 GMT"), // 1795251600
+    ] {
+        headers.insert(name, value.parse().unwrap());
+    }
+    for wrong in [0, 3_600_000, 86_400_000] {
+        let now = Timestamp::from_millis(1_795_251_600_000 + wrong);
+        assert_eq!(retry_after(&headers, now), Some(S(30)), "this clock is {wrong} ms ahead");
+    }
+}

@@ -11,7 +11,7 @@ use steadfast::{
     notify::{InMemoryNotifier, Notice, NoticeSource, Notices, Notifier},
     outcome::TripRule,
     port::{BoxFuture, Capabilities, PortError, PortErrorKind},
-    store::{InMemoryStore, Key, StoreExt},
+    store::{InMemoryStore, Key, Store, StoreExt},
     testing::{
         drop_at_every_await,
         faults::{FaultClient, FaultConfig, FaultNetwork},
@@ -515,4 +515,58 @@ fn gaps_without_end_cause_no_more_requests_than_looking_does() {
     shared.world.pass(S(60));
     let requests = shared.network.counts().requests - before;
     assert!((60..=121).contains(&requests), "{requests}");
+}
+
+/// A row that says 584 years, and is never renewed.
+#[test]
+fn a_damaged_report_opens_others_for_no_longer_than_they_would_open_by_themselves() {
+    for millis in [u64::MAX.to_string(), "86400000000".to_owned()] {
+        let shared = Shared::new();
+        let b = shared.process("b", config());
+        let (partition, row) = ("circuit breaker payments", "of a");
+        let damaged = format!("circuit 1 open 7f-3 {millis}");
+        let options = steadfast::store::PutOptions::new();
+        shared.world.run(shared.world.store.put(Key::new(partition, row), damaged.into(), options)).unwrap();
+        shared.world.pass(S(2));
+        assert!(is_open(&b) && left(&b) <= S(15 * 60), "{:?}", left(&b));
+        assert!(b.reports().iter().all(|report| report.until <= shared.world.hand.now() + S(15 * 60)));
+        // Once it is gone, so is the opening.
+        let key = Key::new(partition, row);
+        shared.world.run(shared.world.store.delete(key, steadfast::store::DeleteOptions::default())).unwrap();
+        shared.world.pass(S(2));
+        assert!(!is_open(&b));
+        assert!(shared.world.run(b.breaker().call(async || Ok::<_, ()>(()))).is_ok());
+    }
+}
+
+#[test]
+fn an_opening_that_ends_early_by_hand_ends_elsewhere_too_and_a_long_one_goes_on() {
+    for (for_long, early) in [(S(600), S(5)), (S(3600), S(2400))] {
+        let shared = Shared::new();
+        let (a, b) = (shared.process("a", config()), shared.process("b", config()));
+        a.breaker().force_open(for_long);
+        let until = shared.world.hand.now() + early;
+        while shared.world.hand.now() < until {
+            shared.world.pass(S(5));
+            assert!(is_open(&b), "as long as the report stands");
+        }
+        a.breaker().close();
+        shared.world.pass(S(2));
+        assert!(!is_open(&b), "{for_long:?}");
+        assert!(shared.world.run(b.breaker().call(async || Ok::<_, ()>(()))).is_ok());
+        assert_eq!(b.breaker().state(), State::Closed);
+    }
+    // Who closes here is not overruled by a report that still stands.
+    let shared = Shared::new();
+    let (a, b) = (shared.process("a", config()), shared.process("b", config()));
+    a.breaker().force_open(S(600));
+    shared.world.pass(S(2));
+    b.breaker().close();
+    shared.world.pass(S(30));
+    assert_eq!(b.breaker().state(), State::Closed);
+    // Nor is a breaker that is open by itself changed.
+    b.breaker().force_open(S(400));
+    a.breaker().close();
+    shared.world.pass(S(10));
+    assert!(left(&b) > S(380));
 }

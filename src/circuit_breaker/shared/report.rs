@@ -55,10 +55,15 @@ impl Followed {
             let before = self.0.insert(process.clone(), (opening.clone(), now + *left));
             is_new |= before.is_none_or(|(before, _)| before != *opening);
         }
-        let mut left: Vec<Duration> = reports.iter().map(|report| report.left).collect();
-        left.sort_unstable_by(|a, b| b.cmp(a));
-        is_new.then(|| left[votes - 1])
+        is_new.then(|| stands(reports, votes)).flatten()
     }
+}
+
+/// Returns for how long at least `votes` of these reports stand; nothing where there are fewer.
+pub(super) fn stands(reports: &[Report], votes: usize) -> Option<Duration> {
+    let mut left: Vec<Duration> = reports.iter().map(|report| report.left).collect();
+    left.sort_unstable_by(|a, b| b.cmp(a));
+    left.get(votes.checked_sub(1)?).copied()
 }
 
 #[cfg(all(test, not(steadfast_loom)))]

@@ -4,7 +4,7 @@ use std::{future::Future, pin::pin, time::Duration};
 use super::{
     super::Transition,
     CircuitReport, SharedCircuitBreaker, SharedCircuitBreakerConfig as Config, SharedCircuitBreakerEvent as Event,
-    report::Report,
+    report::{Report, stands},
     sharing::{Inner, Opening, ROW},
 };
 use crate::{
@@ -128,17 +128,21 @@ impl Inner {
         let scan = Scan::partition(&self.partition).prefix(ROW);
         let Some(rows) = self.ask(config, self.store.scan_all(scan)).await else { return };
         let now = self.now();
+        let longest = self.longest_opening();
         let others = rows.iter().filter(|row| row.row != self.row).filter_map(|row| {
             // One that cannot be read is of another release, and none of ours.
             let report = Report::decode(row.row.strip_prefix(ROW)?, &row.value).ok()?;
             // As if it had been read when it was asked for: never longer than its process said.
-            let left = report.left.saturating_sub(now - began);
+            let left = report.left.saturating_sub(now - began).min(longest);
             (!left.is_zero()).then_some(Report { left, ..report })
         });
         let reports: Vec<Report> = others.collect();
         let until = |report: &Report| CircuitReport { process: report.process.clone(), until: now + report.left };
         *self.others.lock() = reports.iter().map(until).collect();
-        let opens = self.followed.lock().opens(&reports, config.agreement.votes(), now);
+        let votes = config.agreement.votes();
+        let opens = self.followed.lock().opens(&reports, votes, now);
+        // An opening that ends early where it was made ends here, too; one that is longer than this breaker takes at once goes on.
+        self.stay_open_with_others(now, stands(&reports, votes).unwrap_or_default());
         if let Some(open_for) = opens
             && self.open_with_others(open_for)
         {

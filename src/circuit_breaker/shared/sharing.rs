@@ -277,6 +277,19 @@ impl Inner {
     }
 }
 
+impl Inner {
+    /// Sets how long the breaker stays open yet, where it is open with others.
+    pub(super) fn stay_open_with_others(&self, now: Instant, left: Duration) {
+        self.breaker.0.core.stay_open_with_others(now, left);
+    }
+
+    /// Returns the longest time for which one look opens the breaker: as long as it would open by itself. A damaged report says more.
+    pub(super) fn longest_opening(&self) -> Duration {
+        let open = self.breaker.config().open;
+        open.cap.max(open.max_hint)
+    }
+}
+
 impl fmt::Debug for SharedCircuitBreaker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("SharedCircuitBreaker")
