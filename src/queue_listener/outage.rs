@@ -1,5 +1,5 @@
 //! Whether what the handlers call is away. Takes `now` as an argument; knows neither async nor the queue.
-use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::time::Instant;
 
@@ -58,34 +58,39 @@ impl Outage {
     }
 }
 
+/// Nanoseconds between two looks for messages that return.
+const STEP: u64 = 100_000_000;
+
 /// More are not kept in mind one by one.
 const MOST: usize = 4096;
 
 /// When the messages that this listener sent back are visible again: somebody has to look then, since no notice tells of it.
 #[derive(Debug, Default)]
 pub(super) struct Returns {
-    times: BinaryHeap<Reverse<Instant>>,
+    times: BTreeSet<Instant>,
     last: Instant,
 }
 
 impl Returns {
     pub(super) fn add(&mut self, at: Instant) {
+        // To the next step: those that return one after another are looked for together.
+        let at = Instant::from_nanos(at.as_nanos().div_ceil(STEP).saturating_mul(STEP));
         if self.times.len() < MOST {
-            self.times.push(Reverse(at));
+            self.times.insert(at);
         }
         self.last = self.last.max(at);
     }
 
     /// The next; those that are over are left out.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.times.peek().map(|Reverse(at)| *at)
+        self.times.first().copied()
     }
 
     /// Forgets those that are due; true if there were any.
     pub(super) fn take_due(&mut self, now: Instant) -> bool {
         let before = self.times.len();
         while self.next().is_some_and(|at| at <= now) {
-            self.times.pop();
+            self.times.pop_first();
         }
         self.times.len() < before
     }

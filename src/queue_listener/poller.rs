@@ -121,7 +121,7 @@ impl Poller {
                 let request = shift.rest(QueueCall::Receive, within, receive);
                 let answer = self.unless_stopped(shift, request).await;
                 match self.answered(shift, answer, (0, since), &mut room) {
-                    Answer::Messages(held) => return held.map_or(Next::Look, |held| Next::Alone(Box::new(held))),
+                    Answer::Messages(held) => return held.map_or(Next::Look, Next::Alone),
                     Answer::Nothing => self.came_to_nothing(shift, shift.now() - at),
                     Answer::Failed => {}
                 }
@@ -168,7 +168,7 @@ impl Poller {
                 continue;
             };
             match self.poll(shift, room).await {
-                Some(Some(held)) => return Next::Alone(Box::new(held)),
+                Some(Some(held)) => return Next::Alone(held),
                 Some(None) => return Next::Look,
                 None => {}
             }
@@ -231,7 +231,7 @@ impl Poller {
     }
 
     /// Asks the queues in turn, until one has something: `None` where none has, else what is to be handled alone.
-    async fn poll(&mut self, shift: &Shift, mut room: Reserved<'_>) -> Option<Option<Held>> {
+    async fn poll(&mut self, shift: &Shift, mut room: Reserved<'_>) -> Option<Option<Box<Held>>> {
         let inner = &shift.inner;
         self.knew = shift.calls();
         let mut order = std::mem::take(&mut self.order);
@@ -285,7 +285,7 @@ impl Poller {
         match answer {
             Some(Some(Ok(deliveries))) if !deliveries.is_empty() => {
                 self.found(shift, deliveries.len(), since);
-                Answer::Messages(shift.took(source, since, deliveries, room.used()))
+                Answer::Messages(shift.took(source, since, deliveries, room.used()).map(Box::new))
             }
             Some(Some(Ok(_))) => {
                 shift.inner.counters.empty_polls.add(1);
@@ -362,7 +362,7 @@ impl Poller {
 /// What a request for messages came to.
 pub(super) enum Answer {
     /// Messages; one that is to be handled alone.
-    Messages(Option<Held>),
+    Messages(Option<Box<Held>>),
     Nothing,
     Failed,
 }

@@ -44,7 +44,7 @@ impl Poller {
             let answer = self.unless_stopped(shift, request).await;
             match self.answered(shift, answer, (source, now + wait), &mut room) {
                 // A message to be handled alone is for a task.
-                Answer::Messages(Some(held)) => shift.leave_alone(held),
+                Answer::Messages(Some(held)) => shift.leave_alone(*held),
                 Answer::Messages(None) => shift.share(0),
                 Answer::Nothing => {
                     let waited = shift.now() - now;
