@@ -157,8 +157,8 @@ impl Poller {
                 }
             }
             if let Some(to) = shift.pace(shift.now()) {
-                // One message after another is refused.
-                (self.next, self.at_most) = (to, false);
+                // One message after another is refused. The poll then is the look at what it was called for.
+                (self.next, self.at_most, self.knew) = (to, false, shift.calls());
                 continue;
             }
             let Some(room) = self.room(shift).await else {

@@ -103,7 +103,7 @@ fn outage(messages: usize, away: Duration, listeners: usize, seed: u64) {
 
 #[test]
 fn a_service_that_is_away_for_an_hour_behind_a_breaker_makes_no_dead_letter() {
-    for (messages, seed) in [(1, 1), (20, 3)] {
+    for (messages, seed) in [(1, 1), (2, 2), (20, 3), (2_000, 4)] {
         outage(messages, S(3600), 1, seed);
     }
 }
@@ -112,7 +112,7 @@ fn a_service_that_is_away_for_an_hour_behind_a_breaker_makes_no_dead_letter() {
 fn a_service_that_is_away_for_minutes_makes_no_dead_letter_with_any_number_of_messages_and_listeners() {
     outage(2_000, S(180), 1, 9);
     for seed in 0..2 {
-        for messages in [1, 7, 200] {
+        for messages in [1, 7, 20, 200] {
             outage(messages, S(180 + 7 * seed), 1 + seed as usize % 2, seed);
         }
     }
@@ -226,9 +226,9 @@ fn the_default_schedule_outlasts_an_hour_for_every_draw_and_poison_is_set_aside_
 
 #[test]
 fn handlers_that_fail_for_a_while_make_no_dead_letter() {
-    for away in [30, 600, 3500] {
+    for (messages, away) in [(2_000, 30), (100, 600), (100, 3500)] {
         let world = World::new();
-        fill(&world, "job", 2_000);
+        fill(&world, "job", messages);
         let service = Service::new(&world, true);
         let listener = world.listener(QueueListenerConfig::default(), 1);
         let run = listener.run(world.clock.sleep(S(away + 120)), async |work: Work| service.ask(&work).await);
@@ -237,7 +237,7 @@ fn handlers_that_fail_for_a_while_make_no_dead_letter() {
             service.away.store(false, SeqCst);
         };
         world.hand.block_on(async { tokio::join!(run, returns).0 }).unwrap();
-        assert_eq!((world.dead(), service.done.lock().unwrap().len()), (vec![], 2_000), "away {away} s");
+        assert_eq!((world.dead(), service.done.lock().unwrap().len()), (vec![], messages), "away {away} s");
     }
 }
 
