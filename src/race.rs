@@ -11,6 +11,19 @@ pub(crate) enum First<A, B> {
     Other(B),
 }
 
+/// Lets other tasks of the thread run.
+pub(crate) async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 /// Polls both until one is ready, and drops the other; `one` wins where both are.
 pub(crate) async fn race<A: Future, B: Future>(one: A, other: B) -> First<A::Output, B::Output> {
     let (mut one, mut other) = (pin!(one), pin!(other));

@@ -48,7 +48,16 @@ const DOORS: &[(&str, &[&str])] = &[
     ("std::time::SystemTime", &["time"]),
     ("quanta", &["time"]),
     ("rand", &["entropy"]),
-    ("loom", &["sync", "circuit_breaker/loom_tests.rs", "throttling/loom_tests.rs", "throttling/shared/leases.rs"]),
+    (
+        "loom",
+        &[
+            "sync",
+            "circuit_breaker/loom_tests.rs",
+            "circuit_breaker/loom_parts.rs",
+            "throttling/loom_tests.rs",
+            "throttling/shared/leases.rs",
+        ],
+    ),
     ("tokio::spawn", &["testing"]),
     ("std::thread::spawn", &[]),
     // A backend that blocks has a thread of its own.

@@ -22,6 +22,7 @@ pub(crate) mod alone;
 mod boxed;
 mod cold;
 mod context;
+mod deadline;
 mod explain;
 mod fork;
 mod instead;
@@ -35,8 +36,8 @@ mod traced;
 
 pub use boxed::BoxedPipeline;
 pub(crate) use cold::{Cold, boxed};
-pub(crate) use context::Deadline;
 pub use context::{AttemptInfo, CallContext, Frame, OperationName};
+pub(crate) use deadline::Deadline;
 pub use explain::{Explanation, Layer};
 pub use fork::{Fork, Forks};
 pub use instead::{Answer, Answered, Failed, FellBack};

@@ -6,10 +6,8 @@ use loom::{sync::Arc, thread};
 use super::{
     CircuitBreakerConfig, State, TripConfig,
     bads::Counts,
-    fleet::Fleet,
-    gate::Gate,
     parts::RampConfig,
-    plan::{ALL, Setting},
+    plan::Setting,
     state::{Core, Refusal, Ticket},
     tally::Mark,
 };
@@ -361,18 +359,6 @@ fn loom_breaker_a_window_that_becomes_one_of_time_loses_no_failure() {
     });
 }
 
-#[test]
-fn loom_breaker_a_ramp_admits_just_its_share_of_racing_calls() {
-    loom::model(|| {
-        let gate = Arc::new(Gate::new(true));
-        gate.begin_ramp(NOW);
-        let theirs = gate.clone();
-        let thread = thread::spawn(move || (0..2).filter(|_| theirs.passes(ALL / 2)).count());
-        let ours = (0..2).filter(|_| gate.passes(ALL / 2)).count();
-        assert_eq!(ours + thread.join().unwrap(), 2);
-    });
-}
-
 /// The end of a ramp takes no outcome with it.
 #[test]
 fn loom_breaker_a_ramp_ends_once_and_loses_no_outcome() {
@@ -394,20 +380,5 @@ fn loom_breaker_a_ramp_ends_once_and_loses_no_outcome() {
         thread.join().unwrap();
         assert!(breaker.core.word().passes_all());
         assert_eq!(breaker.counts().calls, 1);
-    });
-}
-
-#[test]
-fn loom_breaker_a_family_opens_no_more_than_its_share() {
-    loom::model(|| {
-        let fleet = Arc::new(Fleet::new(0.5));
-        (0..3).for_each(|_| fleet.join()); // of three, one
-        let theirs = fleet.clone();
-        let thread = thread::spawn(move || theirs.try_open());
-        let ours = fleet.try_open();
-        assert!(ours ^ thread.join().unwrap());
-        assert_eq!(fleet.open(), 1);
-        fleet.closed();
-        assert!(fleet.try_open());
     });
 }

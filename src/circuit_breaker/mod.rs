@@ -165,6 +165,8 @@ mod health;
 mod keyed;
 mod keyed_config;
 #[cfg(all(test, steadfast_loom))]
+mod loom_parts;
+#[cfg(all(test, steadfast_loom))]
 mod loom_tests;
 mod moves;
 mod parts;

@@ -63,3 +63,32 @@ impl Probes {
         self.counted_to = self.counted_to.max(now);
     }
 }
+
+/// The same in the most obvious way, for the test of the whole breaker.
+#[cfg(all(test, not(steadfast_loom)))]
+pub(super) mod model {
+    use super::{Duration, Instant};
+
+    /// What became of a probe.
+    #[derive(Clone, Copy, PartialEq)]
+    pub(in super::super) enum Probe {
+        Began,
+        Dropped,
+        Judged,
+    }
+
+    /// How many probes are in flight at the end, and for how long any was since the last result.
+    pub(in super::super) fn waited(log: &[(Instant, Probe)], now: Instant) -> (u32, Duration) {
+        let (mut flying, mut waited) = (0, Duration::ZERO);
+        for (i, (at, probe)) in log.iter().enumerate() {
+            match probe {
+                Probe::Began => flying += 1,
+                Probe::Dropped => flying -= 1,
+                Probe::Judged => (flying, waited) = (flying - 1, Duration::ZERO),
+            }
+            let next = log.get(i + 1).map_or(now, |(next, _)| *next);
+            waited += if flying > 0 { next - *at } else { Duration::ZERO };
+        }
+        (flying, waited)
+    }
+}

@@ -3,7 +3,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{CircuitBreaker, CircuitBreakerConfig, Permit, RampConfig, State, TripConfig, WindowConfig};
+use super::{
+    CircuitBreaker, CircuitBreakerConfig, Permit, RampConfig, State, TripConfig, WindowConfig,
+    probes::model::{Probe, waited},
+};
 use crate::{
     outcome::{FailureKind, Verdict},
     time::{Clock, Instant, ManualClock},
@@ -49,29 +52,6 @@ enum Modelled {
     Closed(Closed),
     Open { until: Instant },
     HalfOpen { max: Duration, good: u32, bad: u32, log: Vec<(Instant, Probe)> },
-}
-
-/// What became of a probe.
-#[derive(Clone, Copy, PartialEq)]
-enum Probe {
-    Began,
-    Dropped,
-    Judged,
-}
-
-/// How many probes are in flight at the end, and for how long any was since the last result.
-fn waited(log: &[(Instant, Probe)], now: Instant) -> (u32, Duration) {
-    let (mut flying, mut waited) = (0, Duration::ZERO);
-    for (i, (at, probe)) in log.iter().enumerate() {
-        match probe {
-            Probe::Began => flying += 1,
-            Probe::Dropped => flying -= 1,
-            Probe::Judged => (flying, waited) = (flying - 1, Duration::ZERO),
-        }
-        let next = log.get(i + 1).map_or(now, |(next, _)| *next);
-        waited += if flying > 0 { next - *at } else { Duration::ZERO };
-    }
-    (flying, waited)
 }
 
 #[derive(Default)]

@@ -39,3 +39,8 @@ impl<F: Send + Sync> Classify<Response, Error> for ByStatus<F> {
         }
     }
 }
+
+/// Returns whether this is an error of reqwest's that says that there was no connection.
+pub(super) fn is_connect(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.downcast_ref::<Error>().is_some_and(Error::is_connect)
+}

@@ -53,3 +53,8 @@ pub fn grpc_status(error: CallError<Status>) -> Status {
     }
     status
 }
+
+/// Returns whether this is tonic's own connect error.
+pub(super) fn is_connect(error: &(dyn std::error::Error + 'static)) -> bool {
+    error.is::<tonic::ConnectError>()
+}

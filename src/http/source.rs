@@ -34,11 +34,11 @@ pub fn kind_by_source(error: &(dyn Error + 'static)) -> FailureKind {
 
 fn kind_of_one(error: &(dyn Error + 'static)) -> Option<FailureKind> {
     #[cfg(feature = "reqwest")]
-    if error.downcast_ref::<reqwest::Error>().is_some_and(reqwest::Error::is_connect) {
+    if super::by_reqwest::is_connect(error) {
         return Some(FailureKind::Connect);
     }
     #[cfg(feature = "tonic")]
-    if error.is::<tonic::ConnectError>() {
+    if super::by_tonic::is_connect(error) {
         return Some(FailureKind::Connect);
     }
     let timed_out = error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::TimedOut);

@@ -48,22 +48,28 @@ impl Hint {
 /// What one attempt was judged to be. Made once, by a [`Classify`](super::Classify).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
-    class: Class,
+    judged: Judged,
     hint: Hint,
-    refused: bool,
+}
+
+/// As large as a [`Class`] alone: errors hold it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Judged {
+    As(Class),
+    Refused,
 }
 
 impl Verdict {
     /// It worked.
     #[inline]
     pub const fn success() -> Self {
-        Self { class: Class::Success, hint: Hint::None, refused: false }
+        Self::of(Class::Success)
     }
 
     /// Neither success nor failure: no policy counts it.
     #[inline]
     pub const fn ignore() -> Self {
-        Self { class: Class::Ignore, hint: Hint::None, refused: false }
+        Self::of(Class::Ignore)
     }
 
     /// A policy inside the operation refused to run it, as an open breaker of a nested pipeline does. No policy counts it, and what
@@ -71,25 +77,25 @@ impl Verdict {
     /// [`Hint::RetryAfter`] tells when to come back.
     #[inline]
     pub const fn refused() -> Self {
-        Self { class: Class::Ignore, hint: Hint::None, refused: true }
+        Self { judged: Judged::Refused, hint: Hint::None }
     }
 
     /// Success, failure or neither, without a hint.
     #[inline]
     pub const fn of(class: Class) -> Self {
-        Self { class, hint: Hint::None, refused: false }
+        Self { judged: Judged::As(class), hint: Hint::None }
     }
 
     /// It failed in this way, with the [weight](FailureKind::default_weight) of that kind.
     pub const fn failure(kind: FailureKind) -> Self {
-        Self { class: Class::Failure { kind, weight: kind.default_weight() }, hint: Hint::None, refused: false }
+        Self::of(Class::Failure { kind, weight: kind.default_weight() })
     }
 
     /// The same, counting for `weight` under a breaker's rule of weighted failures. No effect on what is no failure.
     #[must_use]
     pub const fn weighing(mut self, weight: u32) -> Self {
-        if let Class::Failure { kind, .. } = self.class {
-            self.class = Class::Failure { kind, weight };
+        if let Class::Failure { kind, .. } = self.class() {
+            self.judged = Judged::As(Class::Failure { kind, weight });
         }
         self
     }
@@ -110,7 +116,10 @@ impl Verdict {
     /// Success, failure or neither.
     #[inline]
     pub const fn class(&self) -> Class {
-        self.class
+        match self.judged {
+            Judged::As(class) => class,
+            Judged::Refused => Class::Ignore,
+        }
     }
 
     /// The server's word about trying again.
@@ -121,30 +130,33 @@ impl Verdict {
     /// Returns whether it is a [refusal](Self::refused) by a policy inside the operation.
     #[inline]
     pub const fn is_refused(&self) -> bool {
-        self.refused
+        matches!(self.judged, Judged::Refused)
     }
 
     /// Returns what policies hand outwards.
     pub(crate) const fn outcome(&self) -> Outcome {
-        if self.refused { Outcome::Rejected } else { Outcome::Judged(self.class) }
+        match self.judged {
+            Judged::As(class) => Outcome::Judged(class),
+            Judged::Refused => Outcome::Rejected,
+        }
     }
 
     /// Whether it is a success.
     #[inline]
     pub const fn is_success(&self) -> bool {
-        matches!(self.class, Class::Success)
+        matches!(self.class(), Class::Success)
     }
 
     /// Whether it is a failure.
     #[inline]
     pub const fn is_failure(&self) -> bool {
-        matches!(self.class, Class::Failure { .. })
+        matches!(self.class(), Class::Failure { .. })
     }
 
     /// The kind of failure, if it is one.
     #[inline]
     pub const fn kind(&self) -> Option<FailureKind> {
-        match self.class {
+        match self.class() {
             Class::Failure { kind, .. } => Some(kind),
             _ => None,
         }

@@ -121,6 +121,7 @@
 //! 2015). Budget: Finagle's `RetryBudget`. Push-back: gRPC proposal A6.
 mod config;
 mod event;
+mod live;
 mod policy;
 mod state;
 

@@ -3,23 +3,23 @@ use std::{
     fmt,
     future::{Future, poll_fn},
     pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    task::Poll,
+    sync::Arc,
     time::Duration,
 };
 
-use super::{RetryBudget, RetryConfig, RetryEvent, state::Failed};
+use super::{
+    RetryBudget, RetryConfig, RetryEvent,
+    live::{Live, Settings},
+    state::Failed,
+};
 use crate::{
     backoff::{Backoff, Curve, Jitter},
-    call::{self, Attempt, ByMut, CallContext, Cold, Explanation, Frame, Layer, Ledger, Operation, Policy, Repeats},
+    call::{self, Attempt, ByMut, CallContext, Cold, Explanation, Frame, Layer, Ledger, Operation, Policy},
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::{Events, Subscription},
     outcome::{CallError, FailureKind, Outcome, PolicyKind, Rejected, Stop, Verdict},
-    sync::Mutex,
+    race::yield_now,
     time::{Clock, Instant},
 };
 
@@ -40,51 +40,6 @@ struct Inner {
     budget: Option<RetryBudget>,
     delays: Option<Arc<dyn Fn() -> Delays + Send + Sync>>,
     events: Events<RetryEvent>,
-}
-
-/// The settings, which may change. Only failures take the lock.
-struct Settings {
-    config: Mutex<RetryConfig>,
-    /// What calls that succeed have to know: see [`Live`].
-    live: AtomicU32,
-}
-
-/// The settings that every call reads, in one word.
-#[derive(Clone, Copy)]
-struct Live {
-    /// The failures that it repeats where the operation may run twice.
-    repeats: Repeats,
-    /// Whether it repeats inside another retry.
-    nested: bool,
-    /// Whether it takes unmarked operations for ones that may run twice.
-    assumes: bool,
-}
-
-impl Live {
-    fn bits(config: &RetryConfig) -> u32 {
-        let repeats = match config.max_attempts {
-            1 => Repeats::NOTHING,
-            _ => Repeats::new(config.retry_on, config.retry_rejections),
-        };
-        u32::from(repeats.to_bits()) | u32::from(config.retry_nested) << 16 | u32::from(config.idempotent) << 17
-    }
-}
-
-impl Settings {
-    fn new(config: RetryConfig) -> Self {
-        Self { config: Mutex::new(config), live: AtomicU32::new(Live::bits(&config)) }
-    }
-
-    fn get(&self) -> RetryConfig {
-        *self.config.lock()
-    }
-
-    #[inline]
-    fn live(&self) -> Live {
-        let bits = self.live.load(Ordering::Relaxed);
-        let repeats = Repeats::from_bits(bits as u16);
-        Live { repeats, nested: bits & 1 << 16 != 0, assumes: bits & 1 << 17 != 0 }
-    }
 }
 
 impl Retry {
@@ -155,9 +110,7 @@ impl Retry {
     /// Where a setting breaks its rule; then nothing has changed.
     pub fn reconfigure(&self, config: RetryConfig) -> Result<(), ConfigError> {
         config.check()?;
-        let mut current = self.0.settings.config.lock();
-        *current = config;
-        self.0.settings.live.store(Live::bits(&config), Ordering::Relaxed);
+        self.0.settings.set(config);
         Ok(())
     }
 
@@ -259,12 +212,8 @@ impl Inner {
     /// Returns whether a retry around this one repeats all that this one would: then this one adds nothing.
     #[inline]
     fn leaves_all(&self, cx: CallContext<'_>) -> bool {
-        let outer = cx.repeats();
-        if outer.is_nothing() {
-            return false;
-        }
-        let Live { repeats, nested, assumes } = self.settings.live();
-        !nested && outer.covers(cx.allowed(repeats, assumes))
+        let (outer, own) = (cx.repeats(), self.settings.live());
+        !outer.is_nothing() && !own.nested && outer.covers(cx.allowed(own.repeats, own.assumes))
     }
 
     /// A first attempt that a policy inside refused was no load on the target, and earns no retries.
@@ -444,19 +393,6 @@ impl Call<'_> {
         let Inner { clock, events, name, .. } = self.retry;
         events.send(name.as_ref(), clock.now(), || RetryEvent::Recovered { attempts: self.attempt });
     }
-}
-
-/// Lets other tasks of the thread run.
-async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|task| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        task.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }
 
 impl fmt::Debug for Inner {

@@ -158,7 +158,7 @@ fn a_service_that_hangs_is_found_out_though_every_caller_gives_up() {
             breaker.force_open(S(1));
             hand.advance(S(1));
             for _ in 0..15 {
-                assert!(hand.block_on(pipeline.call(|| pending::<Result<(), ()>>())).unwrap_err().is_timed_out());
+                assert!(hand.block_on(pipeline.call(pending::<Result<(), ()>>)).unwrap_err().is_timed_out());
                 assert_eq!(breaker.state(), State::HalfOpen);
                 hand.advance(every);
             }

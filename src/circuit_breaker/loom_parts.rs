@@ -1,0 +1,34 @@
+//! A ramp and a family's guard, each by itself, under every interleaving of two threads.
+use loom::{sync::Arc, thread};
+
+use super::{fleet::Fleet, gate::Gate, plan::ALL};
+use crate::time::Instant;
+
+const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
+
+#[test]
+fn loom_breaker_a_ramp_admits_just_its_share_of_racing_calls() {
+    loom::model(|| {
+        let gate = Arc::new(Gate::new(true));
+        gate.begin_ramp(NOW);
+        let theirs = gate.clone();
+        let thread = thread::spawn(move || (0..2).filter(|_| theirs.passes(ALL / 2)).count());
+        let ours = (0..2).filter(|_| gate.passes(ALL / 2)).count();
+        assert_eq!(ours + thread.join().unwrap(), 2);
+    });
+}
+
+#[test]
+fn loom_breaker_a_family_opens_no_more_than_its_share() {
+    loom::model(|| {
+        let fleet = Arc::new(Fleet::new(0.5));
+        (0..3).for_each(|_| fleet.join()); // of three, one
+        let theirs = fleet.clone();
+        let thread = thread::spawn(move || theirs.try_open());
+        let ours = fleet.try_open();
+        assert!(ours ^ thread.join().unwrap());
+        assert_eq!(fleet.open(), 1);
+        fleet.closed();
+        assert!(fleet.try_open());
+    });
+}

@@ -1,0 +1,56 @@
+//! The settings of a retry while it is in use.
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::RetryConfig;
+use crate::{call::Repeats, sync::Mutex};
+
+/// The settings, which may change. Only failures take the lock.
+pub(super) struct Settings {
+    config: Mutex<RetryConfig>,
+    /// What calls that succeed have to know: see [`Live`].
+    live: AtomicU32,
+}
+
+/// The settings that every call reads, in one word.
+#[derive(Clone, Copy)]
+pub(super) struct Live {
+    /// The failures that it repeats where the operation may run twice.
+    pub(super) repeats: Repeats,
+    /// Whether it repeats inside another retry.
+    pub(super) nested: bool,
+    /// Whether it takes unmarked operations for ones that may run twice.
+    pub(super) assumes: bool,
+}
+
+impl Live {
+    fn bits(config: &RetryConfig) -> u32 {
+        let repeats = match config.max_attempts {
+            1 => Repeats::NOTHING,
+            _ => Repeats::new(config.retry_on, config.retry_rejections),
+        };
+        u32::from(repeats.to_bits()) | u32::from(config.retry_nested) << 16 | u32::from(config.idempotent) << 17
+    }
+}
+
+impl Settings {
+    pub(super) fn new(config: RetryConfig) -> Self {
+        Self { config: Mutex::new(config), live: AtomicU32::new(Live::bits(&config)) }
+    }
+
+    pub(super) fn get(&self) -> RetryConfig {
+        *self.config.lock()
+    }
+
+    pub(super) fn set(&self, config: RetryConfig) {
+        let mut current = self.config.lock();
+        *current = config;
+        self.live.store(Live::bits(&config), Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn live(&self) -> Live {
+        let bits = self.live.load(Ordering::Relaxed);
+        let repeats = Repeats::from_bits(bits as u16);
+        Live { repeats, nested: bits & 1 << 16 != 0, assumes: bits & 1 << 17 != 0 }
+    }
+}
