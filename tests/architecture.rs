@@ -64,7 +64,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("std::thread", &["backend", "circuit_breaker/permit.rs", "metrics/calls.rs", "striped/tests.rs"]),
     ("rusqlite", &["backend"]),
     ("twox_hash", &["hash.rs"]),
-    // What goes side by side: requests to many shards, marks and debts of a cache, renewals, settlements that are tried again.
+    // What goes side by side: requests to many shards, marks and debts of a cache, bodies, parts of a queue, renewals.
     (
         "futures_util",
         &[
@@ -72,6 +72,8 @@ const DOORS: &[(&str, &[&str])] = &[
             "cache_aside/remote.rs",
             "cache_aside/remote_change.rs",
             "cache_aside/shared.rs",
+            "claim_check",
+            "queue/partitioned.rs",
             "queue_listener",
         ],
     ),

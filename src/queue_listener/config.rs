@@ -193,7 +193,7 @@ impl QueueListenerConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        require(self.batch >= 1, "batch", "must be at least 1")?;
+        require((1..=100_000).contains(&self.batch), "batch", "must lie between 1 and 100000")?;
         // `min_tasks` of them begin at once.
         require((1..=100_000).contains(&self.max_tasks), "max_tasks", "must lie between 1 and 100000")?;
         require(self.min_tasks <= self.max_tasks, "min_tasks", "must be at most `max_tasks`")?;

@@ -14,7 +14,7 @@ use crate::{
     port::{BoxFuture, ErrorClass, Failure},
     queue::QueueError,
     race::{First, race},
-    time::{Instant, Timestamp},
+    time::{Instant, Timestamp, scaled},
 };
 
 /// What a request to settle gives.
@@ -75,9 +75,9 @@ impl Shift {
         let after = match after {
             Some(after) => {
                 let after = after.clamp(SHORTEST_REFUSAL, Handled::LONGEST_REFUSAL);
-                after + (after / 10).min(LATEST).mul_f64(entropy.unit())
+                after.saturating_add(scaled((after / 10).min(LATEST), entropy.unit()))
             }
-            None => UNKNOWN.mul_f64(0.5 + entropy.unit() / 2.0),
+            None => scaled(UNKNOWN, 0.5 + entropy.unit() / 2.0),
         };
         How::Refused { after, error }
     }

@@ -216,14 +216,6 @@ impl Inner {
         !outer.is_nothing() && !own.nested && outer.covers(cx.allowed(own.repeats, own.assumes))
     }
 
-    /// A first attempt that a policy inside refused was no load on the target, and earns no retries.
-    #[cold]
-    fn refund(&self) {
-        if let Some(budget) = &self.budget {
-            budget.refund(self.clock.now());
-        }
-    }
-
     /// A call that has made its first attempt.
     fn began(&self, started: Option<Instant>) -> Call<'_> {
         Call { retry: self, attempt: 1, started, delays: None }
@@ -245,8 +237,9 @@ impl Policy for Retry {
         if !(outcome.is_failure() || outcome == Outcome::Rejected) {
             return outcome;
         }
-        if outcome == Outcome::Rejected && deposited {
-            this.refund();
+        // A refusal inside was no load on the target: it earns no retries.
+        if let (Outcome::Rejected, true, Some(budget)) = (outcome, deposited, &this.budget) {
+            budget.refund(this.clock.now());
         }
         let mut call = this.began(started);
         match call.failed(outcome, inner.ledger(), cx) {

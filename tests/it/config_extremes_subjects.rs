@@ -367,22 +367,26 @@ fn others() -> Vec<Subject> {
             drive(&world.hand, cache.run(pending()));
             Ok(())
         }),
-        of("QueueListenerConfig", &["handler_timeout = \"1m\""], |config: QueueListenerConfig| {
-            let (clock, hand) = Clock::manual();
-            let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
-            let listener = QueueListener::builder(queue.clone()).config(config).clock(&clock).build()?;
-            let messages = (0..5).map(|i| Message::new(vec![i])).collect();
-            hand.block_on(queue.send(messages)).unwrap();
-            let handled = Cell::new(0);
-            let handler = |_work| async {
-                handled.set(handled.get() + 1);
-                clock.sleep(S(handled.get())).await;
-                if handled.get() % 2 == 0 { Err("no") } else { Ok(()) }
-            };
-            drive(&hand, listener.run(clock.sleep(S(20)), handler));
-            drive(&hand, listener.run(ready(()), handler));
-            Ok(())
-        }),
+        of(
+            "QueueListenerConfig",
+            &["handler_timeout = \"1m\"\nmargin = \"2s\"\ncall_timeout = \"5s\"", ""],
+            |config: QueueListenerConfig| {
+                let (clock, hand) = Clock::manual();
+                let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
+                let listener = QueueListener::builder(queue.clone()).config(config).clock(&clock).build()?;
+                let messages = (0..5).map(|i| Message::new(vec![i])).collect();
+                hand.block_on(queue.send(messages)).unwrap();
+                let handled = Cell::new(0);
+                let handler = |_work| async {
+                    handled.set(handled.get() + 1);
+                    clock.sleep(S(handled.get())).await;
+                    if handled.get() % 2 == 0 { Err("no") } else { Ok(()) }
+                };
+                drive(&hand, listener.run(clock.sleep(S(20)), handler));
+                drive(&hand, listener.run(ready(()), handler));
+                Ok(())
+            },
+        ),
         of("JournalConfig", &[""], |config: JournalConfig| {
             let (clock, hand) = Clock::manual();
             let queue = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));

@@ -141,7 +141,6 @@ fn of_a_million_messages_each_is_handled_and_each_further_run_is_explained() {
 }
 
 #[test]
-#[expect(clippy::print_stderr, reason = "the figures are what is to be seen")]
 fn the_full_arrival_curve_is_accepted_in_time_and_past_the_bound_refused_by_name() {
     let (clock, hand) = Clock::manual();
     let entropy = Entropy::from_seed(1);
