@@ -155,7 +155,16 @@ fn protected_calls() -> Vec<Subject> {
             for _ in 0..3 {
                 drive(&hand, pipeline.call_or(|| service.call(), |_| ready(Ok(7))));
                 let late = || clock.sleep(S(5));
-                drive(&hand, pipeline.call_or(|| service.call(), |_| async { Ok(late().await).map(|()| 7) }));
+                drive(
+                    &hand,
+                    pipeline.call_or(
+                        || service.call(),
+                        |_| async {
+                            late().await;
+                            Ok(7)
+                        },
+                    ),
+                );
             }
             fallback.reconfigure(config)
         }),
@@ -380,7 +389,7 @@ fn others() -> Vec<Subject> {
                 let handler = |_work| async {
                     handled.set(handled.get() + 1);
                     clock.sleep(S(handled.get())).await;
-                    if handled.get() % 2 == 0 { Err("no") } else { Ok(()) }
+                    if handled.get().is_multiple_of(2) { Err("no") } else { Ok(()) }
                 };
                 drive(&hand, listener.run(clock.sleep(S(20)), handler));
                 drive(&hand, listener.run(ready(()), handler));

@@ -157,6 +157,7 @@ fn handlers_that_compute_begin_with_enough_lease_and_are_settled_as_they_go() {
 }
 
 #[test]
+#[expect(clippy::disallowed_methods, reason = "no clock of ours moves a thread")]
 fn handlers_that_compute_are_run_at_once_where_threads_are_there() {
     const AT_ONCE: usize = 8;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(AT_ONCE + 2).enable_all().build().unwrap();

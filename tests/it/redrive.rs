@@ -61,7 +61,7 @@ fn a_redrive_ends_and_looks_at_each_letter_once_though_a_look_takes_longer_than_
             looks.borrow().values().sum()
         };
         assert!(total < 1000, "it does not end");
-        number(letter) % 3 == 0
+        number(letter).is_multiple_of(3)
     };
     assert_eq!(hand.block_on(redrive(&*queue, usize::MAX, chosen)).unwrap(), 50);
     assert_eq!(looks.borrow().len(), 150);
@@ -81,7 +81,7 @@ fn a_redrive_ends_though_each_request_takes_seconds() {
     set_aside(&hand, &*queue, 300);
     let network = FaultNetwork::new(FaultConfig::default().latency(S(2), S(2)), 1, &clock).unwrap();
     let slow = network.client("a").queue(queue.clone());
-    assert_eq!(hand.block_on(redrive(&*slow, usize::MAX, |letter| number(letter) % 2 == 0)).unwrap(), 150);
+    assert_eq!(hand.block_on(redrive(&*slow, usize::MAX, |letter| number(letter).is_multiple_of(2))).unwrap(), 150);
     assert_eq!(numbers(&hand, &*queue).len(), 150);
     let dead = queue.dead_letters().unwrap();
     assert_eq!(hand.block_on(dead.depth()).unwrap().total(), 150);
