@@ -38,6 +38,7 @@ enum Adds<'a> {
         assumes: bool,
     },
     /// The request of this attempt cannot be made again: no retry of this call repeats it.
+    #[cfg_attr(not(feature = "tower"), allow(dead_code, reason = "made by the tower layer alone"))]
     Once,
     Hedge(u32),
     Deadline(&'a Deadline<'a>),
