@@ -198,3 +198,12 @@ async fn a_second_signal_ends_a_run_at_once() {
     let (code, text, _) = ended(run);
     assert!(matches!(code, Some(130 | 143)), "{code:?} {text}");
 }
+
+#[test]
+fn the_job_explains_itself_and_refuses_a_flag_that_it_does_not_know() {
+    let help = args(&["--help"]).unwrap_err();
+    let text = help.to_string();
+    assert!(help.exit_code() == 0 && text.contains("Usage: drone_delivery"), "{text}");
+    let refused = args(&["--no-such-flag"]).unwrap_err();
+    assert!(refused.exit_code() == 2 && refused.to_string().contains("--no-such-flag"), "{refused}");
+}

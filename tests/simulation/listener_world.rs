@@ -290,7 +290,7 @@ pub(crate) fn drive<F: Future>(hand: &ManualClock, under_way: &UnderWay, future:
             }
         }
         // A backend that waits on this clock, too, would never be done.
-        if under_way.load(Ordering::SeqCst) > 0 && waited < 200 {
+        if under_way.load(Ordering::SeqCst) > 0 && waited < 2_000 {
             waited += 1;
             std::thread::park_timeout(Duration::from_millis(5));
             continue;
