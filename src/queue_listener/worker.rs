@@ -24,7 +24,7 @@ use super::{
     work::Cancel,
 };
 use crate::{
-    race::{First, race},
+    race::{First, race, yield_now},
     time::Instant,
 };
 
@@ -384,17 +384,4 @@ async fn once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Option<F::Output> 
         Poll::Pending => Poll::Ready(None),
     })
     .await
-}
-
-/// Lets others have their turn.
-async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
 }

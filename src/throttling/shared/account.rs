@@ -1,8 +1,6 @@
 //! One limit of a shared limiter, for all or for one tenant: what this process knows of its row, and how it takes from it.
 use std::{
-    future::poll_fn,
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
-    task::Poll,
     time::Duration,
 };
 
@@ -16,7 +14,7 @@ use super::{
 };
 use crate::{
     port::{Failure, PortError, PortErrorKind},
-    race::{First, race},
+    race::{First, race, yield_now},
     store::{Key, Precondition, PutOptions, StoreError},
     throttling::gcra::Pace,
     time::{Instant, nanos},
@@ -286,19 +284,6 @@ const BELIEVED: Duration = Duration::from_secs(10);
 /// So many tries follow each other at once, and so many are made in all.
 const TRIES_AT_ONCE: u32 = 16;
 const MAX_TRIES: u32 = 1_000;
-
-/// Lets everything else run once.
-async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        cx.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-}
 
 /// The millisecond of an instant, rounded down.
 pub(super) fn millis(at: Instant) -> u64 {
