@@ -108,7 +108,11 @@ impl ShardMap {
         if self.pinned != next.pinned || self.ranges != next.ranges {
             for (low, high, owner) in self.cut_by(next) {
                 let to = next.ranges.owner(low);
-                if let Some(from) = owner.filter(|_| owner != to) {
+                // Between a key and the same with zero bytes behind it lie but these.
+                let zeros = high.filter(|high| high.strip_prefix(low).is_some_and(|rest| rest.iter().all(|b| *b == 0)));
+                let pinned = |key| self.pinned.contains_key(key) || next.pinned.contains_key(key);
+                let all_pinned = zeros.is_some_and(|high| (low.len()..high.len()).all(|n| pinned(&high[..n])));
+                if let Some(from) = owner.filter(|_| owner != to && !all_pinned) {
                     return Some((Part::range(low, high), from, to));
                 }
             }

@@ -66,6 +66,20 @@ fn a_key_that_a_shard_owns_is_not_pinned_to_another_by_a_change() {
 }
 
 #[test]
+fn a_range_whose_every_key_is_pinned_may_change_its_owner() {
+    // No key lies between `a` and `a` with a zero byte behind it.
+    let ranges = |owner| ShardMap::ranges(&[("", None), ("a", owner), ("a\0", None)]).unwrap();
+    let mut pinned = ranges(None);
+    pinned.pin("a", ShardId(2)).unwrap();
+    with_directory(&ranges(Some(ShardId(2))), async |directory, _| {
+        directory.change(becomes(&pinned)).await.unwrap();
+        assert_eq!(directory.map().shard_of("a"), Some(ShardId(2)));
+        let error = directory.change(becomes(&ranges(None))).await.unwrap_err();
+        assert!(error.to_string().contains("plan a move"), "{error}");
+    });
+}
+
+#[test]
 fn a_key_without_an_owner_may_get_one_and_keeps_it() {
     with_directory(&ShardMap::lookup(), async |directory, _| {
         let guards = [1, 2].map(|shard| ShardGuard::new(ShardId(shard), directory.map()));
