@@ -25,18 +25,33 @@ pub(super) struct Lease {
     pub(super) lost: bool,
 }
 
+/// The term of the leases of one poll.
+#[derive(Clone, Copy)]
+pub(super) struct Term {
+    source: usize,
+    until: Instant,
+    pub(super) renew_at: Instant,
+}
+
+impl Term {
+    /// The term of leases on this source that were asked for at this time.
+    pub(super) fn since(since: Instant, source: usize, visibility: Duration) -> Self {
+        Self { source, until: since + visibility, renew_at: since + visibility / 3 }
+    }
+}
+
 impl Lease {
     #[inline]
-    pub(super) fn of(delivery: &Delivery, source: usize, since: Instant, visibility: Duration) -> Self {
+    pub(super) fn of(delivery: &Delivery, term: Term) -> Self {
         Self {
-            source,
+            source: term.source,
             id: delivery.id.clone(),
             receipt: delivery.receipt.clone(),
             deliveries: delivery.deliveries,
             attempt: delivery.attempts.saturating_add(1),
             expiries: delivery.expiries,
-            until: since + visibility,
-            renew_at: since + visibility / 3,
+            until: term.until,
+            renew_at: term.renew_at,
             lost: false,
         }
     }
@@ -61,9 +76,7 @@ impl Lease {
 /// The messages of one poll, or what is left of them.
 pub(super) struct Lot {
     pub(super) deliveries: vec::IntoIter<Delivery>,
-    pub(super) source: usize,
-    /// When they were asked for.
-    pub(super) since: Instant,
+    pub(super) term: Term,
 }
 
 /// A message that waits for a handler.
