@@ -116,7 +116,8 @@ impl Worker {
         let keys: Vec<_> = works.iter().map(|work| shift.filter_key(work)).collect();
         let mut call = pin!(Caught::new());
         let mut works = Some(works);
-        let began = poll_fn(|cx| Poll::Ready(works.take().and_then(|works| call.as_mut().begin(cx, || handler(works)))));
+        let began =
+            poll_fn(|cx| Poll::Ready(works.take().and_then(|works| call.as_mut().begin(cx, || handler(works)))));
         let ended = match began.await {
             Some(output) => Ok(output),
             None => self.wait(call, &mut leases).await,

@@ -92,8 +92,7 @@ impl Shift {
     /// a handler that computes keeps its own lease from being renewed.
     #[inline]
     pub(super) fn takes(&self) -> Duration {
-        let config = &self.inner.config;
-        config.lease_margin() + (self.room.each() * 2).min(config.visibility / 2)
+        self.parts.margin + (self.room.each() * 2).min(self.parts.half)
     }
 
     /// Whether so much is left of a lease that a handler may begin.

@@ -1,9 +1,10 @@
 //! Messages that were taken, with their leases, and what is to become of them.
 use std::{time::Duration, vec};
 
+use super::QueueListenerConfig;
 use crate::{
     queue::{Delivery, MessageId, Receipt, Settle},
-    time::Instant,
+    time::{Instant, nanos},
 };
 
 /// The lease of one message, as this side counts it: from the moment at which the request was sent.
@@ -25,6 +26,28 @@ pub(super) struct Lease {
     pub(super) lost: bool,
 }
 
+/// The visibility time-out and its parts, divided once.
+pub(super) struct Parts {
+    whole: Duration,
+    third: Duration,
+    /// What a message needs of its lease to begin, besides the time that it takes.
+    pub(super) margin: Duration,
+    pub(super) half: Duration,
+    /// Messages that begin within this are taken ahead.
+    pub(super) ahead: u64,
+}
+
+impl Parts {
+    pub(super) fn of(config: &QueueListenerConfig) -> Self {
+        let whole = config.visibility;
+        let ahead = nanos(AHEAD.min(whole / 16));
+        Self { whole, third: whole / 3, margin: config.lease_margin(), half: whole / 2, ahead }
+    }
+}
+
+/// A run takes ahead what it begins within a sixteenth of the visibility time-out, and within this.
+const AHEAD: Duration = Duration::from_secs(1);
+
 /// The term of the leases of one poll.
 #[derive(Clone, Copy)]
 pub(super) struct Term {
@@ -35,8 +58,9 @@ pub(super) struct Term {
 
 impl Term {
     /// The term of leases on this source that were asked for at this time.
-    pub(super) fn since(since: Instant, source: usize, visibility: Duration) -> Self {
-        Self { source, until: since + visibility, renew_at: since + visibility / 3 }
+    #[inline]
+    pub(super) fn since(since: Instant, source: usize, parts: &Parts) -> Self {
+        Self { source, until: since + parts.whole, renew_at: since + parts.third }
     }
 }
 

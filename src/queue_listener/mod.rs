@@ -188,6 +188,7 @@ mod builder;
 mod config;
 mod counters;
 mod crew;
+mod delays;
 mod event;
 mod filter;
 mod handled;

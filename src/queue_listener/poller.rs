@@ -99,17 +99,22 @@ impl Poller {
         Some(Asked { at, since: at + wait, room, receive })
     }
 
-    /// What was asked for was there: when it was asked for, and what is to be handled alone.
+    /// Takes the messages of a request that was answered at once: gives when it was made, and a
+    /// message that is to be handled alone. The only message of a poll is this task's next.
     #[inline]
     pub(super) fn took(
         &mut self,
         shift: &Shift,
-        deliveries: Vec<Delivery>,
+        mut deliveries: Vec<Delivery>,
         asked: Asked<'_>,
+        next: &mut Option<Held>,
     ) -> (Instant, Option<Box<Held>>) {
         let Asked { at, since, mut room, .. } = asked;
         self.found(shift, deliveries.len(), since);
-        (at, shift.took(0, since, deliveries, room.used()))
+        let reserved = room.used();
+        *next = shift.took_one(0, since, &mut deliveries, reserved);
+        let alone = if next.is_some() { None } else { shift.took(0, since, deliveries, reserved) };
+        (at, alone)
     }
 
     /// Finds work, which then waits for a task. It may have been asked for already.

@@ -16,9 +16,6 @@ use crate::{
     time::{Instant, nanos},
 };
 
-/// A run takes ahead what it begins within a sixteenth of the visibility time-out, and within this.
-const AHEAD: Duration = Duration::from_secs(1);
-
 /// Messages that are begun within this are left to the task that took them: waking another costs as much.
 const ALONE: u64 = 200_000;
 
@@ -44,6 +41,8 @@ pub(super) struct Room {
     /// There is less in hand, and somebody waits for that.
     pub(super) fewer: Notify,
     watched: AtomicU64,
+    /// Times that others of the run were woken.
+    wakes: AtomicU64,
     /// When the next poll may be made, where one message after another is refused.
     paced_to: AtomicU64,
 }
@@ -60,6 +59,7 @@ impl Room {
             one_by_one: AtomicBool::new(false),
             fewer: Notify::new(),
             watched: AtomicU64::new(0),
+            wakes: AtomicU64::new(0),
             paced_to: AtomicU64::new(0),
         }
     }
@@ -100,8 +100,20 @@ impl Room {
     #[inline]
     fn tell_fewer(&self) {
         if self.watched.load(Ordering::SeqCst) > 0 {
+            self.woke();
             self.fewer.notify_waiters();
         }
+    }
+
+    /// Others of the run are woken. A runtime may keep one of them for the thread that woke it, so
+    /// a task that has a thread of its own yields before it begins a handler that may hold it.
+    pub(super) fn woke(&self) {
+        self.wakes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn wakes(&self) -> u64 {
+        self.wakes.load(Ordering::Relaxed)
     }
 
     /// So many messages took so long, one after another; beside others, or alone on the thread of the run.
@@ -152,11 +164,10 @@ impl Shift {
         let (limit, least) = if room.is_batched {
             (slots * batch, batch)
         } else {
-            let ahead = nanos(AHEAD.min(config.visibility / 16));
             let pace = room.pace.load(Ordering::Relaxed).max(1);
             let is_parallel = room.is_parallel.load(Ordering::Relaxed);
             let slots = if is_parallel { slots } else { 1 };
-            let ahead = slots.saturating_mul(ahead / pace).min(u64::from(config.max_tasks) * batch);
+            let ahead = slots.saturating_mul(self.parts.ahead / pace).min(u64::from(config.max_tasks) * batch);
             (slots + ahead, u64::from(is_parallel))
         };
         let most = limit + (UNSETTLED + slots) * batch;
@@ -204,11 +215,30 @@ impl Shift {
                 room.one_by_one.store(false, Ordering::Release);
                 room.fewer.notify_waiters();
             }
-            let term = Term::since(since, source, self.inner.config.visibility);
+            let term = Term::since(since, source, &self.parts);
             self.keep_for_tasks(Lot { deliveries: deliveries.into_iter(), term });
             return None;
         }
         self.took_suspects(source, since, deliveries)
+    }
+
+    /// Takes the one message of a poll for the task that polled; nothing where it needs more care.
+    #[inline]
+    pub(super) fn took_one(
+        &self,
+        source: usize,
+        since: Instant,
+        deliveries: &mut Vec<Delivery>,
+        reserved: usize,
+    ) -> Option<Held> {
+        let room = &self.room;
+        let [delivery] = &deliveries[..] else { return None };
+        if delivery.expiries > 0 || room.is_closed() || room.is_one_by_one() || self.halts() {
+            return None;
+        }
+        let delivery = deliveries.pop()?;
+        room.ended(reserved - 1);
+        Some(Held { lease: Lease::of(&delivery, Term::since(since, source, &self.parts)), delivery })
     }
 
     /// Closes the run to all but the first message that may end the process, and hands the others back.
@@ -216,11 +246,9 @@ impl Shift {
     fn took_suspects(&self, source: usize, since: Instant, deliveries: Vec<Delivery>) -> Option<Box<Held>> {
         let room = &self.room;
         let max = self.inner.config.max_expiries;
-        let term = Term::since(since, source, self.inner.config.visibility);
-        let mut held: Vec<Held> = deliveries
-            .into_iter()
-            .map(|delivery| Held { lease: Lease::of(&delivery, term), delivery })
-            .collect();
+        let term = Term::since(since, source, &self.parts);
+        let mut held: Vec<Held> =
+            deliveries.into_iter().map(|delivery| Held { lease: Lease::of(&delivery, term), delivery }).collect();
         let mut out = Vec::new();
         // Those are set aside, and not begun with.
         let (over, rest) = held.drain(..).partition::<Vec<_>, _>(|held| held.lease.expiries >= max);

@@ -14,7 +14,7 @@ use super::{
     backlog::Backlog,
     counters::Count,
     listener::Inner,
-    lot::{Held, How, Lot, Settling},
+    lot::{Held, How, Lot, Parts, Settling},
     outage::{Outage, Returns},
     priority::Turns,
     room::Room,
@@ -52,6 +52,7 @@ pub(super) struct Shift {
     /// The backlog is not empty: read for each message, without its lock.
     waits: AtomicBool,
     pub(super) room: Room,
+    pub(super) parts: Parts,
     pub(super) outage: Mutex<Outage>,
     /// There is an outage to be ended: read for each message, without its lock.
     pub(super) troubled: AtomicBool,
@@ -103,6 +104,7 @@ impl Shift {
             backlog: Mutex::default(),
             waits: AtomicBool::new(false),
             room: Room::new(is_batched),
+            parts: Parts::of(config),
             outage: Mutex::default(),
             troubled: AtomicBool::new(false),
             returns: Mutex::default(),
@@ -203,6 +205,7 @@ impl Shift {
     fn hired(&self, more: u32, tasks: u32, depth: Option<crate::queue::Depth>) {
         if more > 0 {
             self.event(|| Event::ScaledUp { tasks, depth });
+            self.room.woke();
             self.hires.notify_one();
         }
     }
@@ -212,8 +215,10 @@ impl Shift {
         // First, so that whoever may end before the next line has been told.
         self.calls.fetch_add(1, Ordering::SeqCst);
         if self.staff(Staff::call) > 0 {
+            self.room.woke();
             self.hires.notify_one();
         }
+        self.room.woke();
         self.called.notify_waiters();
     }
 
@@ -241,6 +246,7 @@ impl Shift {
         }
         self.rescale_at.store((now + config.rescale).as_nanos(), Ordering::Relaxed);
         if self.staff(|staff| staff.tasks < staff.max) {
+            self.room.woke();
             self.to_scale.notify_one();
         }
     }
@@ -267,6 +273,7 @@ impl Shift {
             return self.hand_back_waiting();
         }
         if !self.keeper_looks.load(Ordering::SeqCst) {
+            self.room.woke();
             self.to_keep.notify_one();
         }
     }
@@ -286,6 +293,7 @@ impl Shift {
         let (more, tasks) =
             self.staff(|staff| (staff.grow_to(wanted.min(staff.tasks.saturating_add(n_tasks))), staff.tasks));
         self.hired(more, tasks, None);
+        self.room.woke();
         for _ in 0..n_tasks.min(tasks) {
             self.offered.notify_one();
         }
@@ -339,6 +347,7 @@ impl Shift {
             self.room.sent_out(1);
             let outbox = &self.outboxes[settling.source];
             outbox.settlings.lock().push_back(settling);
+            self.room.woke();
             outbox.came.notify_one();
         }
     }

@@ -10,23 +10,15 @@ use std::{
     task::{Context, Poll},
 };
 
-use futures_util::future::join_all;
-
 use super::{
-    Handled, QueueCall, QueueListenerEvent as Event, Work,
-    counters::Count,
+    Handled, Work,
     keep::{Caught, Dropped},
     lot::{Held, How, Lease, Settling},
     poller::{Next, Poller},
-    room::Alone,
-    settle::Settled,
     shift::Shift,
     work::Cancel,
 };
-use crate::{
-    race::{First, race, yield_now},
-    time::Instant,
-};
+use crate::{race::yield_now, time::Instant};
 
 /// After so many messages in a row that were held up by nothing, others have their turn.
 const FAIR: u32 = 64;
@@ -45,12 +37,15 @@ pub(super) struct Worker {
     pub(super) begun: usize,
     pub(super) cancel: Cancel,
     pub(super) poller: Poller,
-    in_a_row: u32,
-    looks: Looks,
+    pub(super) in_a_row: u32,
+    /// How often others had been woken when this task last yielded; and whether it has begun nothing since.
+    woken: u64,
+    has_yielded: bool,
+    pub(super) looks: Looks,
 }
 
 /// The last look at the time. It is most of what a quick message costs here, so not each needs one.
-struct Looks {
+pub(super) struct Looks {
     at: Option<Instant>,
     /// Messages that were handled at once since.
     messages: usize,
@@ -63,7 +58,7 @@ struct Looks {
 impl Looks {
     /// Notes the time, and how long the messages since the last look took.
     #[inline]
-    fn look(&mut self, shift: &Shift, now: Instant) {
+    pub(super) fn look(&mut self, shift: &Shift, now: Instant) {
         if let Some(before) = self.at.replace(now) {
             shift.room.took(now - before, self.messages, self.is_spawned);
         }
@@ -72,7 +67,7 @@ impl Looks {
     }
 
     /// The time that passes from here on is no handler's.
-    fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         (self.at, self.messages) = (None, 0);
     }
 
@@ -100,6 +95,8 @@ impl Worker {
             cancel: Cancel::new(),
             poller,
             in_a_row: 0,
+            woken: 0,
+            has_yielded: false,
             looks: Looks { at: None, messages: 0, enough: Instant::FAR_FUTURE, is_spawned },
         }
     }
@@ -115,12 +112,14 @@ impl Worker {
     {
         let shift = self.shift.clone();
         let mut call = pin!(Caught::new());
-        let mut next: Option<Box<Held>> = None;
+        let mut next = None;
+        let mut alone: Option<Box<Held>> = None;
         loop {
             if shift.halts() {
+                self.done.extend(next.take().map(|held: Held| held.lease.settling(How::HandBack)));
                 self.hand_back();
             }
-            if let Some(held) = next.take() {
+            if let Some(held) = alone.take() {
                 if let Some((guard, held)) = self.alone(&shift, *held).await {
                     self.handle(call.as_mut(), &handler, Box::new(held)).await;
                     self.settle().await;
@@ -128,8 +127,14 @@ impl Worker {
                 }
                 continue;
             }
-            match poll_fn(|cx| Poll::Ready(self.rush(cx, &shift, call.as_mut(), &handler))).await {
+            match poll_fn(|cx| Poll::Ready(self.rush(cx, &shift, &mut next, call.as_mut(), &handler))).await {
                 Rush::Empty => {}
+                Rush::Woke => {
+                    self.begun = usize::from(next.is_some());
+                    self.let_others(&shift).await;
+                    (self.begun, self.has_yielded) = (0, true);
+                    continue;
+                }
                 Rush::Fair => {
                     self.give_way(&shift).await;
                     continue;
@@ -168,10 +173,10 @@ impl Worker {
                 match (answer, asked.take()) {
                     (Ok(deliveries), Some(asked)) if !deliveries.is_empty() => {
                         let n = deliveries.len();
-                        let (at, alone) = self.poller.took(&shift, deliveries, asked);
+                        let at;
+                        (at, alone) = self.poller.took(&shift, deliveries, asked, &mut next);
                         self.looks.look(&shift, at);
                         self.share(&shift, n);
-                        next = alone;
                         continue;
                     }
                     (answer, Some(mut request)) => {
@@ -184,7 +189,7 @@ impl Worker {
             self.looks.forget();
             match self.poller.find(&shift, asked).await {
                 Next::Look => self.share(&shift, 0),
-                Next::Alone(held) => next = Some(held),
+                Next::Alone(held) => alone = Some(held),
                 Next::End => return,
             }
         }
@@ -196,6 +201,7 @@ impl Worker {
         &mut self,
         cx: &mut Context<'_>,
         shift: &Shift,
+        next: &mut Option<Held>,
         mut call: Pin<&mut Caught<H>>,
         handler: &F,
     ) -> Rush
@@ -206,7 +212,10 @@ impl Worker {
         let config = &shift.inner.config;
         // As many as one poll gives are settled together, whosoever poll it was.
         while self.done.len() < config.batch {
-            let Some(held) = shift.next_waiting() else { break };
+            if self.looks.is_spawned && !self.has_yielded && self.woken != shift.room.wakes() {
+                return Rush::Woke;
+            }
+            let Some(held) = next.take().or_else(|| shift.next_waiting()) else { break };
             if !self.looks.is_recent(shift) {
                 self.looks.look(shift, shift.now());
             }
@@ -216,7 +225,7 @@ impl Worker {
                 return Rush::Asks(Box::new(held));
             }
             let Held { delivery, lease } = held;
-            self.begun = 1;
+            (self.begun, self.has_yielded) = (1, false);
             let cancelled = self.cancel.next();
             let Some(output) = call.as_mut().begin(cx, || handler(Work::new(delivery, cancelled))) else {
                 return Rush::Waits(lease);
@@ -235,6 +244,7 @@ impl Worker {
                 return Rush::Fair;
             }
         }
+        self.has_yielded = false;
         Rush::Empty
     }
 
@@ -245,12 +255,18 @@ impl Worker {
             shift.send_out(self.done.drain(..));
         }
         if self.in_a_row >= FAIR || !is_quick {
-            // The turns of others are no handler's time.
-            self.looks.look(shift, shift.now());
-            self.looks.forget();
-            self.in_a_row = 0;
-            yield_now().await;
+            self.let_others(shift).await;
         }
+    }
+
+    /// Lets those run that were woken.
+    async fn let_others(&mut self, shift: &Shift) {
+        // Their turns are no handler's time.
+        self.looks.look(shift, shift.now());
+        self.looks.forget();
+        self.in_a_row = 0;
+        yield_now().await;
+        self.woken = shift.room.wakes();
     }
 
     /// Handles one message, about which something has to be asked first.
@@ -309,23 +325,6 @@ impl Worker {
         }
     }
 
-    /// What is done is one request.
-    fn is_one_request(&self) -> bool {
-        let sources = &self.shift.inner.sources;
-        sources.len() == 1 && sources.first().is_some_and(|source| self.done.len() <= source.most)
-    }
-
-    async fn settle_rest(&mut self, shift: &Shift, request: Settled<'_>) {
-        shift.share(0);
-        // What the request takes is no handler's time.
-        self.looks.look(shift, shift.now());
-        self.looks.forget();
-        match shift.rest(QueueCall::Settle, shift.inner.config.call_limit(), request).await {
-            Some(answer) => shift.answered_all(&mut self.done, answer),
-            None => shift.unanswered(&mut self.done),
-        }
-    }
-
     /// Looks at the time before a message begins.
     pub(super) fn look(&mut self) {
         self.looks.look(&self.shift, self.shift.now());
@@ -339,118 +338,11 @@ impl Worker {
         }
     }
 
-    /// Waits until nothing else is in hand, so that a message that may end the process takes no other with it; nothing where the run
-    /// halts before, or the message is lost.
-    pub(super) async fn alone<'a>(&mut self, shift: &'a Shift, held: Held) -> Option<(Alone<'a>, Held)> {
-        let guard = Alone(shift);
-        self.settle().await;
-        self.begun = 1;
-        let Held { delivery, lease } = held;
-        let mut leases = [lease];
-        let drained = async {
-            let mut stage = shift.watch();
-            let halts = async { drop(stage.wait_for(|stage| *stage != super::shift::Stage::Works).await) };
-            matches!(race(shift.fewer_than(2), halts).await, First::One(()))
-        };
-        let is_drained = self.keep(&mut leases, pin!(drained)).await;
-        let [lease] = leases;
-        self.begun = 0;
-        if lease.lost {
-            return None;
-        }
-        if is_drained != Ok(true) {
-            self.done.push(lease.settling(How::HandBack));
-            return None;
-        }
-        Some((guard, Held { delivery, lease }))
-    }
-
-    /// Settles what is done, in one request for each source; what fails is tried again beside this task.
-    pub(super) async fn settle(&mut self) {
-        self.looks.forget();
-        let sources = self.shift.inner.sources.len();
-        if sources > 1 {
-            // The sort is stable: each source's stay in order.
-            self.done.sort_by_key(|settling| settling.source);
-        }
-        while let Some(first) = self.done.first() {
-            let (source, most) = (first.source, self.shift.inner.sources[first.source].most);
-            let n = self.done.iter().take(most).take_while(|settling| settling.source == source).count();
-            let mut rest = if n < self.done.len() { self.done.split_off(n) } else { Vec::new() };
-            self.shift.settle_once(&mut self.done).await;
-            self.shift.send_out(self.done.drain(..));
-            if !rest.is_empty() {
-                std::mem::swap(&mut self.done, &mut rest);
-            }
-        }
-    }
-
     /// Hands back what no handler has begun with.
     #[cold]
     pub(super) fn hand_back(&mut self) {
         self.shift.hand_back_waiting();
         self.shift.send_out(self.done.drain(..));
-    }
-
-    /// Waits for a handler, keeps its leases, and lets nothing else wait for it.
-    pub(super) async fn wait<H: Future>(
-        &mut self,
-        future: Pin<&mut H>,
-        leases: &mut [Lease],
-    ) -> Result<H::Output, Dropped> {
-        self.in_a_row = 0;
-        let shift = self.shift.clone();
-        shift.share(0);
-        shift.send_out(self.done.drain(..));
-        let _counted = InFlight::of(&shift.inner.counters.in_flight, leases.len());
-        let began = shift.now();
-        let kept = shift.keep(leases, &self.cancel, Some(began), &mut self.poller.stage);
-        let ended = race(future, kept).await;
-        self.looks.forget();
-        shift.room.took(shift.now() - began, 1, true);
-        match ended {
-            First::One(output) => Ok(output),
-            First::Other(why) => Err(why),
-        }
-    }
-
-    /// Waits for something that goes with a message, and keeps its lease; the rest is left to others if it is not ready at once.
-    pub(super) async fn keep<F: Future>(
-        &mut self,
-        leases: &mut [Lease],
-        mut future: Pin<&mut F>,
-    ) -> Result<F::Output, Dropped> {
-        if let Some(output) = once(future.as_mut()).await {
-            return Ok(output);
-        }
-        let shift = self.shift.clone();
-        shift.share(0);
-        shift.send_out(self.done.drain(..));
-        let began = shift.now();
-        let ended = race(future, shift.keep(leases, &self.cancel, None, &mut self.poller.stage)).await;
-        self.looks.forget();
-        shift.room.took(shift.now() - began, 1, true);
-        match ended {
-            First::One(output) => Ok(output),
-            First::Other(why) => Err(why),
-        }
-    }
-
-    /// Remembers messages as handled. They are completed also where that fails.
-    pub(super) async fn remember(&mut self, leases: &mut [Lease], keys: Vec<String>) {
-        let shift = self.shift.clone();
-        let remembered = join_all(keys.iter().map(|key| shift.remember(key)));
-        let _ = self.keep(leases, pin!(remembered)).await;
-    }
-
-    /// A handler was dropped, though it had its lease.
-    pub(super) fn dropped(&self, lease: Lease, why: Dropped) -> Settling {
-        self.shift.event(|| Event::HandlerDropped { id: lease.id.clone() });
-        match why {
-            Dropped::TooLong => self.shift.judge(lease, Handled::retry("the handler took too long")),
-            // Not its fault: it is not counted as a failure, and comes back at once.
-            Dropped::Stops | Dropped::Lost => lease.settling(How::HandBack),
-        }
     }
 }
 
@@ -458,6 +350,8 @@ impl Worker {
 enum Rush {
     /// No message waits, or as many are done as are settled together.
     Empty,
+    /// Others were woken, who may have to wait for this task's thread.
+    Woke,
     /// Others may have to have their turn.
     Fair,
     /// The handler of this one waits.
@@ -466,24 +360,8 @@ enum Rush {
     Asks(Box<Held>),
 }
 
-/// A message that was counted as in flight is not any more when this is dropped.
-struct InFlight<'a>(&'a Count, u64);
-
-impl<'a> InFlight<'a> {
-    fn of(count: &'a Count, n: usize) -> Self {
-        count.add(n as u64);
-        Self(count, n as u64)
-    }
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        self.0.sub(self.1);
-    }
-}
-
 /// What one poll gives.
-async fn once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Option<F::Output> {
+pub(super) async fn once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Option<F::Output> {
     poll_fn(|cx| match future.as_mut().poll(cx) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
         Poll::Pending => Poll::Ready(None),
