@@ -19,6 +19,8 @@ pub(super) struct Windows {
     pub(super) slow: TimeWindow,
     span: AtomicU64,
     buckets: AtomicU32,
+    /// 1 while a bucket is halved.
+    halves: AtomicU32,
     larger: Rates,
 }
 
@@ -59,6 +61,7 @@ impl Windows {
             slow: window(),
             span: AtomicU64::new(nanos(span)),
             buckets: AtomicU32::new(buckets),
+            halves: AtomicU32::new(0),
             larger: Rates::default(),
         }
     }
@@ -84,11 +87,129 @@ impl Windows {
         [&self.calls, &self.failures, &self.slow].iter().for_each(|window| window.clear());
     }
 
+    /// Counts a call.
+    #[inline]
+    pub(super) fn call(&self, generation: u32, now: Instant) {
+        if !self.calls.add(generation, now, 1) {
+            self.make_room(generation, now);
+            // No room again: another halves just now. Of so many calls one is not missed.
+            self.calls.add(generation, now, 1);
+        }
+    }
+
+    /// Counts a call that was bad. Calls last: a success that is counted after it sees all that belongs to it.
+    pub(super) fn bad_call(&self, generation: u32, now: Instant, failed: bool, slow: bool) {
+        if !self.calls.has_room(generation, now) {
+            self.make_room(generation, now);
+        }
+        if failed {
+            self.failures.add(generation, now, 1);
+        }
+        if slow {
+            self.slow.add(generation, now, 1);
+        }
+        self.calls.add(generation, now, 1);
+    }
+
+    /// Halves the buckets of `now`, so that the rates stay as they are and go on moving. Calls are halved last: meanwhile the rates
+    /// are too low, and never too high. One caller halves at a time, and the others wait for nobody.
+    #[cold]
+    fn make_room(&self, generation: u32, now: Instant) {
+        if self.halves.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return;
+        }
+        if !self.calls.has_room(generation, now) {
+            [&self.failures, &self.slow, &self.calls].iter().for_each(|window| window.halve(generation, now));
+        }
+        self.halves.store(0, Ordering::Release);
+    }
+
     pub(super) fn counts(&self, generation: u32, now: Instant) -> Counts {
         Counts {
             calls: self.calls.sum(generation, now),
             failures: self.failures.sum(generation, now),
             slow: self.slow.sum(generation, now),
         }
+    }
+}
+
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests {
+    use super::super::{CircuitBreaker, CircuitBreakerConfig, State};
+    use crate::{
+        outcome::{FailureKind, TripRule, Verdict},
+        time::Clock,
+    };
+    use std::time::Duration;
+
+    fn success() -> Verdict {
+        Verdict::success()
+    }
+
+    fn failure() -> Verdict {
+        Verdict::failure(FailureKind::Server)
+    }
+
+    fn record(breaker: &CircuitBreaker, verdict: Verdict) {
+        if let Ok(permit) = breaker.try_acquire() {
+            permit.record(verdict);
+        }
+    }
+
+    /// A breaker whose bucket of now holds as many calls as it can, of which this share failed.
+    fn full(failed: f64) -> CircuitBreaker {
+        let (clock, hand) = Clock::manual();
+        hand.advance(Duration::from_secs(100));
+        let config = CircuitBreakerConfig::default().time_window(Duration::from_secs(3_600), 10, 20);
+        let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
+        // One of each, so that it knows of bad calls.
+        record(&breaker, success());
+        record(&breaker, failure());
+        let core = &breaker.0.core;
+        let (now, generation) = (clock.now(), core.word.load(super::Ordering::Acquire));
+        let generation = super::super::word::Word(generation).generation();
+        let rates = core.tally.rates.at(0).unwrap();
+        while rates.calls.has_room(generation, now) {
+            let room = ((1 << 24) - 1 - rates.calls.sum(generation, now)) as u32;
+            rates.calls.add(generation, now, room);
+        }
+        while (rates.failures.sum(generation, now) as f64) < failed * 16_777_215.0 {
+            let more = failed * 16_777_215.0 - rates.failures.sum(generation, now) as f64;
+            rates.failures.add(generation, now, more.ceil() as u32);
+        }
+        breaker
+    }
+
+    /// Was: once a bucket was full the rate stayed as it was, and an outage in the rest of its time went unseen.
+    #[test]
+    fn an_outage_is_seen_however_many_calls_came_before_it() {
+        let breaker = full(0.4999);
+        let mut transitions = breaker.transitions();
+        let mut failures = 0;
+        while breaker.state() == State::Closed {
+            record(&breaker, failure());
+            failures += 1;
+            assert!(failures < 10_000, "{:?}", breaker.snapshot());
+        }
+        // A ten-thousandth of what the bucket holds after it was halved, and as much again.
+        assert!((1_600..=1_800).contains(&failures), "{failures}");
+        let opened = transitions.try_recv().unwrap().unwrap();
+        assert!(format!("{:?}", opened.what).contains(&format!("{:?}", TripRule::FailureRate)));
+    }
+
+    #[test]
+    fn a_full_bucket_is_halved_by_successes_too_and_its_rate_falls_with_them() {
+        let breaker = full(0.4);
+        let counts = |breaker: &CircuitBreaker| {
+            let (calls, failed) = (breaker.snapshot().calls as f64, breaker.snapshot().failures as f64);
+            (calls, failed / calls)
+        };
+        let (most, rate) = counts(&breaker);
+        for _ in 0..100_000 {
+            record(&breaker, success());
+        }
+        let (calls, after) = counts(&breaker);
+        assert!(calls < most * 0.6 && after < rate - 0.003 && after > rate - 0.006, "{most} {rate} {calls} {after}");
+        assert_eq!(breaker.state(), State::Closed);
     }
 }
