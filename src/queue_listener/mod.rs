@@ -162,8 +162,9 @@
 //! 10. Results go by a reply queue with a correlation id: `Requester` (option).
 //! 11. Nothing accepted is lost (default).
 //! 12. Levelling: the consumer controls its rate: a pipeline in the handler (option).
-//! 13. Scaling consumers may raise contention behind them: `max_tasks`, the adaptive limit
-//!     (advice).
+//!     [`explain_with`](QueueListener::explain_with) warns of a handler without a limit (warning).
+//! 13. Scaling consumers may raise contention behind them: `max_tasks`, the adaptive limit.
+//!     [`explain_with`](QueueListener::explain_with) warns of many handlers without one (warning).
 //! 14. Priorities: few, defined by need; each queue that is polled costs a request (option).
 //!
 //! # Pitfalls
@@ -189,6 +190,7 @@ mod config;
 mod counters;
 mod crew;
 mod event;
+mod explain;
 mod filter;
 mod handled;
 mod hints;
