@@ -17,6 +17,8 @@ pub(super) struct Lease {
     pub(super) attempt: u32,
     /// Deliveries in a row before this one that ended without being settled.
     pub(super) expiries: u32,
+    /// Those of them that this process does not know the reason of.
+    pub(super) unexplained: u32,
     /// When it ends.
     pub(super) until: Instant,
     /// When it is to be renewed.
@@ -35,6 +37,7 @@ impl Lease {
             deliveries: delivery.deliveries,
             attempt: delivery.attempts.saturating_add(1),
             expiries: delivery.expiries,
+            unexplained: delivery.expiries,
             until: since + visibility,
             renew_at: since + visibility / 3,
             lost: false,
@@ -53,8 +56,9 @@ impl Lease {
 
     #[inline]
     pub(super) fn settling(self, how: How) -> Settling {
-        let Self { source, id, receipt, deliveries, attempt, until, .. } = self;
-        Settling { source, id, receipt, deliveries, attempt, until, how, may_be_settled: false, is_overdue: false }
+        let Self { source, id, receipt, deliveries, attempt, expiries, until, .. } = self;
+        let (may_be_settled, is_overdue) = (false, false);
+        Settling { source, id, receipt, deliveries, attempt, expiries, until, how, may_be_settled, is_overdue }
     }
 }
 
@@ -79,6 +83,7 @@ pub(super) struct Settling {
     pub(super) receipt: Receipt,
     pub(super) deliveries: u32,
     pub(super) attempt: u32,
+    pub(super) expiries: u32,
     pub(super) until: Instant,
     pub(super) how: How,
     /// A request to settle it was sent, and no answer came.
@@ -87,6 +92,7 @@ pub(super) struct Settling {
     pub(super) is_overdue: bool,
 }
 
+#[derive(Clone)]
 pub(super) enum How {
     /// It was handled.
     Complete,

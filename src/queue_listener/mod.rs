@@ -211,6 +211,7 @@ mod shift;
 mod staff;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
+mod unsettled;
 mod waiting;
 mod work;
 mod worker;

@@ -195,15 +195,15 @@ impl Shift {
             .into_iter()
             .map(|delivery| Held { lease: Lease::of(&delivery, source, since, visibility), delivery })
             .collect();
-        let mut out = Vec::new();
+        let mut out = self.recall(&mut held);
         // Those are set aside, and not begun with.
-        let (over, rest) = held.drain(..).partition::<Vec<_>, _>(|held| held.lease.expiries >= max);
+        let (over, rest) = held.drain(..).partition::<Vec<_>, _>(|held| held.lease.unexplained >= max);
         for held in over {
             let how = self.set_aside(&held.lease, "exceeded max expiries: its deliveries ended without being settled");
             out.push(held.lease.settling(how));
         }
         let mut rest = rest;
-        let suspect = rest.iter().position(|held| held.lease.expiries > 0);
+        let suspect = rest.iter().position(|held| held.lease.unexplained > 0);
         let alone = match suspect {
             Some(at) => {
                 room.one_by_one.store(true, Ordering::Release);

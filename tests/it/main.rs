@@ -70,6 +70,7 @@ mod queue_listener_models;
 mod queue_listener_more;
 mod queue_listener_outages;
 mod queue_listener_slowness;
+mod queue_listener_unsettled;
 mod queue_listener_world;
 mod rate_limit;
 mod rate_limit_change;
