@@ -1,6 +1,6 @@
 //! Messages that were taken and that no handler has begun with. They belong to no task: each takes the next, so that none waits behind a
 //! task that is held up. A machine that takes `now` as an argument.
-use std::{collections::VecDeque, time::Duration};
+use std::collections::VecDeque;
 
 use super::lot::{Held, Lease, Lot};
 use crate::time::Instant;
@@ -41,32 +41,28 @@ impl Backlog {
 
     /// Takes the next message.
     #[inline]
-    pub(super) fn next(&mut self, visibility: Duration) -> Option<Held> {
+    pub(super) fn next(&mut self) -> Option<Held> {
         self.taken = self.taken.wrapping_add(1);
         if let Some(held) = self.held.pop_front() {
             return Some(held);
         }
         let lot = self.lots.front_mut()?;
-        let (source, since) = (lot.source, lot.since);
+        let lease = Lease::of(lot.deliveries.as_slice().first()?, lot.term);
         let delivery = lot.deliveries.next()?;
         if lot.deliveries.len() == 0 {
             self.lots.pop_front();
         }
-        let lease = Lease::of(&delivery, source, since, visibility);
         Some(Held { delivery, lease })
     }
 
     /// Takes out those whose leases are to be renewed by now.
-    pub(super) fn due(&mut self, now: Instant, visibility: Duration) -> Vec<Held> {
+    pub(super) fn due(&mut self, now: Instant) -> Vec<Held> {
         let mut due = Vec::new();
         self.lots.retain_mut(|lot| {
-            let is_due = lot.since + visibility / 3 <= now;
+            let is_due = lot.term.renew_at <= now;
             if is_due {
-                let (source, since) = (lot.source, lot.since);
-                due.extend(lot.deliveries.by_ref().map(|delivery| {
-                    let lease = Lease::of(&delivery, source, since, visibility);
-                    Held { delivery, lease }
-                }));
+                let held = |delivery| Held { lease: Lease::of(&delivery, lot.term), delivery };
+                due.extend(lot.deliveries.by_ref().map(held));
             }
             !is_due
         });
@@ -83,7 +79,7 @@ impl Backlog {
     }
 
     /// Takes out all.
-    pub(super) fn drain(&mut self, visibility: Duration) -> Vec<Held> {
-        std::iter::from_fn(|| self.next(visibility)).collect()
+    pub(super) fn drain(&mut self) -> Vec<Held> {
+        std::iter::from_fn(|| self.next()).collect()
     }
 }

@@ -1,5 +1,9 @@
 //! What a task does with messages before their handler begins, and with those that are handled by the batch.
-use std::{future::Future, pin::pin};
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    task::Poll,
+};
 
 use futures_util::future::join_all;
 
@@ -53,7 +57,7 @@ impl Worker {
     /// Whether a message is for its handler: not where it was tried too often, comes too late, or for the second time.
     pub(super) async fn admit(&mut self, delivery: &Delivery, lease: &mut Lease) -> bool {
         let shift = self.shift.clone();
-        self.looks(shift.now());
+        self.look();
         if lease.attempt > shift.inner.config.max_attempts {
             let how = shift.set_aside(lease, "exceeded max attempts without being settled");
             self.done.push(lease.clone().settling(how));
@@ -111,7 +115,10 @@ impl Worker {
         let works: Vec<_> = works.into_iter().map(|delivery| Work::new(delivery, cancelled.clone())).collect();
         let keys: Vec<_> = works.iter().map(|work| shift.filter_key(work)).collect();
         let mut call = pin!(Caught::new());
-        let ended = match call.as_mut().begin(handler, works).await {
+        let mut works = Some(works);
+        let began =
+            poll_fn(|cx| Poll::Ready(works.take().and_then(|works| call.as_mut().begin(cx, || handler(works)))));
+        let ended = match began.await {
             Some(output) => Ok(output),
             None => self.wait(call, &mut leases).await,
         };

@@ -1,6 +1,6 @@
 //! Keeping leases: renewing them in time, and telling handlers when that fails.
 use std::{
-    future::{Future, poll_fn},
+    future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::atomic::Ordering,
@@ -88,13 +88,18 @@ impl Shift {
         self.event(|| Event::LeaseLost { id, deliveries, may_be_settled: false });
     }
 
-    /// Whether so much is left of a lease that a handler may begin: the margin, and what a message took lately, as a handler that
-    /// computes keeps its own lease from being renewed.
+    /// How much of its lease a message needs to begin: the margin, and what a message took lately, as
+    /// a handler that computes keeps its own lease from being renewed.
+    #[inline]
+    pub(super) fn takes(&self) -> Duration {
+        let config = &self.inner.config;
+        config.lease_margin() + (self.room.each() * 2).min(config.visibility / 2)
+    }
+
+    /// Whether so much is left of a lease that a handler may begin.
     #[inline]
     pub(super) fn has_time(&self, lease: &Lease, now: Instant) -> bool {
-        let config = &self.inner.config;
-        let takes = (self.room.each() * 2).min(config.visibility / 2);
-        lease.until - now > config.lease_margin() + takes
+        lease.until > now + self.takes()
     }
 
     /// Makes sure that a message has enough of its lease left to begin with; false where it has not, and cannot be: it is given up.
@@ -186,7 +191,7 @@ impl Shift {
         loop {
             let now = self.now();
             let (due, taken, is_empty) =
-                self.backlog(|backlog| (backlog.due(now, visibility), backlog.taken(), backlog.is_empty()));
+                self.backlog(|backlog| (backlog.due(now), backlog.taken(), backlog.is_empty()));
             renewals.extend(due.into_iter().map(|held| async move {
                 let renewal = self.renewal(&held.lease, held.lease.until).await;
                 (held, renewal)
@@ -242,26 +247,28 @@ impl<F: Future> Caught<F> {
 
     /// Makes the future, and polls it once; what it gave, if it was ready.
     #[inline]
-    pub(super) fn begin<W>(
+    pub(super) fn begin(
         mut self: Pin<&mut Self>,
-        handler: &impl Fn(W) -> F,
-        work: W,
-    ) -> impl Future<Output = Option<Result<F::Output, String>>> {
-        let mut work = Some(work);
-        poll_fn(move |cx| {
-            let mut call = self.as_mut();
-            let polled = catch_unwind(AssertUnwindSafe(|| {
-                if let Some(work) = work.take() {
-                    call.as_mut().project().future.set(Some(handler(work)));
-                }
-                call.as_mut().project().future.as_pin_mut().map(|future| future.poll(cx))
-            }));
-            Poll::Ready(match polled {
-                Ok(Some(Poll::Ready(output))) => Some(Ok(output)),
-                Ok(_) => None,
-                Err(panic) => Some(Err(words(&*panic))),
-            })
-        })
+        cx: &mut Context<'_>,
+        make: impl FnOnce() -> F,
+    ) -> Option<Result<F::Output, String>> {
+        let polled = catch_unwind(AssertUnwindSafe(|| {
+            self.as_mut().project().future.set(Some(make()));
+            self.as_mut().project().future.as_pin_mut().map(|future| future.poll(cx))
+        }));
+        let output = match polled {
+            Ok(Some(Poll::Ready(output))) => Ok(output),
+            Ok(_) => return None,
+            Err(panic) => Err(words(&*panic)),
+        };
+        self.end();
+        Some(output)
+    }
+
+    /// Drops the future, which is over. A panic of that is of no account.
+    #[inline]
+    pub(super) fn end(mut self: Pin<&mut Self>) {
+        let _ = catch_unwind(AssertUnwindSafe(|| self.as_mut().project().future.set(None)));
     }
 }
 

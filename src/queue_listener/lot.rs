@@ -15,10 +15,8 @@ pub(super) struct Lease {
     pub(super) deliveries: u32,
     /// Number of the attempt that this delivery is or would be: 1 at first.
     pub(super) attempt: u32,
-    /// Deliveries in a row before this one that ended without being settled.
+    /// Deliveries in a row before this one that ended without being settled, but for those that this process explains.
     pub(super) expiries: u32,
-    /// Those of them that this process does not know the reason of.
-    pub(super) unexplained: u32,
     /// When it ends.
     pub(super) until: Instant,
     /// When it is to be renewed.
@@ -27,19 +25,33 @@ pub(super) struct Lease {
     pub(super) lost: bool,
 }
 
+/// The term of the leases of one poll.
+#[derive(Clone, Copy)]
+pub(super) struct Term {
+    source: usize,
+    until: Instant,
+    pub(super) renew_at: Instant,
+}
+
+impl Term {
+    /// The term of leases on this source that were asked for at this time.
+    pub(super) fn since(since: Instant, source: usize, visibility: Duration) -> Self {
+        Self { source, until: since + visibility, renew_at: since + visibility / 3 }
+    }
+}
+
 impl Lease {
     #[inline]
-    pub(super) fn of(delivery: &Delivery, source: usize, since: Instant, visibility: Duration) -> Self {
+    pub(super) fn of(delivery: &Delivery, term: Term) -> Self {
         Self {
-            source,
+            source: term.source,
             id: delivery.id.clone(),
             receipt: delivery.receipt.clone(),
             deliveries: delivery.deliveries,
             attempt: delivery.attempts.saturating_add(1),
             expiries: delivery.expiries,
-            unexplained: delivery.expiries,
-            until: since + visibility,
-            renew_at: since + visibility / 3,
+            until: term.until,
+            renew_at: term.renew_at,
             lost: false,
         }
     }
@@ -65,9 +77,7 @@ impl Lease {
 /// The messages of one poll, or what is left of them.
 pub(super) struct Lot {
     pub(super) deliveries: vec::IntoIter<Delivery>,
-    pub(super) source: usize,
-    /// When they were asked for.
-    pub(super) since: Instant,
+    pub(super) term: Term,
 }
 
 /// A message that waits for a handler.

@@ -106,7 +106,7 @@ impl Poller {
         shift: &Shift,
         deliveries: Vec<Delivery>,
         asked: Asked<'_>,
-    ) -> (Instant, Option<Held>) {
+    ) -> (Instant, Option<Box<Held>>) {
         let Asked { at, since, mut room, .. } = asked;
         self.found(shift, deliveries.len(), since);
         (at, shift.took(0, since, deliveries, room.used()))
@@ -285,7 +285,7 @@ impl Poller {
         match answer {
             Some(Some(Ok(deliveries))) if !deliveries.is_empty() => {
                 self.found(shift, deliveries.len(), since);
-                Answer::Messages(shift.took(source, since, deliveries, room.used()).map(Box::new))
+                Answer::Messages(shift.took(source, since, deliveries, room.used()))
             }
             Some(Some(Ok(_))) => {
                 shift.inner.counters.empty_polls.add(1);

@@ -8,7 +8,7 @@ use std::{
 use tokio::sync::Notify;
 
 use super::{
-    lot::{Held, How, Lease, Lot},
+    lot::{Held, How, Lease, Lot, Term},
     shift::Shift,
 };
 use crate::{
@@ -29,6 +29,8 @@ const UNSETTLED: u64 = 4;
 pub(super) struct Room {
     /// Messages that were asked for or taken, and that are neither settled nor lost.
     in_hand: AtomicU64,
+    /// Messages whose settlement is sent out, and has come to no end.
+    unsettled: AtomicU64,
     /// Nanoseconds that a message took lately; the maximum where that is not known.
     pace: AtomicU64,
     /// The messages of that pace were handled beside others, and not one after another by handlers that hold the thread of the run.
@@ -50,6 +52,7 @@ impl Room {
     pub(super) fn new(is_batched: bool) -> Self {
         Self {
             in_hand: AtomicU64::new(0),
+            unsettled: AtomicU64::new(0),
             pace: AtomicU64::new(u64::MAX),
             is_parallel: AtomicBool::new(true),
             is_batched,
@@ -74,9 +77,30 @@ impl Room {
     pub(super) fn ended(&self, n: usize) {
         if n > 0 {
             self.in_hand.fetch_sub(n as u64, Ordering::SeqCst);
-            if self.watched.load(Ordering::SeqCst) > 0 {
-                self.fewer.notify_waiters();
-            }
+            self.tell_fewer();
+        }
+    }
+
+    /// So many are settled beside the tasks from here on.
+    pub(super) fn sent_out(&self, n: usize) {
+        self.unsettled.fetch_add(n as u64, Ordering::SeqCst);
+    }
+
+    /// So many that were sent out are settled, or given up.
+    pub(super) fn settled(&self, n: usize) {
+        self.unsettled.fetch_sub(n as u64, Ordering::SeqCst);
+        self.tell_fewer();
+    }
+
+    pub(super) fn unsettled(&self) -> u64 {
+        self.unsettled.load(Ordering::SeqCst)
+    }
+
+    /// Wakes those who wait for room: both counts bound it, so each is told when it falls.
+    #[inline]
+    fn tell_fewer(&self) {
+        if self.watched.load(Ordering::SeqCst) > 0 {
+            self.fewer.notify_waiters();
         }
     }
 
@@ -139,7 +163,7 @@ impl Shift {
         let one_by_one = room.one_by_one.load(Ordering::Acquire);
         let mut in_hand = room.in_hand.load(Ordering::SeqCst);
         loop {
-            let n = if room.is_closed() || in_hand >= most || self.unsettled() >= most {
+            let n = if room.is_closed() || in_hand >= most || room.unsettled() >= most {
                 0
             } else if one_by_one {
                 u64::from(in_hand == 0)
@@ -165,7 +189,7 @@ impl Shift {
         since: Instant,
         deliveries: Vec<Delivery>,
         reserved: usize,
-    ) -> Option<Held> {
+    ) -> Option<Box<Held>> {
         let n = deliveries.len();
         // A backend may give more than it was asked for.
         match n.checked_sub(reserved) {
@@ -180,7 +204,8 @@ impl Shift {
                 room.one_by_one.store(false, Ordering::Release);
                 room.fewer.notify_waiters();
             }
-            self.keep_for_tasks(Lot { deliveries: deliveries.into_iter(), source, since });
+            let term = Term::since(since, source, self.inner.config.visibility);
+            self.keep_for_tasks(Lot { deliveries: deliveries.into_iter(), term });
             return None;
         }
         self.took_suspects(source, since, deliveries)
@@ -188,22 +213,21 @@ impl Shift {
 
     /// Closes the run to all but the first message that may end the process, and hands the others back.
     #[cold]
-    fn took_suspects(&self, source: usize, since: Instant, deliveries: Vec<Delivery>) -> Option<Held> {
+    fn took_suspects(&self, source: usize, since: Instant, deliveries: Vec<Delivery>) -> Option<Box<Held>> {
         let room = &self.room;
-        let (visibility, max) = (self.inner.config.visibility, self.inner.config.max_expiries);
-        let mut held: Vec<Held> = deliveries
-            .into_iter()
-            .map(|delivery| Held { lease: Lease::of(&delivery, source, since, visibility), delivery })
-            .collect();
+        let max = self.inner.config.max_expiries;
+        let term = Term::since(since, source, self.inner.config.visibility);
+        let mut held: Vec<Held> =
+            deliveries.into_iter().map(|delivery| Held { lease: Lease::of(&delivery, term), delivery }).collect();
         let mut out = self.recall(&mut held);
         // Those are set aside, and not begun with.
-        let (over, rest) = held.drain(..).partition::<Vec<_>, _>(|held| held.lease.unexplained >= max);
+        let (over, rest) = held.drain(..).partition::<Vec<_>, _>(|held| held.lease.expiries >= max);
         for held in over {
             let how = self.set_aside(&held.lease, "exceeded max expiries: its deliveries ended without being settled");
             out.push(held.lease.settling(how));
         }
         let mut rest = rest;
-        let suspect = rest.iter().position(|held| held.lease.unexplained > 0);
+        let suspect = rest.iter().position(|held| held.lease.expiries > 0);
         let alone = match suspect {
             Some(at) => {
                 room.one_by_one.store(true, Ordering::Release);
@@ -223,7 +247,7 @@ impl Shift {
         if alone.is_some() {
             self.hand_back_waiting();
         }
-        alone
+        alone.map(Box::new)
     }
 
     /// A poll that found nothing, or failed: its room is free.

@@ -156,7 +156,7 @@ impl QueueListener {
             waiters.poll(cx, |_| {});
             settlers.poll(cx, |_| {});
             let stops = matches!(shift.stage(), Stage::Stops { .. });
-            let done = stops && crew.is_empty() && waiters.is_empty() && shift.unsettled() == 0;
+            let done = stops && crew.is_empty() && waiters.is_empty() && shift.room.unsettled() == 0;
             if done || over.load(Ordering::Relaxed) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;

@@ -121,26 +121,30 @@ impl Shift {
 
     /// The answer to a request; leaves those that are to be tried again.
     pub(super) fn answered_all(&self, settlings: &mut Vec<Settling>, answer: Answers) {
-        let before = in_hand(settlings);
         match answer {
             Ok(answers) => {
                 let mut answers = answers.into_iter();
-                let mut completed = 0;
-                settlings.retain_mut(|settling| self.answered(settling, answers.next(), &mut completed));
+                let (mut completed, mut ended) = (0, 0);
+                settlings.retain_mut(|settling| {
+                    let stays = self.answered(settling, answers.next(), &mut completed);
+                    ended += usize::from(!stays && !settling.is_overdue);
+                    stays
+                });
                 if completed > 0 {
                     self.inner.counters.handled.add(completed);
                 }
+                self.room.ended(ended);
             }
             Err(error) => {
                 self.tell_failure(QueueCall::Settle, &error);
                 if error.class() == ErrorClass::Permanent {
+                    self.room.ended(in_hand(settlings));
                     settlings.drain(..).for_each(|settling| self.settling_lost(&settling));
                 } else if error.may_have_been_applied() {
                     self.unanswered(settlings);
                 }
             }
         }
-        self.room.ended(before - in_hand(settlings));
     }
 
     /// No answer in time says nothing about the request.

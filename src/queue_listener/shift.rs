@@ -69,8 +69,6 @@ pub(super) struct Shift {
     pub(super) idles: Notify,
     /// What is settled beside the tasks, by source.
     outboxes: Vec<Outbox>,
-    /// How much of that is not settled yet.
-    unsettled: Count,
     /// Tasks that wait for a pause to end.
     pub(super) parked: Count,
     /// The queue is known to have work.
@@ -115,7 +113,6 @@ impl Shift {
             idle: AtomicUsize::new(0),
             idles: Notify::new(),
             outboxes: inner.sources.iter().map(|_| Outbox::default()).collect(),
-            unsettled: Count::default(),
             parked: Count::default(),
             busy: AtomicBool::new(false),
             to_scale: Notify::new(),
@@ -301,7 +298,7 @@ impl Shift {
             return None;
         }
         let mut backlog = self.backlog.lock();
-        let next = backlog.next(self.inner.config.visibility);
+        let next = backlog.next();
         if backlog.is_empty() {
             self.waits.store(false, Ordering::Release);
         }
@@ -331,7 +328,7 @@ impl Shift {
 
     /// Hands back whatever no handler has begun with.
     pub(super) fn hand_back_waiting(&self) {
-        let waiting = self.backlog(|backlog| backlog.drain(self.inner.config.visibility));
+        let waiting = self.backlog(|backlog| backlog.drain());
         self.send_out(waiting.into_iter().map(|held| held.lease.settling(How::HandBack)));
     }
 
@@ -339,7 +336,7 @@ impl Shift {
 
     pub(super) fn send_out(&self, settlings: impl IntoIterator<Item = Settling>) {
         for settling in settlings {
-            self.unsettled.add(1);
+            self.room.sent_out(1);
             let outbox = &self.outboxes[settling.source];
             outbox.settlings.lock().push_back(settling);
             outbox.came.notify_one();
@@ -363,21 +360,17 @@ impl Shift {
 
     /// So many that were sent out are settled, or given up.
     pub(super) fn settled(&self, n: usize) {
-        self.unsettled.sub(n as u64);
+        self.room.settled(n);
         self.rests();
     }
 
     /// This run has nothing in hand, and takes nothing; whoever drains is told.
     pub(super) fn rests(&self) -> bool {
         let tasks = self.staff(|staff| staff.tasks);
-        let rests = self.stage() != Stage::Works && self.parked.get() >= u64::from(tasks) && self.unsettled() == 0;
+        let rests = self.stage() != Stage::Works && self.parked.get() >= u64::from(tasks) && self.room.unsettled() == 0;
         if rests {
             self.inner.rests.notify_waiters();
         }
         rests
-    }
-
-    pub(super) fn unsettled(&self) -> u64 {
-        self.unsettled.get()
     }
 }

@@ -26,7 +26,7 @@ struct Known {
     /// The delivery that was noted last, and the expiries before it.
     deliveries: u32,
     expiries: u32,
-    /// So many of the expiries are of deliveries that this process could not settle.
+    /// So many of the expiries are of deliveries that this process had and lives on after.
     explained: u32,
     /// What is to become of the message, where that delivery decided it.
     how: Option<How>,
@@ -47,7 +47,8 @@ impl Unsettled {
             Some(known) if known.deliveries == *deliveries => known.explained,
             _ => 0,
         };
-        let known = Known { deliveries: *deliveries, expiries: *expiries, explained, how };
+        let expiries = expiries.saturating_add(explained);
+        let known = Known { deliveries: *deliveries, expiries, explained, how };
         if self.known.insert(key.clone(), known).is_none() {
             self.order.push_back(key);
             if self.order.len() > MOST
@@ -91,7 +92,7 @@ impl Shift {
             match how {
                 Some(how) => decided.push(lease.settling(how)),
                 None => {
-                    lease.unexplained = lease.expiries - explained;
+                    lease.expiries -= explained;
                     rest.push(Held { delivery, lease });
                 }
             }
@@ -145,9 +146,9 @@ mod tests {
         assert_eq!(recall(&mut unsettled, 2, 1), (1, Some("retry")));
         assert_eq!(recall(&mut unsettled, 3, 2), (2, None), "the delivery of the decision itself was not settled");
         // Another process had it in between: its end is not explained here.
-        unsettled.note(&settling(1, 3, 2, retry()));
+        unsettled.note(&settling(1, 3, 0, retry()));
         assert_eq!(recall(&mut unsettled, 5, 4), (2, None));
-        unsettled.note(&settling(1, 5, 4, How::Complete));
+        unsettled.note(&settling(1, 5, 2, How::Complete));
         assert_eq!(recall(&mut unsettled, 9, 6), (2, Some("complete")));
         assert_eq!(recall(&mut Unsettled::default(), 2, 1), (0, None));
     }
@@ -156,11 +157,11 @@ mod tests {
     fn what_ended_without_a_decision_is_explained_as_often_as_this_process_could_not_settle_it() {
         let mut unsettled = Unsettled::default();
         for delivery in 1..10 {
-            unsettled.note(&settling(1, delivery, delivery - 1, How::HandBack));
+            unsettled.note(&settling(1, delivery, 0, How::HandBack));
             assert_eq!(recall(&mut unsettled, delivery + 1, delivery), (delivery, None));
         }
         // It was released after all: no expiry came of that.
-        unsettled.note(&settling(1, 10, 9, How::HandBack));
+        unsettled.note(&settling(1, 10, 0, How::HandBack));
         assert_eq!(recall(&mut unsettled, 11, 9), (9, None));
         // Abandoned by another, it begins anew.
         assert_eq!(recall(&mut unsettled, 13, 1), (0, None));
@@ -172,7 +173,7 @@ mod tests {
         unsettled.note(&settling(1, 1, 0, How::HandBack));
         assert_eq!(recall(&mut unsettled, 2, 1), (1, None));
         unsettled.note(&settling(1, 1, 0, How::HandBack));
-        unsettled.note(&settling(1, 2, 1, retry()));
+        unsettled.note(&settling(1, 2, 0, retry()));
         assert_eq!(recall(&mut unsettled, 3, 2), (2, Some("retry")));
     }
 

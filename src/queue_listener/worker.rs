@@ -7,7 +7,7 @@ use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::Arc,
-    task::Poll,
+    task::{Context, Poll},
 };
 
 use futures_util::future::join_all;
@@ -46,11 +46,41 @@ pub(super) struct Worker {
     pub(super) cancel: Cancel,
     pub(super) poller: Poller,
     in_a_row: u32,
-    /// The last look at the time, and how many messages were handled at once since.
-    looked: Option<Instant>,
-    since_look: usize,
-    /// Its handlers hold no other task's thread.
+    looks: Looks,
+}
+
+/// The last look at the time. It is most of what a quick message costs here, so not each needs one.
+struct Looks {
+    at: Option<Instant>,
+    /// Messages that were handled at once since.
+    messages: usize,
+    /// A lease that ends after this has time enough for a handler.
+    enough: Instant,
+    /// The handlers hold no other task's thread.
     is_spawned: bool,
+}
+
+impl Looks {
+    /// Notes the time, and how long the messages since the last look took.
+    #[inline]
+    fn look(&mut self, shift: &Shift, now: Instant) {
+        if let Some(before) = self.at.replace(now) {
+            shift.room.took(now - before, self.messages, self.is_spawned);
+        }
+        self.messages = 0;
+        self.enough = now + shift.takes();
+    }
+
+    /// The time that passes from here on is no handler's.
+    fn forget(&mut self) {
+        (self.at, self.messages) = (None, 0);
+    }
+
+    /// Whether the next message may begin without another look.
+    #[inline]
+    fn is_recent(&self, shift: &Shift) -> bool {
+        self.messages < LOOK && self.at.is_some() && shift.room.is_quick(SOON)
+    }
 }
 
 impl Drop for Worker {
@@ -70,133 +100,206 @@ impl Worker {
             cancel: Cancel::new(),
             poller,
             in_a_row: 0,
-            looked: None,
-            since_look: 0,
-            is_spawned,
+            looks: Looks { at: None, messages: 0, enough: Instant::FAR_FUTURE, is_spawned },
         }
     }
 
     /// Handles messages, one after another, until it ends.
     ///
-    /// What waits for nothing is in this one function on purpose: a future within a future is moved into its place, and that of a poll
-    /// or of a handler that waits is large.
+    /// Requests that are answered at once are in this one function on purpose: a future within a
+    /// future is moved into its place, and that of a poll or of a handler that waits is large.
     pub(super) async fn work<F, H>(mut self, handler: F)
     where
         F: Fn(Work) -> H,
         H: Future<Output: Into<Handled>>,
     {
         let shift = self.shift.clone();
-        let mut next = None;
+        let mut call = pin!(Caught::new());
+        let mut next: Option<Box<Held>> = None;
         loop {
             if shift.halts() {
                 self.hand_back();
             }
-            let alone = match next.take() {
-                Some(held) => self.alone(&shift, held).await,
-                None => None,
-            };
-            let is_alone = alone.is_some();
-            let (alone, held) = match alone {
-                Some((guard, held)) => (Some(guard), Some(held)),
-                // As many as one poll gives are settled together, whosoever poll it was.
-                None if self.done.len() >= shift.inner.config.batch => (None, None),
-                None => (None, shift.next_waiting()),
-            };
-            let Some(Held { delivery, mut lease }) = held else {
-                if !self.done.is_empty() {
-                    if self.is_one_request() {
-                        let mut request = shift.settling(&self.done);
-                        match once(request.as_mut()).await {
-                            Some(answer) => shift.answered_all(&mut self.done, answer),
-                            None => self.settle_rest(&shift, request).await,
-                        }
-                        shift.send_out(self.done.drain(..));
-                    } else {
-                        self.settle().await;
-                    }
-                    continue;
+            if let Some(held) = next.take() {
+                if let Some((guard, held)) = self.alone(&shift, *held).await {
+                    self.handle(call.as_mut(), &handler, Box::new(held)).await;
+                    self.settle().await;
+                    drop(guard);
                 }
-                let mut asked = self.poller.ask(&shift);
-                if let Some(request) = &mut asked
-                    && let Some(answer) = once(request.receive.as_mut()).await
-                {
-                    match (answer, asked.take()) {
-                        (Ok(deliveries), Some(asked)) if !deliveries.is_empty() => {
-                            let n = deliveries.len();
-                            let (at, alone) = self.poller.took(&shift, deliveries, asked);
-                            self.looks(at);
-                            self.share(&shift, n);
-                            next = alone;
-                            continue;
-                        }
-                        (answer, Some(mut request)) => {
-                            request.receive = Box::pin(std::future::ready(answer));
-                            asked = Some(request);
-                        }
-                        (_, None) => {}
-                    }
-                }
-                self.looked = None;
-                match self.poller.find(&shift, asked).await {
-                    Next::Look => {
-                        self.share(&shift, 0);
-                        continue;
-                    }
-                    Next::Alone(held) => {
-                        next = Some(*held);
-                        continue;
-                    }
-                    Next::End => return,
-                }
-            };
-            self.begun = 1;
-            // A look at the time is most of what a message costs here: where they are quick, not each needs one.
-            let is_plain = self.is_plain(&lease);
-            if !is_plain && !self.admit(&delivery, &mut lease).await {
-                self.begun = 0;
                 continue;
             }
-            let key = shift.filter_key(&delivery);
-            let work = Work::new(delivery, self.cancel.next());
-            let mut call = pin!(Caught::new());
-            let mut leases = [lease];
-            let output = match call.as_mut().begin(&handler, work).await {
-                Some(output) => {
-                    self.in_a_row += 1;
-                    self.since_look += 1;
-                    Ok(output)
+            match poll_fn(|cx| Poll::Ready(self.rush(cx, &shift, call.as_mut(), &handler))).await {
+                Rush::Empty => {}
+                Rush::Fair => {
+                    self.give_way(&shift).await;
+                    continue;
                 }
-                None => self.wait(call, &mut leases).await,
-            };
-            let handled = output.map(|output| output.map_or_else(Handled::retry, Into::into));
-            if let (Ok(Handled::Complete), Some(key)) = (&handled, key) {
-                self.remember(&mut leases, vec![key]).await;
+                Rush::Waits(lease) => {
+                    self.finish(call.as_mut(), [lease], None).await;
+                    self.give_way(&shift).await;
+                    continue;
+                }
+                Rush::Asks(held) => {
+                    self.handle(call.as_mut(), &handler, held).await;
+                    self.give_way(&shift).await;
+                    continue;
+                }
             }
-            let [lease] = leases;
+            if !self.done.is_empty() {
+                if self.is_one_request() {
+                    let mut request = shift.settling(&self.done);
+                    match once(request.as_mut()).await {
+                        Some(answer) => shift.answered_all(&mut self.done, answer),
+                        None => self.settle_rest(&shift, request).await,
+                    }
+                    // What is to be tried again.
+                    if !self.done.is_empty() {
+                        shift.send_out(self.done.drain(..));
+                    }
+                } else {
+                    self.settle().await;
+                }
+                continue;
+            }
+            let mut asked = self.poller.ask(&shift);
+            if let Some(request) = &mut asked
+                && let Some(answer) = once(request.receive.as_mut()).await
+            {
+                match (answer, asked.take()) {
+                    (Ok(deliveries), Some(asked)) if !deliveries.is_empty() => {
+                        let n = deliveries.len();
+                        let (at, alone) = self.poller.took(&shift, deliveries, asked);
+                        self.looks.look(&shift, at);
+                        self.share(&shift, n);
+                        next = alone;
+                        continue;
+                    }
+                    (answer, Some(mut request)) => {
+                        request.receive = Box::pin(std::future::ready(answer));
+                        asked = Some(request);
+                    }
+                    (_, None) => {}
+                }
+            }
+            self.looks.forget();
+            match self.poller.find(&shift, asked).await {
+                Next::Look => self.share(&shift, 0),
+                Next::Alone(held) => next = Some(held),
+                Next::End => return,
+            }
+        }
+    }
+
+    /// Handles messages of which nothing has to be asked, for as long as their handlers are ready at
+    /// once. Not a future: a message is moved as seldom as can be.
+    fn rush<F, H>(&mut self, cx: &mut Context<'_>, shift: &Shift, mut call: Pin<&mut Caught<H>>, handler: &F) -> Rush
+    where
+        F: Fn(Work) -> H,
+        H: Future<Output: Into<Handled>>,
+    {
+        let config = &shift.inner.config;
+        // As many as one poll gives are settled together, whosoever poll it was.
+        while self.done.len() < config.batch {
+            let Some(held) = shift.next_waiting() else { break };
+            if !self.looks.is_recent(shift) {
+                self.looks.look(shift, shift.now());
+            }
+            let lease = &held.lease;
+            let is_fresh = lease.until > self.looks.enough;
+            if !is_fresh || lease.attempt > config.max_attempts || shift.inner.filter.is_some() {
+                return Rush::Asks(Box::new(held));
+            }
+            let Held { delivery, lease } = held;
+            self.begun = 1;
+            let cancelled = self.cancel.next();
+            let Some(output) = call.as_mut().begin(cx, || handler(Work::new(delivery, cancelled))) else {
+                return Rush::Waits(lease);
+            };
             self.begun = 0;
-            match handled {
-                _ if lease.lost => {}
-                Ok(Handled::Complete) => {
+            self.in_a_row += 1;
+            self.looks.messages += 1;
+            match output.map_or_else(Handled::retry, Into::into) {
+                Handled::Complete => {
                     shift.completes(&lease);
                     self.done.push(lease.settling(How::Complete));
                 }
-                Ok(handled) => self.done.push(shift.judge(lease, handled)),
-                Err(why) => {
-                    let dropped = self.dropped(lease, why);
-                    self.done.push(dropped);
-                }
+                handled => self.done.push(shift.judge(lease, handled)),
             }
-            if is_alone {
-                self.settle().await;
-                drop(alone);
-            } else if !shift.room.is_quick(SOON) {
-                // It would wait for as long as the next takes.
-                shift.send_out(self.done.drain(..));
+            if self.in_a_row >= FAIR || !shift.room.is_quick(SOON) || shift.halts() {
+                return Rush::Fair;
             }
-            if self.in_a_row >= FAIR || !shift.room.is_quick(SOON) {
-                self.in_a_row = 0;
-                yield_now().await;
+        }
+        Rush::Empty
+    }
+
+    /// Gives others their turn where it is due, and has settled what would wait for the next message.
+    async fn give_way(&mut self, shift: &Shift) {
+        let is_quick = shift.room.is_quick(SOON);
+        if !is_quick {
+            shift.send_out(self.done.drain(..));
+        }
+        if self.in_a_row >= FAIR || !is_quick {
+            // The turns of others are no handler's time.
+            self.looks.look(shift, shift.now());
+            self.looks.forget();
+            self.in_a_row = 0;
+            yield_now().await;
+        }
+    }
+
+    /// Handles one message, about which something has to be asked first.
+    async fn handle<F, H>(&mut self, mut call: Pin<&mut Caught<H>>, handler: &F, held: Box<Held>)
+    where
+        F: Fn(Work) -> H,
+        H: Future<Output: Into<Handled>>,
+    {
+        let shift = self.shift.clone();
+        let Held { delivery, mut lease } = *held;
+        self.begun = 1;
+        if !self.admit(&delivery, &mut lease).await {
+            self.begun = 0;
+            return;
+        }
+        let key = shift.filter_key(&delivery);
+        let mut work = Some(Work::new(delivery, self.cancel.next()));
+        let began = poll_fn(|cx| Poll::Ready(work.take().and_then(|work| call.as_mut().begin(cx, || handler(work)))));
+        match began.await {
+            Some(output) => {
+                self.in_a_row += 1;
+                self.looks.messages += 1;
+                self.ended([lease], key, Ok(output)).await;
             }
+            None => self.finish(call, [lease], key).await,
+        }
+    }
+
+    /// Waits for a handler that was not ready at once.
+    async fn finish<H>(&mut self, mut call: Pin<&mut Caught<H>>, mut leases: [Lease; 1], key: Option<String>)
+    where
+        H: Future<Output: Into<Handled>>,
+    {
+        let output = self.wait(call.as_mut(), &mut leases).await;
+        call.end();
+        self.ended(leases, key, output).await;
+    }
+
+    /// Notes what came of a handler.
+    async fn ended<T: Into<Handled>>(
+        &mut self,
+        mut leases: [Lease; 1],
+        key: Option<String>,
+        output: Result<Result<T, String>, Dropped>,
+    ) {
+        let handled = output.map(|output| output.map_or_else(Handled::retry, Into::into));
+        if let (Ok(Handled::Complete), Some(key)) = (&handled, key) {
+            self.remember(&mut leases, vec![key]).await;
+        }
+        let [lease] = leases;
+        self.begun = 0;
+        match handled {
+            _ if lease.lost => {}
+            Ok(handled) => self.done.push(self.shift.judge(lease, handled)),
+            Err(why) => self.done.push(self.dropped(lease, why)),
         }
     }
 
@@ -209,21 +312,17 @@ impl Worker {
     async fn settle_rest(&mut self, shift: &Shift, request: Settled<'_>) {
         shift.share(0);
         // What the request takes is no handler's time.
-        self.looks(shift.now());
-        self.looked = None;
+        self.looks.look(shift, shift.now());
+        self.looks.forget();
         match shift.rest(QueueCall::Settle, shift.inner.config.call_limit(), request).await {
             Some(answer) => shift.answered_all(&mut self.done, answer),
             None => shift.unanswered(&mut self.done),
         }
     }
 
-    /// A look at the time: tells how long the messages since the last one took.
-    #[inline]
-    pub(super) fn looks(&mut self, now: Instant) {
-        if let Some(before) = self.looked.replace(now) {
-            self.shift.room.took(now - before, self.since_look, self.is_spawned);
-        }
-        self.since_look = 0;
+    /// Looks at the time before a message begins.
+    pub(super) fn look(&mut self) {
+        self.looks.look(&self.shift, self.shift.now());
     }
 
     /// Has others take what this task does not begin soon, of so many messages that it took, the first of which it takes itself.
@@ -232,17 +331,6 @@ impl Worker {
         if (n > 1 || n == 0) && (!shift.room.is_quick(n.max(SOON)) || shift.inner.filter.is_some()) {
             shift.share(1);
         }
-    }
-
-    /// Nothing has to be asked about it, and the last look at the time was not long ago.
-    #[inline]
-    fn is_plain(&self, lease: &Lease) -> bool {
-        let shift = &self.shift;
-        self.since_look < LOOK
-            && self.looked.is_some_and(|looked| shift.has_time(lease, looked))
-            && shift.room.is_quick(SOON)
-            && lease.attempt <= shift.inner.config.max_attempts
-            && shift.inner.filter.is_none()
     }
 
     /// Waits until nothing else is in hand, so that a message that may end the process takes no other with it; nothing where the run
@@ -273,7 +361,7 @@ impl Worker {
 
     /// Settles what is done, in one request for each source; what fails is tried again beside this task.
     pub(super) async fn settle(&mut self) {
-        self.looked = None;
+        self.looks.forget();
         let sources = self.shift.inner.sources.len();
         if sources > 1 {
             // The sort is stable: each source's stay in order.
@@ -312,8 +400,7 @@ impl Worker {
         let began = shift.now();
         let kept = shift.keep(leases, &self.cancel, Some(began), &mut self.poller.stage);
         let ended = race(future, kept).await;
-        self.looked = None;
-        self.since_look = 0;
+        self.looks.forget();
         shift.room.took(shift.now() - began, 1, true);
         match ended {
             First::One(output) => Ok(output),
@@ -335,7 +422,7 @@ impl Worker {
         shift.send_out(self.done.drain(..));
         let began = shift.now();
         let ended = race(future, shift.keep(leases, &self.cancel, None, &mut self.poller.stage)).await;
-        (self.looked, self.since_look) = (None, 0);
+        self.looks.forget();
         shift.room.took(shift.now() - began, 1, true);
         match ended {
             First::One(output) => Ok(output),
@@ -359,6 +446,18 @@ impl Worker {
             Dropped::Stops | Dropped::Lost => lease.settling(How::HandBack),
         }
     }
+}
+
+/// What came of a rush.
+enum Rush {
+    /// No message waits, or as many are done as are settled together.
+    Empty,
+    /// Others may have to have their turn.
+    Fair,
+    /// The handler of this one waits.
+    Waits(Lease),
+    /// Something has to be asked about this one.
+    Asks(Box<Held>),
 }
 
 /// A message that was counted as in flight is not any more when this is dropped.

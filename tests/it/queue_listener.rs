@@ -277,7 +277,7 @@ fn listener_05_what_waits_for_a_handler_is_renewed_and_none_begins_with_less_tha
         world.line.fails_renewals(0.3);
         let listener = world.listener(QueueListenerConfig::default().tasks(1, 1).batch(8), seed);
         // So quick that it takes all the others at once.
-        (0..2).for_each(|_| drop(world.send("quick")));
+        world.send("quick");
         (0..8).for_each(|i| drop(world.send(&format!("{i}"))));
         let begun = RefCell::new(Vec::new());
         let run = listener.run(world.clock.sleep(S(250)), async |work: Work| {
@@ -295,7 +295,7 @@ fn listener_05_what_waits_for_a_handler_is_renewed_and_none_begins_with_less_tha
         });
         world.hand.block_on(run).unwrap();
         assert_eq!(*begun.borrow(), [1; 8], "each is handed out once");
-        assert_eq!((listener.state().handled, listener.state().leases_lost), (10, 0));
+        assert_eq!((listener.state().handled, listener.state().leases_lost), (9, 0));
     }
 }
 

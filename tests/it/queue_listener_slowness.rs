@@ -15,6 +15,7 @@ use steadfast::{
     queue_listener::{Handled, IdempotencyFilter, Level, QueueListener, QueueListenerConfig, Work},
     store::{InMemoryStore, Store},
     testing::faults::{FaultConfig, FaultNetwork},
+    time::Instant,
 };
 
 use crate::queue_listener_world::{MS, Mode, S, World, text};
@@ -42,6 +43,27 @@ impl Began {
     fn twice(&self) -> usize {
         self.0.borrow().values().filter(|n| **n > 1).count()
     }
+}
+
+#[test]
+fn a_task_that_waits_for_room_takes_the_next_message_when_a_settlement_comes_through() {
+    let world = World::new();
+    fill(&world.queue, &world, 40);
+    let listener = world.listener(QueueListenerConfig::default().batch(1).tasks(1, 1), 1);
+    world.line.is("settle", Mode::Refuses);
+    let mended = world.now() + MS(9_703);
+    let stop = async {
+        world.clock.sleep_until(mended).await;
+        world.line.is("settle", Mode::Well);
+        world.clock.sleep(S(30)).await;
+    };
+    world.run(S(60), listener.run(stop, async |_: Work| {})).expect("it ends").unwrap();
+    assert_eq!(listener.state().handled, 40);
+    let (settled, received) = (world.line.calls("settle"), world.line.calls("receive"));
+    let first = *settled.iter().find(|at| **at >= mended).unwrap();
+    let waits = |at: &&Instant| **at > mended.saturating_sub(S(2)) && **at < first;
+    assert_eq!(received.iter().filter(waits).count(), 0, "nothing is taken while much is unsettled");
+    assert!(received.contains(&first), "settled at {first:?}, taken at {received:?}");
 }
 
 #[test]
