@@ -176,6 +176,8 @@ mod plan;
 mod policy;
 mod probes;
 mod rates;
+#[cfg(all(test, not(steadfast_loom)))]
+mod rates_tests;
 mod reshape;
 pub mod shared;
 mod snapshot;

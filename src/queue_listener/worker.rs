@@ -192,7 +192,13 @@ impl Worker {
 
     /// Handles messages of which nothing has to be asked, for as long as their handlers are ready at
     /// once. Not a future: a message is moved as seldom as can be.
-    fn rush<F, H>(&mut self, cx: &mut Context<'_>, shift: &Shift, mut call: Pin<&mut Caught<H>>, handler: &F) -> Rush
+    fn rush<F, H>(
+        &mut self,
+        cx: &mut Context<'_>,
+        shift: &Shift,
+        mut call: Pin<&mut Caught<H>>,
+        handler: &F,
+    ) -> Rush
     where
         F: Fn(Work) -> H,
         H: Future<Output: Into<Handled>>,

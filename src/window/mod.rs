@@ -109,7 +109,7 @@ impl TimeWindow {
         let key = key(epoch, tick);
         let mut old = bucket.load(Ordering::Relaxed);
         while old & !COUNT == key && is_due(old & COUNT) {
-            let half = key | (old & COUNT) / 2;
+            let half = key | ((old & COUNT) / 2);
             match bucket.compare_exchange_weak(old, half, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => old = now,
