@@ -1,4 +1,5 @@
 //! Time windows whose buckets are full.
+#![allow(clippy::unwrap_used, reason = "tests")]
 use std::time::Duration;
 
 use super::{CircuitBreaker, CircuitBreakerConfig, State, word::Word};

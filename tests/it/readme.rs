@@ -81,6 +81,7 @@ fn the_quick_start_is_explained_without_a_warning() -> Tried {
 fn the_document_of_the_standard_stack_is_explained_without_a_warning() -> Tried {
     let (_, rest) = README.split_once("```toml\n").unwrap();
     let (document, _) = rest.split_once("```").unwrap();
+    let document = document.to_owned();
     // README: standard stack
     let pipeline = Standard::new(toml::from_str(&document)?)?.named("billing").into_pipeline();
     // README: end of standard stack
