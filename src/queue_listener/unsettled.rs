@@ -89,12 +89,10 @@ impl Shift {
         let (mut decided, mut rest) = (Vec::new(), Vec::with_capacity(held.len()));
         for Held { delivery, mut lease } in held.drain(..) {
             let (explained, how) = unsettled.recall(lease.source, &lease.id, lease.deliveries, lease.expiries);
+            lease.expiries -= explained;
             match how {
                 Some(how) => decided.push(lease.settling(how)),
-                None => {
-                    lease.expiries -= explained;
-                    rest.push(Held { delivery, lease });
-                }
+                None => rest.push(Held { delivery, lease }),
             }
         }
         *held = rest;
