@@ -291,7 +291,7 @@ impl Asks {
                     let (status, told) = ask(&http, &uri, self.tenant, *priority).await?;
                     let mut seen = seen.lock().map_err(|_| "poisoned")?;
                     *seen.answers.entry((self.tenant, *priority, status)).or_default() += 1;
-                    seen.without_a_time += u64::from(status == 429 && !told);
+                    seen.without_a_time += u64::from(matches!(status, 429 | 503) && !told);
                     Ok::<_, Box<dyn Error + Send + Sync>>(())
                 }));
             }
@@ -429,7 +429,7 @@ fn report(seen: &Seen, page: &str, took: f64, stopped_well: bool) -> Result<bool
     let summary = json!({
         "requests": all, "sold": ok, "limited": limited, "shed": shed, "failed": failed, "retries": retries,
         "high_sold": high(200), "high_shed": high(503), "polite_limited": polite_limited,
-        "greedy_served": served(GREEDY), "greedy_bound": bound as u64,
+        "without_a_time": seen.without_a_time, "greedy_served": served(GREEDY), "greedy_bound": bound as u64,
         "promises_kept": promises.iter().filter(|(_, held)| *held).count(), "promises": promises.len(),
     });
     say(format!("\nsummary: {summary}"))?;

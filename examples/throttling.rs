@@ -4,7 +4,7 @@
 #![allow(missing_docs, clippy::unwrap_used, reason = "a program of assertions")]
 use std::{io::Write as _, time::Duration};
 
-use serde_json::json;
+use serde_json::{Map, Value, json};
 use steadfast::{
     FailureKind, Pipeline,
     Priority::{High, Low, Normal},
@@ -22,8 +22,8 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const S: fn(u64) -> Duration = Duration::from_secs;
 
-/// Shows one limit, and says what it did.
-type Show = fn(&Clock, &ManualClock) -> String;
+/// Shows one limit, says what it did, and gives the figures.
+type Show = fn(&Clock, &ManualClock) -> (String, Value);
 
 fn main() {
     clap::Command::new("throttling").about("Each kind of limit by itself, on a clock that is moved by hand: what it lets pass, what it refuses, and when to come back.").get_matches();
@@ -38,11 +38,14 @@ fn main() {
         ("shedder", shedder),
         ("degradation", degradation),
     ];
+    let mut summary = Map::new();
     for (name, show) in limits {
         let (clock, hand) = Clock::manual();
-        say(&format!("{name:>18}: {}", show(&clock, &hand)));
+        let (told, figures) = show(&clock, &hand);
+        say(&format!("{name:>18}: {told}"));
+        summary.insert(name.replace(' ', "_"), figures);
     }
-    say(&format!("\nsummary: {}", json!({ "limits": limits.len(), "kept": true })));
+    say(&format!("\nsummary: {}", Value::from(summary)));
 }
 
 fn say(what: &str) {
@@ -54,9 +57,10 @@ fn passes(check: impl Fn() -> bool) -> usize {
     (0..10_000).take_while(|_| check()).count()
 }
 
-fn rate_limit(clock: &Clock, hand: &ManualClock) -> String {
+fn rate_limit(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     let limiter = RateLimiter::new(Quota::per_second(10).burst(3)).unwrap().with_clock(clock);
-    assert_eq!(passes(|| limiter.check().is_ok()), 3);
+    let burst = passes(|| limiter.check().is_ok());
+    assert_eq!(burst, 3);
     let wait = limiter.check().unwrap_err().retry_after().unwrap();
     hand.advance(wait - Duration::from_nanos(1));
     assert!(limiter.check().is_err());
@@ -66,30 +70,39 @@ fn rate_limit(clock: &Clock, hand: &ManualClock) -> String {
     limiter.set_quota(Quota::per_second(20).burst(3)).unwrap();
     let faster = limiter.check().unwrap_err().retry_after().unwrap();
     assert_eq!((wait, faster), (MS(100), MS(50)));
-    format!("3 at once, the next in exactly {wait:?}; in {faster:?} after a change")
+    let told = format!("{burst} at once, the next in exactly {wait:?}; in {faster:?} after a change");
+    (
+        told,
+        json!({ "burst": burst, "next_ms": wait.as_millis() as u64, "next_after_change_ms": faster.as_millis() as u64 }),
+    )
 }
 
-fn strict_rate_limit(clock: &Clock, hand: &ManualClock) -> String {
+fn strict_rate_limit(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     let limiter = RateLimiter::new(RateLimitConfig::from(Quota::per_second(10)).strict()).unwrap().with_clock(clock);
     hand.advance(MS(900));
-    assert_eq!(passes(|| limiter.check().is_ok()), 10);
+    let within = passes(|| limiter.check().is_ok());
+    assert_eq!(within, 10);
     hand.advance(MS(200)); // a limiter that counts by the second of the clock would give ten more here
-    assert_eq!(limiter.check().unwrap_err().retry_after(), Some(MS(800)));
-    "never more than 10 in any second, wherever it begins".to_owned()
+    let wait = limiter.check().unwrap_err().retry_after().unwrap();
+    assert_eq!(wait, MS(800));
+    let told = format!("never more than {within} in any second, wherever it begins");
+    (told, json!({ "in_any_second": within, "next_ms": wait.as_millis() as u64 }))
 }
 
-fn keyed_rate_limit(clock: &Clock, _: &ManualClock) -> String {
+fn keyed_rate_limit(clock: &Clock, _: &ManualClock) -> (String, Value) {
     let limiter = KeyedRateLimiter::new(Quota::per_second(5))
         .unwrap()
         .with_tiers(&[Quota::per_second(50)], |tenant: &&str| tenant.starts_with("gold").then_some(0))
         .unwrap()
         .with_clock(clock);
     let of = |tenant: &'static str| passes(|| limiter.check(&tenant).is_ok());
-    assert_eq!((of("blue"), of("green"), of("gold-7")), (5, 5, 50));
-    "5 for each tenant, 50 for those of the upper tier; none takes another's".to_owned()
+    let [blue, green, gold] = ["blue", "green", "gold-7"].map(of);
+    assert_eq!((blue, green, gold), (5, 5, 50));
+    let told = format!("{blue} for each tenant, {gold} for those of the upper tier; none takes another's");
+    (told, json!({ "blue": blue, "green": green, "gold": gold }))
 }
 
-fn concurrency_limit(clock: &Clock, hand: &ManualClock) -> String {
+fn concurrency_limit(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(2).queue(1, MS(50))).unwrap().with_clock(clock);
     let work = async || {
         clock.sleep(MS(100)).await;
@@ -97,18 +110,22 @@ fn concurrency_limit(clock: &Clock, hand: &ManualClock) -> String {
     };
     let call = || limiter.call(work);
     let (a, b, waits, full) = hand.block_on(async { futures::join!(call(), call(), call(), call()) });
-    assert!(a.is_ok() && b.is_ok());
+    let ran = [&a, &b, &waits, &full].iter().filter(|result| result.is_ok()).count();
+    assert!(a.is_ok() && b.is_ok() && ran == 2);
     let reason = |refused: Result<(), steadfast::CallError<()>>| match refused.unwrap_err().into_cause() {
         steadfast::Cause::Rejected(rejected) => Some(rejected.reason()),
         _ => None,
     };
-    assert_eq!(reason(waits), Some(Reason::WaitedTooLong { limit: MS(50) }));
-    assert_eq!(reason(full), Some(Reason::QueueFull));
+    let reasons = [reason(waits), reason(full)];
+    assert_eq!(reasons, [Some(Reason::WaitedTooLong { limit: MS(50) }), Some(Reason::QueueFull)]);
+    let count = |refused: Reason| reasons.iter().filter(|reason| **reason == Some(refused)).count();
+    let (waited, full) = (count(Reason::WaitedTooLong { limit: MS(50) }), count(Reason::QueueFull));
     assert_eq!(limiter.available(), 2);
-    "2 run, 1 waits for at most 50 ms, the next is refused at once".to_owned()
+    let told = format!("{ran} run, {waited} waits for at most 50 ms, {full} more is refused at once");
+    (told, json!({ "ran": ran, "waited_too_long": waited, "queue_full": full, "free_afterwards": limiter.available() }))
 }
 
-fn adaptive_limit(clock: &Clock, hand: &ManualClock) -> String {
+fn adaptive_limit(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     let config = AdaptiveLimitConfig::default().limits(20, 1, 100).queue(500, S(60));
     let limiter = AdaptiveLimiter::new(config).unwrap().with_clock(clock).with_entropy(&Entropy::from_seed(1));
     // So long takes a call; beyond ten at once in proportion longer.
@@ -125,10 +142,11 @@ fn adaptive_limit(clock: &Clock, hand: &ManualClock) -> String {
     };
     hand.block_on(futures::future::join_all((0..100).map(|_| caller())));
     assert!((8..40).contains(&limiter.limit()), "{}", limiter.limit());
-    format!("100 callers of a service that can do 10 at once: it lets {} in", limiter.limit())
+    let told = format!("100 callers of a service that can do 10 at once: it lets {} in", limiter.limit());
+    (told, json!({ "limit": limiter.limit() }))
 }
 
-fn shares(clock: &Clock, hand: &ManualClock) -> String {
+fn shares(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     let config = AdaptiveLimitConfig::default().limits(10, 10, 10).shares(PriorityShares::new(0.5, 0.8, 1.0));
     let limiter = AdaptiveLimiter::new(config).unwrap().with_clock(clock);
     let mut served = Vec::new();
@@ -142,10 +160,11 @@ fn shares(clock: &Clock, hand: &ManualClock) -> String {
         served.push(results.iter().filter(|result| result.is_ok()).count());
     }
     assert_eq!(served, [5, 8, 10]);
-    format!("of 10 places low calls take {}, normal ones {}, high ones {}", served[0], served[1], served[2])
+    let told = format!("of 10 places low calls take {}, normal ones {}, high ones {}", served[0], served[1], served[2]);
+    (told, json!({ "low": served[0], "normal": served[1], "high": served[2] }))
 }
 
-fn client_throttle(clock: &Clock, hand: &ManualClock) -> String {
+fn client_throttle(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     let throttle = ClientThrottle::new(ClientThrottleConfig::sre().window(S(10))).unwrap();
     let throttle = throttle.with_clock(clock).with_entropy(&Entropy::from_seed(1));
     let pipeline = Pipeline::new().then(throttle.clone()).classify(|answer: &Result<(), ()>| match answer {
@@ -170,25 +189,32 @@ fn client_throttle(clock: &Clock, hand: &ManualClock) -> String {
     }
     assert_eq!(served, 1_000);
     assert!((1_500..2_500).contains(&sent), "{sent}");
-    format!("of 1,000 calls a second it sends {} to a service that takes 100, which works at full speed", sent / 10)
+    let told = format!(
+        "of 1,000 calls a second it sends {} to a service that takes 100, which works at full speed",
+        sent / 10
+    );
+    (told, json!({ "sent_per_s": sent / 10, "served_per_s": served / 10 }))
 }
 
-fn shedder(clock: &Clock, hand: &ManualClock) -> String {
+fn shedder(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     let cpu = Gauge::new();
     let shedder = Shedder::new(ShedderConfig::default().limit("cpu", 0.7, 0.9)).unwrap().with_clock(clock);
     let shedder = shedder.with_gauge("cpu", cpu.clone()).unwrap();
     cpu.set(0.8);
     let shares = || [Low, Normal, High].map(|priority| (shedder.shed_share(priority) * 100.0).round());
-    assert_eq!(shares(), [100.0, 50.0, 0.0]);
+    let [low, normal, high] = shares();
+    assert_eq!([low, normal, high], [100.0, 50.0, 0.0]);
     cpu.set(0.5);
     hand.advance(MS(100));
     assert_eq!(shares(), [100.0, 50.0, 0.0], "held");
     hand.advance(S(4));
     assert_eq!(shares(), [0.0, 0.0, 0.0]);
-    "at 80 % of the processor all low calls and half of the normal ones; 4 s after the peak none".to_owned()
+    let told =
+        format!("at 80 % of the processor {low} % of low calls and {normal} % of normal ones; 4 s after the peak none");
+    (told, json!({ "low_percent": low, "normal_percent": normal, "high_percent": high, "afterwards": shares() }))
 }
 
-fn degradation(clock: &Clock, hand: &ManualClock) -> String {
+fn degradation(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     let cpu = Gauge::new();
     let config = DegradationConfig::of(["recommendations", "avatars", "search"]).limit("cpu", 0.7, 0.9);
     let degradation = Degradation::new(config).unwrap().with_clock(clock).with_gauge("cpu", cpu.clone()).unwrap();
@@ -205,5 +231,6 @@ fn degradation(clock: &Clock, hand: &ManualClock) -> String {
     assert_eq!((course[0], course[1], course[2]), (1, 2, 3));
     assert_eq!((course[13], course[14], course[24], course[34]), (3, 2, 1, 0));
     assert!(search.is_on());
-    "one feature a second goes, the dearest last; 10 s after each other they come back".to_owned()
+    let told = "one feature a second goes, the dearest last; 10 s after each other they come back".to_owned();
+    (told, json!({ "most_off": course.iter().max(), "off_at_the_end": course.last() }))
 }

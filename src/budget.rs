@@ -99,13 +99,10 @@ struct Inner {
     /// Switched off, it allows everything.
     on: AtomicBool,
     requests: ChangingWindow,
-    /// Behind a lock, so that look and take are one; only failed attempts come here.
-    account: Mutex<Account>,
-}
-
-struct Account {
-    config: RetryBudgetConfig,
+    /// Grows under the lock alone.
     taken: ChangingWindow,
+    /// Held from the look to the taking, so that they are one; only failed attempts come here.
+    config: Mutex<RetryBudgetConfig>,
 }
 
 const BUCKETS: u32 = 10;
@@ -123,13 +120,13 @@ impl RetryBudget {
     /// For settings that were checked before.
     pub(crate) fn make(config: RetryBudgetConfig) -> Self {
         let window = || ChangingWindow::new(config.window, BUCKETS);
-        let account = Mutex::new(Account { config, taken: window() });
-        Self(Arc::new(Inner { on: AtomicBool::new(true), requests: window(), account }))
+        let (requests, taken) = (window(), window());
+        Self(Arc::new(Inner { on: AtomicBool::new(true), requests, taken, config: Mutex::new(config) }))
     }
 
     /// Its settings, as they are now.
     pub fn config(&self) -> RetryBudgetConfig {
-        self.0.account.lock().config
+        *self.0.config.lock()
     }
 
     /// Changes the settings at `now` while it is in use, for all that share it. What was earned and taken goes on counting, in proportion where the window
@@ -139,16 +136,15 @@ impl RetryBudget {
     /// Where a setting breaks its rule; then nothing has changed.
     pub fn reconfigure(&self, config: RetryBudgetConfig, now: Instant) -> Result<(), ConfigError> {
         config.check()?;
-        let mut account = self.0.account.lock();
-        self.0.requests.set_span(config.window, now);
-        account.taken.set_span(config.window, now);
-        account.config = config;
+        let mut current = self.0.config.lock();
+        ChangingWindow::set_spans([&self.0.requests, &self.0.taken], config.window, now);
+        *current = config;
         Ok(())
     }
 
     /// How many retries at cost 1 it would allow at `now`.
     pub fn balance(&self, now: Instant) -> u64 {
-        self.0.balance(&self.0.account.lock(), now).max(0.0) as u64
+        self.0.balance(&self.0.config.lock(), now).max(0.0) as u64
     }
 
     /// Switches it off, or on again.
@@ -172,7 +168,7 @@ impl RetryBudget {
     }
 
     pub(crate) fn deposit(&self, now: Instant) {
-        self.0.requests.add(now, 1);
+        self.0.requests.add(now, 1, &self.0.taken);
     }
 
     /// Takes back a first attempt that was told of at about `now`: a policy refused it, and the target never saw it.
@@ -182,23 +178,21 @@ impl RetryBudget {
 
     /// Takes what a retry after `kind` costs, if it is there.
     pub(crate) fn withdraw(&self, now: Instant, kind: Option<FailureKind>) -> bool {
-        let account = self.0.account.lock();
-        let Account { config, taken } = &*account;
+        let config = self.0.config.lock();
         let cost = if kind == Some(FailureKind::Timeout) { config.timeout_cost } else { config.cost };
-        let allowed = !self.is_on() || self.0.balance(&account, now) >= f64::from(cost);
+        let allowed = !self.is_on() || self.0.balance(&config, now) >= f64::from(cost);
         if allowed {
-            taken.add(now, cost);
+            self.0.taken.add(now, cost, &self.0.requests);
         }
         allowed
     }
 }
 
 impl Inner {
-    fn balance(&self, account: &Account, now: Instant) -> f64 {
-        let Account { config, taken } = account;
+    fn balance(&self, config: &RetryBudgetConfig, now: Instant) -> f64 {
         let earned = self.requests.sum(now) as f64 * config.ratio;
         let floor = f64::from(config.min_per_second) * config.window.as_secs_f64();
-        earned + floor - taken.sum(now) as f64
+        earned + floor - self.taken.sum(now) as f64
     }
 }
 

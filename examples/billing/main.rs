@@ -2,9 +2,10 @@
 //! in several processes, a controller adds the results up by customer and writes the bill.
 //!
 //! With `--kill 20` random processors are killed twenty times on the way, and the bill is the same to the cent. The requests to the queue are
-//! compared with those of a poller that asks each second, in money. The last line is the result as JSON.
+//! compared with those of pollers that ask each second, in money; both are counted, none is computed. The last line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 mod args;
+mod naive;
 mod plot;
 mod pool;
 mod processor;
@@ -17,6 +18,7 @@ use std::{
     path::Path,
     process::ExitCode,
     sync::{Arc, Mutex},
+    time::Duration,
 };
 
 use clap::Parser;
@@ -114,14 +116,28 @@ async fn bill(args: &Args) -> Result<bool> {
     let all = pool.lock().await.standing();
 
     let totals = add_up(&sqlite).await?;
-    let figures =
-        Figures { items: parts.len() as u64, seconds: took.as_secs_f64(), busy: busy.requests, all: all.requests };
+    let (processes, rest) = (args.processors.into(), rest_of_an_hour(took));
+    let figures = Figures {
+        items: parts.len() as u64,
+        seconds: took.as_secs_f64(),
+        listener: Counted {
+            busy: busy.requests,
+            idle: all.requests.saturating_sub(busy.requests),
+            rest: naive::listeners_idle(processes, rest)?,
+        },
+        naive: Counted {
+            busy: naive::pollers_busy(processes, parts.len())?,
+            idle: naive::pollers_idle(processes, args.idle()),
+            rest: naive::pollers_idle(processes, rest),
+        },
+    };
     figures.compare(args)?;
     let (total, expected_total): (i64, i64) = (totals.values().sum(), expected.values().sum());
     let holds = totals == expected && kills == args.kill;
     let summary = json!({
         "rows": args.rows, "total_cents": total, "expected_cents": expected_total, "kills": kills,
-        "requests": all.requests, "naive_requests": figures.naive(args),
+        "requests": all.requests, "naive_requests": figures.naive.busy + figures.naive.idle,
+        "rest_requests": figures.listener.rest, "naive_rest_requests": figures.naive.rest,
         "rows_per_s": (args.rows as f64 / figures.seconds).round(),
     });
     say(format_args!("summary: {summary}"))?;
@@ -222,43 +238,40 @@ fn check(path: &Path) -> io::Result<()> {
     if is_new { std::fs::remove_file(path) } else { Ok(()) }
 }
 
+/// The part of an hour that is left after so much work.
+fn rest_of_an_hour(took: Duration) -> Duration {
+    Duration::from_secs(3_600).saturating_sub(took)
+}
+
+/// Requests that were counted: while there was work, while there was none, and over the rest of an hour without any.
+struct Counted {
+    busy: u64,
+    idle: u64,
+    rest: u64,
+}
+
 /// Requests, and what they cost.
 struct Figures {
     items: u64,
     seconds: f64,
-    busy: u64,
-    all: u64,
+    listener: Counted,
+    naive: Counted,
 }
 
 impl Figures {
-    /// Of pollers that take one item and complete it, and ask each second when there is none: as many of them as there may be tasks.
-    fn naive(&self, args: &Args) -> u64 {
-        self.items * 2 + self.naive_idle(args)
-    }
-
-    fn naive_idle(&self, args: &Args) -> u64 {
-        args.idle * u64::from(args.processors) * u64::from(config().max_tasks)
-    }
-
     fn compare(&self, args: &Args) -> Result<()> {
-        let (busy, idle) = (self.busy, self.all.saturating_sub(self.busy));
-        let (naive_busy, naive_idle) = (self.items * 2, self.naive_idle(args));
+        let (listener, naive) = (&self.listener, &self.naive);
         say(format_args!("{} items in {:.1} s", self.items, self.seconds))?;
         say(format_args!("requests        listener      naive"))?;
-        say(format_args!("busy          {busy:>10} {naive_busy:>10}"))?;
-        say(format_args!("idle {:>5} s  {idle:>10} {naive_idle:>10}", args.idle))?;
+        say(format_args!("busy          {:>10} {:>10}", listener.busy, naive.busy))?;
+        say(format_args!("idle {:>5} s  {:>10} {:>10}", args.idle, listener.idle, naive.idle))?;
+        say(format_args!("rest of 1 h   {:>10} {:>10}", listener.rest, naive.rest))?;
         // A month of one such bill an hour: busy for as long as it took, idle for the rest.
-        let hours = 30.0 * 24.0;
-        let rest = (3600.0 - self.seconds).max(0.0);
-        let idle_rate = 1_329.0 / (22.0 * 3600.0) * f64::from(args.processors);
-        let naive_rate = f64::from(args.processors) * f64::from(config().max_tasks);
-        let ours = hours * (busy as f64 + rest * idle_rate);
-        let naive = hours * (naive_busy as f64 + rest * naive_rate);
-        let money = |requests: f64| requests * args.price / 1e6;
+        let money = |counted: &Counted| (30 * 24 * (counted.busy + counted.rest)) as f64 * args.price / 1e6;
         say(format_args!(
             "a bill an hour for a month, at {:.2} dollars for a million requests: {:.2} dollars, naive {:.2}",
             args.price,
-            money(ours),
+            money(listener),
             money(naive)
         ))
     }

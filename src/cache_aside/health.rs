@@ -11,6 +11,7 @@ use crate::{
 };
 
 const WINDOW: Duration = Duration::from_secs(10);
+/// A bucket holds 16 million requests of one second, which no connection to a tier carries: none is ever full.
 const BUCKETS: u32 = 10;
 
 /// Consecutive failures after which a tier is left, whatever the window holds: a tier that went away costs few callers a time-out each.

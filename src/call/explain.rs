@@ -122,6 +122,12 @@ impl Explanation {
         self
     }
 
+    /// Adds what stands outside all of it.
+    pub(crate) fn within(mut self, layer: Layer) -> Self {
+        self.layers.insert(0, layer);
+        self
+    }
+
     /// Adds the next inner policy.
     pub fn push(&mut self, layer: Layer) {
         self.layers.push(layer);

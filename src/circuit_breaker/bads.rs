@@ -2,7 +2,7 @@
 use std::{collections::VecDeque, time::Duration};
 
 use super::{CircuitBreakerConfig, word::Word};
-use crate::{time::Instant, window::TimeWindow};
+use crate::time::{Instant, nanos};
 
 /// The failures and slow calls of a count window, oldest first, how many there are of each, and what failures weigh.
 pub(super) struct Bads {
@@ -27,16 +27,36 @@ pub(super) struct Counts {
     pub(super) slow: u64,
 }
 
+/// What failures weigh, by steps of their period: the number of a step, and the weight in it, oldest first.
 struct Weights {
     period: Duration,
-    window: TimeWindow,
+    steps: VecDeque<(u64, u64)>,
 }
 
-/// Weights are kept in this many buckets of their period.
-const WEIGHT_BUCKETS: u32 = 10;
+/// Weights are kept in this many steps of their period.
+const WEIGHT_STEPS: u64 = 10;
 
-/// Weights are counted under the lock alone, and cleared there: they need no epochs.
-const EPOCH: u32 = 0;
+impl Weights {
+    fn step(&self, now: Instant) -> u64 {
+        now.as_nanos() / (nanos(self.period) / WEIGHT_STEPS).max(1)
+    }
+
+    fn add(&mut self, now: Instant, weight: u32) {
+        let step = self.step(now);
+        self.steps.retain(|(at, _)| step.saturating_sub(*at) < WEIGHT_STEPS);
+        match self.steps.back_mut() {
+            // The time was read under the lock: no earlier step comes after a later one.
+            Some((at, sum)) if *at >= step => *sum = sum.saturating_add(weight.into()),
+            _ => self.steps.push_back((step, weight.into())),
+        }
+    }
+
+    fn sum(&self, now: Instant) -> u64 {
+        let step = self.step(now);
+        let live = self.steps.iter().filter(|(at, _)| step.saturating_sub(*at) < WEIGHT_STEPS);
+        live.fold(0, |sum, (_, weight)| sum.saturating_add(*weight))
+    }
+}
 
 impl Bads {
     pub(super) fn new(config: &CircuitBreakerConfig) -> Self {
@@ -88,24 +108,24 @@ impl Bads {
 
     pub(super) fn clear(&mut self) {
         self.clear_window();
-        self.weights.iter().for_each(|weights| weights.window.clear());
+        self.weights.iter_mut().for_each(|weights| weights.steps.clear());
     }
 
-    pub(super) fn weigh(&self, weight: u32, now: &dyn Fn() -> Instant) {
-        if let Some(weights) = &self.weights {
-            weights.window.add(EPOCH, now(), weight);
+    pub(super) fn weigh(&mut self, weight: u32, now: &dyn Fn() -> Instant) {
+        if let Some(weights) = &mut self.weights {
+            weights.add(now(), weight);
         }
     }
 
     /// What the failures of the period weigh.
     pub(super) fn weight(&self, now: &dyn Fn() -> Instant) -> Option<u64> {
-        self.weights.as_ref().map(|weights| weights.window.sum(EPOCH, now()))
+        self.weights.as_ref().map(|weights| weights.sum(now()))
     }
 
     /// Weighs failures over this period from now on; over the same as before, it forgets none.
     pub(super) fn weigh_over(&mut self, period: Option<Duration>) {
         if self.weights.as_ref().map(|weights| weights.period) != period {
-            self.weights = period.map(|period| Weights { period, window: TimeWindow::new(period, WEIGHT_BUCKETS) });
+            self.weights = period.map(|period| Weights { period, steps: VecDeque::new() });
         }
     }
 }

@@ -1,6 +1,12 @@
 //! A breaker told in words, with what in its settings will hurt.
-use super::{CircuitBreakerConfig, WindowConfig};
-use crate::{call::Layer, config::Name, outcome::PolicyKind};
+use std::hash::{BuildHasher, Hash};
+
+use super::{CircuitBreaker, CircuitBreakerConfig, KeyedBreakers, WindowConfig};
+use crate::{
+    call::{Explanation, Layer},
+    config::Name,
+    outcome::PolicyKind,
+};
 
 /// A breaker is to open on an outage, not on chance: settings are warned of that would open it on a service of which one call in
 /// so many fails.
@@ -9,6 +15,40 @@ const HEALTHY: f64 = 1.0 / 20.0;
 const CHANCE: f64 = 0.01;
 /// Half-open, the same service should not be turned away with more than this chance.
 const TURNED_AWAY: f64 = 0.25;
+
+impl CircuitBreaker {
+    /// Describes the breaker as it stands alone, as [`call`](Self::call) uses it, with warnings where its settings will hurt.
+    /// [`Pipeline::explain`](crate::Pipeline::explain) describes it among others.
+    ///
+    /// A name tells which provider or shard the breaker stands for, so one without a name is warned of: in front of several
+    /// providers it opens for all of them when one fails. [`KeyedBreakers`] has a breaker for each.
+    ///
+    /// ```
+    /// use steadfast::circuit_breaker::{CircuitBreaker, CircuitBreakerConfig};
+    ///
+    /// let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
+    /// let has_no_name = |breaker: &CircuitBreaker| breaker.explain().warnings().iter().any(|w| w.contains("has no name"));
+    /// assert!(has_no_name(&breaker) && !has_no_name(&breaker.named("bank-eu-1")));
+    /// ```
+    pub fn explain(&self) -> Explanation {
+        let name = self.0.core.name.clone();
+        let is_named = name.is_some();
+        let mut layer = layer(&self.config(), name);
+        if !is_named {
+            layer = layer.with_warning(
+                "has no name for the one provider or shard that it stands for: in front of several it opens for all when one fails",
+            );
+        }
+        Explanation::default().within(layer)
+    }
+}
+
+impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
+    /// Describes the breaker that each key has, as it stands alone, with warnings where its settings will hurt.
+    pub fn explain(&self) -> Explanation {
+        Explanation::default().within(layer(&self.config().breaker, None))
+    }
+}
 
 pub(super) fn layer(config: &CircuitBreakerConfig, name: Option<Name>) -> Layer {
     let CircuitBreakerConfig { window, min_calls, trip, open, ramp, .. } = config;

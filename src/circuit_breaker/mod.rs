@@ -134,7 +134,8 @@
 //! 6. By hand: [`isolate`](CircuitBreaker::isolate), [`close`](CircuitBreaker::close), [`reset`](CircuitBreaker::reset),
 //!    [`force_open`](CircuitBreaker::force_open), [shadow mode](CircuitBreaker::set_shadow). (default)
 //! 7. Many concurrent callers: nothing blocks; see the benches. (default)
-//! 8. One breaker per provider or shard: [`KeyedBreakers`]. (option)
+//! 8. One breaker per provider or shard: [`KeyedBreakers`] (option). [`explain`](CircuitBreaker::explain) warns of a breaker
+//!    without the name of what it stands for (warning).
 //! 9. A fault that says "not for some minutes" ([`Hint::UnavailableFor`](crate::Hint::UnavailableFor)) opens it at once, for that
 //!    long. (default)
 //! 10. Rejected requests may be kept and replayed: [`journal`](crate::journal). (option)
@@ -145,7 +146,7 @@
 //!
 //! # Pitfalls
 //!
-//! One breaker in front of many shards opens for all when one fails. A window of few calls and a low `min_calls` opens on chance: at
+//! One breaker in front of many shards opens for all when one fails: [`CircuitBreaker::explain`] warns of one without a name. A window of few calls and a low `min_calls` opens on chance: at
 //! 10 calls and one half, a service that fails one call in four opens the breaker in one window of thirteen;
 //! [`explain`](crate::Pipeline::explain) warns of thresholds that leave no head-room to a service which fails one call in twenty.
 //!
@@ -175,6 +176,8 @@ mod plan;
 mod policy;
 mod probes;
 mod rates;
+#[cfg(all(test, not(steadfast_loom)))]
+mod rates_tests;
 mod reshape;
 pub mod shared;
 mod snapshot;

@@ -19,6 +19,8 @@ pub(super) struct Windows {
     pub(super) slow: TimeWindow,
     span: AtomicU64,
     buckets: AtomicU32,
+    /// 1 while a bucket is halved.
+    halves: AtomicU32,
     larger: Rates,
 }
 
@@ -59,6 +61,7 @@ impl Windows {
             slow: window(),
             span: AtomicU64::new(nanos(span)),
             buckets: AtomicU32::new(buckets),
+            halves: AtomicU32::new(0),
             larger: Rates::default(),
         }
     }
@@ -82,6 +85,43 @@ impl Windows {
 
     pub(super) fn clear(&self) {
         [&self.calls, &self.failures, &self.slow].iter().for_each(|window| window.clear());
+    }
+
+    /// Counts a call.
+    #[inline]
+    pub(super) fn call(&self, generation: u32, now: Instant) {
+        if !self.calls.add(generation, now, 1) {
+            self.make_room(generation, now);
+            // No room again: another halves just now. Of so many calls one is not missed.
+            self.calls.add(generation, now, 1);
+        }
+    }
+
+    /// Counts a call that was bad. Calls last: a success that is counted after it sees all that belongs to it.
+    pub(super) fn bad_call(&self, generation: u32, now: Instant, failed: bool, slow: bool) {
+        if !self.calls.has_room(generation, now) {
+            self.make_room(generation, now);
+        }
+        if failed {
+            self.failures.add(generation, now, 1);
+        }
+        if slow {
+            self.slow.add(generation, now, 1);
+        }
+        self.calls.add(generation, now, 1);
+    }
+
+    /// Halves the buckets of `now`, so that the rates stay as they are and go on moving. Calls are halved last: meanwhile the rates
+    /// are too low, and never too high. One caller halves at a time, and the others wait for nobody.
+    #[cold]
+    fn make_room(&self, generation: u32, now: Instant) {
+        if self.halves.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return;
+        }
+        if !self.calls.has_room(generation, now) {
+            [&self.failures, &self.slow, &self.calls].iter().for_each(|window| window.halve(generation, now));
+        }
+        self.halves.store(0, Ordering::Release);
     }
 
     pub(super) fn counts(&self, generation: u32, now: Instant) -> Counts {

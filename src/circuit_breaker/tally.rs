@@ -112,7 +112,7 @@ impl Tally {
 
     fn count_over_time(&self, plan: Plan, live: &Live, generation: u32, now: Instant) -> Counted {
         let Some(rates) = self.rates.at(plan.depth()) else { return Counted::Done };
-        rates.calls.add(generation, now, 1);
+        rates.call(generation, now);
         // Without a bad call in the window no rate can be reached.
         let newest = self.newest_bad.load(Ordering::Acquire);
         let bad = newest != NONE && rates.may_hold(newest, now);
@@ -193,16 +193,7 @@ impl Tally {
         if let (true, Some(rates)) = (plan.by_time(), self.rates.at(plan.depth())) {
             let now = now();
             self.newest_bad.store(now.as_nanos(), Ordering::Release);
-            // The call last: a success that is counted after it sees all that belongs to it. Once a bucket has no room for
-            // calls its shares stay as they are.
-            let room = rates.calls.has_room(generation, now);
-            if mark.failure.is_some() && room {
-                rates.failures.add(generation, now, 1);
-            }
-            if mark.slow && room {
-                rates.slow.add(generation, now, 1);
-            }
-            rates.calls.add(generation, now, 1);
+            rates.bad_call(generation, now, mark.failure.is_some(), mark.slow);
         }
         Made { word: Word(word.load(Ordering::Acquire)), streak }
     }

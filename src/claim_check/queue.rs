@@ -196,6 +196,10 @@ impl Queue for ClaimCheck {
         self.0.parts.queue.capabilities().largest_value(self.0.parts.store.capabilities().max_value())
     }
 
+    fn identity(&self) -> String {
+        self.0.parts.queue.identity()
+    }
+
     fn send<'a>(&'a self, mut messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(async move {
             // Before any body is stored.

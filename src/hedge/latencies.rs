@@ -53,7 +53,18 @@ impl Latencies {
 
     /// A call took this long.
     pub(super) fn record(&self, now: Instant, took: Duration) {
-        self.classes[class(nanos(took))].add(EPOCH, now, 1);
+        let class = &self.classes[class(nanos(took))];
+        while !class.add(EPOCH, now, 1) {
+            self.make_room(class, now);
+        }
+    }
+
+    /// Halves the step of `now` of all classes, so that their shares stay.
+    #[cold]
+    fn make_room(&self, full: &TimeWindow, now: Instant) {
+        if full.halve_if_full(EPOCH, now, 1) {
+            self.classes.iter().filter(|class| !std::ptr::eq(*class, full)).for_each(|class| class.halve(EPOCH, now));
+        }
     }
 
     /// The percentile, as it was a sixty-fourth of the window ago at the most.

@@ -114,6 +114,9 @@ impl Journal {
     /// A new journal that remembers in this store for so long which keys were done, and does none of them again: for another side that does not
     /// know idempotency keys. (A process that is killed between the work and the note does it again all the same.)
     ///
+    /// The memory belongs to the journal's queue, by its [`identity`](Queue::identity): journals of different queues may remember in
+    /// one store, and journals of one queue remember together, whatever their names are.
+    ///
     /// # Errors
     /// Where the store lacks [`TimeToLive`](Capability::TimeToLive), or the window is zero.
     pub fn remembering(
@@ -121,8 +124,8 @@ impl Journal {
         store: Arc<dyn crate::store::Store>,
         window: std::time::Duration,
     ) -> Result<Self, ConfigError> {
-        let name = self.0.parts.name.as_ref().map_or("", Name::as_str);
-        let filter = IdempotencyFilter::new(store, format!("journal {name}"), window).by(|delivery| {
+        let partition = format!("journal {}", self.0.parts.queue.identity());
+        let filter = IdempotencyFilter::new(store, partition, window).by(|delivery| {
             match delivery.headers.get(super::IDEMPOTENCY_KEY) {
                 Some(key) => key.clone(),
                 None => delivery.id.to_string(),

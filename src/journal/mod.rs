@@ -59,7 +59,7 @@
 //! What [`defer`](Journal::defer) returned for is replayed **at least once**, whatever is killed, by a queue that is durable. It is done twice where a process is
 //! killed between the work and its settlement. So every entry has an **idempotency key**: send it to the other side (the header
 //! [`Idempotency-Key`](IDEMPOTENCY_KEY) is usual), which does nothing twice for one key; where it cannot,
-//! [`remembering`](Journal::remembering) makes that rare. A key that is deferred twice within the queue's window is kept once.
+//! [`remembering`](Journal::remembering) makes that rare: its memory is that of the journal's queue, whatever else the store holds. A key that is deferred twice within the queue's window is kept once.
 //!
 //! Entries of one [order key](Entry::in_order_of) are replayed one at a time, in the order in which they were deferred, over any number of processes.
 //!
@@ -68,7 +68,8 @@
 //! It is a [queue listener](crate::queue_listener) with a gate and a pace in front of the handler. While the gate is shut the entries in hand, at most
 //! twice `concurrency`, wait where they are, with their leases renewed; the others wait in the queue. So an outage, however long, uses up no
 //! deliveries: an entry becomes a dead letter by its own failures while others pass, and by processes that die with it in their hands. As the
-//! gate opens entries go at an even pace.
+//! gate opens entries go at an even pace. An entry whose call is refused while the gate is open waits in hand, too: for as long as the refusal says, for
+//! [30 s](crate::queue_listener::Handled::LONGEST_REFUSAL) at most, or until a gate that shut meanwhile opens again.
 //!
 //! A breaker that nobody calls never closes: it needs a probe. [`Gate::of`] opens when its time is over, and the breaker lets as many
 //! entries through as it needs.

@@ -25,7 +25,7 @@ pub enum Replayed {
     Done,
     /// It was refused before it was sent: it waits, and that is not held against it.
     Refused {
-        /// For how long, where that is known.
+        /// For how long, where that is known; at most [30 s](crate::queue_listener::Handled::LONGEST_REFUSAL).
         after: Option<Duration>,
     },
     /// It failed. Held against it only while the gate is open: else it is the other side's failure.

@@ -16,7 +16,7 @@ impl Journal {
     /// processes as you like.
     ///
     /// `replay` does what the entry says, through the same pipeline as the calls, and under the entry's key. An entry whose call is refused waits in
-    /// hand, and so does one that fails when the gate shuts over it; one that fails while the gate is open is tried again later, and is a dead letter after
+    /// hand, for as long as the refusal says but [30 s](Handled::LONGEST_REFUSAL) at most, and so does one that fails when the gate shuts over it; one that fails while the gate is open is tried again later, and is a dead letter after
     /// [`max_attempts`](super::JournalConfig::max_attempts).
     ///
     /// # Errors
@@ -73,11 +73,25 @@ impl Inner {
                 // Not its fault: it waits here, so that its deliveries are not used up by an outage.
                 Replayed::Failed { .. } => {}
                 Replayed::Refused { after } => {
-                    let wait = self.clock().sleep(after.unwrap_or(LOOK));
-                    if let First::One(()) = race(cancel.cancelled(), wait).await {
+                    if !self.waits_for_the_other_side(after.unwrap_or(LOOK), &gate, &cancel).await {
                         return Handled::HandBack;
                     }
                 }
+            }
+        }
+    }
+
+    /// Waits after a refusal, for [`LONGEST_REFUSAL`](Handled::LONGEST_REFUSAL) at most: a hint that is wrong, or that the service
+    /// comes back before, costs no more. A gate that shuts meanwhile knows better. Returns false as [`may_go`](Self::may_go) does.
+    async fn waits_for_the_other_side(&self, wait: Duration, gate: impl Fn() -> Gate, cancel: &Cancelled) -> bool {
+        let until = self.clock().now() + wait.min(Handled::LONGEST_REFUSAL);
+        loop {
+            let left = until - self.clock().now();
+            if left.is_zero() || gate().is_shut() {
+                return true;
+            }
+            if let First::One(()) = race(cancel.cancelled(), self.clock().sleep(left.min(LOOK))).await {
+                return false;
             }
         }
     }

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     config::Name,
+    entropy::Entropy,
     port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
     race::race,
     time::{Clock, Instant, Timestamp},
@@ -34,6 +35,7 @@ pub struct InMemoryQueue {
 
 struct Shared {
     name: Name,
+    identity: u64,
     state: Mutex<State>,
     /// Somebody who waits may find something now.
     came: Notify,
@@ -70,10 +72,12 @@ impl InMemoryQueue {
 
     fn make(name: Name, bound: usize, window: Duration, clock: Clock) -> Self {
         let numbers = Arc::new(AtomicU64::new(0));
+        let entropy = Entropy::from_os();
         let shared = |name, dead, receipts_from| {
             let state = Mutex::new(State::numbering_receipts_from(receipts_from));
             let (came, numbers) = (Notify::new(), numbers.clone());
-            Arc::new(Shared { name, state, came, numbers, bound, window, dead })
+            let identity = entropy.next_u64();
+            Arc::new(Shared { name, identity, state, came, numbers, bound, window, dead })
         };
         // Numbers of their own, so that no receipt of the one is good in the other.
         let dead = shared(Name::from(format!("{name}/dead")), None, 1 << 63);
@@ -213,6 +217,10 @@ impl Shared {
 impl Queue for InMemoryQueue {
     fn capabilities(&self) -> Capabilities {
         CAN
+    }
+
+    fn identity(&self) -> String {
+        format!("memory-{:016x}", self.shared.identity)
     }
 
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {

@@ -45,6 +45,8 @@
 //! 8. **Dead letters are a queue**, too, with everything but dead letters of its own. A message is in one of the two, never in both
 //!    or in none, whatever is killed; there it has its reason and its counts.
 //! 9. **Full is an error** of class [`Throttled`](crate::port::ErrorClass::Throttled), before anything was accepted.
+//! 10. **Identity.** [`identity`](Queue::identity) is the same text for every handle on one queue, in every process and after each
+//!     restart, and another for every other queue: also for one of the same name on another backend, and for the dead letters.
 mod error;
 mod ext;
 mod memory;
@@ -72,6 +74,10 @@ use crate::port::{BoxFuture, Capabilities};
 pub trait Queue: Send + Sync + fmt::Debug {
     /// What this backend can do, and how large what it takes may be.
     fn capabilities(&self) -> Capabilities;
+
+    /// Returns the text that tells this queue from every other one; at most 128 bytes. A queue with the lifetime of its process may
+    /// make one up.
+    fn identity(&self) -> String;
 
     /// Accepts these messages, all or none, and gives their ids in the same order.
     ///
@@ -126,6 +132,9 @@ pub trait Queue: Send + Sync + fmt::Debug {
 impl<Q: Queue + ?Sized> Queue for Arc<Q> {
     fn capabilities(&self) -> Capabilities {
         (**self).capabilities()
+    }
+    fn identity(&self) -> String {
+        (**self).identity()
     }
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         (**self).send(messages)

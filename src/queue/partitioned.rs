@@ -189,6 +189,12 @@ impl Queue for PartitionedQueue {
         all.fold(first, |these, those| these.and(&those).without(Capability::Ordered))
     }
 
+    /// A hash of theirs, in their order.
+    fn identity(&self) -> String {
+        let parts: Vec<String> = self.0.parts.iter().map(|part| part.identity()).collect();
+        format!("partitioned-{}-{:016x}", parts.len(), stable_hash(parts.join(" ").as_bytes()))
+    }
+
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(async move {
             Message::check(&messages, &self.capabilities())?;

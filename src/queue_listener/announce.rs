@@ -97,6 +97,9 @@ impl Queue for AnnouncingQueue {
     fn capabilities(&self) -> Capabilities {
         self.0.queue.capabilities()
     }
+    fn identity(&self) -> String {
+        self.0.queue.identity()
+    }
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(async move {
             let ids = self.0.queue.send(messages).await?;

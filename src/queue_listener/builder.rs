@@ -159,6 +159,7 @@ impl QueueListenerBuilder {
             name: self.name,
             counters: Counters::default(),
             depth: Default::default(),
+            unsettled: Default::default(),
             paused: watch::Sender::new(false),
             shifts: Default::default(),
             rests: Notify::new(),

@@ -8,7 +8,7 @@ use tokio::sync::{Notify, watch};
 
 use super::{
     IdempotencyFilter, Level, ListenerState, PriorityOrder, QueueListenerBuilder, QueueListenerConfig,
-    QueueListenerEvent as Event, counters::Counters, hints::Hints, shift::Shift,
+    QueueListenerEvent as Event, counters::Counters, hints::Hints, shift::Shift, unsettled::Unsettled,
 };
 use crate::{
     config::Name,
@@ -38,6 +38,8 @@ pub(super) struct Inner {
     pub(super) name: Option<Name>,
     pub(super) counters: Counters,
     pub(super) depth: Mutex<Option<Depth>>,
+    /// What runs of this listener could not settle.
+    pub(super) unsettled: Mutex<Unsettled>,
     pub(super) paused: watch::Sender<bool>,
     pub(super) shifts: Mutex<Vec<Weak<Shift>>>,
     /// A run has nothing in hand.

@@ -16,7 +16,7 @@ pub(super) struct Lease {
     pub(super) deliveries: u32,
     /// Number of the attempt that this delivery is or would be: 1 at first.
     pub(super) attempt: u32,
-    /// Deliveries in a row before this one that ended without being settled.
+    /// Deliveries in a row before this one that ended without being settled, but for those that this process explains.
     pub(super) expiries: u32,
     /// When it ends.
     pub(super) until: Instant,
@@ -92,8 +92,9 @@ impl Lease {
 
     #[inline]
     pub(super) fn settling(self, how: How) -> Settling {
-        let Self { source, id, receipt, deliveries, attempt, until, .. } = self;
-        Settling { source, id, receipt, deliveries, attempt, until, how, may_be_settled: false, is_overdue: false }
+        let Self { source, id, receipt, deliveries, attempt, expiries, until, .. } = self;
+        let (may_be_settled, is_overdue) = (false, false);
+        Settling { source, id, receipt, deliveries, attempt, expiries, until, how, may_be_settled, is_overdue }
     }
 }
 
@@ -116,6 +117,7 @@ pub(super) struct Settling {
     pub(super) receipt: Receipt,
     pub(super) deliveries: u32,
     pub(super) attempt: u32,
+    pub(super) expiries: u32,
     pub(super) until: Instant,
     pub(super) how: How,
     /// A request to settle it was sent, and no answer came.
@@ -124,6 +126,7 @@ pub(super) struct Settling {
     pub(super) is_overdue: bool,
 }
 
+#[derive(Clone)]
 pub(super) enum How {
     /// It was handled.
     Complete,

@@ -101,8 +101,16 @@
 //! **A delivery that ended without a word** makes its message suspect, for its handler may have killed the process. A suspect message is handled
 //! alone: all others in this listener's hands are finished or handed back before its handler begins, and nothing is taken beside it. So
 //! a message that kills its process takes others with it once, is found by `max_expiries` deaths, and nothing but it is set aside. The price: after a crash
-//! the messages that were in hand are handled one at a time by each listener, and a suspect message waits for the handlers that run. Several listeners of
-//! one process do not know of each other.
+//! the messages that were in hand are handled one at a time by each listener, and a suspect message waits for the handlers that run.
+//!
+//! A listener stops for a suspect message what is its own, and nothing else: several listeners of one process do not know of each other. A message that
+//! kills its process takes with it what the other listeners of that process have in hand, each time, and these messages are suspects then. Where a
+//! handler may kill its process, let one listener take from all queues ([`also`](QueueListenerBuilder::also)), or give the queue a process of its own.
+//!
+//! **A settlement that fails** for longer than a lease has the message come back as if its handler had killed the process. The listener remembers what
+//! the handler decided, of the latest 4,096 such messages: it completes the message, has it tried again or sets it aside by that decision, and no
+//! handler sees it twice. One on which nothing was decided (refused, handed back) is no suspect for this listener. Other processes, and this one
+//! after a restart, know nothing of it: there, a message with `max_expiries` of such deliveries is set aside.
 //!
 //! Messages of one group key are handled one at a time, in order, by the queue's own contract, over any number of listeners.
 //!
@@ -162,8 +170,9 @@
 //! 10. Results go by a reply queue with a correlation id: `Requester` (option).
 //! 11. Nothing accepted is lost (default).
 //! 12. Levelling: the consumer controls its rate: a pipeline in the handler (option).
-//! 13. Scaling consumers may raise contention behind them: `max_tasks`, the adaptive limit
-//!     (advice).
+//!     [`explain_with`](QueueListener::explain_with) warns of a handler without a limit (warning).
+//! 13. Scaling consumers may raise contention behind them: `max_tasks`, the adaptive limit.
+//!     [`explain_with`](QueueListener::explain_with) warns of many handlers without one (warning).
 //! 14. Priorities: few, defined by need; each queue that is polled costs a request (option).
 //!
 //! # Pitfalls
@@ -190,6 +199,7 @@ mod counters;
 mod crew;
 mod delays;
 mod event;
+mod explain;
 mod filter;
 mod handled;
 mod hints;
@@ -210,6 +220,7 @@ mod shift;
 mod staff;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
+mod unsettled;
 mod waiting;
 mod work;
 mod worker;

@@ -249,7 +249,7 @@ impl Shift {
         let term = Term::since(since, source, &self.parts);
         let mut held: Vec<Held> =
             deliveries.into_iter().map(|delivery| Held { lease: Lease::of(&delivery, term), delivery }).collect();
-        let mut out = Vec::new();
+        let mut out = self.recall(&mut held);
         // Those are set aside, and not begun with.
         let (over, rest) = held.drain(..).partition::<Vec<_>, _>(|held| held.lease.expiries >= max);
         for held in over {

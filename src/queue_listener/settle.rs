@@ -266,6 +266,9 @@ impl Shift {
         let failed = settlings.len();
         self.room.ended(in_hand(&settlings));
         settlings.iter_mut().for_each(|settling| settling.is_overdue = true);
+        if !settlings.is_empty() {
+            self.note_unsettled(&settlings);
+        }
         // Beyond its end a lease may yet be honoured, where nobody else was handed the message.
         let (now, visibility) = (self.now(), self.inner.config.visibility);
         settlings.retain(|settling| {

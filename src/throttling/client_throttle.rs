@@ -158,8 +158,7 @@ impl ClientThrottle {
             let mut current = self.0.config.lock();
             *current = config;
             dials.set(&config);
-            requests.set_span(config.window, now);
-            accepts.set_span(config.window, now);
+            ChangingWindow::set_spans([requests, accepts], config.window, now);
         }
         events.send(name.as_ref(), now, || ThrottlingEvent::LimitChanged);
         Ok(())
@@ -186,7 +185,7 @@ impl ClientThrottle {
         let this = &*self.0;
         let now = this.clock.now();
         let odds = this.dials.odds().of_rejection(this.requests.sum(now), this.accepts.sum(now));
-        let stamp = this.requests.add(now, 1);
+        let stamp = this.requests.add(now, 1, &this.accepts);
         if odds > 0.0 && this.entropy.unit() < odds {
             return Err(this.rejected(now));
         }
@@ -220,7 +219,7 @@ impl Inner {
     /// An accept of a request that was counted before the window changed.
     #[cold]
     fn accept_now(&self) {
-        self.accepts.add(self.clock.now(), 1);
+        self.accepts.add(self.clock.now(), 1, &self.requests);
     }
 }
 

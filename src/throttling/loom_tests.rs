@@ -261,10 +261,10 @@ fn loom_what_is_taken_back_is_taken_once() {
     loom::model(|| {
         let window = Arc::new(ChangingWindow::new(std::time::Duration::from_nanos(20), 2));
         let at = Instant::from_nanos(1_000);
-        let stamp = window.add(at, 1);
+        let stamp = window.add(at, 1, &window);
         let theirs = window.clone();
         let thread = thread::spawn(move || theirs.take_back(stamp));
-        window.add(at, 1);
+        window.add(at, 1, &window);
         thread.join().unwrap();
         assert_eq!(window.sum(at), 1);
     });
@@ -277,10 +277,10 @@ fn loom_a_window_that_changes_counts_nothing_twice() {
     loom::model(|| {
         let window = Arc::new(ChangingWindow::new(std::time::Duration::from_nanos(20), 2));
         let at = Instant::from_nanos(1_000);
-        let stamp = window.add(at, 1);
+        let stamp = window.add(at, 1, &window);
         let theirs = window.clone();
         let thread = thread::spawn(move || theirs.add_at(stamp));
-        window.set_span(std::time::Duration::from_nanos(40), at);
+        ChangingWindow::set_spans([&*window], std::time::Duration::from_nanos(40), at);
         let told = thread.join().unwrap();
         let sum = window.sum(at);
         assert!(sum == 1 || (told && sum == 2), "{sum}");

@@ -14,7 +14,8 @@ pub(crate) fn since_boot() -> Duration {
         let now = rustix::time::clock_gettime(ID);
         let nanos = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
         #[cfg(target_os = "linux")]
-        let nanos = nanos - i128::from(namespace::offset());
+        return namespace::machine_time(nanos, namespace::offset());
+        #[cfg(not(target_os = "linux"))]
         Duration::from_nanos(u64::try_from(nanos).unwrap_or_default())
     }
     // Elsewhere the wall clock has to do.
@@ -29,7 +30,7 @@ pub(crate) fn boot_id() -> String {
 
 #[cfg(target_os = "linux")]
 mod namespace {
-    use std::sync::OnceLock;
+    use std::{sync::OnceLock, time::Duration};
 
     /// Nanoseconds that this process's time namespace adds to the clock since the machine's start;
     /// 0 outside one.
@@ -37,15 +38,21 @@ mod namespace {
         // A process stays in its namespace: `setns` and `unshare` move its children.
         static OFFSET: OnceLock<i64> = OnceLock::new();
         *OFFSET.get_or_init(|| {
-            // The offsets are those of future children. Where these have another namespace, this
-            // one's are not told.
             let link = |name: &str| std::fs::read_link(format!("/proc/self/ns/{name}")).ok();
-            if link("time") != link("time_for_children") {
-                return 0;
-            }
             let offsets = std::fs::read_to_string("/proc/self/timens_offsets").unwrap_or_default();
-            parse(&offsets).unwrap_or_default()
+            of(link("time") == link("time_for_children"), &offsets)
         })
+    }
+
+    /// The offset by what the system tells. The offsets told are those of future children: where
+    /// these have another namespace, this one's are not told.
+    fn of(is_childrens: bool, offsets: &str) -> i64 {
+        if is_childrens { parse(offsets).unwrap_or_default() } else { 0 }
+    }
+
+    /// The machine's time, by that of a namespace.
+    pub(super) fn machine_time(nanos: i128, offset: i64) -> Duration {
+        Duration::from_nanos(u64::try_from(nanos - i128::from(offset)).unwrap_or_default())
     }
 
     /// Reads the line of the clock since the machine's start: its name, seconds, nanoseconds.
@@ -65,5 +72,21 @@ mod namespace {
         assert_eq!(parse("monotonic 5 0\nboottime -600 250000000\n"), Some(-599_750_000_000));
         assert_eq!(parse(""), None);
         assert_eq!(parse("boottime"), None);
+    }
+
+    /// Two processes read their clocks at the same moment, each in a namespace of its own.
+    #[test]
+    fn processes_in_different_time_namespaces_have_the_same_time() {
+        let moment = 5_000_000_000_000_i128;
+        for (seconds, nanos) in [(0, 0), (3_600, 0), (-600, 0), (-5_000, 999_999_999), (i64::from(i32::MAX), 1)] {
+            let offsets = format!("monotonic {seconds} {nanos}\nboottime  {seconds} {nanos}\n");
+            let offset = i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
+            let reads = moment + offset;
+            assert_eq!(machine_time(reads, of(true, &offsets)), Duration::from_nanos(moment as u64), "{offsets}");
+            // The process that made the namespace for its children stays outside of it.
+            assert_eq!(machine_time(moment, of(false, &offsets)), Duration::from_nanos(moment as u64), "{offsets}");
+        }
+        // A clock cannot be before the machine's start.
+        assert_eq!(machine_time(1, 2), Duration::ZERO);
     }
 }

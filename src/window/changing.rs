@@ -1,7 +1,7 @@
 //! A [`TimeWindow`] whose span may change while it is in use, and from which what was counted can be taken back.
 use std::time::Duration;
 
-use super::TimeWindow;
+use super::{HALF, TimeWindow};
 use crate::{
     sync::{AtomicU64, Ordering},
     time::{Instant, nanos},
@@ -38,15 +38,28 @@ impl ChangingWindow {
         Stamp { epoch: pace as u8 as u32, tick: Instant::from_nanos(now.as_nanos() / (pace >> 8)) }
     }
 
-    /// Counts `n` more at `now`.
+    /// Counts `n` more at `now`. Where there is no room, halves what is counted about now, here and in the window that this one is
+    /// compared with.
     #[inline]
-    pub(crate) fn add(&self, now: Instant, n: u32) -> Stamp {
-        let stamp = self.stamp(now);
-        self.window.add(stamp.epoch, stamp.tick, n);
-        stamp
+    pub(crate) fn add(&self, now: Instant, n: u32, beside: &Self) -> Stamp {
+        loop {
+            let stamp = self.stamp(now);
+            if self.window.add(stamp.epoch, stamp.tick, n) {
+                return stamp;
+            }
+            self.make_room(stamp, now, n, beside);
+        }
     }
 
-    /// Counts one more at that time; false where the span has changed since, and nothing was counted.
+    #[cold]
+    fn make_room(&self, stamp: Stamp, now: Instant, n: u32, beside: &Self) {
+        if self.window.halve_if_full(stamp.epoch, stamp.tick, n) {
+            let stamp = beside.stamp(now);
+            beside.window.halve(stamp.epoch, stamp.tick);
+        }
+    }
+
+    /// Counts one more at that time, as far as there is room; false where the span has changed since, and nothing was counted.
     #[inline]
     pub(crate) fn add_at(&self, stamp: Stamp) -> bool {
         let is_current = self.pace.load(Ordering::Relaxed) as u8 as u32 == stamp.epoch;
@@ -77,17 +90,25 @@ impl ChangingWindow {
         self.window.sum(stamp.epoch, stamp.tick)
     }
 
-    /// Changes the span. What counts now goes on counting, in proportion where the span is shorter; what is counted by others in the same moment
-    /// may be missed. Its users hold a lock of their own: one change at a time.
-    pub(crate) fn set_span(&self, span: Duration, now: Instant) {
-        let (pace, wide) = (self.pace.load(Ordering::Relaxed), width(span, self.buckets));
-        if pace >> 8 == wide {
-            return;
+    /// Changes the span of windows that are compared with each other. What counts now goes on counting, in proportion where the span is shorter, and
+    /// where it is more than a bucket holds; what is counted by others in the same moment may be missed. Its users hold a lock of
+    /// their own: one change at a time.
+    pub(crate) fn set_spans<const N: usize>(windows: [&Self; N], span: Duration, now: Instant) {
+        let kept = windows.map(|window| {
+            let (pace, wide) = (window.pace.load(Ordering::Relaxed), width(span, window.buckets));
+            let share = (wide as f64 / (pace >> 8) as f64).min(1.0);
+            (pace >> 8 != wide).then(|| window.sum(now) as f64 * share)
+        });
+        let most = kept.iter().flatten().copied().fold(0.0, f64::max);
+        let fits = (HALF as f64 / most).min(1.0);
+        for (window, kept) in windows.into_iter().zip(kept) {
+            let Some(kept) = kept else { continue };
+            let (pace, wide) = (window.pace.load(Ordering::Relaxed), width(span, window.buckets));
+            window.window.clear(); // epochs come round again
+            window.pace.store(wide << 8 | (pace + 1) & 0xff, Ordering::Relaxed);
+            let stamp = window.stamp(now);
+            window.window.add(stamp.epoch, stamp.tick, (kept * fits).round() as u32);
         }
-        let kept = self.sum(now) as f64 * (wide as f64 / (pace >> 8) as f64).min(1.0);
-        self.window.clear(); // epochs come round again
-        self.pace.store(wide << 8 | (pace + 1) & 0xff, Ordering::Relaxed);
-        self.add(now, kept.round() as u32);
     }
 }
 

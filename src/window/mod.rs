@@ -25,9 +25,14 @@ pub(crate) struct TimeWindow {
     buckets: Box<[AtomicU64]>,
 }
 
-/// A bucket holds, from the top: the epoch (8 bits), the tick, which is time divided by width (32), the count (24; it stops
-/// at its top).
+/// A bucket holds, from the top: the epoch (8 bits), the tick, which is time divided by width (32), the count (24).
+///
+/// A count that reaches its top is halved by its user, together with the counts that it is compared with: their ratio stays, and
+/// what comes later weighs as much as before. Where only the size matters, it stays at its top.
 const COUNT: u64 = (1 << 24) - 1;
+
+/// Room for one addition in a count that was halved.
+pub(crate) const HALF: u64 = COUNT / 2;
 
 /// A bucket whose tick lies less than this ahead belongs to a later lap, which a slow thread must not overwrite. One that seems to
 /// lie further ahead was left alone for so long that ticks have wrapped.
@@ -63,32 +68,62 @@ impl TimeWindow {
         now.as_nanos() / self.width.load(Ordering::Relaxed) + 1
     }
 
-    /// Counts `n` more at `now`.
-    pub(crate) fn add(&self, epoch: u32, now: Instant, n: u32) {
+    /// Counts `n` more at `now`, which counts as half the top at most. Returns false, and counts nothing, where the bucket has no
+    /// room for them.
+    #[inline]
+    pub(crate) fn add(&self, epoch: u32, now: Instant, n: u32) -> bool {
         let (tick, bucket) = self.tick(now);
-        let key = key(epoch, tick);
+        let (key, n) = (key(epoch, tick), u64::from(n).min(HALF));
         let mut old = bucket.load(Ordering::Relaxed);
         loop {
             let count = if old & !COUNT == key {
-                (old & COUNT).saturating_add(u64::from(n)).min(COUNT)
+                (old & COUNT) + n
             } else if old & COUNT != 0 && is_ahead(old, epoch, tick) {
-                return; // a later epoch or lap owns the bucket: this event is already too old to count
+                return true; // a later epoch or lap owns the bucket: this event is already too old to count
             } else {
-                u64::from(n).min(COUNT)
+                n
             };
+            if count > COUNT {
+                return false;
+            }
             match bucket.compare_exchange_weak(old, key | count, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return,
+                Ok(_) => return true,
                 Err(now) => old = now,
             }
         }
     }
 
-    /// Takes one back that was counted at `at`, if its bucket still holds it. A bucket at its top has lost count, and is left alone. Says whether it did.
+    /// Halves the bucket of `now` where it has no room for `n` more. Of several callers at once one is told that it did.
+    pub(crate) fn halve_if_full(&self, epoch: u32, now: Instant, n: u32) -> bool {
+        let n = u64::from(n).min(HALF);
+        self.halve_where(epoch, now, |count| count + n > COUNT)
+    }
+
+    /// Halves the bucket of `now`.
+    pub(crate) fn halve(&self, epoch: u32, now: Instant) {
+        self.halve_where(epoch, now, |_| true);
+    }
+
+    fn halve_where(&self, epoch: u32, now: Instant, is_due: impl Fn(u64) -> bool) -> bool {
+        let (tick, bucket) = self.tick(now);
+        let key = key(epoch, tick);
+        let mut old = bucket.load(Ordering::Relaxed);
+        while old & !COUNT == key && is_due(old & COUNT) {
+            let half = key | ((old & COUNT) / 2);
+            match bucket.compare_exchange_weak(old, half, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => old = now,
+            }
+        }
+        false
+    }
+
+    /// Takes one back that was counted at `at`, if its bucket still holds it. Says whether it did.
     pub(crate) fn take_back(&self, epoch: u32, at: Instant) -> bool {
         let (tick, bucket) = self.tick(at);
         let key = key(epoch, tick);
         let mut old = bucket.load(Ordering::Relaxed);
-        while old & !COUNT == key && !matches!(old & COUNT, 0 | COUNT) {
+        while old & !COUNT == key && old & COUNT != 0 {
             match bucket.compare_exchange_weak(old, old - 1, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => old = now,
@@ -97,7 +132,7 @@ impl TimeWindow {
         false
     }
 
-    /// Whether the bucket of `now` can count more.
+    /// Whether the bucket of `now` can count one more.
     pub(crate) fn has_room(&self, epoch: u32, now: Instant) -> bool {
         let (tick, bucket) = self.tick(now);
         bucket.load(Ordering::Relaxed) != key(epoch, tick) | COUNT

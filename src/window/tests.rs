@@ -87,10 +87,20 @@ fn a_bucket_stops_at_its_top_and_says_so() {
     let window = TimeWindow::new(Duration::from_secs(2), 2);
     let at = |s: u64| Instant::from_nanos(s * 1_000_000_000);
     assert!(window.has_room(3, at(4)));
-    window.add(3, at(4), u32::MAX);
+    // One addition is half of the top at most.
+    assert!(window.add(3, at(4), u32::MAX) && window.add(3, at(4), u32::MAX));
+    assert!(!window.add(3, at(4), 2) && window.add(3, at(4), 1), "what has no room is not counted");
     assert!(!window.has_room(3, at(4)));
-    window.add(3, at(4), 1);
+    assert!(!window.add(3, at(4), 1));
     assert_eq!(window.sum(3, at(4)), (1 << 24) - 1);
+    // Halved once, by whoever comes first.
+    assert!(window.halve_if_full(3, at(4), 1) && !window.halve_if_full(3, at(4), 1));
+    assert_eq!(window.sum(3, at(4)), (1 << 23) - 1);
+    // No other tick and no other epoch is.
+    window.halve(2, at(4));
+    window.halve(3, at(6));
+    assert_eq!(window.sum(3, at(4)), (1 << 23) - 1);
+    assert!(window.add(3, at(4), 1 << 23) && window.add(3, at(4), 1) && !window.has_room(3, at(4)));
     assert!(window.has_room(3, at(5)) && window.has_room(4, at(4)));
     window.clear();
     assert!(window.has_room(3, at(4)));
@@ -102,7 +112,8 @@ proptest! {
     #[test]
     fn a_changing_window_equals_a_list(steps in proptest::collection::vec((0u64..120, 0u32..3, any::<proptest::sample::Index>()), 1..100)) {
         let (span, buckets) = (1_200, 12);
-        let window = ChangingWindow::new(Duration::from_nanos(span), buckets);
+        let window = || ChangingWindow::new(Duration::from_nanos(span), buckets);
+        let (window, other) = (window(), window());
         let (mut now, mut list) = (10_000, Vec::new());
         for (advance, act, which) in steps {
             now += advance;
@@ -120,7 +131,7 @@ proptest! {
                         list.push((then, stamp));
                     }
                 }
-                _ => list.push((now, window.add(at, 1))),
+                _ => list.push((now, window.add(at, 1, &other))),
             }
             let live = list.iter().filter(|(then, _)| now / 100 - then / 100 < 12).count();
             prop_assert_eq!(window.sum(at), live as u64);
@@ -130,12 +141,13 @@ proptest! {
     /// Changes of the span keep what counts, in proportion where it is shorter; stamps from before a change do nothing.
     #[test]
     fn a_window_keeps_what_it_counts_when_its_span_changes(spans in proptest::collection::vec(1u64..100, 1..600)) {
-        let window = ChangingWindow::new(Duration::from_nanos(12 * 50), 12);
+        let window = || ChangingWindow::new(Duration::from_nanos(12 * 50), 12);
+        let (window, other) = (window(), window());
         let at = Instant::from_nanos(1_000_000);
-        let stamps: Vec<_> = (0..1_000).map(|_| window.add(at, 1)).collect();
+        let stamps: Vec<_> = (0..1_000).map(|_| window.add(at, 1, &other)).collect();
         let (mut wide, mut kept, mut changed) = (50, 1_000, false);
         for next in spans {
-            window.set_span(Duration::from_nanos(12 * next), at);
+            ChangingWindow::set_spans([&window], Duration::from_nanos(12 * next), at);
             kept = if next < wide { (kept as f64 * (next as f64 / wide as f64)).round() as u64 } else { kept };
             changed |= next != wide;
             wide = next;
@@ -147,4 +159,28 @@ proptest! {
             kept = window.sum(at);
         }
     }
+}
+
+/// Was: each of two counts stopped at its own top, and their ratio went to one; a change of the span did the same.
+#[test]
+fn windows_that_are_compared_keep_their_ratio_past_the_top() {
+    let window = || ChangingWindow::new(Duration::from_secs(10), 10);
+    let (all, some) = (window(), window());
+    let at = |s: u64| Instant::from_nanos(s * 1_000_000_000);
+    for second in 100..110 {
+        // A hundred million in a second, of which a quarter.
+        for _ in 0..100_000 {
+            all.add(at(second), 1_000, &some);
+            some.add(at(second), 250, &all);
+        }
+    }
+    let ratio = |now| some.sum(now) as f64 / all.sum(now) as f64;
+    assert!((ratio(at(109)) - 0.25).abs() < 0.001, "{}", ratio(at(109)));
+    assert!(all.sum(at(109)) >= 10 << 23);
+    ChangingWindow::set_spans([&all, &some], Duration::from_secs(20), at(109));
+    assert!((ratio(at(109)) - 0.25).abs() < 0.001, "{}", ratio(at(109)));
+    // And the next ones still count.
+    let before = ratio(at(109));
+    (0..1_000).for_each(|_| _ = all.add(at(109), 1_000, &some));
+    assert!(ratio(at(109)) < before * 0.95);
 }

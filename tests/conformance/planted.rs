@@ -36,6 +36,9 @@ impl Queue for Planted {
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities()
     }
+    fn identity(&self) -> String {
+        self.0.identity()
+    }
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         self.0.send(messages)
     }

@@ -362,3 +362,21 @@ fn throttling_considerations_7_and_8_per_tenant() {
     let taken = ["tin", "gold", "other"].map(|tenant| (0..9).filter(|_| limiter.check(&tenant).is_ok()).count());
     assert_eq!(taken, [1, 5, 1]);
 }
+
+#[test]
+fn a_breaker_without_the_name_of_its_provider_is_warned_of() {
+    let warns = |explanation: steadfast::call::Explanation| {
+        explanation.warnings().iter().any(|warning| warning.contains("opens for all when one fails"))
+    };
+    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
+    assert!(warns(breaker.explain()), "{}", breaker.explain());
+    assert!(!warns(breaker.named("bank-eu-1").explain()));
+    // A family has a breaker for each.
+    let family: KeyedBreakers<String> = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap();
+    assert!(!warns(family.explain()));
+    assert!(family.explain().to_string().contains("circuit breaker: opens on 50 % failures"), "{}", family.explain());
+    // Other settings that will hurt are told here, too.
+    let eager = CircuitBreakerConfig::default().count_window(10, 2);
+    let eager: KeyedBreakers<String> = KeyedBreakers::new(eager).unwrap();
+    assert!(eager.explain().warnings().iter().any(|warning| warning.contains("head-room")), "{}", eager.explain());
+}

@@ -9,14 +9,20 @@ use std::{
 };
 
 use steadfast::{
+    Pipeline,
     entropy::Entropy,
     notify::InMemoryNotifier,
     queue::{InMemoryQueue, Message, Queue, QueueExt},
     queue_listener::{
         AnnouncingQueue, Handled, IdempotencyFilter, Level, PriorityOrder, QueueListenerConfig, Requester, Work,
     },
+    retry::{Retry, RetryConfig},
     store::InMemoryStore,
-    throttling::{Quota, RateLimitConfig, RateLimiter},
+    throttling::{
+        AdaptiveLimitConfig, AdaptiveLimiter, ConcurrencyLimitConfig, ConcurrencyLimiter, Quota, RateLimitConfig,
+        RateLimiter,
+    },
+    timeout::Timeout,
 };
 
 use crate::queue_listener_world::{MS, Mode, S, World, text};
@@ -246,4 +252,34 @@ fn the_higher_priority_goes_first_and_the_lowest_waits_for_a_bounded_time() {
     });
     world.hand.block_on(run).unwrap();
     assert!(waited.get().is_some_and(|waited| waited <= S(6)), "{waited:?}");
+}
+
+#[test]
+fn a_listener_without_a_limit_in_its_handler_is_warned_of_and_one_with_many_handlers_too() {
+    let world = World::new();
+    let many = world.listener(default().tasks(1, 64), 1);
+    let limits = |warnings: Vec<String>| {
+        let has = |word: &str| warnings.iter().any(|warning| warning.contains(word));
+        (has("moves on to the service behind it"), has("up to 64 handlers"))
+    };
+    assert_eq!(limits(many.explain().warnings()), (true, true));
+    let none = Pipeline::new().then(Timeout::new(S(1)));
+    assert_eq!(limits(many.explain_with(&none.explain()).warnings()), (true, true));
+    let rate = Pipeline::new().then(RateLimiter::new(Quota::per_second(50)).unwrap());
+    assert_eq!(limits(many.explain_with(&rate.explain()).warnings()), (false, true));
+    for pipeline in [
+        Pipeline::new().then(AdaptiveLimiter::new(AdaptiveLimitConfig::default()).unwrap()).explain(),
+        Pipeline::new().then(ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(8)).unwrap()).explain(),
+    ] {
+        assert_eq!(many.explain_with(&pipeline).warnings(), [""; 0]);
+    }
+    // The default's sixteen are not warned of, and the handler's own warnings are kept.
+    let few = world.listener(default(), 1);
+    let retry = Pipeline::new().then(Retry::new(RetryConfig::default()).unwrap());
+    let explained = few.explain_with(&retry.explain());
+    assert_eq!(limits(explained.warnings()), (true, false));
+    assert_eq!(explained.warnings().len(), 1 + retry.explain().warnings().len());
+    let text = explained.to_string();
+    assert!(text.contains("1. queue listener: takes up to 32 messages a poll for 1 to 16 handlers"), "{text}");
+    assert!(text.contains("2. retry: "), "{text}");
 }

@@ -30,7 +30,7 @@ const CIRCUIT_BREAKER: [Point; 13] = [
     ("Recovery by a probe", "circuit_breaker_consideration_5_a_probe_finds_out"),
     ("By hand", "circuit_breaker_consideration_6_by_hand"),
     ("Many concurrent callers", "a_call_that_hangs_holds_up_none_of_ten_thousand_others_through_the_same_breaker"),
-    ("One breaker per provider", "circuit_breaker_consideration_8_one_a_shard"),
+    ("One breaker per provider", "a_breaker_without_the_name_of_its_provider_is_warned_of"),
     ("not for some minutes", "circuit_breaker_consideration_9_away_for_some_minutes"),
     ("kept and replayed", "circuit_breaker_12_what_is_refused_is_kept_and_done_when_it_closes"),
     ("A long time-out", "circuit_breaker_consideration_11_calls_that_hang"),
@@ -103,7 +103,7 @@ const QUEUE_LISTENER: [Point; 14] = [
     ("correlation id", "an_answer_finds_its_question_by_a_correlation_id_on_a_reply_queue"),
     ("Nothing accepted is lost", "the_work_of_a_consumer_that_crashed_comes_back_and_nothing_accepted_is_lost"),
     ("Levelling", "a_limiter_in_the_handler_levels_a_peak_for_what_is_behind_it"),
-    ("raise contention", ADVICE),
+    ("raise contention", "a_listener_without_a_limit_in_its_handler_is_warned_of_and_one_with_many_handlers_too"),
     ("Priorities", "the_higher_priority_goes_first_and_the_lowest_waits_for_a_bounded_time"),
 ];
 

@@ -12,7 +12,7 @@ use steadfast::{
     journal::{Entry, Gate, IDEMPOTENCY_KEY, Journal, JournalConfig, JournalEvent as Event, Replay, Replayed, Served},
     port::PortErrorKind,
     queue::{InMemoryQueue, Message, Queue, QueueExt},
-    queue_listener::redrive,
+    queue_listener::{Handled, redrive},
     store::InMemoryStore,
     testing::{
         drop_at_every_await,
@@ -330,6 +330,50 @@ fn circuit_breaker_12_keys_that_were_done_are_remembered_if_so_configured() {
     assert_eq!((service.bank.keys(), service.left()), (vec!["order-1".to_owned()], 0));
 }
 
+/// Both journals were unnamed, or were named after `remembering`: then they shared one memory.
+#[test]
+fn a_journal_does_not_take_another_journals_entry_for_done() {
+    let named = |journal: Journal, name: Option<&str>| match name {
+        Some(name) => journal.named(name),
+        None => journal,
+    };
+    for (before, after) in [(None, None), (None, Some("each")), (Some("each"), None), (Some("each"), Some("each"))] {
+        let service = Service::new(config());
+        let world = &service.world;
+        let store = Arc::new(InMemoryStore::new().with_clock(&world.clock));
+        let mut done = 0;
+        for _ in 0..2 {
+            let queue = Arc::new(InMemoryQueue::new("payments").with_clock(&world.clock));
+            let journal = named(Journal::new(queue.clone(), config()).unwrap(), before);
+            let journal = journal.remembering(store.clone(), S(3600)).unwrap().with_clock(&world.clock);
+            let journal = named(journal, after);
+            world.run(journal.defer("42", "")).unwrap();
+            world.run(service.run(&journal, world.clock.sleep(S(5))));
+            done += 1;
+            assert_eq!(service.bank.keys(), vec!["42".to_owned(); done], "{before:?} {after:?}");
+            assert_eq!(world.run(queue.depth()).unwrap().total(), 0);
+        }
+    }
+}
+
+#[test]
+fn journals_of_one_queue_remember_together_whatever_their_names_and_wrappers_are() {
+    let service = Service::new(config());
+    let world = &service.world;
+    let store = Arc::new(InMemoryStore::new().with_clock(&world.clock));
+    let network = FaultNetwork::new(FaultConfig::default(), 1, &world.clock).unwrap();
+    for (name, queue) in
+        [("one", service.queue.clone() as Arc<dyn Queue>), ("other", network.client("b").queue(service.queue.clone()))]
+    {
+        let message = Message::new("").header(IDEMPOTENCY_KEY, "42");
+        world.run(queue.send_one(message)).unwrap();
+        let journal = Journal::new(queue, config()).unwrap().named(name).with_clock(&world.clock);
+        let journal = journal.remembering(store.clone(), S(3600)).unwrap();
+        world.run(service.run(&journal, world.clock.sleep(S(5))));
+        assert_eq!((service.bank.keys(), service.left()), (vec!["42".to_owned()], 0));
+    }
+}
+
 #[test]
 fn circuit_breaker_12_while_it_waits_it_can_be_stopped_at_once_and_closed_by_hand() {
     let service = Service::new(config());
@@ -517,4 +561,50 @@ fn a_redeployment_amid_refusals_costs_no_entry_an_attempt() {
     let peeked = service.world.run(service.queue.peek(100)).unwrap();
     assert!(peeked.len() == 20 && peeked.iter().all(|entry| entry.attempts == 0), "refused is not tried");
     assert_eq!(service.dead(), 0);
+}
+
+/// Was: an entry that was refused with a hint of an hour waited for the hour, in hand, though the service was back after a minute.
+#[test]
+fn a_refused_entry_is_tried_again_soon_after_the_service_is_back_whatever_the_hint_was() {
+    for hint in [S(3_600), S(86_400 * 365), Duration::MAX] {
+        let service = Service::new(config());
+        let world = &service.world;
+        for i in 0..10 {
+            world.run(service.journal.defer(format!("order-{i}"), "")).unwrap();
+        }
+        let begin = world.hand.now();
+        let (hand, asked, done) = (&world.hand, &Mutex::new(0), &Mutex::new(Vec::new()));
+        let replay = |entry: Replay| {
+            *asked.lock().unwrap() += 1;
+            let is_back = hand.now() - begin >= S(60);
+            if is_back {
+                done.lock().unwrap().push(entry.key.clone());
+            }
+            std::future::ready(if is_back { Replayed::Done } else { Replayed::Refused { after: Some(hint) } })
+        };
+        // The gate does not know of the refusals.
+        let run =
+            service.journal.run(world.clock.sleep(S(60) + Handled::LONGEST_REFUSAL + S(2)), || Gate::Open, replay);
+        world.run(run).unwrap();
+        assert_eq!((done.lock().unwrap().len(), service.left(), service.dead()), (10, 0, 0), "{hint:?}");
+        let asked = *asked.lock().unwrap();
+        assert!((12..=40).contains(&asked), "refused entries were tried {asked} times");
+    }
+}
+
+#[test]
+fn a_refused_entry_goes_as_soon_as_a_gate_that_shut_meanwhile_opens_again() {
+    let service = Service::new(config());
+    let world = &service.world;
+    world.run(service.journal.defer("order", "")).unwrap();
+    let begin = world.hand.now();
+    let (hand, tries) = (&world.hand, &Mutex::new(Vec::new()));
+    let replay = |_: Replay| {
+        let at = hand.now() - begin;
+        tries.lock().unwrap().push(at.as_secs());
+        std::future::ready(if at < S(5) { Replayed::Refused { after: Some(S(25)) } } else { Replayed::Done })
+    };
+    let gate = move || if (S(2)..S(10)).contains(&(hand.now() - begin)) { Gate::Shut(S(1)) } else { Gate::Open };
+    world.run(service.journal.run(world.clock.sleep(S(40)), gate, replay)).unwrap();
+    assert_eq!((&*tries.lock().unwrap(), service.left()), (&vec![0, 10], 0));
 }

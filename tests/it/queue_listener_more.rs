@@ -6,15 +6,18 @@ use std::{
     sync::{Arc, Mutex},
 };
 
+use bytes::Bytes;
 use steadfast::{
     entropy::Entropy,
-    notify::InMemoryNotifier,
+    notify::{InMemoryNotifier, Notices, Notifier},
+    port::{BoxFuture, Capabilities, PortError},
     queue::{InMemoryQueue, Message, Queue, QueueExt},
     queue_listener::{
         AnnouncingQueue, Handled, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, RequestError,
         Requester, Work, redrive,
     },
     testing::faults::{FaultConfig, FaultNetwork},
+    time::Clock,
 };
 
 use crate::queue_listener_world::{MS, Mode, S, World, text};
@@ -47,6 +50,48 @@ fn what_is_sent_through_an_announcing_queue_wakes_a_listener_that_polls_no_more(
         waits.iter().step_by(2).all(|wait| wait.is_zero()) && waits.iter().all(|wait| *wait <= MS(250)),
         "{waits:?}"
     );
+}
+
+/// A notifier whose subscriptions take a while.
+#[derive(Debug)]
+struct SlowToSubscribe(InMemoryNotifier, Clock);
+
+impl Notifier for SlowToSubscribe {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+    fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>> {
+        self.0.publish(topic, notice)
+    }
+    fn subscribe<'a>(&'a self, topic: &'a str) -> BoxFuture<'a, Result<Notices, PortError>> {
+        Box::pin(async move {
+            self.1.sleep(MS(4_500)).await;
+            self.0.subscribe(topic).await
+        })
+    }
+}
+
+#[test]
+fn what_was_sent_between_the_last_poll_and_the_subscription_is_found_at_once() {
+    for seed in 0..10 {
+        let world = World::new();
+        let notifier = Arc::new(SlowToSubscribe(InMemoryNotifier::new(), world.clock.clone()));
+        let builder = world.builder(QueueListenerConfig::default(), seed).woken_by(notifier.clone(), "jobs");
+        let listener = builder.build().unwrap();
+        let jobs = AnnouncingQueue::new(world.queue.clone(), notifier, "jobs");
+        let (begun, found) = (world.now(), Cell::new(None));
+        let run = listener.run(world.clock.sleep(S(20)), async |_| found.set(Some(world.now() - begun)));
+        // Its notice comes before the subscription, and is heard by nobody.
+        let sends = async {
+            world.clock.sleep(MS(4_400)).await;
+            let polls = world.line.calls("receive");
+            let last = *polls.last().unwrap() - begun;
+            assert!(last < MS(4_400), "{last:?}");
+            jobs.send_one(Message::new("job")).await.unwrap();
+        };
+        world.hand.block_on(async { tokio::join!(run, sends) }).0.unwrap();
+        assert_eq!(found.get(), Some(MS(4_500)), "seed {seed}");
+    }
 }
 
 #[test]

@@ -130,6 +130,9 @@ impl Queue for Line {
     fn capabilities(&self) -> Capabilities {
         self.queue.capabilities()
     }
+    fn identity(&self) -> String {
+        self.queue.identity()
+    }
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(self.pass("send", self.queue.send(messages)))
     }

@@ -204,8 +204,12 @@ fn depth_and_peek_do_not_walk_the_queue_on_the_callers_thread() {
 const CHILD: &str = "STEADFAST_TEST_TIME_NAMESPACE";
 
 /// A process whose clock since the machine's start is an hour ahead, in a time namespace of its own, has the file's time all the same.
+///
+/// Not every machine lets its user make a namespace: `scripts/verify` runs this where it can be made, and says so where it cannot. That
+/// the namespace's offset is taken off is tested everywhere, by clocks that are handed in (`time/machine.rs`).
 #[cfg(target_os = "linux")]
 #[test]
+#[ignore = "needs the right to make a time namespace: run it with `--ignored`"]
 fn a_process_in_a_time_namespace_has_the_same_time() {
     let key = Key::new("p", "r");
     if let Ok(path) = std::env::var(CHILD) {
@@ -218,11 +222,6 @@ fn a_process_in_a_time_namespace_has_the_same_time() {
         return;
     }
     for offset in ["3600", "-600"] {
-        let made = Command::new("unshare").args(["--time", "--boottime", offset, "--fork", "true"]).output();
-        if !made.is_ok_and(|made| made.status.success()) {
-            eprintln!("no time namespace can be made here: not tested");
-            return;
-        }
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.db");
         run(async {
@@ -231,10 +230,11 @@ fn a_process_in_a_time_namespace_has_the_same_time() {
             let child = Command::new("unshare")
                 .args(["--time", "--boottime", offset, "--fork"])
                 .arg(std::env::current_exe().unwrap())
-                .args(["--exact", "sqlite_bounds::a_process_in_a_time_namespace_has_the_same_time"])
+                .args(["--ignored", "--exact", "sqlite_bounds::a_process_in_a_time_namespace_has_the_same_time"])
                 .env(CHILD, &path)
                 .status();
-            assert!(child.unwrap().success());
+            let ended = child.expect("`unshare` (util-linux) is not there");
+            assert!(ended.success(), "the child failed, or this user may not make a time namespace: {ended}");
             let ends = "SELECT max(ends) - min(ends) FROM records";
             let apart: i64 = Connection::open(&path).unwrap().query_row(ends, [], |row| row.get(0)).unwrap();
             assert!(apart < 300_000_000, "the child's time is {} s from this process's", apart / 1_000_000);

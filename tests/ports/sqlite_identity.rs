@@ -274,3 +274,24 @@ fn two_processes_that_make_the_file_at_once_share_it() {
         assert_eq!(rows.len(), 8);
     });
 }
+
+#[test]
+fn a_queue_has_one_identity_in_every_handle_and_after_each_restart_and_no_other_queue_has_it() {
+    let ((path, _folder), (other, _other_folder)) = (new_path(), new_path());
+    let identity = |path: &Path, name: &str| open(path, Durability::Full).queue(name).unwrap().identity();
+    let jobs = identity(&path, "jobs");
+    let sqlite = open(&path, Durability::Full);
+    assert_eq!((sqlite.queue("jobs").unwrap().identity(), identity(&path, "jobs")), (jobs.clone(), jobs.clone()));
+    let others = [
+        sqlite.queue("more jobs").unwrap().identity(),
+        sqlite.queue("jobs").unwrap().dead_letters().unwrap().identity(),
+        sqlite.queue(&"j".repeat(1024)).unwrap().identity(),
+        identity(&other, "jobs"),
+    ];
+    assert!(others.iter().all(|other| *other != jobs && other.len() <= 128), "{jobs} {others:?}");
+    drop(sqlite);
+    // The file's own name goes with the file.
+    let moved = path.with_file_name("moved.db");
+    std::fs::rename(&path, &moved).unwrap();
+    assert_eq!(identity(&moved, "jobs"), jobs);
+}

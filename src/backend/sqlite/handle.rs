@@ -37,6 +37,8 @@ pub(super) struct Shared {
     pub(super) readers: Readers,
     pub(super) writer: Writer,
     pub(super) config: SqliteConfig,
+    /// The file's own name.
+    pub(super) identity: String,
     pub(super) time: Arc<FileTime>,
     /// Waits are on this one.
     pub(super) clock: Clock,
@@ -82,6 +84,7 @@ impl Sqlite {
         let file = Identity::of(&located);
         lock.unlock().map_err(|error| file_failure(&lock_path, error))?;
         let (connection, time) = opened?;
+        let identity = schema::name_of(&connection, &config.path)?;
         let (file, time) = (Arc::new(file?), Arc::new(time));
         let transactions = Transactions::new(config.path.clone(), file.clone(), time.clone());
         Ok(Self(Arc::new(Shared {
@@ -89,6 +92,7 @@ impl Sqlite {
             readers: Readers::new(config.clone(), file),
             lock_path,
             config,
+            identity,
             time,
             clock: clock.unwrap_or_default(),
             queues: Mutex::default(),

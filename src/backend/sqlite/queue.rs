@@ -101,6 +101,10 @@ impl Queue for SqliteQueue {
         CAN
     }
 
+    fn identity(&self) -> String {
+        format!("sqlite-{}-{}", self.shared.identity, self.id)
+    }
+
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(async move {
             Message::check(&messages, &CAN)?;

@@ -61,6 +61,10 @@ const MIGRATIONS: &[&str] = &[
 /// that was there before.
 const FIRST_FLOOR: &str = "UPDATE meta SET value = ? WHERE name = 'floor'";
 
+/// The file's own name, by which its queues are told from those of other files. It goes with the rows
+/// when the file is moved or copied.
+const NAME: &str = "INSERT OR IGNORE INTO meta (name, value) VALUES ('identity', lower(hex(randomblob(16))))";
+
 /// Opens the file for writing, makes or migrates it, and tells its time.
 pub(super) fn open(config: &SqliteConfig, clock: Option<Clock>) -> Result<(Connection, FileTime), PortError> {
     if rusqlite::version_number() < OLDEST {
@@ -82,6 +86,12 @@ pub(super) fn open(config: &SqliteConfig, clock: Option<Clock>) -> Result<(Conne
     // From here on the writer itself waits for locks, on its thread alone.
     connection.busy_timeout(Duration::ZERO).map_err(at)?;
     Ok((connection, time))
+}
+
+/// Reads the file's own name.
+pub(super) fn name_of(connection: &Connection, path: &Path) -> Result<String, PortError> {
+    let name = connection.query_row("SELECT value FROM meta WHERE name = 'identity'", [], |row| row.get(0));
+    name.map_err(|error| failure(path, error))
 }
 
 /// Opens one more connection, for reading.
@@ -155,6 +165,7 @@ fn migrate(connection: &mut Connection, path: &Path, clock: Option<Clock>) -> Re
         if version == 0 {
             begun.execute(FIRST_FLOOR, [clock::wall()])?;
         }
+        begun.execute(NAME, [])?;
         begun.pragma_update(None, "application_id", APPLICATION)?;
         begun.execute_batch(&format!("PRAGMA user_version = {}", MIGRATIONS.len()))?;
         match clock {

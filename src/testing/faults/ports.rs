@@ -90,6 +90,9 @@ impl Queue for Behind<dyn Queue> {
     fn capabilities(&self) -> Capabilities {
         self.port.capabilities()
     }
+    fn identity(&self) -> String {
+        self.port.identity()
+    }
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         pass!(self, [m = messages], port => port.send(m))
     }

@@ -261,3 +261,14 @@ pub async fn of_many_receivers_each_message_has_one(fixture: &Fixture<dyn Queue>
     assert_eq!(done, all);
     assert_eq!(ok(fixture.port().depth().await).total(), 0);
 }
+
+/// Every handle on one queue has its identity, and no handle on another one has.
+pub async fn a_queue_is_told_from_its_dead_letters_by_its_identity(fixture: &Fixture<dyn Queue>) {
+    let identity = fixture.port().identity();
+    assert!((1..=128).contains(&identity.len()), "{identity:?}");
+    assert_eq!(fixture.port().identity(), identity, "it is another at the second look");
+    assert_eq!(fixture.other().identity(), identity, "it is another by the other door");
+    let letters = dead(fixture.port()).identity();
+    assert_ne!(letters, identity);
+    assert_eq!(dead(fixture.other()).identity(), letters);
+}

@@ -55,6 +55,7 @@ macro_rules! queue_conformance {
             a_dead_letter_keeps_its_counts,
             durations_without_end_hide_for_ever,
             messages_that_are_large_together_all_come,
+            a_queue_is_told_from_its_dead_letters_by_its_identity,
         );
     };
 }

@@ -1,0 +1,70 @@
+//! A listener described in words, with warnings where its settings will hurt.
+use super::{PriorityOrder, QueueListener};
+use crate::{
+    call::{Explanation, Layer},
+    outcome::PolicyKind,
+};
+
+/// So many handlers at once are the default, and are not warned of.
+const MANY: u32 = 16;
+
+impl QueueListener {
+    /// Describes the listener, with warnings where its settings will hurt. Of the handler it knows nothing:
+    /// [`explain_with`](Self::explain_with) does.
+    pub fn explain(&self) -> Explanation {
+        self.explain_with(&Explanation::default())
+    }
+
+    /// Describes the listener and the pipeline that its handler calls, with the warnings of both.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use steadfast::{
+    ///     Pipeline,
+    ///     queue::InMemoryQueue,
+    ///     queue_listener::QueueListener,
+    ///     throttling::{Quota, RateLimiter},
+    /// };
+    ///
+    /// let listener = QueueListener::builder(Arc::new(InMemoryQueue::new("invoices"))).build().unwrap();
+    /// assert!(listener.explain().warnings()[0].contains("no rate limit"));
+    ///
+    /// let bank = Pipeline::new().then(RateLimiter::new(Quota::per_second(50)).unwrap());
+    /// assert!(listener.explain_with(&bank.explain()).warnings().is_empty());
+    /// ```
+    pub fn explain_with(&self, handler: &Explanation) -> Explanation {
+        let config = &self.0.config;
+        let has = |kind| handler.layers().iter().any(|layer| layer.kind() == kind);
+        let (rate, concurrency) = (has(PolicyKind::RateLimit), has(PolicyKind::ConcurrencyLimit));
+        let queues = match (self.0.sources.len(), self.0.order) {
+            (1, _) => String::new(),
+            (n, PriorityOrder::Strict) => format!(" from {n} queues in strict order"),
+            (n, PriorityOrder::Weighted) => format!(" from {n} queues by weight"),
+        };
+        let settings = format!(
+            "takes up to {} messages a poll{queues} for {} to {} handlers; hides each for {:?}; {} attempts; polls each {:?} to {:?} \
+             when idle",
+            config.batch,
+            config.min_tasks,
+            config.max_tasks,
+            config.visibility,
+            config.max_attempts,
+            config.idle.min,
+            config.idle.max
+        );
+        let mut layer = Layer::new(PolicyKind::Custom("queue listener"), self.0.name.clone(), settings);
+        if !rate && !concurrency {
+            layer = layer.with_warning(
+                "has no rate limit and no concurrency limit in its handler: a peak in the queue moves on to the service behind it",
+            );
+        }
+        if config.max_tasks > MANY && !concurrency {
+            layer = layer.with_warning(format!(
+                "has up to {} handlers at once and no concurrency limit in them: more handlers may bring contention behind them, and no \
+                 more throughput",
+                config.max_tasks
+            ));
+        }
+        handler.clone().within(layer)
+    }
+}

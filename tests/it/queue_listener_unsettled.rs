@@ -1,0 +1,96 @@
+//! Settlement fails for minutes though messages can be received: the process knows what its handlers decided.
+use std::{cell::RefCell, collections::BTreeMap, time::Duration};
+
+use steadfast::{
+    queue::QueueExt,
+    queue_listener::{Handled, QueueListener, QueueListenerConfig, Work},
+};
+
+use crate::queue_listener_world::{MS, Mode, S, World, text};
+
+fn config() -> QueueListenerConfig {
+    QueueListenerConfig::default().tasks(1, 4)
+}
+
+/// Runs the listener while settlement fails in this way for so long, and two minutes more; gives how often each message was handled.
+fn run(
+    world: &World,
+    listener: &QueueListener,
+    (mode, time): (Mode, Duration),
+    decide: impl Fn(&str, u32) -> Handled,
+) -> BTreeMap<String, u32> {
+    let times = RefCell::new(BTreeMap::new());
+    let handler = async |work: Work| {
+        world.clock.sleep(MS(10)).await;
+        let body = text(&work.body);
+        let n = *times.borrow_mut().entry(body.clone()).and_modify(|n| *n += 1).or_insert(1);
+        decide(&body, n)
+    };
+    let runs = listener.run(world.clock.sleep(time + S(120)), handler);
+    world.hand.block_on(async { tokio::join!(runs, breaks_for(world, mode, time)) }).0.unwrap();
+    times.into_inner()
+}
+
+/// Settlement fails from the start, and works again after so long.
+async fn breaks_for(world: &World, mode: Mode, time: Duration) {
+    world.line.is("settle", mode);
+    world.clock.sleep(time).await;
+    world.line.is("settle", Mode::Well);
+}
+
+#[test]
+fn messages_whose_handler_ended_are_settled_by_its_decision_when_settlement_works_again() {
+    for (mode, minutes) in [(Mode::Refuses, 5), (Mode::Hangs, 5), (Mode::LosesReplies, 5), (Mode::Refuses, 60)] {
+        let world = World::new();
+        (0..40).for_each(|i| drop(world.send(&format!("{i}"))));
+        let listener = world.listener(config(), 1);
+        let times = run(&world, &listener, (mode, S(60 * minutes)), |_, _| Handled::Complete);
+        assert_eq!(world.dead(), [], "{mode:?} for {minutes} min");
+        assert_eq!(world.depth().total(), 0, "{mode:?} for {minutes} min");
+        let again: Vec<_> = times.iter().filter(|(_, times)| **times != 1).collect();
+        assert!(times.len() == 40 && again.is_empty(), "{mode:?} for {minutes} min: {again:?}");
+    }
+}
+
+#[test]
+fn each_decision_is_kept_and_no_innocent_message_is_set_aside() {
+    let world = World::new();
+    for body in ["done", "fails once", "poison", "refused", "handed back"] {
+        (0..5).for_each(|i| drop(world.send(&format!("{body} {i}"))));
+    }
+    let listener = world.listener(config(), 1);
+    let times = run(&world, &listener, (Mode::Refuses, S(600)), |body, n| match body.rsplit_once(' ').unwrap().0 {
+        "fails once" if n == 1 => Handled::retry_after(S(1), "the first time"),
+        "poison" => Handled::dead_letter("it is poison"),
+        "refused" if world.now().as_nanos() < 605_000_000_000 => Handled::refused(None, "away"),
+        "handed back" if world.now().as_nanos() < 605_000_000_000 => Handled::HandBack,
+        _ => Handled::Complete,
+    });
+    let mut dead = world.dead();
+    dead.sort();
+    assert_eq!(dead.len(), 5, "{dead:?}");
+    assert!(
+        dead.iter().all(|(body, reason)| body.starts_with("poison") && reason.starts_with("it is poison")),
+        "{dead:?}"
+    );
+    assert_eq!(world.depth().total(), 0);
+    let of = |what: &str| times.iter().filter(|(body, _)| body.starts_with(what)).map(|(_, n)| *n).collect::<Vec<_>>();
+    assert_eq!((of("done"), of("fails once"), of("poison")), (vec![1; 5], vec![2; 5], vec![1; 5]));
+    // Nothing was decided on these: they are handled again, and are no suspects.
+    assert!(of("refused").iter().chain(&of("handed back")).all(|n| *n > 5), "{times:?}");
+}
+
+#[test]
+fn a_message_that_another_process_could_not_settle_is_a_suspect_here() {
+    let world = World::new();
+    world.send("job");
+    // Another process had it, and ended.
+    for _ in 0..2 {
+        drop(world.hand.block_on(world.queue.receive_one(S(1))).unwrap().unwrap());
+        world.hand.advance(S(2));
+    }
+    let listener = world.listener(config().max_expiries(2), 1);
+    let times = run(&world, &listener, (Mode::Well, S(10)), |_, _| Handled::Complete);
+    assert!(times.is_empty(), "{times:?}");
+    assert_eq!(world.dead().len(), 1);
+}

@@ -1,0 +1,193 @@
+//! What README shows is what we would run: its snippets are compared with the code here, which runs.
+use std::{
+    cell::Cell,
+    collections::BTreeMap,
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use steadfast::{
+    Pipeline,
+    call::idempotent,
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
+    leader_election::{LeaderElection, Term},
+    lease::StoreLease,
+    retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
+    standard::Standard,
+    store::{InMemoryStore, Key, Store, StoreError, StoreExt},
+    time::Clock,
+    timeout::Timeout,
+};
+
+const README: &str = include_str!("../../README.md");
+const HERE: &str = include_str!("readme.rs");
+
+type Tried = Result<(), Box<dyn std::error::Error>>;
+
+/// Code without comments and layout.
+fn code(text: &str) -> String {
+    let lines = text.lines().map(|line| line.split("//").next().unwrap_or(""));
+    lines.flat_map(str::split_whitespace).collect()
+}
+
+/// Holds README to the code between two marks of this file.
+fn assert_readme_shows(name: &str) {
+    let (begin, end) = (format!("// README: {name}\n"), format!("// README: end of {name}\n"));
+    let (_, rest) = HERE.split_once(&begin).unwrap();
+    let (snippet, _) = rest.split_once(&end).unwrap();
+    assert!(code(README).contains(&code(snippet)), "README does not show this:\n{snippet}");
+}
+
+struct Client;
+struct Order {
+    key: String,
+}
+
+impl Client {
+    async fn charge(&self, account: &str, key: &str) -> Result<String, io::Error> {
+        Ok(format!("{account} {key}"))
+    }
+}
+
+#[test]
+fn the_quick_start_is_explained_without_a_warning() -> Tried {
+    let (_, hand) = Clock::manual();
+    let (client, account, order) = (Client, "7".to_owned(), Order { key: "42".to_owned() });
+    // README: quick start
+    let budget = RetryBudget::new(RetryBudgetConfig::default())?;
+    let payments = Pipeline::new()
+        .then(Timeout::new(Duration::from_secs(3)))
+        .then(Retry::new(RetryConfig::interactive())?.with_budget(&budget))
+        .then(CircuitBreaker::new(CircuitBreakerConfig::default())?.named("payments"))
+        .then(Timeout::new(Duration::from_secs(1)));
+    // README: end of quick start
+    let paid = async {
+        // README: call
+        let receipt = payments.call(idempotent(|| client.charge(&account, &order.key))).await?;
+        // README: end of call
+        Ok::<_, Box<dyn std::error::Error>>(receipt)
+    };
+    assert_eq!(hand.block_on(paid)?, "7 42");
+    assert_eq!(payments.explain().warnings(), [""; 0]);
+    let explained = payments.explain_for(&idempotent(|| client.charge(&account, &order.key)));
+    assert_eq!(explained.warnings(), [""; 0]);
+    assert_readme_shows("quick start");
+    assert_readme_shows("call");
+    Ok(())
+}
+
+#[test]
+fn the_document_of_the_standard_stack_is_explained_without_a_warning() -> Tried {
+    let (_, rest) = README.split_once("```toml\n").unwrap();
+    let (document, _) = rest.split_once("```").unwrap();
+    let document = document.to_owned();
+    // README: standard stack
+    let pipeline = Standard::new(toml::from_str(&document)?)?.named("billing").into_pipeline();
+    // README: end of standard stack
+    assert_eq!(pipeline.explain().warnings(), [""; 0], "{}", pipeline.explain());
+    assert_readme_shows("standard stack");
+    Ok(())
+}
+
+thread_local! {
+    static MADE: Cell<u32> = const { Cell::new(0) };
+    static NIGHT: Cell<u64> = const { Cell::new(0) };
+}
+
+fn last_night() -> String {
+    format!("night {}", NIGHT.get())
+}
+
+async fn make_report(night: &str) -> String {
+    MADE.set(MADE.get() + 1);
+    format!("report on {night}")
+}
+
+// README: report
+async fn report_on_last_night(store: &dyn Store, term: &Term) -> Result<(), StoreError> {
+    let night = last_night();
+    let key = Key::new("reports", &night);
+    if store.get(key).await?.is_some() {
+        return Ok(());
+    }
+    let report = make_report(&night).await;
+    store.put_fenced(key, report, term.token()).await?;
+    Ok(())
+}
+// README: end of report
+
+/// What each process runs.
+async fn nightly(
+    store: Arc<InMemoryStore>,
+    clock: Clock,
+    host: &str,
+    shutdown: impl Future<Output = ()>,
+    terms: &Mutex<BTreeMap<String, Term>>,
+) -> Tried {
+    let leases = StoreLease::new(store.clone())?.with_clock(&clock);
+    let election = LeaderElection::builder(Arc::new(leases), "nightly-report").candidate(host).clock(&clock).build()?;
+    let noted = async |term: &Term| drop(terms.lock().unwrap().insert(host.to_owned(), term.clone()));
+    #[rustfmt::skip]
+    election.run(shutdown, async |term| {
+        noted(&term).await;
+    // README: election
+    loop {
+        match report_on_last_night(&*store, &term).await {
+            Ok(()) => {}
+            Err(error) if error.is_fenced() => return,
+            Err(error) => tracing::error!(%error, "no report yet: tried again in a minute"),
+        }
+        tokio::select! {
+            () = term.lost() => return,
+            () = clock.sleep(Duration::from_secs(60)) => {}
+        }
+    }
+    // README: end of election
+    }).await?;
+    Ok(())
+}
+
+#[test]
+fn the_nightly_report_is_made_once_a_night_whoever_leads() {
+    let (clock, hand) = Clock::manual();
+    let (store, terms) = (Arc::new(InMemoryStore::new().with_clock(&clock)), Mutex::new(BTreeMap::new()));
+    let (hour, begin) = (Duration::from_secs(3_600), clock.now());
+    let nights = async {
+        for night in 1..=3 {
+            clock.sleep(hour * 24).await;
+            NIGHT.set(night);
+        }
+        clock.sleep(hour).await;
+    };
+    // The first leads for a day and a half, and is then told to end: it does so at once.
+    let first = async {
+        nightly(store.clone(), clock.clone(), "a", clock.sleep(hour * 36), &terms).await.unwrap();
+        assert!(clock.now() - begin < hour * 37, "{:?}", clock.now() - begin);
+    };
+    let second = async {
+        clock.sleep(Duration::from_secs(30)).await;
+        let never = std::future::pending();
+        nightly(store.clone(), clock.clone(), "b", never, &terms).await.unwrap();
+    };
+    hand.block_on(async {
+        tokio::select! {
+            () = nights => {}
+            ((), ()) = async { tokio::join!(first, second) } => unreachable!(),
+        }
+    });
+    let reports = hand.block_on(store.scan_all(steadfast::store::Scan::partition("reports"))).unwrap();
+    let reports: Vec<_> = reports.iter().map(|row| String::from_utf8_lossy(&row.value).into_owned()).collect();
+    assert_eq!(reports, ["report on night 0", "report on night 1", "report on night 2", "report on night 3"]);
+    assert_eq!((MADE.get(), terms.lock().unwrap().len()), (4, 2), "each once, by two leaders");
+    // The first wakes up again, and takes itself for the leader: its report is refused.
+    let late = terms.lock().unwrap()["a"].clone();
+    let current = terms.lock().unwrap()["b"].clone();
+    let delete = store.delete(Key::new("reports", "night 3"), Default::default());
+    assert!(hand.block_on(delete).unwrap());
+    let error = hand.block_on(report_on_last_night(&*store, &late)).unwrap_err();
+    assert!(error.is_fenced(), "{error}");
+    hand.block_on(report_on_last_night(&*store, &current)).unwrap();
+    assert_readme_shows("report");
+    assert_readme_shows("election");
+}
