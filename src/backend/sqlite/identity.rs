@@ -179,10 +179,13 @@ struct Folder {
 #[cfg(unix)]
 type FolderState = (i64, i64);
 
-/// Time for which a folder must have been unchanged before its state is relied on: two changes in
-/// the same tick of the file system's clock look like one. The coarsest has ticks of two seconds.
+/// Time for which a folder must have been unchanged before its state is relied on, in milliseconds:
+/// two changes in the same tick of the file system's clock look like one. Ticks are of 10 ms at
+/// most, but where the clock counts whole seconds: then of two seconds.
 #[cfg(unix)]
-const SETTLED: i64 = 4;
+fn settling((_, nanos): FolderState) -> i64 {
+    if nanos == 0 { 4000 } else { 100 }
+}
 
 #[cfg(unix)]
 impl Folder {
@@ -197,11 +200,15 @@ impl Folder {
         wall: Timestamp,
         check: impl FnOnce() -> Result<(), PortError>,
     ) -> Result<(), PortError> {
-        let now = i64::try_from(wall.as_millis() / 1000).unwrap_or(0);
+        let now = i64::try_from(wall.as_millis()).unwrap_or(0);
         // Before the check: what changes after it is a later state.
         let state = self.open.as_ref().and_then(|folder| rustix::fs::fstat(folder).ok());
         let state = state.map(|found| (found.st_ctime as i64, found.st_ctime_nsec as i64));
-        let state = state.filter(|(changed, _)| changed.saturating_add(SETTLED) <= now);
+        let is_settled = |state: &FolderState| {
+            let changed = state.0.saturating_mul(1000).saturating_add(state.1 / 1_000_000);
+            changed.saturating_add(settling(*state)) <= now
+        };
+        let state = state.filter(is_settled);
         let mut known = self.known.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         if state.is_some() && *known == state {
             return Ok(());
@@ -247,6 +254,16 @@ mod tests {
     /// An hour from now: by then the folder is settled.
     fn later() -> Timestamp {
         Timestamp::from_millis(Timestamp::now().as_millis() + 3_600_000)
+    }
+
+    fn state_of(folder: &Folder) -> FolderState {
+        let found = rustix::fs::fstat(folder.open.as_ref().unwrap()).unwrap();
+        (found.st_ctime as i64, found.st_ctime_nsec as i64)
+    }
+
+    #[test]
+    fn a_file_system_that_counts_whole_seconds_settles_later() {
+        assert!(settling((5, 0)) > 2000 && settling((5, 1)) < 1000);
     }
 
     /// Whether the names are looked at.
@@ -297,9 +314,14 @@ mod tests {
     fn a_folder_that_changed_just_now_is_not_relied_on() {
         let (_files, _elsewhere, located) = files();
         let folder = Folder::of(&located.real);
-        assert!(looks(&folder, Timestamp::now()));
-        assert!(looks(&folder, Timestamp::now()));
+        let (seconds, nanos) = state_of(&folder);
+        let after =
+            |millis| Timestamp::from_millis(seconds.unsigned_abs() * 1000 + nanos.unsigned_abs() / 1_000_000 + millis);
+        assert!(looks(&folder, after(0)));
+        assert!(looks(&folder, after(99)));
+        assert!(looks(&folder, after(99)));
         assert!(looks(&folder, later()));
+        assert!(!looks(&folder, later()));
         // The wall clock was set back.
         assert!(looks(&folder, Timestamp::from_millis(0)));
     }
