@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     key::{KeyBytes, ShardKey, hash_bytes, with_bytes},
-    pins::Pins,
+    pins::{Pins, Wanted},
     ranges::Ranges,
     route::HashRouter,
     step::{Move, Part, Step},
@@ -189,7 +189,7 @@ impl ShardMap {
     #[inline]
     pub fn shard_of_bytes(&self, key: &[u8]) -> Option<ShardId> {
         if !self.pinned.is_empty()
-            && let Some(shard) = self.pinned.get(key)
+            && let Some(shard) = self.pinned.get(&Wanted(key))
         {
             return Some(*shard);
         }

@@ -1,10 +1,11 @@
 //! Keys that are listed one by one.
 use std::{
     borrow::Borrow,
-    collections::HashMap,
     fmt,
     hash::{BuildHasherDefault, Hash, Hasher},
 };
+
+use hashbrown::{Equivalent, HashMap};
 
 use super::map::ShardId;
 use crate::hash::stable_hash;
@@ -43,6 +44,24 @@ impl From<&[u8]> for PinnedKey {
                 Self::Inline { len: key.len() as u8, bytes }
             }
             None => Self::Heap(key.into()),
+        }
+    }
+}
+
+/// A key that is looked up.
+#[derive(Hash)]
+pub(super) struct Wanted<'a>(pub(super) &'a [u8]);
+
+impl Equivalent<PinnedKey> for Wanted<'_> {
+    /// Up to 16 bytes as two words, which overlap: numbers, UUIDs and short names need no call.
+    #[inline]
+    fn equivalent(&self, key: &PinnedKey) -> bool {
+        let (a, b) = (self.0, key.as_slice());
+        match (a.first_chunk::<8>(), b.first_chunk::<8>(), a.last_chunk::<8>(), b.last_chunk::<8>()) {
+            (Some(a_first), Some(b_first), Some(a_last), Some(b_last)) if a.len() <= 16 => {
+                a.len() == b.len() && a_first == b_first && a_last == b_last
+            }
+            _ => a == b,
         }
     }
 }
@@ -116,12 +135,27 @@ mod tests {
         assert_eq!(pins.len(), keys.len());
         for (i, key) in (0..).zip(&keys) {
             assert_eq!(pins.get(key.as_slice()), Some(&ShardId(i)));
+            assert_eq!(pins.get(&Wanted(key)), Some(&ShardId(i)));
         }
         // What stands behind a short key is no part of it.
         assert_eq!(pins.get([7, 0].as_slice()), None);
         let mut sorted: Vec<_> = pins.keys().collect();
         sorted.sort_unstable();
         assert!(sorted.iter().map(|key| key.as_slice()).eq(keys.iter().map(Vec::as_slice)));
+    }
+
+    #[test]
+    fn keys_that_differ_in_one_byte_or_in_length_are_different() {
+        for key in (1..2 * INLINE).map(|len| vec![7; len]) {
+            let pinned = PinnedKey::from(key.as_slice());
+            assert!(Wanted(&key).equivalent(&pinned));
+            for at in 0..key.len() {
+                let mut other = key.clone();
+                other[at] = 8;
+                assert!(!Wanted(&other).equivalent(&pinned), "{at} of {}", key.len());
+                assert!(!Wanted(&key[..at]).equivalent(&pinned), "{at} of {}", key.len());
+            }
+        }
     }
 
     #[test]

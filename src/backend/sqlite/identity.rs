@@ -2,7 +2,8 @@
 //!
 //! SQLite goes on with a file that was deleted or replaced at its path, and opens further
 //! connections by the path: one handle would then read one file and write another. The file's
-//! identity is therefore compared with that of its path at each use.
+//! identity is therefore compared with that of its path at each use. The log's is compared before
+//! each group of writes, where its folder has changed since it was last compared.
 use std::{
     fs::{self, Metadata},
     io::ErrorKind,
@@ -155,6 +156,7 @@ impl Watched {
 
     /// Reads the identity and the size of the file at the path. Done for each read and each group
     /// of writes, so without what the standard library does beside the system's call.
+    #[allow(clippy::unnecessary_cast, clippy::cast_sign_loss, reason = "the types differ between systems")]
     fn look(&self) -> Result<(Id, u64), PortError> {
         #[cfg(unix)]
         let found = rustix::fs::stat(&self.raw)
@@ -194,6 +196,12 @@ impl Folder {
         Self { open, known: std::sync::Mutex::default() }
     }
 
+    #[allow(clippy::unnecessary_cast, clippy::cast_possible_wrap, reason = "the types differ between systems")]
+    fn state(&self) -> Option<FolderState> {
+        let found = rustix::fs::fstat(self.open.as_ref()?).ok()?;
+        Some((found.st_ctime as i64, found.st_ctime_nsec as i64))
+    }
+
     /// Does the check, unless no name in the folder has changed since it last succeeded.
     fn unless_unchanged(
         &self,
@@ -202,8 +210,7 @@ impl Folder {
     ) -> Result<(), PortError> {
         let now = i64::try_from(wall.as_millis()).unwrap_or(0);
         // Before the check: what changes after it is a later state.
-        let state = self.open.as_ref().and_then(|folder| rustix::fs::fstat(folder).ok());
-        let state = state.map(|found| (found.st_ctime as i64, found.st_ctime_nsec as i64));
+        let state = self.state();
         let is_settled = |state: &FolderState| {
             let changed = state.0.saturating_mul(1000).saturating_add(state.1 / 1_000_000);
             changed.saturating_add(settling(*state)) <= now
@@ -247,18 +254,14 @@ fn closed(path: &Path, what: &str) -> PortError {
     PortError::new(PortErrorKind::Closed, message)
 }
 
-#[cfg(all(test, unix))]
+#[cfg(unix)]
+#[cfg(test)]
 mod tests {
     use super::*;
 
     /// An hour from now: by then the folder is settled.
     fn later() -> Timestamp {
         Timestamp::from_millis(Timestamp::now().as_millis() + 3_600_000)
-    }
-
-    fn state_of(folder: &Folder) -> FolderState {
-        let found = rustix::fs::fstat(folder.open.as_ref().unwrap()).unwrap();
-        (found.st_ctime as i64, found.st_ctime_nsec as i64)
     }
 
     #[test]
@@ -314,7 +317,7 @@ mod tests {
     fn a_folder_that_changed_just_now_is_not_relied_on() {
         let (_files, _elsewhere, located) = files();
         let folder = Folder::of(&located.real);
-        let (seconds, nanos) = state_of(&folder);
+        let (seconds, nanos) = folder.state().unwrap();
         let after =
             |millis| Timestamp::from_millis(seconds.unsigned_abs() * 1000 + nanos.unsigned_abs() / 1_000_000 + millis);
         assert!(looks(&folder, after(0)));
