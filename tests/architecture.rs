@@ -79,7 +79,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ),
     ("arc_swap", &["hedge", "chaos"]),
     ("quick_cache", &["cache_aside/local.rs"]),
-    ("rustix", &["time", "backend/sqlite/failure.rs"]),
+    ("rustix", &["time", "backend/sqlite/failure.rs", "backend/sqlite/identity.rs"]),
     ("http", &["http", "tower"]),
     ("httpdate", &["http/hints.rs"]),
     ("metrics", &["metrics"]),

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     key::{KeyBytes, ShardKey, hash_bytes, with_bytes},
-    pins::Pins,
+    pins::{Pins, Wanted},
     ranges::Ranges,
     route::HashRouter,
     step::{Move, Part, Step},
@@ -173,9 +173,9 @@ impl ShardMap {
     /// Where it is listed already, or a move is under way; nothing is changed then.
     pub fn pin(&mut self, key: &(impl ShardKey + ?Sized), shard: ShardId) -> Result<(), ConfigError> {
         require(self.moving.is_none(), "key", "must not be listed while a move is under way")?;
-        let key = KeyBytes::of(key).as_slice().to_vec();
-        require(!self.pinned.contains_key(&key), "key", "must not be listed already")?;
-        self.pinned.insert(key, shard);
+        let key = KeyBytes::of(key);
+        require(!self.pinned.contains_key(key.as_slice()), "key", "must not be listed already")?;
+        self.pinned.insert(key.as_slice().into(), shard);
         Ok(())
     }
 
@@ -189,7 +189,7 @@ impl ShardMap {
     #[inline]
     pub fn shard_of_bytes(&self, key: &[u8]) -> Option<ShardId> {
         if !self.pinned.is_empty()
-            && let Some(shard) = self.pinned.get(key)
+            && let Some(shard) = self.pinned.get(&Wanted(key))
         {
             return Some(*shard);
         }
@@ -270,7 +270,9 @@ impl ShardMap {
         let mut pinned: Vec<_> = self.pinned.iter().collect();
         pinned.sort_unstable();
         let ranges = self.ranges.iter().map(|(low, high, owner)| (Part::range(low, high), owner));
-        ranges.chain(pinned.into_iter().map(|(key, shard)| (Part::Key(key.clone()), Some(*shard)))).collect()
+        ranges
+            .chain(pinned.into_iter().map(|(key, shard)| (Part::Key(key.as_slice().to_vec()), Some(*shard))))
+            .collect()
     }
 
     /// The owner of each virtual shard; empty where the map is not hashed.
@@ -282,10 +284,10 @@ impl ShardMap {
     pub(super) fn assign(&mut self, part: &Part, to: ShardId) {
         match part {
             Part::Key(key) if self.shard_below(key) == Some(to) => {
-                self.pinned.remove(key);
+                self.pinned.remove(key.as_slice());
             }
             Part::Key(key) => {
-                self.pinned.insert(key.clone(), to);
+                self.pinned.insert(key.as_slice().into(), to);
             }
             Part::Range { low, high } => {
                 self.ranges.assign(low, high.as_deref(), to);

@@ -1,27 +1,165 @@
 //! Keys that are listed one by one.
 use std::{
-    collections::HashMap,
-    hash::{BuildHasherDefault, Hasher},
+    borrow::Borrow,
+    fmt,
+    hash::{BuildHasherDefault, Hash, Hasher},
 };
+
+use hashbrown::{Equivalent, HashMap};
 
 use super::map::ShardId;
 use crate::hash::stable_hash;
 
 /// By the one hash that routing knows: an operator lists these keys, so nobody can choose them to collide.
-pub(super) type Pins = HashMap<Vec<u8>, ShardId, BuildHasherDefault<KeyHasher>>;
+pub(super) type Pins = HashMap<PinnedKey, ShardId, BuildHasherDefault<KeyHasher>>;
+
+/// Bytes that a key of a map holds without an allocation: an entry is half a cache line.
+const INLINE: usize = 22;
+
+/// A listed key's bytes. Most keys stand in the map's entry itself: to follow a pointer would cost
+/// a look-up one more cache miss.
+#[derive(Clone)]
+pub(super) enum PinnedKey {
+    Inline { len: u8, bytes: [u8; INLINE] },
+    Heap(Box<[u8]>),
+}
+
+impl PinnedKey {
+    #[inline]
+    pub(super) fn as_slice(&self) -> &[u8] {
+        match self {
+            Self::Inline { len, bytes } => bytes.get(..usize::from(*len)).unwrap_or(bytes),
+            Self::Heap(bytes) => bytes,
+        }
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "at most `INLINE`")]
+impl From<&[u8]> for PinnedKey {
+    fn from(key: &[u8]) -> Self {
+        let mut bytes = [0; INLINE];
+        match bytes.get_mut(..key.len()) {
+            Some(place) => {
+                place.copy_from_slice(key);
+                Self::Inline { len: key.len() as u8, bytes }
+            }
+            None => Self::Heap(key.into()),
+        }
+    }
+}
+
+/// A key that is looked up.
+#[derive(Hash)]
+pub(super) struct Wanted<'a>(pub(super) &'a [u8]);
+
+impl Equivalent<PinnedKey> for Wanted<'_> {
+    /// Up to 16 bytes as two words, which overlap: numbers, UUIDs and short names need no call.
+    #[inline]
+    fn equivalent(&self, key: &PinnedKey) -> bool {
+        let (a, b) = (self.0, key.as_slice());
+        match (a.first_chunk::<8>(), b.first_chunk::<8>(), a.last_chunk::<8>(), b.last_chunk::<8>()) {
+            (Some(a_first), Some(b_first), Some(a_last), Some(b_last)) if a.len() <= 16 => {
+                a.len() == b.len() && a_first == b_first && a_last == b_last
+            }
+            _ => a == b,
+        }
+    }
+}
+
+impl Borrow<[u8]> for PinnedKey {
+    #[inline]
+    fn borrow(&self) -> &[u8] {
+        self.as_slice()
+    }
+}
+
+impl Hash for PinnedKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.as_slice().hash(state);
+    }
+}
+
+impl PartialEq for PinnedKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_slice() == other.as_slice()
+    }
+}
+
+impl Eq for PinnedKey {}
+
+impl PartialOrd for PinnedKey {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for PinnedKey {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.as_slice().cmp(other.as_slice())
+    }
+}
+
+impl fmt::Debug for PinnedKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_slice().fmt(f)
+    }
+}
 
 #[derive(Default)]
 pub(super) struct KeyHasher(u64);
 
 impl Hasher for KeyHasher {
+    #[inline]
     fn write(&mut self, bytes: &[u8]) {
         self.0 = self.0.rotate_left(1) ^ stable_hash(bytes);
     }
 
     /// A slice tells its length first; a key is one slice.
+    #[inline]
     fn write_usize(&mut self, _: usize) {}
 
+    #[inline]
     fn finish(&self) -> u64 {
         self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_any_length_are_found_and_keep_their_order() {
+        let keys: Vec<Vec<u8>> = (0..2 * INLINE).map(|len| vec![7; len]).collect();
+        let pins: Pins = (0..).zip(&keys).map(|(i, key)| (key.as_slice().into(), ShardId(i))).collect();
+        assert_eq!(pins.len(), keys.len());
+        for (i, key) in (0..).zip(&keys) {
+            assert_eq!(pins.get(key.as_slice()), Some(&ShardId(i)));
+            assert_eq!(pins.get(&Wanted(key)), Some(&ShardId(i)));
+        }
+        // What stands behind a short key is no part of it.
+        assert_eq!(pins.get([7, 0].as_slice()), None);
+        let mut sorted: Vec<_> = pins.keys().collect();
+        sorted.sort_unstable();
+        assert!(sorted.iter().map(|key| key.as_slice()).eq(keys.iter().map(Vec::as_slice)));
+    }
+
+    #[test]
+    fn keys_that_differ_in_one_byte_or_in_length_are_different() {
+        for key in (1..2 * INLINE).map(|len| vec![7; len]) {
+            let pinned = PinnedKey::from(key.as_slice());
+            assert!(Wanted(&key).equivalent(&pinned));
+            for at in 0..key.len() {
+                let mut other = key.clone();
+                other[at] = 8;
+                assert!(!Wanted(&other).equivalent(&pinned), "{at} of {}", key.len());
+                assert!(!Wanted(&key[..at]).equivalent(&pinned), "{at} of {}", key.len());
+            }
+        }
+    }
+
+    #[test]
+    fn an_entry_is_half_a_cache_line() {
+        assert_eq!(size_of::<(PinnedKey, ShardId)>(), 32);
     }
 }

@@ -2,6 +2,7 @@
 use super::{
     ShardingError,
     map::{Layout, ShardId, ShardMap},
+    pins::PinnedKey,
     step::{Part, Planned, Step},
 };
 use crate::config::{ConfigError, require};
@@ -54,7 +55,7 @@ impl ShardMap {
                 _ => plan.push(Planned::new(Part::range(low, high), from, to)),
             }
         }
-        let mut keys: Vec<&Vec<u8>> = self.pinned.keys().chain(wanted.pinned.keys()).collect();
+        let mut keys: Vec<&[u8]> = self.pinned.keys().chain(wanted.pinned.keys()).map(PinnedKey::as_slice).collect();
         keys.sort_unstable();
         keys.dedup();
         for key in keys {
@@ -62,7 +63,7 @@ impl ShardMap {
             let from = self.pinned.get(key).copied().or_else(|| wanted.shard_below(key));
             let to = wanted.shard_of_bytes(key);
             match (from, to) {
-                (Some(from), Some(to)) if from != to => plan.push(Planned::new(Part::Key(key.clone()), from, to)),
+                (Some(from), Some(to)) if from != to => plan.push(Planned::new(Part::Key(key.to_vec()), from, to)),
                 (Some(_), Some(_)) | (None, None) => {}
                 _ => return Err(ConfigError::new("map", "must have the same gaps")),
             }
@@ -116,10 +117,10 @@ impl ShardMap {
                     return Some((Part::range(low, high), from, to));
                 }
             }
-            for key in self.pinned.keys().chain(next.pinned.keys()) {
+            for key in self.pinned.keys().chain(next.pinned.keys()).map(PinnedKey::as_slice) {
                 let (owner, to) = (self.shard_of_bytes(key), next.shard_of_bytes(key));
                 if let Some(from) = owner.filter(|_| owner != to) {
-                    return Some((Part::Key(key.clone()), from, to));
+                    return Some((Part::Key(key.to_vec()), from, to));
                 }
             }
         }

@@ -21,7 +21,7 @@ const BEHIND: i64 = i64::MAX;
 
 /// A receive, or a peek, ends with the message that would make it larger than this, but for the
 /// first one.
-pub(super) const MAX_BYTES: i64 = 16 << 20;
+pub(super) const MAX_BYTES: usize = 16 << 20;
 
 type Answer<T> = rusqlite::Result<Result<T, QueueError>>;
 
@@ -105,8 +105,7 @@ pub(super) fn receive(
     visibility: Duration,
 ) -> Answer<Vec<Delivery>> {
     let mut select = connection.prepare_cached(
-        "SELECT id, deliveries, sent_at, body, headers, grp, reason, attempts, expiries, receipt <> 0,
-             length(body) + coalesce(length(headers), 0) FROM messages
+        "SELECT id, deliveries, sent_at, body, headers, grp, reason, attempts, expiries, receipt <> 0 FROM messages
          WHERE queue = ? AND visible_at <= ? ORDER BY visible_at, id LIMIT ?",
     )?;
     let mut hide = connection.prepare_cached(
@@ -115,18 +114,18 @@ pub(super) fn receive(
     let mut found = select.query(params![queue, now, i64::try_from(max).unwrap_or(i64::MAX)])?;
     let (mut taken, mut bytes) = (Vec::new(), 0);
     while let Some(row) = found.next()? {
-        // SQLite knows the length before it reads the body.
-        bytes += row.get::<_, i64>(10)?;
+        let (body, headers) = (row.get_ref(3)?.as_blob()?, row.get_ref(4)?.as_str_or_null()?);
+        bytes += body.len() + headers.map_or(0, str::len);
         if bytes > MAX_BYTES && !taken.is_empty() {
             break;
         }
         let (id, before): (i64, u32) = (row.get(0)?, row.get(1)?);
         let deliveries = before.saturating_add(1);
         let receipt = Receipt::from_numbers(id.unsigned_abs(), deliveries.into());
-        let body = Bytes::copy_from_slice(row.get_ref(3)?.as_blob()?);
         let id_of = MessageId::from_numbers(id.unsigned_abs(), 0);
+        let body = Bytes::copy_from_slice(body);
         let mut delivery = Delivery::new(id_of, receipt, body, deliveries, timestamp(row, 2)?);
-        delivery.headers = decode(row.get_ref(4)?.as_str_or_null()?);
+        delivery.headers = decode(headers);
         (delivery.group, delivery.reason) = (row.get(5)?, row.get(6)?);
         // A receipt that nobody settled: the last delivery ended without a word.
         let expired = u32::from(row.get::<_, bool>(9)?);
@@ -154,9 +153,13 @@ pub(super) fn settle(
     queue: i64,
     settlements: &[(Receipt, Settle)],
 ) -> Answer<Vec<Result<(), QueueError>>> {
+    // Most settlements complete a message of no group, of which nothing has to be known.
+    let sql = "DELETE FROM messages WHERE id = ? AND receipt = ? AND queue = ? AND grp IS NULL";
+    let mut complete_alone = connection.prepare_cached(sql)?;
     let settled = settlements.iter().map(|(receipt, how)| {
         let Some((id, delivery)) = numbers(receipt) else { return Ok(Err(QueueError::LeaseLost)) };
         match how {
+            Settle::Complete if complete_alone.execute([id, delivery, queue])? == 1 => Ok(Ok(())),
             Settle::Complete => complete(connection, queue, id, delivery),
             Settle::Abandon { after } => {
                 let until = later(now, *after);
@@ -181,11 +184,6 @@ fn held(changed: usize) -> rusqlite::Result<Result<(), QueueError>> {
 }
 
 fn complete(connection: &Connection, queue: i64, id: i64, delivery: i64) -> Answer<()> {
-    // Most are of no group, and nothing has to be known of them.
-    let sql = "DELETE FROM messages WHERE id = ? AND receipt = ? AND queue = ? AND grp IS NULL";
-    if connection.prepare_cached(sql)?.execute([id, delivery, queue])? == 1 {
-        return Ok(Ok(()));
-    }
     let sql = "DELETE FROM messages WHERE id = ? AND receipt = ? AND queue = ? RETURNING grp";
     let mut delete = connection.prepare_cached(sql)?;
     let group: Option<Option<String>> = delete.query_row([id, delivery, queue], |row| row.get(0)).optional()?;
@@ -251,23 +249,23 @@ pub(super) fn depth(connection: &Connection, queue: i64, now: i64) -> rusqlite::
 
 pub(super) fn peek(connection: &Connection, queue: i64, max: usize, now: i64) -> rusqlite::Result<Vec<Peeked>> {
     let mut select = connection.prepare_cached(
-        "SELECT id, deliveries, sent_at, body, headers, grp, reason, visible_at, attempts, expiries,
-             length(body) + coalesce(length(headers), 0) FROM messages
+        "SELECT id, deliveries, sent_at, body, headers, grp, reason, visible_at, attempts, expiries FROM messages
          WHERE id IN (SELECT id FROM messages WHERE queue = ? ORDER BY id LIMIT ?) ORDER BY id",
     )?;
     let mut found = select.query([queue, i64::try_from(max).unwrap_or(i64::MAX)])?;
     let (mut all, mut bytes) = (Vec::new(), 0);
     while let Some(row) = found.next()? {
-        bytes += row.get::<_, i64>(10)?;
+        let (body, headers) = (row.get_ref(3)?.as_blob()?, row.get_ref(4)?.as_str_or_null()?);
+        bytes += body.len() + headers.map_or(0, str::len);
         if bytes > MAX_BYTES && !all.is_empty() {
             break;
         }
         let id = MessageId::from_numbers(row.get::<_, i64>(0)?.unsigned_abs(), 0);
         let visible_at: i64 = row.get(7)?;
-        let body = Bytes::copy_from_slice(row.get_ref(3)?.as_blob()?);
+        let body = Bytes::copy_from_slice(body);
         let hidden = visible_at > now && visible_at != BEHIND;
         let mut peeked = Peeked::new(id, body, row.get(1)?, timestamp(row, 2)?, hidden);
-        peeked.headers = decode(row.get_ref(4)?.as_str_or_null()?);
+        peeked.headers = decode(headers);
         (peeked.group, peeked.reason) = (row.get(5)?, row.get(6)?);
         (peeked.attempts, peeked.expiries) = (row.get(8)?, row.get(9)?);
         all.push(peeked);

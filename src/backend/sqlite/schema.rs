@@ -1,7 +1,7 @@
 //! Opening a file: what it must be, and how an older one is brought up to date.
 use std::{path::Path, time::Duration};
 
-use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior, config::DbConfig};
 
 use super::{
     clock::{self, FileTime},
@@ -100,15 +100,24 @@ pub(super) fn open_for_reading(path: &Path) -> Result<Connection, PortError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let connection = Connection::open_with_flags(path, flags).map_err(|error| failure(path, error))?;
     let set = || {
-        connection.set_prepared_statement_cache_capacity(64);
+        keep_statements(&connection)?;
         connection.pragma_update(None, "query_only", true)
     };
     set().map_err(|error| failure(path, error))?;
     Ok(connection)
 }
 
-fn prepare(connection: &Connection, config: &SqliteConfig) -> rusqlite::Result<()> {
+/// Keeps each statement compiled for the life of the connection.
+fn keep_statements(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_prepared_statement_cache_capacity(64);
+    // Otherwise SQLite compiles a statement with `LIMIT ?`, or with a bound it might plan by, anew
+    // each time it is bound. All plans here are the same for all values: nothing is ANALYZEd.
+    connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
+    Ok(())
+}
+
+fn prepare(connection: &Connection, config: &SqliteConfig) -> rusqlite::Result<()> {
+    keep_statements(connection)?;
     connection.pragma_update(None, "journal_mode", "wal")?;
     let synchronous = match config.durability {
         Durability::Full => "full",
