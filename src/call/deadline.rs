@@ -1,15 +1,15 @@
 //! The deadline that a time-out adds to a call's surroundings, and the work that runs until then.
 use std::{
-    future::Future,
-    pin::Pin,
+    future::{Future, pending, poll_fn},
+    pin::{Pin, pin},
     ptr,
     sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed},
     task::{Context, Poll, Waker},
     time::Duration,
 };
 
-use super::CallContext;
-use crate::time::{Clock, Instant, Sleep};
+use super::{CallContext, Cold};
+use crate::time::{Clock, Instant};
 
 /// A deadline that is not computed before somebody needs it, so that a call that is ready at once reads no clock.
 ///
@@ -77,30 +77,41 @@ impl<'a> Deadline<'a> {
         Duration::from_nanos(self.given.load(Relaxed))
     }
 
-    /// Waits for the deadline, after the work was polled and waits too. The timer is armed unless
-    /// an inner one wakes this task in time.
-    #[cold]
-    #[inline(never)]
-    fn wait(&self, mut timer: Pin<&mut Option<Sleep>>, cx: &mut Context<'_>) -> Poll<()> {
-        // Read and forgotten: it holds for one poll. (A swap would lock the bus.)
-        let covered_by = self.covered_by.load(Relaxed);
-        self.covered_by.store(ptr::null_mut(), Relaxed);
-        if timer.is_none() {
-            let at = self.at();
-            if at == Instant::FAR_FUTURE {
-                return Poll::Pending;
-            }
-            if ptr::eq(covered_by, cx.waker()) {
-                self.cover_outer(cx.waker());
-                return Poll::Pending;
-            }
-            timer.set(Some(self.clock.sleep_until(at)));
+    /// Waits for the deadline. To be polled after the work, in each poll that leaves the work waiting.
+    ///
+    /// The timer is armed unless an inner one wakes this task in time. (It is made here, and not
+    /// put into a place that was kept for it: that would copy it.)
+    async fn over(&self) {
+        let at = self.at();
+        if at == Instant::FAR_FUTURE {
+            return pending().await;
         }
-        let over = timer.as_pin_mut().map_or(Poll::Pending, |timer| timer.poll(cx));
-        if over.is_pending() {
+        poll_fn(|cx| {
+            if !self.is_covered(cx.waker()) {
+                return Poll::Ready(());
+            }
             self.cover_outer(cx.waker());
-        }
-        over
+            Poll::Pending
+        })
+        .await;
+        let _armed = Armed(self);
+        let mut timer = pin!(self.clock.sleep_until(at));
+        poll_fn(|cx| {
+            let over = timer.as_mut().poll(cx);
+            if over.is_pending() {
+                self.cover_outer(cx.waker());
+            }
+            over
+        })
+        .await;
+    }
+
+    /// Returns whether an inner timer wakes this task in time. Asked once a poll.
+    fn is_covered(&self, waker: &Waker) -> bool {
+        let covered_by = self.covered_by.load(Relaxed);
+        // (A swap would lock the bus.)
+        self.covered_by.store(ptr::null_mut(), Relaxed);
+        ptr::eq(covered_by, waker)
     }
 
     /// Tells the next deadline outwards that a timer wakes this task in time for it.
@@ -123,37 +134,34 @@ impl<'a> Deadline<'a> {
     }
 }
 
+/// A timer that is armed: while it is polled, the deadlines outwards need none.
+struct Armed<'d>(&'d Deadline<'d>);
+
+impl Drop for Armed<'_> {
+    fn drop(&mut self) {
+        self.0.uncover_outer();
+    }
+}
+
+/// Runs work until a deadline: gives the work's output, or `None` where the time is over first. The
+/// work is polled before the time is looked at.
+///
+/// Nested time-outs arm one timer, the innermost: the others arm theirs when that one is gone.
+#[inline]
+pub(crate) fn timed<W: Future>(work: W, deadline: &Deadline<'_>) -> impl Future<Output = Option<W::Output>> {
+    Timed { work, over: Cold::new(deadline.over()) }
+}
+
 pin_project_lite::pin_project! {
-    /// Work that runs until a deadline. As a future it gives the work's output, or `None` where the
-    /// time is over first; the work is polled before the time is looked at.
-    ///
-    /// Nested time-outs arm one timer, the innermost: the others arm theirs when that one is gone.
-    pub(crate) struct Timed<'d, W> {
+    struct Timed<W, T> {
         #[pin]
         work: W,
-        deadline: &'d Deadline<'d>,
-        // None before the work first waits.
         #[pin]
-        timer: Option<Sleep>,
-    }
-
-    impl<W> PinnedDrop for Timed<'_, W> {
-        fn drop(this: Pin<&mut Self>) {
-            if this.timer.is_some() {
-                this.deadline.uncover_outer();
-            }
-        }
+        over: T,
     }
 }
 
-impl<'d, W> Timed<'d, W> {
-    #[inline]
-    pub(crate) const fn new(work: W, deadline: &'d Deadline<'d>) -> Self {
-        Self { work, deadline, timer: None }
-    }
-}
-
-impl<W: Future> Future for Timed<'_, W> {
+impl<W: Future, T: Future<Output = ()>> Future for Timed<W, T> {
     type Output = Option<W::Output>;
 
     #[inline]
@@ -161,7 +169,7 @@ impl<W: Future> Future for Timed<'_, W> {
         let this = self.project();
         match this.work.poll(cx) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending => this.deadline.wait(this.timer, cx).map(|()| None),
+            Poll::Pending => this.over.poll(cx).map(|()| None),
         }
     }
 }

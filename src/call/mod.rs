@@ -37,7 +37,7 @@ mod traced;
 pub use boxed::BoxedPipeline;
 pub(crate) use cold::{Cold, boxed};
 pub use context::{AttemptInfo, CallContext, Frame, OperationName};
-pub(crate) use deadline::{Deadline, Timed};
+pub(crate) use deadline::{Deadline, timed};
 pub use explain::{Explanation, Layer};
 pub use fork::{Fork, Forks};
 pub(crate) use instead::FALL_BACK_ON;

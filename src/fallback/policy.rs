@@ -13,7 +13,7 @@ use super::{FallbackConfig, FallbackEvent, Setback};
 use crate::{
     call::{
         self, Answered, Attempt, CallContext, Cold, Deadline, Explanation, Failed, FellBack, Layer, Operation, Policy,
-        Repeats, Timed,
+        Repeats,
     },
     config::{ConfigError, Name},
     observe::{Events, Subscription},
@@ -141,7 +141,7 @@ impl Fallback {
         let deadline = Deadline::new(&self.clock, &self.settings.timeout, cx);
         let frame = cx.until(&deadline);
         // The substitute is dropped here, before anybody hears of its time-out.
-        let fell = Timed::new(inner.fall_back(frame.context()), &deadline).await;
+        let fell = call::timed(inner.fall_back(frame.context()), &deadline).await;
         match fell {
             Some(FellBack::Nowhere) => outcome,
             Some(FellBack::Done) => {

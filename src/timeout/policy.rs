@@ -10,7 +10,7 @@ use std::{
 
 use super::TimeoutEvent;
 use crate::{
-    call::{self, Attempt, CallContext, Cold, Deadline, Explanation, Layer, Operation, Policy, Timed},
+    call::{self, Attempt, CallContext, Cold, Deadline, Explanation, Layer, Operation, Policy},
     config::Name,
     observe::{Events, Subscription},
     outcome::{CallError, FailureKind, Outcome, PolicyKind, TimedOut, Verdict},
@@ -96,7 +96,7 @@ impl Timeout {
         let cx = CallContext::of(&operation);
         let deadline = Deadline::new(&self.clock, &self.limit, cx);
         let frame = cx.until(&deadline);
-        if let Some(result) = Timed::new(operation.run(frame.context()), &deadline).await {
+        if let Some(result) = call::timed(operation.run(frame.context()), &deadline).await {
             return result.map_err(call::alone::failed);
         } // the work is dropped here, before anybody hears of the time-out
         Err(call::alone::timed_out(self.timed_out(&deadline)))
@@ -124,7 +124,7 @@ impl Policy for Timeout {
         let deadline = Deadline::new(&self.clock, &self.limit, cx);
         let frame = cx.until(&deadline);
         if !self.is_late(cx)
-            && let Some(outcome) = Timed::new(inner.attempt(frame.context()), &deadline).await
+            && let Some(outcome) = call::timed(inner.attempt(frame.context()), &deadline).await
         {
             return outcome;
         } // the work is dropped here, before anybody hears of the time-out
