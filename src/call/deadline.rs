@@ -4,7 +4,7 @@ use std::{
     pin::{Pin, pin},
     ptr,
     sync::atomic::{AtomicPtr, AtomicU64, Ordering::Relaxed},
-    task::{Context, Poll, Waker},
+    task::{Poll, Waker},
     time::Duration,
 };
 
@@ -81,7 +81,12 @@ impl<'a> Deadline<'a> {
     ///
     /// The timer is armed unless an inner one wakes this task in time. (It is made here, and not
     /// put into a place that was kept for it: that would copy it.)
-    async fn over(&self) {
+    #[inline]
+    pub(crate) fn over(&self) -> Cold<impl Future<Output = ()>> {
+        Cold::new(self.passes())
+    }
+
+    async fn passes(&self) {
         let at = self.at();
         if at == Instant::FAR_FUTURE {
             return pending().await;
@@ -143,33 +148,19 @@ impl Drop for Armed<'_> {
     }
 }
 
-/// Runs work until a deadline: gives the work's output, or `None` where the time is over first. The
-/// work is polled before the time is looked at.
+/// Runs work until a deadline is [over](Deadline::over): gives the work's output, or `None` where the
+/// time is over first. The work is polled before the time is looked at.
 ///
 /// Nested time-outs arm one timer, the innermost: the others arm theirs when that one is gone.
+///
+/// Both are lent, so that the type of a call nests no deeper for it.
 #[inline]
-pub(crate) fn timed<W: Future>(work: W, deadline: &Deadline<'_>) -> impl Future<Output = Option<W::Output>> {
-    Timed { work, over: Cold::new(deadline.over()) }
-}
-
-pin_project_lite::pin_project! {
-    struct Timed<W, T> {
-        #[pin]
-        work: W,
-        #[pin]
-        over: T,
-    }
-}
-
-impl<W: Future, T: Future<Output = ()>> Future for Timed<W, T> {
-    type Output = Option<W::Output>;
-
-    #[inline]
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        match this.work.poll(cx) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending => this.over.poll(cx).map(|()| None),
-        }
-    }
+pub(crate) fn timed<'f, W: Future, T: Future<Output = ()>>(
+    mut work: Pin<&'f mut W>,
+    mut over: Pin<&'f mut T>,
+) -> impl Future<Output = Option<W::Output>> + use<'f, W, T> {
+    poll_fn(move |cx| match work.as_mut().poll(cx) {
+        Poll::Ready(output) => Poll::Ready(Some(output)),
+        Poll::Pending => over.as_mut().poll(cx).map(|()| None),
+    })
 }

@@ -2,6 +2,7 @@
 use std::{
     fmt,
     future::Future,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU16, AtomicU64, Ordering::Relaxed},
@@ -140,8 +141,8 @@ impl Fallback {
         };
         let deadline = Deadline::new(&self.clock, &self.settings.timeout, cx);
         let frame = cx.until(&deadline);
-        // The substitute is dropped here, before anybody hears of its time-out.
-        let fell = call::timed(inner.fall_back(frame.context()), &deadline).await;
+        let fell = call::timed(pin!(inner.fall_back(frame.context())), pin!(deadline.over())).await;
+        // The substitute is dropped by now, before anybody hears of its time-out.
         match fell {
             Some(FellBack::Nowhere) => outcome,
             Some(FellBack::Done) => {

@@ -1,6 +1,7 @@
 //! The policy.
 use std::{
     future::Future,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -96,9 +97,11 @@ impl Timeout {
         let cx = CallContext::of(&operation);
         let deadline = Deadline::new(&self.clock, &self.limit, cx);
         let frame = cx.until(&deadline);
-        if let Some(result) = call::timed(operation.run(frame.context()), &deadline).await {
+        let done = call::timed(pin!(operation.run(frame.context())), pin!(deadline.over())).await;
+        // The work is dropped by now, before anybody hears of the time-out.
+        if let Some(result) = done {
             return result.map_err(call::alone::failed);
-        } // the work is dropped here, before anybody hears of the time-out
+        }
         Err(call::alone::timed_out(self.timed_out(&deadline)))
     }
 
@@ -123,11 +126,13 @@ impl Policy for Timeout {
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         let deadline = Deadline::new(&self.clock, &self.limit, cx);
         let frame = cx.until(&deadline);
-        if !self.is_late(cx)
-            && let Some(outcome) = call::timed(inner.attempt(frame.context()), &deadline).await
-        {
-            return outcome;
-        } // the work is dropped here, before anybody hears of the time-out
+        if !self.is_late(cx) {
+            let done = call::timed(pin!(inner.attempt(frame.context())), pin!(deadline.over())).await;
+            // The work is dropped by now, before anybody hears of the time-out.
+            if let Some(outcome) = done {
+                return outcome;
+            }
+        }
         inner.ledger().time_out(self.timed_out(&deadline));
         Outcome::Judged(Verdict::failure(FailureKind::Timeout).class())
     }

@@ -1,6 +1,6 @@
 //! Time-out, behaviours 1 and 2.
 use std::{
-    future::{Future, pending, poll_fn},
+    future::{Future, pending, poll_fn, ready},
     pin::Pin,
     sync::{
         Arc,
@@ -12,7 +12,8 @@ use std::{
 
 use steadfast::{
     Cause, Outcome, Pipeline,
-    call::{Attempt, AttemptInfo, CallContext, Policy},
+    call::{Attempt, AttemptInfo, CallContext, Failed, Policy},
+    fallback::{Fallback, FallbackConfig},
     retry::{Retry, RetryConfig},
     testing::ScriptedService,
     time::{Clock, Instant, TimeSource},
@@ -191,6 +192,27 @@ fn a_call_that_is_ready_at_once_reads_no_clock() {
         hand.block_on(pipeline.call(|| async { Ok::<_, ()>(1) })).unwrap();
     }
     assert_eq!(source.0.load(SeqCst), made);
+}
+
+#[test]
+fn a_substitute_that_is_ready_at_once_reads_no_clock_and_one_that_waits_has_its_time_from_then_on() {
+    let source = Counted::default();
+    let fallback = Fallback::new(FallbackConfig::default()).unwrap();
+    let pipeline = Pipeline::new().then(fallback.clone().with_clock(&Clock::from_source(source.clone())));
+    let (clock, hand) = Clock::manual();
+    let answer = hand.block_on(pipeline.call_or(|| async { Err::<u32, _>("away") }, |_| ready(Ok(2)))).unwrap();
+    assert_eq!((answer.error().unwrap().to_string(), answer.into_value()), ("away".into(), 2));
+    assert_eq!(source.0.load(SeqCst), 0);
+
+    let pipeline = Pipeline::new().then(fallback.with_clock(&clock));
+    let start = hand.now();
+    let slow = |_: Failed<'_, u32, &'static str>| {
+        hand.advance(MS(300)); // before it waits
+        pending()
+    };
+    let error = hand.block_on(pipeline.call_or(|| async { Err("away") }, slow)).unwrap_err();
+    assert!(matches!(error.fallback(), Some(Cause::TimedOut(timed_out)) if timed_out.after == MS(1000)));
+    assert_eq!(hand.now() - start, MS(1300));
 }
 
 #[test]
