@@ -21,16 +21,16 @@ pub(crate) fn after_failure<O: Operation>(operation: O, error: O::Error) -> Judg
 #[cold]
 #[inline(never)]
 pub(crate) fn failed<E>(error: E) -> CallError<E> {
-    CallError::new(Cause::Operation(error), Verdict::failure(FailureKind::Other), 1, None, None)
+    CallError::new(Cause::Operation(error), Verdict::failure(FailureKind::Other), 1)
 }
 
 /// The error of a call whose only attempt was cut short.
 pub(crate) fn timed_out<E>(timed_out: TimedOut) -> CallError<E> {
-    CallError::new(Cause::TimedOut(timed_out), Verdict::failure(FailureKind::Timeout), 1, None, None)
+    CallError::new(Cause::TimedOut(timed_out), Verdict::failure(FailureKind::Timeout), 1)
 }
 
 /// The error of a call that was refused.
 #[inline]
 pub(crate) fn refused<E>(rejected: Rejected) -> CallError<E> {
-    CallError::new(Cause::Rejected(rejected), Verdict::ignore(), 0, None, None)
+    CallError::new(Cause::Rejected(rejected), Verdict::ignore(), 0)
 }

@@ -2,7 +2,11 @@
 use std::time::Duration;
 
 use super::{Operation, deadline::Deadline, repeats::Repeats};
-use crate::{budget::RetryBudget, outcome::Priority, time::Instant};
+use crate::{
+    budget::RetryBudget,
+    outcome::Priority,
+    time::{Clock, Instant},
+};
 
 /// The surroundings of one attempt: its number, its deadline, whether a retry stands around it.
 ///
@@ -188,12 +192,29 @@ impl<'a> CallContext<'a> {
     /// When the call's time is over, if a time-out or a caller's deadline surrounds it. Reads the time-out's clock if that
     /// time-out has not yet started to count.
     pub fn deadline(self) -> Option<Instant> {
-        let deadlines = self.0.outwards().filter_map(|adds| match adds {
-            Adds::Deadline(deadline) => Some(deadline.at()),
+        self.deadline_by(None)
+    }
+
+    /// The same, with a reading of a clock: see [`Deadline::at_by`].
+    pub(super) fn deadline_by(self, reading: Option<(&Clock, Instant)>) -> Option<Instant> {
+        // The innermost is the nearest: each is clipped to those around it.
+        self.0.outwards().find_map(|adds| match adds {
+            Adds::Deadline(deadline) => Some(deadline.at_by(reading)),
             Adds::Outside { attempt, .. } => attempt.deadline,
             Adds::Top { .. } | Adds::Attempt { .. } | Adds::Once | Adds::Hedge(_) => None,
-        });
-        deadlines.min()
+        })
+    }
+
+    /// Returns the innermost time-out's deadline.
+    pub(super) fn nearest_deadline(self) -> Option<&'a Deadline<'a>> {
+        let mut next = Some(self.0);
+        while let Some(frame) = next {
+            if let Adds::Deadline(deadline) = frame.adds {
+                return Some(deadline);
+            }
+            next = frame.outer;
+        }
+        None
     }
 
     /// Returns the deadline with which the pipeline was entered, to its outermost policy. Looks at one frame: no call pays for it.

@@ -24,7 +24,7 @@ pub enum Answer<T, E> {
         /// What the substitute gave.
         value: T,
         /// What the call would have come to without it: an error, or a value that was judged a failure.
-        instead_of: Box<Result<T, CallError<E>>>,
+        instead_of: Result<T, CallError<E>>,
     },
 }
 
@@ -53,7 +53,7 @@ impl<T, E> Answer<T, E> {
     pub fn error(&self) -> Option<&CallError<E>> {
         match self {
             Self::Own(_) => None,
-            Self::Degraded { instead_of, .. } => instead_of.as_ref().as_ref().err(),
+            Self::Degraded { instead_of, .. } => instead_of.as_ref().err(),
         }
     }
 }
@@ -69,11 +69,11 @@ pub struct Failed<'a, T, E> {
     cause: Option<&'a Cause<E>>,
     verdict: Verdict,
     attempts: u32,
-    within: AttemptInfo,
+    within: CallContext<'a>,
 }
 
 impl<'a, T, E> Failed<'a, T, E> {
-    pub(super) const fn new(kept: &'a Kept<T, E>, within: AttemptInfo) -> Self {
+    pub(super) const fn new(kept: &'a Kept<T, E>, within: CallContext<'a>) -> Self {
         Self {
             value: kept.value.as_ref(),
             cause: kept.cause(),
@@ -125,9 +125,9 @@ impl<'a, T, E> Failed<'a, T, E> {
     }
 
     /// For a substitute that is a call itself: hand it to [`Pipeline::call_within`](super::Pipeline::call_within), and what is left of the
-    /// time holds there too.
-    pub const fn within(&self) -> AttemptInfo {
-        self.within
+    /// time holds there too. Its time counts from the moment when it is first asked for this, or first waits.
+    pub fn within(&self) -> AttemptInfo {
+        self.within.info()
     }
 }
 
@@ -149,7 +149,7 @@ pub enum FellBack {
 pub(crate) const FALL_BACK_ON: KindSet =
     KindSet::ALL.without(FailureKind::Client).without(FailureKind::Cancelled).without(FailureKind::Panic);
 
-type InsteadOf<O> = Box<Result<<O as Operation>::Output, CallError<<O as Operation>::Error>>>;
+type InsteadOf<O> = Result<<O as Operation>::Output, CallError<<O as Operation>::Error>>;
 
 /// The innermost attempt of a call that has a substitute.
 struct Substituted<'c, O: Operation, C: ?Sized, F> {
@@ -201,12 +201,12 @@ where
     async fn fall_back(&mut self, cx: CallContext<'_>) -> FellBack {
         let Some(instead) = self.instead.take() else { return FellBack::Nowhere };
         // Only shown: dropped while it waits, or failing itself, the substitute leaves the failure where it is.
-        let work = instead(Failed::new(&self.judged.kept, cx.info()));
+        let work = instead(Failed::new(&self.judged.kept, cx));
         let result = work.await;
         let verdict = self.judged.judge(&result);
         match result {
             Ok(value) if !verdict.is_failure() => {
-                self.instead_of = Some(Box::new(self.judged.result()));
+                self.instead_of = Some(self.judged.result());
                 self.judged.kept.take_over(value);
                 FellBack::Done
             }
@@ -266,7 +266,7 @@ async fn go<P: Policy>(policy: &P, attempt: &mut impl Attempt, cx: CallContext<'
 
 /// Whether such an outcome is one to fall back after.
 #[inline]
-pub(crate) fn falls_back(outcome: Outcome, kinds: KindSet, rejections: bool) -> bool {
+fn falls_back(outcome: Outcome, kinds: KindSet, rejections: bool) -> bool {
     match outcome {
         Outcome::Rejected => rejections,
         judged => judged.kind().is_some_and(|kind| kinds.contains(kind)),

@@ -177,27 +177,24 @@ impl<T, E> Kept<T, E> {
     fn error(&mut self) -> CallError<E> {
         let Bad { cause, verdict, past } = &mut self.bad;
         // Only a policy that neither made the attempt nor refused it leaves nothing at all.
-        let cause = cause.take().unwrap_or(Cause::Rejected(Rejected::new(
-            PolicyKind::Custom("policy"),
-            Reason::Custom("it neither made an attempt nor refused it"),
-        )));
-        let (mut history, mut fallback) = (None, None);
-        if let Some(past) = past.take() {
-            let Past { retried, repeated: _, first, first_kind, stopped, fallback: failed } = *past;
-            fallback = failed;
-            let cut_short = || match &cause {
-                Cause::TimedOut(timed_out) => Some((Stop::CutShort, timed_out.after)),
-                Cause::Operation(_) | Cause::Rejected(_) => None,
-            };
-            history = stopped.or_else(cut_short).filter(|_| retried).map(|(stop, elapsed)| History {
-                first,
-                first_kind,
-                last_kind: verdict.kind(),
-                elapsed,
-                stop,
-            });
-        }
-        CallError::new(cause, *verdict, self.attempts, history, fallback)
+        let cause = cause.take().unwrap_or_else(|| {
+            let reason = Reason::Custom("it neither made an attempt nor refused it");
+            Cause::Rejected(Rejected::new(PolicyKind::Custom("policy"), reason))
+        });
+        let Some(past) = past.take() else { return CallError::new(cause, *verdict, self.attempts) };
+        let Past { retried, repeated: _, first, first_kind, stopped, fallback } = *past;
+        let cut_short = || match &cause {
+            Cause::TimedOut(timed_out) => Some((Stop::CutShort, timed_out.after)),
+            Cause::Operation(_) | Cause::Rejected(_) => None,
+        };
+        let history = stopped.or_else(cut_short).filter(|_| retried).map(|(stop, elapsed)| History {
+            first,
+            first_kind,
+            last_kind: verdict.kind(),
+            elapsed,
+            stop,
+        });
+        CallError::new(cause, *verdict, self.attempts).with(history, fallback)
     }
 }
 

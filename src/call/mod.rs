@@ -37,11 +37,11 @@ mod traced;
 pub use boxed::BoxedPipeline;
 pub(crate) use cold::{Cold, boxed};
 pub use context::{AttemptInfo, CallContext, Frame, OperationName};
-pub(crate) use deadline::Deadline;
+pub(crate) use deadline::{Deadline, timed};
 pub use explain::{Explanation, Layer};
 pub use fork::{Fork, Forks};
+pub(crate) use instead::FALL_BACK_ON;
 pub use instead::{Answer, Answered, Failed, FellBack};
-pub(crate) use instead::{FALL_BACK_ON, falls_back};
 pub use ledger::Ledger;
 pub(crate) use operation::as_inside;
 pub use operation::{

@@ -29,8 +29,8 @@ pub struct FallbackConfig {
     pub fall_back_on: KindSet,
     /// Whether it falls back when a policy refused the call: the breaker is open, a limit reached. Yes by default.
     pub on_rejections: bool,
-    /// How long the substitute may take; never longer than what is left of the call's time. 1 s by default. As long as it likes with
-    /// [`Duration::MAX`].
+    /// How long the substitute may take, from the moment when it first waits; never longer than what is left of the call's time.
+    /// 1 s by default. As long as it likes with [`Duration::MAX`].
     #[serde(with = "human")]
     pub timeout: Duration,
 }

@@ -2,22 +2,25 @@
 use std::{
     fmt,
     future::Future,
+    pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU16, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
 
 use super::{FallbackConfig, FallbackEvent, Setback};
 use crate::{
-    call::{self, Answered, Attempt, CallContext, Deadline, Explanation, Failed, FellBack, Layer, Operation, Policy},
+    call::{
+        self, Answered, Attempt, CallContext, Cold, Deadline, Explanation, Failed, FellBack, Layer, Operation, Policy,
+        Repeats,
+    },
     config::{ConfigError, Name},
     observe::{Events, Subscription},
     outcome::{Outcome, PolicyKind, TimedOut},
-    race::{First, race},
     sync::Mutex,
-    time::{Clock, Instant, nanos},
+    time::{Clock, nanos},
 };
 
 /// Has a call's substitute take the place of its failure, within a bounded time.
@@ -31,9 +34,11 @@ pub struct Fallback {
     events: Events<FallbackEvent>,
 }
 
-/// The settings, which may change. Only failures take the lock.
+/// The settings, which may change. No call takes the lock.
 struct Settings {
     config: Mutex<FallbackConfig>,
+    /// The failures after which it falls back, as [`Repeats::to_bits`].
+    after: AtomicU16,
     /// `timeout` in nanoseconds: a deadline reads it when it is first asked.
     timeout: AtomicU64,
 }
@@ -51,7 +56,8 @@ impl Fallback {
     /// For settings that were checked before.
     pub(crate) fn make(config: FallbackConfig, clock: Clock, name: Option<Name>) -> Self {
         let timeout = AtomicU64::new(nanos(config.timeout));
-        let settings = Arc::new(Settings { config: Mutex::new(config), timeout });
+        let after = AtomicU16::new(after(&config).to_bits());
+        let settings = Arc::new(Settings { config: Mutex::new(config), after, timeout });
         Self { settings, name, clock, events: Events::new() }
     }
 
@@ -88,6 +94,7 @@ impl Fallback {
         config.check()?;
         let mut current = self.settings.config.lock();
         *current = config;
+        self.settings.after.store(after(&config).to_bits(), Relaxed);
         self.settings.timeout.store(nanos(config.timeout), Relaxed);
         Ok(())
     }
@@ -120,11 +127,10 @@ impl Fallback {
         if !outcome.is_failure() && outcome != Outcome::Rejected {
             return outcome;
         }
-        let config = self.config();
-        if !call::falls_back(outcome, config.fall_back_on, config.on_rejections) {
+        if !Repeats::from_bits(self.settings.after.load(Relaxed)).has(outcome.kind()) {
             return outcome;
         }
-        call::boxed(self.fall_back(inner, outcome, cx)).await
+        Cold::new(self.fall_back(inner, outcome, cx)).await
     }
 
     /// After a failure that asks for it.
@@ -134,16 +140,9 @@ impl Fallback {
             None => Setback::Rejection(inner.ledger().rejection().map_or(PolicyKind::Custom("policy"), |r| r.by())),
         };
         let deadline = Deadline::new(&self.clock, &self.settings.timeout, cx);
-        let at = deadline.at();
         let frame = cx.until(&deadline);
-        let fell = if at == Instant::FAR_FUTURE {
-            Some(inner.fall_back(frame.context()).await)
-        } else {
-            match race(inner.fall_back(frame.context()), self.clock.sleep_until(at)).await {
-                First::One(fell) => Some(fell),
-                First::Other(()) => None,
-            }
-        }; // the substitute is dropped here, before anybody hears of its time-out
+        let fell = call::timed(pin!(inner.fall_back(frame.context())), pin!(deadline.over())).await;
+        // The substitute is dropped by now, before anybody hears of its time-out.
         match fell {
             Some(FellBack::Nowhere) => outcome,
             Some(FellBack::Done) => {
@@ -168,6 +167,11 @@ impl Fallback {
             self.events.send(self.name.as_ref(), self.clock.now(), event);
         }
     }
+}
+
+/// The failures after which a fallback of these settings falls back.
+fn after(config: &FallbackConfig) -> Repeats {
+    Repeats::new(config.fall_back_on, config.on_rejections)
 }
 
 impl Policy for Fallback {

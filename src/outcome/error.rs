@@ -121,15 +121,16 @@ impl fmt::Display for Stop {
 
 impl<E> CallError<E> {
     #[inline]
-    pub(crate) fn new(
-        cause: Cause<E>,
-        verdict: Verdict,
-        attempts: u32,
-        history: Option<History<E>>,
-        fallback: Option<Cause<E>>,
-    ) -> Self {
-        let more = (history.is_some() || fallback.is_some()).then(|| Box::new(More { history, fallback }));
-        Self { cause, verdict, attempts, more }
+    pub(crate) const fn new(cause: Cause<E>, verdict: Verdict, attempts: u32) -> Self {
+        Self { cause, verdict, attempts, more: None }
+    }
+
+    /// The same with what few errors have.
+    pub(crate) fn with(mut self, history: Option<History<E>>, fallback: Option<Cause<E>>) -> Self {
+        if history.is_some() || fallback.is_some() {
+            self.more = Some(Box::new(More { history, fallback }));
+        }
+        self
     }
 
     /// What the last attempt was judged to be; [`Class::Ignore`](super::Class::Ignore) for a rejection.

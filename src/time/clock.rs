@@ -73,6 +73,19 @@ impl Clock {
         }
     }
 
+    /// Returns whether both read the same time, and wait for it on the same timers. No source of a
+    /// user's own is the same as another.
+    #[inline]
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Kind::Tokio, Kind::Tokio) => true,
+            #[cfg(feature = "quanta")]
+            (Kind::Quanta(_), Kind::Quanta(_)) => true,
+            (Kind::Manual(mine), Kind::Manual(theirs)) => Arc::ptr_eq(mine, theirs),
+            _ => false,
+        }
+    }
+
     /// The wall clock's time, for what is compared across processes with some seconds of tolerance. Follows virtual time: that of a manual
     /// clock, and that of a tokio runtime that is paused.
     pub(crate) fn wall(&self) -> Timestamp {

@@ -1,12 +1,11 @@
 //! The policy.
 use std::{
-    future::{Future, poll_fn},
-    pin::{Pin, pin},
+    future::Future,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    task::Poll,
     time::Duration,
 };
 
@@ -16,7 +15,7 @@ use crate::{
     config::Name,
     observe::{Events, Subscription},
     outcome::{CallError, FailureKind, Outcome, PolicyKind, TimedOut, Verdict},
-    time::{Clock, Instant, nanos},
+    time::{Clock, nanos},
 };
 
 /// Gives what is inside it a bounded time.
@@ -98,36 +97,12 @@ impl Timeout {
         let cx = CallContext::of(&operation);
         let deadline = Deadline::new(&self.clock, &self.limit, cx);
         let frame = cx.until(&deadline);
-        {
-            let mut work = pin!(operation.run(frame.context()));
-            let done = match poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await {
-                Poll::Ready(result) => Some(result),
-                Poll::Pending => Cold::new(self.timed(work, &deadline)).await,
-            };
-            if let Some(result) = done {
-                return result.map_err(call::alone::failed);
-            }
-        } // the work is dropped here, before anybody hears of the time-out
-        Err(call::alone::timed_out(self.timed_out(&deadline)))
-    }
-
-    /// Goes on with work that has been polled once and waits; `None` when its time is over.
-    async fn timed<T>(&self, mut work: Pin<&mut impl Future<Output = T>>, deadline: &Deadline<'_>) -> Option<T> {
-        let at = deadline.at();
-        if at == Instant::FAR_FUTURE {
-            return Some(work.await);
+        let done = call::timed(pin!(operation.run(frame.context())), pin!(deadline.over())).await;
+        // The work is dropped by now, before anybody hears of the time-out.
+        if let Some(result) = done {
+            return result.map_err(call::alone::failed);
         }
-        let mut timer = pin!(self.clock.sleep_until(at));
-        let mut polled = true;
-        poll_fn(|cx| {
-            if !std::mem::take(&mut polled)
-                && let Poll::Ready(outcome) = work.as_mut().poll(cx)
-            {
-                return Poll::Ready(Some(outcome));
-            }
-            timer.as_mut().poll(cx).map(|()| None)
-        })
-        .await
+        Err(call::alone::timed_out(self.timed_out(&deadline)))
     }
 
     /// Returns whether the time of a call is over before it begins.
@@ -152,16 +127,12 @@ impl Policy for Timeout {
         let deadline = Deadline::new(&self.clock, &self.limit, cx);
         let frame = cx.until(&deadline);
         if !self.is_late(cx) {
-            let mut work = pin!(inner.attempt(frame.context()));
-            match poll_fn(|cx| Poll::Ready(work.as_mut().poll(cx))).await {
-                Poll::Ready(outcome) => return outcome,
-                Poll::Pending => {
-                    if let Some(outcome) = Cold::new(self.timed(work, &deadline)).await {
-                        return outcome;
-                    }
-                }
+            let done = call::timed(pin!(inner.attempt(frame.context())), pin!(deadline.over())).await;
+            // The work is dropped by now, before anybody hears of the time-out.
+            if let Some(outcome) = done {
+                return outcome;
             }
-        } // the work is dropped here, before anybody hears of the time-out
+        }
         inner.ledger().time_out(self.timed_out(&deadline));
         Outcome::Judged(Verdict::failure(FailureKind::Timeout).class())
     }

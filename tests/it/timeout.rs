@@ -1,18 +1,19 @@
 //! Time-out, behaviours 1 and 2.
 use std::{
-    future::{pending, poll_fn},
+    future::{Future, pending, poll_fn, ready},
     pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicU32, Ordering::SeqCst},
     },
-    task::Poll,
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use steadfast::{
-    Cause, Pipeline,
-    call::AttemptInfo,
+    Cause, Outcome, Pipeline,
+    call::{Attempt, AttemptInfo, CallContext, Failed, Policy},
+    fallback::{Fallback, FallbackConfig},
     retry::{Retry, RetryConfig},
     testing::ScriptedService,
     time::{Clock, Instant, TimeSource},
@@ -194,6 +195,27 @@ fn a_call_that_is_ready_at_once_reads_no_clock() {
 }
 
 #[test]
+fn a_substitute_that_is_ready_at_once_reads_no_clock_and_one_that_waits_has_its_time_from_then_on() {
+    let source = Counted::default();
+    let fallback = Fallback::new(FallbackConfig::default()).unwrap();
+    let pipeline = Pipeline::new().then(fallback.clone().with_clock(&Clock::from_source(source.clone())));
+    let (clock, hand) = Clock::manual();
+    let answer = hand.block_on(pipeline.call_or(|| async { Err::<u32, _>("away") }, |_| ready(Ok(2)))).unwrap();
+    assert_eq!((answer.error().unwrap().to_string(), answer.into_value()), ("away".into(), 2));
+    assert_eq!(source.0.load(SeqCst), 0);
+
+    let pipeline = Pipeline::new().then(fallback.with_clock(&clock));
+    let start = hand.now();
+    let slow = |_: Failed<'_, u32, &'static str>| {
+        hand.advance(MS(300)); // before it waits
+        pending()
+    };
+    let error = hand.block_on(pipeline.call_or(|| async { Err("away") }, slow)).unwrap_err();
+    assert!(matches!(error.fallback(), Some(Cause::TimedOut(timed_out)) if timed_out.after == MS(1000)));
+    assert_eq!(hand.now() - start, MS(1300));
+}
+
+#[test]
 fn the_default_clock_obeys_tokio_s_pause() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
@@ -236,4 +258,93 @@ fn timeout_1_of_two_deadlines_the_nearer_counts_whichever_stands_outside() {
     let pipeline = Pipeline::new().then(timeout).then(retry);
     let error = hand.block_on(pipeline.call_within(from_outside, || async { Err::<(), _>(()) })).unwrap_err();
     assert_eq!((error.attempts(), hand.now()), (1, start));
+}
+
+/// A policy that does not poll what is inside as an executor would.
+#[derive(Clone, Copy, Debug)]
+enum Odd {
+    /// Polls it once, and never again.
+    Neglects,
+    /// Polls it once, drops it in the same poll, and waits.
+    Drops,
+    /// Polls it with a waker that wakes nobody.
+    Deafens,
+    /// Polls it as an executor would.
+    Passes,
+}
+
+impl Policy for Odd {
+    async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
+        let mut work = Some(Box::pin(inner.attempt(cx)));
+        let mut polled = false;
+        poll_fn(|task| {
+            if std::mem::replace(&mut polled, true) && !matches!(self, Self::Deafens | Self::Passes) {
+                return Poll::Pending;
+            }
+            let mut deaf = Context::from_waker(Waker::noop());
+            let task = if matches!(self, Self::Deafens) { &mut deaf } else { task };
+            let done = work.as_mut().map_or(Poll::Pending, |work| work.as_mut().poll(task));
+            if matches!(self, Self::Drops) {
+                work = None;
+            }
+            done
+        })
+        .await
+    }
+}
+
+#[test]
+fn an_outer_time_out_fires_whatever_becomes_of_the_timer_of_an_inner_one() {
+    for (odd, after) in
+        [(Odd::Neglects, MS(2000)), (Odd::Drops, MS(2000)), (Odd::Deafens, MS(2000)), (Odd::Passes, MS(300))]
+    {
+        let (clock, hand) = Clock::manual();
+        let timeout = |ms| Timeout::new(MS(ms)).with_clock(&clock);
+        for nested in [false, true] {
+            let (outer, inner) = (timeout(2000), timeout(300));
+            let start = hand.now();
+            let error = if nested {
+                let pipeline =
+                    Pipeline::new().then(outer).then(timeout(5000)).then(odd).then(timeout(1000)).then(inner);
+                hand.block_on(pipeline.call(pending::<Result<(), ()>>)).unwrap_err()
+            } else {
+                hand.block_on(Pipeline::new().then(outer).then(odd).then(inner).call(pending::<Result<(), ()>>))
+                    .unwrap_err()
+            };
+            assert!(error.is_timed_out());
+            assert_eq!(hand.now() - start, after, "{odd:?}, nested: {nested}");
+        }
+    }
+}
+
+#[test]
+fn nested_time_outs_arm_one_timer_each_time_the_innermost_that_is_left() {
+    let (clock, hand) = Clock::manual();
+    let timeout = |ms| Timeout::new(MS(ms)).with_clock(&clock);
+    let timers = || format!("{hand:?}").split("timers: ").nth(1).unwrap().trim_end_matches([' ', '}']).to_owned();
+    let service = ScriptedService::new("hang, 503", &clock).unwrap();
+    let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2))
+        .unwrap()
+        .with_clock(&clock)
+        .with_delays(|| std::iter::repeat(MS(100)));
+    let pipeline = Pipeline::new()
+        .then(timeout(9000))
+        .then(timeout(8000))
+        .then(retry)
+        .then(timeout(300))
+        .classify(ScriptedService::classify);
+    let mut call = Box::pin(pipeline.call(|| service.call()));
+    let mut poll = || call.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending();
+    assert!(poll());
+    assert_eq!(timers(), "1");
+    hand.advance(MS(100));
+    assert!(poll());
+    assert_eq!(timers(), "1");
+    // The attempt is over: the retry waits, and the inner of the outer two waits beside it.
+    hand.advance(MS(200));
+    assert!(poll());
+    assert_eq!(timers(), "2");
+    hand.advance(MS(100));
+    assert!(!poll());
+    assert_eq!(timers(), "0");
 }

@@ -3,18 +3,20 @@
 mod alloc;
 mod harness;
 mod instructions;
+mod readme;
 mod report;
 mod works;
 
 use harness::Effort;
 use instructions::Counter;
 use std::io::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 use works::{Work, all};
 
 const USAGE: &str = "\
-usage: steadfast-peers [--json] [--quick] [--rounds N] [--ms N] [--instructions] [--list] [WORK ...]
+usage: steadfast-peers [--json] [--quick] [--rounds N] [--ms N] [--instructions] [--list] [--readme FILE] [WORK ...]
 
   WORK            measure only these works (all by default); shard_ring is all that begin with shard_ring_
   --list          print the works and leave
@@ -22,13 +24,15 @@ usage: steadfast-peers [--json] [--quick] [--rounds N] [--ms N] [--instructions]
   --quick         a smoke run: short rounds, and few of them
   --rounds N      rounds for each work (25 by default)
   --ms N          milliseconds a round (20 by default); on a busy machine more of the short ones are left alone
-  --instructions  count instructions, under valgrind if the processor's counter is out of reach (slow)";
+  --instructions  count instructions, under valgrind if the processor's counter is out of reach (slow)
+  --readme FILE   put the table of this run between the two markers of FILE";
 
 struct Arguments {
     json: bool,
     list: bool,
     instructions: bool,
     effort: Effort,
+    readme: Option<PathBuf>,
     /// The child's half of a count under callgrind.
     only_subject: Option<usize>,
     works: Vec<&'static Work>,
@@ -41,6 +45,7 @@ impl Arguments {
             list: false,
             instructions: false,
             effort: Effort { rounds: 25, round: Duration::from_millis(20) },
+            readme: None,
             only_subject: None,
             works: Vec::new(),
         };
@@ -50,6 +55,9 @@ impl Arguments {
                 "--list" => arguments.list = true,
                 "--instructions" => arguments.instructions = true,
                 "--quick" => arguments.effort = Effort { rounds: 5, round: Duration::from_millis(1) },
+                "--readme" => {
+                    arguments.readme = Some(words.next().ok_or("--readme wants a file")?.into());
+                }
                 "--rounds" => {
                     let rounds = number(words.next()).filter(|&rounds| rounds > 0);
                     arguments.effort.rounds = rounds.ok_or("--rounds wants a number from 1")?;
@@ -107,12 +115,17 @@ fn run(arguments: Arguments) -> Result<(), String> {
         return Ok(());
     }
     let counter = Counter::choose(arguments.instructions)?;
+    let mut all = Vec::new();
     for work in arguments.works {
         let tables =
             harness::measure(work, &[1, 2], arguments.effort, |at, instance| counter.count(work, at, instance));
         for table in tables {
             say(if arguments.json { report::json(&table) } else { report::table(&table) })?;
+            all.push(table);
         }
     }
-    Ok(())
+    if !arguments.json {
+        say(readme::ranking(&all))?;
+    }
+    arguments.readme.map_or(Ok(()), |path| readme::rewrite(&path, &all))
 }

@@ -8,6 +8,8 @@ use super::{
     ours, poll_loop, rival,
 };
 use failsafe::futures::CircuitBreaker as _;
+use std::cell::Cell;
+use std::future::ready;
 use std::hint::black_box;
 use std::time::Duration;
 use steadfast::Classify;
@@ -31,6 +33,13 @@ pub const CLOSED_SYNC: Work = Work {
     name: "breaker_closed_sync",
     about: "the same through the sync doors",
     subjects: || sync(false),
+    light: true,
+};
+
+pub const ONE_PERCENT: Work = Work {
+    name: "breaker_closed_1_percent",
+    about: "an async call through a closed breaker, of which each hundredth fails",
+    subjects: one_percent,
     light: true,
 };
 
@@ -133,6 +142,51 @@ fn asynchronous(open: bool) -> Vec<Subject> {
         // Count window of 100 at 50 %.
         rival("tower-resilience 0.13", move || tower_resilience(open)).parks(),
         beside("(floor) await the operation", || instance(|_| poll_loop(operation))),
+    ]
+}
+
+/// The outcomes of calls of which each hundredth fails.
+fn seldom_failing() -> impl Fn() -> Result<u32, Failed> {
+    let calls = Cell::new(0);
+    move || {
+        calls.set((calls.get() + 1) % 100);
+        if calls.get() == 0 { Err(Failed) } else { Ok(7) }
+    }
+}
+
+fn one_percent() -> Vec<Subject> {
+    macro_rules! worker {
+        (|$outcome:ident| $call:expr) => {
+            instance(move |_| {
+                let next = seldom_failing();
+                poll_loop(async move || {
+                    let $outcome = next();
+                    $call.await.is_ok()
+                })
+            })
+        };
+    }
+    vec![
+        ours("steadfast call", || {
+            let breaker = leak(steadfast(false));
+            worker!(|outcome| black_box(breaker).call(move || ready(black_box(outcome))))
+        }),
+        rival("recloser 1.4 async", || {
+            let breaker = leak(recloser::AsyncRecloser::from(recloser()));
+            worker!(|outcome| black_box(breaker).call(ready(black_box(outcome))))
+        }),
+        rival("nobreak 0.1 async", || {
+            let breaker = leak(nobreak());
+            worker!(|outcome| black_box(breaker).call_async(move || ready(black_box(outcome))))
+        }),
+        rival("failsafe 1.3 async, consecutive", || {
+            let breaker = leak(failsafe_consecutive());
+            worker!(|outcome| black_box(breaker).call(ready(black_box(outcome))))
+        }),
+        rival("circuitbreaker-rs 0.1 async", || {
+            let breaker = leak(circuitbreaker_rs());
+            worker!(|outcome| black_box(breaker).call_async(move || ready(black_box(outcome))))
+        }),
     ]
 }
 

@@ -9,18 +9,20 @@ mod breaker;
 mod cache;
 mod fallback;
 mod keyed;
+mod overload;
 mod permit;
 mod rate_limit;
 mod retry;
 mod sharding;
+mod shared;
 mod stack;
 mod timeout;
 mod tower;
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::hint::black_box;
 use std::pin::pin;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 
 /// One thing to do, and everybody who can do it.
 pub struct Work {
@@ -129,6 +131,20 @@ pub async fn operation() -> Result<u32, Failed> {
     black_box(Ok(7))
 }
 
+/// The operation, ready at its second poll.
+pub async fn pending_once() -> Result<u32, Failed> {
+    let mut polled = false;
+    poll_fn(|context| {
+        if std::mem::replace(&mut polled, true) {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+    operation().await
+}
+
 /// The same without a future.
 pub fn operation_sync() -> Result<u32, Failed> {
     black_box(Ok(7))
@@ -142,6 +158,7 @@ pub async fn failing() -> Result<u32, Failed> {
 const CALLS: &[Work] = &[
     breaker::CLOSED,
     breaker::CLOSED_SYNC,
+    breaker::ONE_PERCENT,
     breaker::OPEN,
     breaker::OPEN_SYNC,
     retry::RETRY,
@@ -153,7 +170,16 @@ const CALLS: &[Work] = &[
     permit::TRY_ACQUIRE,
     timeout::READY,
     timeout::PENDING,
-    stack::STACK,
+    stack::READY,
+    stack::PENDING,
+    overload::ADAPTIVE,
+    overload::CLIENT_THROTTLE,
+    overload::SHEDDER,
+    overload::DEGRADATION,
+    shared::COALESCE,
+    shared::KEYED_BREAKER,
+    shared::SHARED_LIMIT,
+    shared::SHARED_BREAKER,
     fallback::UNUSED,
     fallback::USED,
     tower::BREAKER,

@@ -3,10 +3,8 @@
 //! All threads share one tokio runtime's timer, as the tasks of a service do. Its driver is not turned: a timer
 //! that is registered and dropped again costs the same for everyone.
 
-use super::{Failed, Subject, Work, beside, instance, leak, operation, ours, poll_loop, rival};
-use std::future::poll_fn;
+use super::{Subject, Work, beside, instance, leak, operation, ours, pending_once, poll_loop, rival};
 use std::hint::black_box;
-use std::task::Poll;
 use std::time::Duration;
 use steadfast::timeout::Timeout;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
@@ -22,20 +20,6 @@ pub const PENDING: Work = Work {
 };
 
 pub const WHOLE: Duration = Duration::from_secs(2);
-
-/// The operation, ready at its second poll.
-async fn pending_once() -> Result<u32, Failed> {
-    let mut polled = false;
-    poll_fn(|context| {
-        if std::mem::replace(&mut polled, true) {
-            return Poll::Ready(());
-        }
-        context.waker().wake_by_ref();
-        Poll::Pending
-    })
-    .await;
-    operation().await
-}
 
 macro_rules! subjects {
     ($operation:path) => {
