@@ -59,9 +59,8 @@
 //!
 //! **The file** is found once, when it is opened: the path is made absolute, symbolic links are
 //! followed. Its identity is compared with its path's at each read and each group of writes; that of
-//! the log before each group of writes, unless no name in their folder has changed since it was last
-//! compared (in a folder where other files come and go, a write costs two system calls more). A
-//! handle whose file was deleted, moved or replaced, or whose log was, fails as
+//! the log before each group of writes. A handle whose file was deleted, moved or replaced, or
+//! whose log was, fails as
 //! [`Closed`](crate::port::PortErrorKind::Closed); one whose file was emptied as
 //! [`Corrupt`](crate::port::PortErrorKind::Corrupt). Versions, and so the tokens of leases, never
 //! repeat: neither after a row was deleted, by whatever program, nor in a new file at the same
