@@ -254,8 +254,15 @@ impl World {
                 Message::new(format!("{number:08}{}", " ".repeat(padding))).deduplicate(format!("{number}"))
             });
             let messages: Vec<_> = messages.collect();
-            // The store of claims may be away.
-            while queue.send(messages.clone()).await.is_err() {
+            // The store of claims may be away, or never answer.
+            loop {
+                let sent = tokio::select! {
+                    sent = queue.send(messages.clone()) => sent.is_ok(),
+                    () = self.clock.sleep(S(60)) => false,
+                };
+                if sent {
+                    break;
+                }
                 self.clock.sleep(S(10)).await;
             }
             self.clock.sleep(self.between(30, 300)).await;
