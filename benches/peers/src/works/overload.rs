@@ -120,7 +120,7 @@ fn client_throttle() -> Vec<Subject> {
             })
         }),
         rival("by hand: twelve parts behind a mutex", || {
-            let (since, ring) = (Instant::now(), &*leak(Mutex::new(Ring::default())));
+            let (since, ring) = (Instant::now(), leak(Mutex::new(Ring::default())));
             instance(move |_| {
                 call_loop(move || {
                     let now = black_box(since).elapsed().as_secs() / 10 + 12;
