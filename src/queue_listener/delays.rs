@@ -48,7 +48,11 @@ impl Worker {
             let (source, most) = (first.source, self.shift.inner.sources[first.source].most);
             let n = self.done.iter().take(most).take_while(|settling| settling.source == source).count();
             let mut rest = if n < self.done.len() { self.done.split_off(n) } else { Vec::new() };
+            // The rest stays in hand, and is counted out where this task is aborted.
+            let later = rest.len();
+            self.begun += later;
             self.shift.settle_once(&mut self.done).await;
+            self.begun -= later;
             self.shift.send_out(self.done.drain(..));
             if !rest.is_empty() {
                 std::mem::swap(&mut self.done, &mut rest);

@@ -93,7 +93,8 @@ impl Lease {
     #[inline]
     pub(super) fn settling(self, how: How) -> Settling {
         let Self { source, id, receipt, deliveries, attempt, expiries, until, .. } = self;
-        let (may_be_settled, is_overdue) = (false, false);
+        // One that is given up was counted out when its lease was lost.
+        let (may_be_settled, is_overdue) = (false, matches!(how, How::GiveUp));
         Settling { source, id, receipt, deliveries, attempt, expiries, until, how, may_be_settled, is_overdue }
     }
 }
@@ -122,7 +123,8 @@ pub(super) struct Settling {
     pub(super) how: How,
     /// A request to settle it was sent, and no answer came.
     pub(super) may_be_settled: bool,
-    /// It is settled beside everything else, and not counted as in hand any more: the first request failed.
+    /// It is settled beside everything else, and not counted as in hand any more: the first request
+    /// failed, or its lease is lost.
     pub(super) is_overdue: bool,
 }
 

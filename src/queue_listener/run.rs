@@ -98,6 +98,8 @@ impl QueueListener {
                 if ended.await.is_err() {
                     // It was aborted, or its spawner took none.
                     shift.staff(Staff::ended);
+                    // The others may rest by now.
+                    shift.rests();
                 }
             }
         })

@@ -69,6 +69,7 @@ mod queue_listener_ends;
 mod queue_listener_models;
 mod queue_listener_more;
 mod queue_listener_outages;
+mod queue_listener_room;
 mod queue_listener_slowness;
 mod queue_listener_unsettled;
 mod queue_listener_world;

@@ -12,7 +12,7 @@ use steadfast::{
     queue_listener::{IdleConfig, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, Work},
 };
 
-use crate::queue_listener_world::{MS, Mode, S, World, told};
+use crate::queue_listener_world::{MS, Mode, S, World, text, told};
 
 /// 22 idle hours.
 const DAY: Duration = Duration::from_secs(22 * 3600);
@@ -312,14 +312,16 @@ fn listener_05_what_cannot_be_renewed_is_not_begun_with() {
         if &work.body[..] == b"quick" {
             return;
         }
-        begun.borrow_mut().push(work.body.clone());
-        world.line.is("extend", Mode::Refuses);
-        world.clock.sleep(MS(28_500)).await;
+        begun.borrow_mut().push((text(&work.body), work.deliveries));
+        if &work.body[..] == b"slow" {
+            world.line.is("extend", Mode::Refuses);
+            world.clock.sleep(MS(28_500)).await;
+        }
     });
     world.hand.block_on(run).unwrap();
-    assert_eq!(*begun.borrow(), ["slow"]);
-    world.hand.advance(S(30));
-    assert_eq!(world.depth().visible, 1);
+    // Given up, it comes back, with a whole lease.
+    assert_eq!(*begun.borrow(), [("slow".into(), 1), ("waits".into(), 2)]);
+    assert_eq!((world.depth().total(), listener.state().leases_lost), (0, 1));
 }
 
 #[test]

@@ -1,0 +1,158 @@
+//! The room of a run: what was lost, or was in the hands of a task that was aborted, takes none of it.
+use std::{
+    cell::{Cell, RefCell},
+    future::{Future, pending, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use steadfast::{
+    port::{BoxFuture, Capabilities},
+    queue::{Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, QueueExt, Receipt, Receive, Settle},
+    queue_listener::{Handled, QueueListener, QueueListenerConfig, Work},
+};
+
+use crate::queue_listener_world::{Line, MS, Mode, S, World, text};
+
+/// Tasks that a run handed to its spawner.
+type Tasks = RefCell<Vec<Option<BoxFuture<'static, ()>>>>;
+
+/// Polls a run and its tasks until that is ready.
+async fn beside(tasks: &Tasks, mut run: impl Future + Unpin, until: impl Future<Output = ()>) {
+    let (mut until, mut run) = (pin!(until), pin!(&mut run));
+    poll_fn(|cx| {
+        assert!(run.as_mut().poll(cx).is_pending(), "the run has no end");
+        let n = tasks.borrow().len();
+        for at in 0..n {
+            let task = tasks.borrow_mut()[at].take();
+            let task = task.and_then(|mut task| task.as_mut().poll(cx).is_pending().then_some(task));
+            tasks.borrow_mut()[at] = task;
+        }
+        until.as_mut().poll(cx)
+    })
+    .await;
+}
+
+#[test]
+fn a_message_whose_lease_is_lost_takes_no_room_of_those_that_come_later() {
+    for lost in [1, 3] {
+        let world = World::new();
+        let config = QueueListenerConfig::default().batch(1).tasks(1, 1).visibility(S(10));
+        let listener = world.listener(config, 1);
+        (0..lost).for_each(|i| drop(world.send(&format!("hangs {i}"))));
+        world.line.is("extend", Mode::Refuses);
+        let hangs = Cell::new(lost);
+        let run = listener.run(pending(), async |work: Work| {
+            if text(&work.body).starts_with("hangs") && hangs.get() > 0 {
+                hangs.set(hangs.get() - 1);
+                pending::<()>().await;
+            }
+        });
+        let sends = async {
+            world.clock.sleep(S(120)).await;
+            for i in 0..20 {
+                world.queue.send_one(Message::new(format!("late {i}"))).await.unwrap();
+            }
+            world.clock.sleep(S(120)).await;
+        };
+        world.hand.block_on(async {
+            tokio::select! { _ = run => {}, () = sends => {} }
+        });
+        assert_eq!((world.depth().total(), listener.state().leases_lost), (0, lost), "{:?}", listener.state());
+    }
+}
+
+/// A queue that settles two messages a request at most.
+#[derive(Debug)]
+struct Narrow(Arc<Line>);
+
+impl Queue for Narrow {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities().largest_batch(2)
+    }
+    fn identity(&self) -> String {
+        self.0.identity()
+    }
+    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+        self.0.send(messages)
+    }
+    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
+        self.0.receive(receive)
+    }
+    fn settle<'a>(
+        &'a self,
+        settlements: Vec<(Receipt, Settle)>,
+    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+        assert!(settlements.len() <= 2);
+        self.0.settle(settlements)
+    }
+    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
+        self.0.extend(receipt, visibility)
+    }
+    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
+        self.0.depth()
+    }
+    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
+        self.0.peek(max)
+    }
+    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
+        self.0.purge()
+    }
+    fn dead_letters(&self) -> Option<Arc<dyn Queue>> {
+        self.0.dead_letters()
+    }
+}
+
+#[test]
+fn a_task_that_is_aborted_while_it_settles_by_parts_leaves_no_room_taken() {
+    for at in 0..12 {
+        let world = World::new();
+        let config = QueueListenerConfig::default().batch(6).tasks(2, 2).visibility(S(10));
+        let queue = Arc::new(Narrow(world.line.clone()));
+        let listener = QueueListener::builder(queue).config(config).clock(&world.clock).build().unwrap();
+        world.line.takes("settle", MS(3));
+        let tasks: Tasks = RefCell::default();
+        let spawn = |task| tasks.borrow_mut().push(Some(task));
+        let mut run = Box::pin(listener.run_on(spawn, pending(), |_: Work| async {}));
+        (0..12).for_each(|i| drop(world.send(&format!("{i}"))));
+        world.hand.block_on(async {
+            beside(&tasks, &mut run, world.clock.sleep(MS(at))).await;
+            drop(tasks.borrow_mut()[0].take());
+            beside(&tasks, &mut run, world.clock.sleep(S(300))).await;
+        });
+        assert_eq!(world.depth().total(), 0, "aborted after {at} ms: {:?}", listener.state());
+    }
+}
+
+#[test]
+fn a_drain_comes_to_an_end_when_the_last_task_at_work_is_aborted() {
+    let world = World::new();
+    let listener = world.listener(QueueListenerConfig::default().batch(1).tasks(2, 2), 1);
+    world.send("hangs");
+    let tasks: Tasks = RefCell::default();
+    let spawn = |task| tasks.borrow_mut().push(Some(task));
+    let mut run = Box::pin(listener.run_on(spawn, pending(), |_: Work| pending::<Handled>()));
+    let is_drained = Cell::new(false);
+    world.hand.block_on(async {
+        beside(&tasks, &mut run, world.clock.sleep(S(1))).await;
+        let mut drain = Box::pin(listener.drain());
+        let mut drains = async |time| {
+            let drains = poll_fn(|cx| {
+                is_drained.set(is_drained.get() || drain.as_mut().poll(cx).is_ready());
+                if is_drained.get() { Poll::Ready(()) } else { Poll::Pending }
+            });
+            let until = async {
+                tokio::select! { biased; () = drains => {}, () = world.clock.sleep(time) => {} }
+            };
+            beside(&tasks, &mut run, until).await;
+        };
+        drains(S(1)).await;
+        assert!(!is_drained.get(), "a handler runs");
+        // The first of the two tasks has the message.
+        tasks.borrow_mut()[0] = None;
+        drains(S(5)).await;
+    });
+    assert_eq!((is_drained.get(), listener.state().tasks), (true, 1));
+}
