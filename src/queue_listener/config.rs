@@ -83,6 +83,9 @@ impl Default for QueueListenerConfig {
     }
 }
 
+/// A margin that was not set is no longer, however long the messages are hidden.
+const LONGEST_MARGIN: Duration = Duration::from_secs(3600);
+
 impl QueueListenerConfig {
     /// Sets how many messages one poll takes at most.
     #[must_use]
@@ -112,9 +115,9 @@ impl QueueListenerConfig {
         self
     }
 
-    /// Returns the margin: as it was set, or a fifteenth of `visibility`.
+    /// Returns the margin: as it was set, or a fifteenth of `visibility`, an hour at most.
     pub fn lease_margin(&self) -> Duration {
-        self.margin.unwrap_or(self.visibility / 15)
+        self.margin.unwrap_or((self.visibility / 15).min(LONGEST_MARGIN))
     }
 
     /// Sets how long one request to the queue may take.

@@ -12,7 +12,7 @@
 //! | `batch` | 32 | messages of one poll, at most; a poll asks for no more than can be begun soon |
 //! | `min_tasks`, `max_tasks` | 1, 16 | tasks that poll when idle; messages handled at once |
 //! | `visibility` | 30 s | a message is hidden from others for so long at a time; renewed at a third |
-//! | `margin` | a fifteenth of `visibility`: 2 s | before its lease ends a handler is told; it is dropped when it has |
+//! | `margin` | a fifteenth of `visibility`, an hour at most: 2 s | before its lease ends a handler is told; it is dropped when it has |
 //! | `call_timeout` | a sixth of `visibility`: 5 s | of one request |
 //! | `receive_wait` | none | how long a poll waits in the queue |
 //! | `idle` | 100 ms to 60 s | between polls that find nothing |
