@@ -31,7 +31,7 @@ impl Worker {
             }
             if let Some(held) = next.take() {
                 if let Some((guard, held)) = self.alone(&shift, held).await {
-                    self.handle_batch(&handler, vec![held]).await;
+                    self.handle_batch(&handler, vec![*held]).await;
                     self.settle().await;
                     drop(guard);
                 }
@@ -47,7 +47,7 @@ impl Worker {
             } else {
                 match self.poller.find(&shift, None).await {
                     Next::Look => {}
-                    Next::Alone(held) => next = Some(*held),
+                    Next::Alone(held) => next = Some(held),
                     Next::End => return,
                 }
             }

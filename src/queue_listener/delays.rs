@@ -62,28 +62,25 @@ impl Worker {
 
     /// Waits until nothing else is in hand, so that a message that may end the process takes no other with it; nothing where the run
     /// halts before, or the message is lost.
-    pub(super) async fn alone<'a>(&mut self, shift: &'a Shift, held: Held) -> Option<(Alone<'a>, Held)> {
+    pub(super) async fn alone<'a>(&mut self, shift: &'a Shift, mut held: Box<Held>) -> Option<(Alone<'a>, Box<Held>)> {
         let guard = Alone(shift);
         self.begun = 1;
         self.settle().await;
-        let Held { delivery, lease } = held;
-        let mut leases = [lease];
         let drained = async {
             let mut stage = shift.watch();
             let halts = async { drop(stage.wait_for(|stage| *stage != Stage::Works).await) };
             matches!(race(shift.fewer_than(2), halts).await, First::One(()))
         };
-        let is_drained = self.keep(&mut leases, pin!(drained)).await;
-        let [lease] = leases;
+        let is_drained = self.keep(std::slice::from_mut(&mut held.lease), pin!(drained)).await;
         self.begun = 0;
-        if lease.lost {
+        if held.lease.lost {
             return None;
         }
         if is_drained != Ok(true) {
-            self.done.push(lease.settling(How::HandBack));
+            self.done.push(held.lease.settling(How::HandBack));
             return None;
         }
-        Some((guard, Held { delivery, lease }))
+        Some((guard, held))
     }
 
     /// Waits for a handler, keeps its leases, and lets nothing else wait for it.

@@ -251,12 +251,11 @@ impl Shift {
             deliveries.into_iter().map(|delivery| Held { lease: Lease::of(&delivery, term), delivery }).collect();
         let mut out = self.recall(&mut held);
         // Those are set aside, and not begun with.
-        let (over, rest) = held.drain(..).partition::<Vec<_>, _>(|held| held.lease.expiries >= max);
+        let (over, mut rest) = held.into_iter().partition::<Vec<_>, _>(|held| held.lease.expiries >= max);
         for held in over {
             let how = self.set_aside(&held.lease, "exceeded max expiries: its deliveries ended without being settled");
             out.push(held.lease.settling(how));
         }
-        let mut rest = rest;
         let suspect = rest.iter().position(|held| held.lease.expiries > 0);
         let alone = match suspect {
             Some(at) => {
@@ -267,9 +266,7 @@ impl Shift {
             None => None,
         };
         if suspect.is_none() && !room.is_closed() {
-            for Held { delivery, lease } in rest {
-                self.backlog(|backlog| backlog.put_back(Held { delivery, lease }));
-            }
+            self.backlog(|backlog| rest.into_iter().for_each(|held| backlog.put_back(held)));
         } else {
             out.extend(rest.into_iter().map(|held| held.lease.settling(How::HandBack)));
         }

@@ -120,8 +120,8 @@ impl Worker {
                 self.hand_back();
             }
             if let Some(held) = alone.take() {
-                if let Some((guard, held)) = self.alone(&shift, *held).await {
-                    self.handle(call.as_mut(), &handler, Box::new(held)).await;
+                if let Some((guard, held)) = self.alone(&shift, held).await {
+                    self.handle(call.as_mut(), &handler, held).await;
                     self.settle().await;
                     drop(guard);
                 }

@@ -8,8 +8,8 @@ use std::{
 };
 
 use steadfast::{
-    port::{BoxFuture, Capabilities},
-    queue::{Delivery, Depth, InMemoryQueue, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle},
+    port::BoxFuture,
+    queue::{Delivery, InMemoryQueue, Queue, QueueError, Receipt, Receive, Settle},
     testing::conformance::{Fixture, queue, run},
     time::Clock,
 };
@@ -33,15 +33,8 @@ enum Fault {
 struct Planted(Arc<dyn Queue>, Fault, AtomicBool);
 
 impl Queue for Planted {
-    fn capabilities(&self) -> Capabilities {
-        self.0.capabilities()
-    }
-    fn identity(&self) -> String {
-        self.0.identity()
-    }
-    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
-        self.0.send(messages)
-    }
+    forward_queue! { 0: capabilities, identity, send, extend, depth, peek, purge }
+
     fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
         Box::pin(async move {
             let mut taken = self.0.receive(receive).await?;
@@ -81,18 +74,6 @@ impl Queue for Planted {
             }
             Ok(settled)
         })
-    }
-    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
-        self.0.extend(receipt, visibility)
-    }
-    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
-        self.0.depth()
-    }
-    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
-        self.0.peek(max)
-    }
-    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
-        self.0.purge()
     }
     fn dead_letters(&self) -> Option<Arc<dyn Queue>> {
         let dead = self.0.dead_letters()?;

@@ -10,10 +10,8 @@ use steadfast::{
     cache_aside::{CacheAsideConfig, CacheAsideEvent, Loaded, Reached, RemoteCall, RemoteConfig},
     entropy::Entropy,
     notify::{InMemoryNotifier, Notifier},
-    port::{BoxFuture, Capabilities},
-    store::{
-        DeleteOptions, InMemoryStore, Key, Page, PutOptions, Record, Scan, Store, StoreError, StoreExt, Version, Write,
-    },
+    port::BoxFuture,
+    store::{InMemoryStore, Key, PutOptions, Scan, Store, StoreError, StoreExt, Version},
     testing::{
         drop_at_every_await,
         faults::{FaultClient, FaultConfig, FaultNetwork},
@@ -444,12 +442,8 @@ impl Slow {
 }
 
 impl Store for Slow {
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
-    }
-    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
-        self.store.get(key)
-    }
+    forward_store! { store: capabilities, get, delete, scan, batch }
+
     fn put<'a>(
         &'a self,
         key: Key<'a>,
@@ -461,19 +455,6 @@ impl Store for Slow {
             return Box::pin(std::future::pending());
         }
         self.store.put(key, value, options)
-    }
-    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
-        self.store.delete(key, options)
-    }
-    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
-        self.store.scan(scan)
-    }
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
-        self.store.batch(partition, writes)
     }
 }
 

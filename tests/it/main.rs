@@ -1,5 +1,8 @@
 //! The numbered behaviours of the specification, each in a test that names it. One binary, a file for each pattern.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#[macro_use]
+mod forward;
+
 mod adaptive_limit;
 mod backoff;
 mod cache_aside;

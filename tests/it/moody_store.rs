@@ -9,8 +9,8 @@ use std::{
 
 use bytes::Bytes;
 use steadfast::{
-    port::{BoxFuture, Capabilities, PortError, PortErrorKind},
-    store::{DeleteOptions, InMemoryStore, Key, Page, PutOptions, Record, Scan, Store, StoreError, Version, Write},
+    port::{BoxFuture, PortError, PortErrorKind},
+    store::{DeleteOptions, InMemoryStore, Key, PutOptions, Record, Store, StoreError, Version},
     time::Clock,
 };
 
@@ -79,9 +79,8 @@ impl Moody {
 }
 
 impl Store for Moody {
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
-    }
+    forward_store! { store: capabilities, scan, batch }
+
     fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
         Box::pin(async move {
             self.pass().await?;
@@ -108,11 +107,5 @@ impl Store for Moody {
             self.pass().await?;
             self.store.delete(key, options).await
         })
-    }
-    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
-        self.store.scan(scan)
-    }
-    fn batch<'a>(&'a self, p: &'a str, w: Vec<Write>) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
-        self.store.batch(p, w)
     }
 }

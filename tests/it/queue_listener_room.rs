@@ -5,12 +5,11 @@ use std::{
     pin::pin,
     sync::Arc,
     task::Poll,
-    time::Duration,
 };
 
 use steadfast::{
     port::{BoxFuture, Capabilities},
-    queue::{Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, QueueExt, Receipt, Receive, Settle},
+    queue::{Message, Queue, QueueError, QueueExt, Receipt, Settle},
     queue_listener::{Handled, QueueListener, QueueListenerConfig, Work},
 };
 
@@ -69,17 +68,10 @@ fn a_message_whose_lease_is_lost_takes_no_room_of_those_that_come_later() {
 struct Narrow(Arc<Line>);
 
 impl Queue for Narrow {
+    forward_queue! { 0: identity, send, receive, extend, depth, peek, purge, dead_letters }
+
     fn capabilities(&self) -> Capabilities {
         self.0.capabilities().largest_batch(2)
-    }
-    fn identity(&self) -> String {
-        self.0.identity()
-    }
-    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
-        self.0.send(messages)
-    }
-    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
-        self.0.receive(receive)
     }
     fn settle<'a>(
         &'a self,
@@ -87,21 +79,6 @@ impl Queue for Narrow {
     ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
         assert!(settlements.len() <= 2);
         self.0.settle(settlements)
-    }
-    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
-        self.0.extend(receipt, visibility)
-    }
-    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
-        self.0.depth()
-    }
-    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
-        self.0.peek(max)
-    }
-    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
-        self.0.purge()
-    }
-    fn dead_letters(&self) -> Option<Arc<dyn Queue>> {
-        self.0.dead_letters()
     }
 }
 

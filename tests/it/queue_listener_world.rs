@@ -9,10 +9,9 @@ use std::{
 use steadfast::{
     entropy::Entropy,
     observe::Subscription,
-    port::{BoxFuture, Capabilities, PortError, PortErrorKind},
+    port::{BoxFuture, PortError, PortErrorKind},
     queue::{
-        Delivery, Depth, InMemoryQueue, Message, MessageId, Peeked, Queue, QueueError, QueueExt, Receipt, Receive,
-        Settle,
+        Delivery, Depth, InMemoryQueue, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Receive, Settle,
     },
     queue_listener::{QueueListener, QueueListenerBuilder, QueueListenerConfig, QueueListenerEvent},
     time::{Clock, Instant, ManualClock},
@@ -127,12 +126,8 @@ impl Line {
 }
 
 impl Queue for Line {
-    fn capabilities(&self) -> Capabilities {
-        self.queue.capabilities()
-    }
-    fn identity(&self) -> String {
-        self.queue.identity()
-    }
+    forward_queue! { queue: capabilities, identity, peek, purge, dead_letters }
+
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(self.pass("send", self.queue.send(messages)))
     }
@@ -180,15 +175,6 @@ impl Queue for Line {
     }
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
         Box::pin(self.pass("depth", self.queue.depth()))
-    }
-    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
-        self.queue.peek(max)
-    }
-    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
-        self.queue.purge()
-    }
-    fn dead_letters(&self) -> Option<Arc<dyn Queue>> {
-        self.queue.dead_letters()
     }
 }
 

@@ -10,8 +10,8 @@ use std::{
 use bytes::Bytes;
 use steadfast::{
     Reason,
-    port::{BoxFuture, Capabilities},
-    store::{DeleteOptions, InMemoryStore, Key, Page, PutOptions, Record, Scan, Store, StoreError, Version, Write},
+    port::BoxFuture,
+    store::{InMemoryStore, Key, PutOptions, Record, Store, StoreError, Version},
     throttling::{Quota, SharedRateLimitConfig, SharedRateLimiter, WhenDown},
     time::{Clock, ManualClock, Timestamp},
 };
@@ -29,9 +29,8 @@ struct Errs {
 }
 
 impl Store for Errs {
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
-    }
+    forward_store! { store: capabilities, delete, scan, batch }
+
     fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
         Box::pin(async move {
             self.asked.fetch_add(1, SeqCst);
@@ -54,19 +53,6 @@ impl Store for Errs {
             }
             self.store.put(key, value, options).await
         })
-    }
-    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
-        self.store.delete(key, options)
-    }
-    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
-        self.store.scan(scan)
-    }
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
-        self.store.batch(partition, writes)
     }
 }
 

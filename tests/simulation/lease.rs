@@ -19,8 +19,8 @@ use bytes::Bytes;
 use steadfast::{
     entropy::Entropy,
     lease::{Acquired, Lease, StoreLease},
-    port::{BoxFuture, Capabilities, FencingToken, PortError, PortErrorKind},
-    store::{DeleteOptions, InMemoryStore, Key, Page, PutOptions, Record, Scan, Store, StoreError, Version, Write},
+    port::{BoxFuture, FencingToken, PortError, PortErrorKind},
+    store::{DeleteOptions, InMemoryStore, Key, PutOptions, Record, Store, StoreError, Version},
     testing::faults::for_each_seed,
     time::{Clock, Instant, ManualClock, TimeSource},
 };
@@ -90,9 +90,8 @@ impl Line {
 }
 
 impl Store for Line {
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
-    }
+    forward_store! { store: capabilities, scan, batch }
+
     fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
         Box::pin(self.carry(self.store.get(key)))
     }
@@ -105,16 +104,6 @@ impl Store for Line {
     }
     fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
         Box::pin(self.carry(self.store.delete(key, options)))
-    }
-    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
-        self.store.scan(scan)
-    }
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
-        self.store.batch(partition, writes)
     }
 }
 

@@ -14,7 +14,7 @@ use std::{
 
 use steadfast::{
     entropy::Entropy,
-    port::{BoxFuture, Capabilities, PortError, PortErrorKind},
+    port::{BoxFuture, PortError, PortErrorKind},
     queue::{Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle},
     queue_listener::QueueListenerEvent as Event,
     time::{Clock, Instant, ManualClock},
@@ -80,12 +80,8 @@ impl Line {
 }
 
 impl Queue for Line {
-    fn capabilities(&self) -> Capabilities {
-        self.queue.capabilities()
-    }
-    fn identity(&self) -> String {
-        self.queue.identity()
-    }
+    forward_queue! { queue: capabilities, identity, dead_letters }
+
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(self.pass(self.queue.send(messages)))
     }
@@ -126,9 +122,6 @@ impl Queue for Line {
     }
     fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
         Box::pin(self.pass(self.queue.purge()))
-    }
-    fn dead_letters(&self) -> Option<Arc<dyn Queue>> {
-        self.queue.dead_letters()
     }
 }
 

@@ -2,6 +2,10 @@
 //!
 //! A seed replays its schedule (`STEADFAST_SEED=...`). In a debug build fewer seeds are run; `STEADFAST_SCHEDULES` sets how many.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+#[macro_use]
+#[path = "../it/forward.rs"]
+mod forward;
+
 mod cache;
 mod cache_soak;
 mod leader;

@@ -3,8 +3,8 @@ use std::fmt;
 
 use bytes::Bytes;
 use steadfast::{
-    port::{BoxFuture, Capabilities},
-    store::{DeleteOptions, InMemoryStore, Key, Page, PutOptions, Record, Scan, Store, StoreError, Version, Write},
+    port::BoxFuture,
+    store::{InMemoryStore, Key, PutOptions, Store, StoreError, Version},
 };
 
 /// A store whose puts are done otherwise than they were asked for.
@@ -26,12 +26,8 @@ impl<F> fmt::Debug for Poor<F> {
 }
 
 impl<F: Fn(&mut PutOptions) + Send + Sync> Store for Poor<F> {
-    fn capabilities(&self) -> Capabilities {
-        self.store.capabilities()
-    }
-    fn get<'a>(&'a self, key: Key<'a>) -> BoxFuture<'a, Result<Option<Record>, StoreError>> {
-        self.store.get(key)
-    }
+    forward_store! { store: capabilities, get, delete, scan, batch }
+
     fn put<'a>(
         &'a self,
         key: Key<'a>,
@@ -40,18 +36,5 @@ impl<F: Fn(&mut PutOptions) + Send + Sync> Store for Poor<F> {
     ) -> BoxFuture<'a, Result<Version, StoreError>> {
         (self.change)(&mut options);
         self.store.put(key, value, options)
-    }
-    fn delete<'a>(&'a self, key: Key<'a>, options: DeleteOptions) -> BoxFuture<'a, Result<bool, StoreError>> {
-        self.store.delete(key, options)
-    }
-    fn scan<'a>(&'a self, scan: &'a Scan) -> BoxFuture<'a, Result<Page, StoreError>> {
-        self.store.scan(scan)
-    }
-    fn batch<'a>(
-        &'a self,
-        partition: &'a str,
-        writes: Vec<Write>,
-    ) -> BoxFuture<'a, Result<Vec<Option<Version>>, StoreError>> {
-        self.store.batch(partition, writes)
     }
 }

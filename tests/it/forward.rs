@@ -1,0 +1,117 @@
+//! Passes the requests of a port on to a field unchanged, for wrappers that change only some of them.
+
+/// Implements these methods of `Store` by those of the field.
+#[allow(unused_macros, reason = "not each crate of tests wraps both ports")]
+macro_rules! forward_store {
+    ($to:tt: $($method:ident),+) => { $(forward_store! { @$method $to })+ };
+    (@capabilities $to:tt) => {
+        fn capabilities(&self) -> steadfast::port::Capabilities {
+            self.$to.capabilities()
+        }
+    };
+    (@get $to:tt) => {
+        fn get<'a>(
+            &'a self,
+            key: steadfast::store::Key<'a>,
+        ) -> steadfast::port::BoxFuture<'a, Result<Option<steadfast::store::Record>, steadfast::store::StoreError>> {
+            self.$to.get(key)
+        }
+    };
+    (@delete $to:tt) => {
+        fn delete<'a>(
+            &'a self,
+            key: steadfast::store::Key<'a>,
+            options: steadfast::store::DeleteOptions,
+        ) -> steadfast::port::BoxFuture<'a, Result<bool, steadfast::store::StoreError>> {
+            self.$to.delete(key, options)
+        }
+    };
+    (@scan $to:tt) => {
+        fn scan<'a>(
+            &'a self,
+            scan: &'a steadfast::store::Scan,
+        ) -> steadfast::port::BoxFuture<'a, Result<steadfast::store::Page, steadfast::store::StoreError>> {
+            self.$to.scan(scan)
+        }
+    };
+    (@batch $to:tt) => {
+        fn batch<'a>(
+            &'a self,
+            partition: &'a str,
+            writes: Vec<steadfast::store::Write>,
+        ) -> steadfast::port::BoxFuture<
+            'a,
+            Result<Vec<Option<steadfast::store::Version>>, steadfast::store::StoreError>,
+        > {
+            self.$to.batch(partition, writes)
+        }
+    };
+}
+
+/// Implements these methods of `Queue` by those of the field.
+#[allow(unused_macros, reason = "not each crate of tests wraps both ports")]
+macro_rules! forward_queue {
+    ($to:tt: $($method:ident),+) => { $(forward_queue! { @$method $to })+ };
+    (@capabilities $to:tt) => {
+        fn capabilities(&self) -> steadfast::port::Capabilities {
+            self.$to.capabilities()
+        }
+    };
+    (@identity $to:tt) => {
+        fn identity(&self) -> String {
+            self.$to.identity()
+        }
+    };
+    (@send $to:tt) => {
+        fn send<'a>(
+            &'a self,
+            messages: Vec<steadfast::queue::Message>,
+        ) -> steadfast::port::BoxFuture<'a, Result<Vec<steadfast::queue::MessageId>, steadfast::queue::QueueError>>
+        {
+            self.$to.send(messages)
+        }
+    };
+    (@receive $to:tt) => {
+        fn receive<'a>(
+            &'a self,
+            receive: steadfast::queue::Receive,
+        ) -> steadfast::port::BoxFuture<'a, Result<Vec<steadfast::queue::Delivery>, steadfast::queue::QueueError>>
+        {
+            self.$to.receive(receive)
+        }
+    };
+    (@extend $to:tt) => {
+        fn extend<'a>(
+            &'a self,
+            receipt: &'a steadfast::queue::Receipt,
+            visibility: std::time::Duration,
+        ) -> steadfast::port::BoxFuture<'a, Result<(), steadfast::queue::QueueError>> {
+            self.$to.extend(receipt, visibility)
+        }
+    };
+    (@depth $to:tt) => {
+        fn depth(
+            &self,
+        ) -> steadfast::port::BoxFuture<'_, Result<steadfast::queue::Depth, steadfast::queue::QueueError>> {
+            self.$to.depth()
+        }
+    };
+    (@peek $to:tt) => {
+        fn peek(
+            &self,
+            max: usize,
+        ) -> steadfast::port::BoxFuture<'_, Result<Vec<steadfast::queue::Peeked>, steadfast::queue::QueueError>> {
+            self.$to.peek(max)
+        }
+    };
+    (@purge $to:tt) => {
+        fn purge(&self) -> steadfast::port::BoxFuture<'_, Result<u64, steadfast::queue::QueueError>> {
+            self.$to.purge()
+        }
+    };
+    (@dead_letters $to:tt) => {
+        fn dead_letters(&self) -> Option<std::sync::Arc<dyn steadfast::queue::Queue>> {
+            self.$to.dead_letters()
+        }
+    };
+}
