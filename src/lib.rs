@@ -92,50 +92,35 @@
 
 #[cfg(doc)]
 pub mod _docs;
-pub mod backend;
-pub mod backoff;
-mod budget;
-pub mod cache_aside;
 pub mod call;
+mod ground;
+mod patterns;
+mod ports;
+mod roof;
+mod wings;
+
 #[cfg(feature = "chaos")]
-pub mod chaos;
-pub mod circuit_breaker;
-pub mod claim_check;
-pub mod coalesce;
-pub mod config;
-pub mod entropy;
-pub mod fallback;
-mod flight;
-mod hash;
-pub mod hedge;
+pub use patterns::chaos;
 #[cfg(feature = "http")]
-pub mod http;
-pub mod journal;
-pub mod leader_election;
-pub mod lease;
+pub use wings::http;
 #[cfg(feature = "metrics")]
-pub mod metrics;
-pub mod notify;
-pub mod observe;
-pub mod outcome;
-pub mod port;
-pub mod queue;
-pub mod queue_listener;
-mod race;
-pub mod retry;
-pub mod sharding;
-pub mod standard;
-pub mod store;
-mod striped;
-mod sync;
+pub use wings::metrics;
 #[cfg(feature = "testing")]
-pub mod testing;
-pub mod throttling;
-pub mod time;
-pub mod timeout;
+pub use wings::testing;
 #[cfg(feature = "tower")]
-pub mod tower;
-mod window;
+pub use wings::tower;
+pub use {
+    ground::{backoff, config, entropy, observe, outcome, time},
+    patterns::{
+        cache_aside, circuit_breaker, claim_check, coalesce, fallback, hedge, leader_election, queue_listener, retry,
+        sharding, throttling, timeout,
+    },
+    ports::{lease, notify, port, queue, store},
+    roof::{journal, standard},
+    wings::backend,
+};
+// Rooms without a public page.
+use ground::{budget, flight, hash, race, striped, sync, window};
 
 pub use call::{BoxedPipeline, Pipeline};
 pub use config::{ConfigError, Name};

@@ -216,22 +216,25 @@ fn equals_the_naive_model(mode: RateMode, permits: u32, burst: u32, steps: Vec<S
 }
 
 proptest! {
+    // Guarantee: throttling 1.
     /// Throttling 1: smooth, as a bucket with a queue.
     #[test]
-    fn throttling_1_smooth_turns_equal_a_bucket_with_a_queue(permits in 1u32..12, burst in 1u32..12, steps in steps()) {
+    fn smooth_turns_equal_a_bucket_with_a_queue(permits in 1u32..12, burst in 1u32..12, steps in steps()) {
         equals_the_naive_model(RateMode::Smooth, permits, burst, steps)?;
     }
 
+    // Guarantee: throttling 1.
     /// Throttling 1: strict, as a list of every use.
     #[test]
-    fn throttling_1_strict_turns_equal_a_list_with_a_queue(permits in 1u32..12, steps in steps()) {
+    fn strict_turns_equal_a_list_with_a_queue(permits in 1u32..12, steps in steps()) {
         equals_the_naive_model(RateMode::Strict, permits, permits, steps)?;
     }
 }
 
+// Guarantee: throttling 1.
 /// What is given back late has come back by itself: it makes no second permit.
 #[test]
-fn throttling_1_what_came_back_by_itself_is_not_given_back_again() {
+fn what_came_back_by_itself_is_not_given_back_again() {
     for mode in [RateMode::Smooth, RateMode::Strict] {
         let turns = Turns::new(mode, quota(mode, 2, 2));
         let taken = turns.take(1, START).unwrap();
@@ -242,10 +245,11 @@ fn throttling_1_what_came_back_by_itself_is_not_given_back_again() {
     }
 }
 
+// Guarantee: throttling 1.
 /// A permit is given back among later ones: those who wait move up, and the others' permits keep their times. (It once took the
 /// newest entry instead, which may be a reservation of somebody else.)
 #[test]
-fn throttling_1_giving_back_finds_its_own_permit() {
+fn giving_back_finds_its_own_permit() {
     let turns = Turns::new(RateMode::Strict, quota(RateMode::Strict, 2, 2));
     let taken = turns.take(1, START).unwrap();
     turns.take(1, START + 300).unwrap();
@@ -258,9 +262,10 @@ fn throttling_1_giving_back_finds_its_own_permit() {
     turns.take(2, START + 1_500).unwrap();
 }
 
+// Guarantee: throttling 1.
 /// Making room for a longer pace near the clock's origin must not wrap around.
 #[test]
-fn throttling_1_no_arithmetic_wraps() {
+fn no_arithmetic_wraps() {
     let turns = Turns::new(RateMode::Smooth, Quota::new(u32::MAX, Duration::from_secs(5)).burst(u32::MAX));
     turns.take(u32::MAX, 0).unwrap();
     let Ok(Some((id, _))) = turns.enqueue(u32::MAX, 0, u64::MAX) else { panic!("must wait") };

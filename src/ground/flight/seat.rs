@@ -8,8 +8,10 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
+use futures_util::future::BoxFuture;
+
 use super::{Flight, Flights, Phase, State};
-use crate::{port::BoxFuture, sync::MutexGuard};
+use crate::sync::MutexGuard;
 
 /// A place in a flight. As a future it gives the result, or `None` where the flight was lost: it panicked in somebody's hands.
 ///

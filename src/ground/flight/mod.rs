@@ -24,12 +24,10 @@ use std::{
     task::Waker,
 };
 
+use futures_util::future::BoxFuture;
 use hashbrown::{HashTable, hash_table::Entry};
 
-use crate::{
-    port::BoxFuture,
-    sync::{Line, Mutex, MutexGuard},
-};
+use crate::sync::{Line, Mutex, MutexGuard};
 
 /// Sees to a flight that everybody left.
 pub(crate) type Unattended<K, T> = Arc<dyn Fn(Seat<K, T>) + Send + Sync>;

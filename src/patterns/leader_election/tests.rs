@@ -96,8 +96,9 @@ proptest! {
     }
 }
 
+// Guarantee: leader_election 2.
 #[test]
-fn election_02_a_grant_is_of_no_use_from_the_moment_on_at_which_work_would_be_told_to_end() {
+fn a_grant_is_of_no_use_from_the_moment_on_at_which_work_would_be_told_to_end() {
     let config = LeaderElectionConfig::default();
     let last = START + Duration::from_nanos(12_984_999_999);
     assert!(Count::granted(&config, START, last).is_some());

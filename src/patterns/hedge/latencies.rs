@@ -130,8 +130,9 @@ mod tests {
 
     use super::*;
 
+    // Guarantee: hedge 1.
     #[test]
-    fn hedge_1_classes_are_in_order_without_gaps() {
+    fn classes_are_in_order_without_gaps() {
         let mut before = 0;
         for class_of in 0..CLASSES {
             let bound = bound(class_of);
@@ -143,9 +144,10 @@ mod tests {
     }
 
     proptest! {
+        // Guarantee: hedge 1.
         /// Every latency of the window, kept and sorted.
         #[test]
-        fn hedge_1_the_percentile_is_that_of_a_naive_model(
+        fn the_percentile_is_that_of_a_naive_model(
             steps in prop::collection::vec((0u64..3_000, 0u64..40_000_000_000), 1..200),
             percentile in 0.01f64..=1.0,
             min_samples in 1u32..20,
@@ -174,8 +176,9 @@ mod tests {
         }
     }
 
+    // Guarantee: hedge 1.
     #[test]
-    fn hedge_1_a_look_is_as_old_as_a_sixty_fourth_of_the_window_at_the_most() {
+    fn a_look_is_as_old_as_a_sixty_fourth_of_the_window_at_the_most() {
         let latencies = Latencies::new(Duration::from_secs(64));
         let at = |ms: u64| Instant::from_nanos((1_000_000 + ms) * 1_000_000);
         assert_eq!(latencies.look(at(0), 0.5, 1), None);

@@ -130,9 +130,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
+    // Guarantee: throttling 3.
     /// Throttling 3: capacity, bounded queue, both orders, weights; all of it changed in use.
     #[test]
-    fn throttling_3_equals_a_list(
+    fn equals_a_list(
         capacity in 1u32..8, limit in 0u32..5, newest: bool, steps in steps()
     ) {
         let order = if newest { QueueOrder::NewestFirst } else { QueueOrder::Fifo };

@@ -49,6 +49,13 @@
 //!
 //! [`Timeout::reconfigure`] changes the limit of all clones. A call whose time runs already keeps what it was given.
 //!
+//! # Guarantees
+//!
+//! 1. The limit covers the whole call, with queueing, delays and retries; a limit inside another is
+//!    clipped to what is left of it, and the nearer deadline travels to the operation.
+//! 2. The work is dropped before the error returns, and a result that is ready in the same poll
+//!    wins. Zero polls the work once; `Duration::MAX` never ends it.
+//!
 //! # Cancel safety
 //!
 //! Dropping the call drops the work. When the time is over the work is dropped first, and the error returned after that: whatever

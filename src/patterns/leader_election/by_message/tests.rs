@@ -111,14 +111,16 @@ fn messages_of_a_ring(ids: &[u64]) -> usize {
     world.elects
 }
 
+// Guarantee: leader_election 14.
 #[test]
-fn election_14_a_ring_of_8_takes_15_messages_at_best_and_36_at_worst() {
+fn a_ring_of_8_takes_15_messages_at_best_and_36_at_worst() {
     assert_eq!(messages_of_a_ring(&[1, 2, 3, 4, 5, 6, 7, 8]), 15);
     assert_eq!(messages_of_a_ring(&[8, 7, 6, 5, 4, 3, 2, 1]), 36);
 }
 
+// Guarantee: leader_election 14.
 #[test]
-fn election_14_a_ring_of_8_takes_21_74_messages_on_average() {
+fn a_ring_of_8_takes_21_74_messages_on_average() {
     let entropy = Entropy::from_seed(14);
     let mut ids = [1, 2, 3, 4, 5, 6, 7, 8];
     let rounds = 20_000;
@@ -134,8 +136,9 @@ fn election_14_a_ring_of_8_takes_21_74_messages_on_average() {
     assert!((mean - 21.74).abs() < 0.12, "{mean}");
 }
 
+// Guarantee: leader_election 14.
 #[test]
-fn election_14_a_bully_takes_half_of_n_times_n_minus_one_messages_at_worst() {
+fn a_bully_takes_half_of_n_times_n_minus_one_messages_at_worst() {
     for n in 2..=12 {
         let ids: Vec<u64> = (1..=n).collect();
         let mut world = World::bully(&ids);

@@ -1,0 +1,15 @@
+//! Values and time: what every other floor stands on. Imports nothing of this crate.
+
+pub mod backoff;
+pub(crate) mod budget;
+pub mod config;
+pub mod entropy;
+pub(crate) mod flight;
+pub(crate) mod hash;
+pub mod observe;
+pub mod outcome;
+pub(crate) mod race;
+pub(crate) mod striped;
+pub(crate) mod sync;
+pub mod time;
+pub(crate) mod window;

@@ -1,0 +1,16 @@
+//! The patterns. None of them imports another: what two of them need stands on a lower floor.
+
+pub mod cache_aside;
+#[cfg(feature = "chaos")]
+pub mod chaos;
+pub mod circuit_breaker;
+pub mod claim_check;
+pub mod coalesce;
+pub mod fallback;
+pub mod hedge;
+pub mod leader_election;
+pub mod queue_listener;
+pub mod retry;
+pub mod sharding;
+pub mod throttling;
+pub mod timeout;

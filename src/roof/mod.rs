@@ -1,0 +1,4 @@
+//! Combinations of several patterns.
+
+pub mod journal;
+pub mod standard;

@@ -1,0 +1,11 @@
+//! The edges of the crate: engines behind the ports, bridges to other libraries, tools for tests.
+
+pub mod backend;
+#[cfg(feature = "http")]
+pub mod http;
+#[cfg(feature = "metrics")]
+pub mod metrics;
+#[cfg(feature = "testing")]
+pub mod testing;
+#[cfg(feature = "tower")]
+pub mod tower;
