@@ -24,17 +24,19 @@ fn bytes<K: Hash + Eq + Clone>(keys: &[K], config: CircuitBreakerConfig) -> u64 
     used.bytes_max
 }
 
+// Guarantee: circuit_breaker 10.
 #[test]
-fn breaker_10_a_million_keys_fit_in_200_mib() {
+fn a_million_keys_fit_in_200_mib() {
     let keys: Vec<u64> = (0..1_000_000).collect();
     let most = bytes(&keys, CircuitBreakerConfig::default());
     println!("{:.1} MiB for a million numbers", most as f64 / MIB as f64);
     assert!(most <= 200 * MIB, "{most} bytes");
 }
 
+// Guarantee: circuit_breaker 10.
 /// Names of hosts: 24 bytes each, and what they hold.
 #[test]
-fn breaker_10_a_million_keys_of_text_fit_in_200_mib_beside_their_text() {
+fn a_million_keys_of_text_fit_in_200_mib_beside_their_text() {
     let keys: Vec<String> = (0..1_000_000).map(|i| format!("10.{}.{}.{}", i >> 16, i >> 8 & 255, i & 255)).collect();
     let text: usize = keys.iter().map(String::len).sum();
     let most = bytes(&keys, CircuitBreakerConfig::default());
@@ -42,9 +44,10 @@ fn breaker_10_a_million_keys_of_text_fit_in_200_mib_beside_their_text() {
     assert!(most - text as u64 <= 200 * MIB, "{most} bytes, {text} of them text");
 }
 
+// Guarantee: circuit_breaker 10.
 /// Where something went wrong a key takes more, but not much: it can be open for all of them.
 #[test]
-fn breaker_10_an_open_key_takes_at_most_a_kilobyte() {
+fn an_open_key_takes_at_most_a_kilobyte() {
     let (clock, _hand) = Clock::manual();
     let family = KeyedBreakers::new(CircuitBreakerConfig::default().count_window(2, 2)).unwrap().with_clock(&clock);
     let used = allocation_counter::measure(|| {
@@ -60,9 +63,10 @@ fn breaker_10_an_open_key_takes_at_most_a_kilobyte() {
     assert!(bytes <= 1024, "{bytes} bytes");
 }
 
+// Guarantee: circuit_breaker 10.
 /// Replacing the settings makes no healthy key larger.
 #[test]
-fn breaker_10_new_settings_take_no_memory_of_healthy_keys() {
+fn new_settings_take_no_memory_of_healthy_keys() {
     let (clock, _hand) = Clock::manual();
     let family = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
     (0..100_000u32).for_each(|key| family.get(&key).try_acquire().unwrap().record(Verdict::success()));

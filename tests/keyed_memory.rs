@@ -16,16 +16,18 @@ fn bytes_a_key<K: std::hash::Hash + Eq + Clone>(keys: &[K]) -> u64 {
     used.bytes_max / keys.len() as u64
 }
 
+// Guarantee: throttling 1.
 #[test]
-fn throttling_1_a_million_keys_take_at_most_200_bytes_each() {
+fn a_million_keys_take_at_most_200_bytes_each() {
     let keys: Vec<u64> = (0..1_000_000).collect();
     let bytes = bytes_a_key(&keys);
     assert!(bytes <= 64, "{bytes} bytes a key");
 }
 
+// Guarantee: throttling 1.
 /// At every size, also just after the tables have doubled, and with keys that hold text.
 #[test]
-fn throttling_1_a_key_of_text_takes_at_most_200_bytes() {
+fn a_key_of_text_takes_at_most_200_bytes() {
     for n in [20_000, 57_000, 58_000, 60_000, 100_000, 115_000, 120_000] {
         let keys: Vec<String> = (0..n).map(|i| format!("tenant-{i:024}")).collect();
         let bytes = bytes_a_key(&keys);
@@ -33,9 +35,10 @@ fn throttling_1_a_key_of_text_takes_at_most_200_bytes() {
     }
 }
 
+// Guarantee: throttling 1.
 /// Traffic by ever new keys holds the memory of those that are not idle, however long it goes on.
 #[test]
-fn throttling_1_memory_is_bounded_by_the_keys_that_are_not_idle() {
+fn memory_is_bounded_by_the_keys_that_are_not_idle() {
     let (clock, hand) = Clock::manual();
     let limiter = KeyedRateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
     let mut key = 0u64;

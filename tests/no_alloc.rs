@@ -81,15 +81,17 @@ fn ground_nor_does_one_through_the_standard_stack() {
     assert_eq!(allocations(|| assert!(now(calls.call_with(|_| async { Ok::<_, ()>(1) })).is_ok())), 0);
 }
 
+// Guarantee: pipeline 1.
 #[test]
-fn pipeline_1_a_boxed_one_costs_two_allocations_a_call() {
+fn a_boxed_one_costs_two_allocations_a_call() {
     let calls = Pipeline::new().then(Timeout::new(Duration::from_secs(2))).boxed::<u8, ()>();
     assert_eq!(allocations(|| assert!(now(calls.call(|| async { Ok(1) })).is_ok())), 2 * 100);
 }
 
+// Guarantee: hedge 1.
 /// Also where it waits, as long as the first attempt is in time; and where that one is refused.
 #[test]
-fn hedge_1_a_first_attempt_in_time_allocates_nothing() {
+fn a_first_attempt_in_time_allocates_nothing() {
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
     let (clock, hand) = steadfast::time::Clock::manual();
     for config in [HedgeConfig::default(), HedgeConfig::after(Duration::from_secs(1)).max_attempts(5)] {
@@ -110,9 +112,10 @@ fn hedge_1_a_first_attempt_in_time_allocates_nothing() {
     }
 }
 
+// Guarantee: fallback 2.
 /// Also with a substitute that is not needed, and a chaos that is built in and switched off.
 #[test]
-fn fallback_2_and_chaos_4_a_call_that_succeeds_allocates_nothing() {
+fn and_chaos_4_a_call_that_succeeds_allocates_nothing() {
     let fallback = Fallback::new(FallbackConfig::default().on_rejections(false)).unwrap().named("f");
     let chaos = Chaos::new(ChaosConfig::of([ChaosRule::hang(1.0)]).enabled(false)).unwrap();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
@@ -127,24 +130,27 @@ fn fallback_2_and_chaos_4_a_call_that_succeeds_allocates_nothing() {
     assert_eq!(allocations(|| assert!(now(calls.call_or(works, |_| std::future::ready(Ok(2)))).is_err())), 0);
 }
 
+// Guarantee: circuit_breaker 4.
 #[test]
-fn breaker_4_a_rejection_allocates_nothing() {
+fn a_rejection_allocates_nothing() {
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().named("db");
     breaker.force_open(Duration::from_secs(3600));
     assert_eq!(allocations(|| assert!(now(breaker.call(|| async { Ok::<_, ()>(1) })).is_err())), 0);
     assert_eq!(allocations(|| assert!(breaker.try_acquire().is_err())), 0);
 }
 
+// Guarantee: throttling 1.
 #[test]
-fn throttling_1_a_refusal_allocates_nothing() {
+fn a_refusal_allocates_nothing() {
     let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().named("api");
     assert_eq!(allocations(|| drop(limiter.check())), 0);
     assert!(limiter.check().is_err());
 }
 
+// Guarantee: throttling 4.
 /// Nor does a call through a limit that learns, a throttle, a shedder or a feature; nor what they refuse.
 #[test]
-fn throttling_4_to_6_neither_passing_nor_refusing_allocates() {
+fn to_6_neither_passing_nor_refusing_allocates() {
     let load = Gauge::new();
     let shares = AdaptiveLimitConfig::default().shares(PriorityShares::default());
     let limiter = AdaptiveLimiter::new(shares).unwrap().named("places");
@@ -167,9 +173,10 @@ fn throttling_4_to_6_neither_passing_nor_refusing_allocates() {
     assert_eq!(allocations(|| drop(refused())), 0);
 }
 
+// Guarantee: throttling 1.
 /// A keyed limiter of 1,000,000 keys: at most 200 bytes a key.
 #[test]
-fn throttling_1_a_million_keys_fit() {
+fn a_million_keys_fit() {
     let limiter = KeyedRateLimiter::new(Quota::per_minute(1)).unwrap();
     let used = allocation_counter::measure(|| {
         for key in 0..1_000_000u64 {

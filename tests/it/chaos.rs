@@ -37,8 +37,9 @@ fn told(events: &mut Subscription<ChaosEvent>) -> Vec<ChaosEvent> {
     std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect()
 }
 
+// Guarantee: chaos 4.
 #[test]
-fn chaos_4_latency_by_the_clock_of_the_crate() {
+fn latency_by_the_clock_of_the_crate() {
     let (chaos, service, _, hand) = world([ChaosRule::latency(MS(10), MS(200), 1.0)]);
     let mut events = chaos.events();
     let mut seen = Vec::new();
@@ -68,8 +69,9 @@ fn chaos_4_latency_by_the_clock_of_the_crate() {
     assert_eq!((hand.now() - start, chaos.injected().delayed), (MS(15), 1));
 }
 
+// Guarantee: chaos 4.
 #[test]
-fn chaos_4_a_fault_is_judged_as_its_kind_and_told_as_injected() {
+fn a_fault_is_judged_as_its_kind_and_told_as_injected() {
     let (chaos, service, _, hand) = world([ChaosRule::fault_with_hint(FailureKind::Throttled, MS(3000), 1.0)]);
     let mut events = chaos.events();
     let error = hand.block_on(chaos.call(|| service.call())).unwrap_err();
@@ -86,8 +88,9 @@ fn chaos_4_a_fault_is_judged_as_its_kind_and_told_as_injected() {
     assert_eq!((service.calls(), told(&mut events)), (0, vec![ChaosEvent::Failed { kind: FailureKind::Throttled }]));
 }
 
+// Guarantee: chaos 4.
 #[test]
-fn chaos_4_every_policy_takes_a_fault_for_real() {
+fn every_policy_takes_a_fault_for_real() {
     // A retry repeats it, though it repeats no refusal; its hint is honoured; a breaker counts it.
     let (chaos, service, clock, hand) =
         world([ChaosRule::fault_with_hint(FailureKind::Overloaded, MS(3000), 1.0).on_attempts([1, 2])]);
@@ -113,8 +116,9 @@ fn chaos_4_every_policy_takes_a_fault_for_real() {
     assert_eq!(breaker.state(), State::Open);
 }
 
+// Guarantee: chaos 4.
 #[test]
-fn chaos_4_an_outcome_of_the_operation_s_own_types() {
+fn an_outcome_of_the_operation_s_own_types() {
     let (chaos, service, clock, hand) = world([ChaosRule::outcome(1.0).on_attempts([1])]);
     let mut events = chaos.events();
     let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
@@ -139,8 +143,9 @@ fn chaos_4_an_outcome_of_the_operation_s_own_types() {
     assert_eq!(hand.block_on(hedge.call(chaos.outcomes(|| service.call(), || Ok(7)))).unwrap(), 200);
 }
 
+// Guarantee: chaos 4.
 #[test]
-fn chaos_4_a_hang_ends_with_a_time_out_and_gives_everything_back() {
+fn a_hang_ends_with_a_time_out_and_gives_everything_back() {
     let (chaos, service, clock, hand) = world([ChaosRule::hang(1.0)]);
     let mut events = chaos.events();
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
@@ -151,8 +156,9 @@ fn chaos_4_a_hang_ends_with_a_time_out_and_gives_everything_back() {
     assert_eq!(told(&mut events), [ChaosEvent::Hung]);
 }
 
+// Guarantee: chaos 4.
 #[test]
-fn chaos_4_a_panic_unwinds_and_the_others_count_it() {
+fn a_panic_unwinds_and_the_others_count_it() {
     let (chaos, service, clock, hand) = world([ChaosRule::panic(1.0)]);
     let config = CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(1));
     let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
@@ -161,8 +167,9 @@ fn chaos_4_a_panic_unwinds_and_the_others_count_it() {
     assert_eq!((breaker.state(), chaos.injected().panicked, service.calls()), (State::Open, 1, 0));
 }
 
+// Guarantee: chaos 4.
 #[test]
-fn chaos_4_by_rate() {
+fn by_rate() {
     let (chaos, service, _, hand) = world([
         ChaosRule::latency(MS(1), MS(2), 0.2),
         ChaosRule::fault(FailureKind::Server, 0.1),
@@ -181,8 +188,9 @@ fn chaos_4_by_rate() {
     assert_eq!(service.calls() as u64, 10_000 - injected.failed - injected.panicked);
 }
 
+// Guarantee: chaos 4.
 #[test]
-fn chaos_4_by_the_name_of_the_operation_and_the_number_of_the_attempt() {
+fn by_the_name_of_the_operation_and_the_number_of_the_attempt() {
     let rule = ChaosRule::fault(FailureKind::Server, 1.0);
     let (chaos, service, clock, hand) = world([rule.clone().on_operations(["price", "tax"]), rule.on_attempts([2])]);
     let price = |chaos: &Chaos| hand.block_on(chaos.call(named(&PRICE, || service.call()))).is_ok();
@@ -203,8 +211,9 @@ fn chaos_4_by_the_name_of_the_operation_and_the_number_of_the_attempt() {
     assert_eq!((error.is_rejected(), error.attempts()), (true, 1));
 }
 
+// Guarantee: chaos 4.
 #[test]
-fn chaos_4_by_a_predicate() {
+fn by_a_predicate() {
     let (chaos, service, _, hand) = world([ChaosRule::fault(FailureKind::Server, 1.0)]);
     let chaos = chaos.with_filter(|cx: CallContext<'_>| cx.priority() == Priority::Low);
     assert!(hand.block_on(chaos.call(|| service.call())).is_ok());
@@ -232,14 +241,16 @@ fn mixed() -> Vec<ChaosRule> {
     vec![ChaosRule::latency(MS(0), MS(100), 0.3), ChaosRule::fault(FailureKind::Server, 0.2), ChaosRule::panic(0.2)]
 }
 
+// Guarantee: chaos 4.
 #[test]
-fn chaos_4_the_same_seed_injects_the_same() {
+fn the_same_seed_injects_the_same() {
     assert_eq!(meets(7, &mixed()), meets(7, &mixed()));
     assert_ne!(meets(7, &mixed()), meets(8, &mixed()));
 }
 
+// Guarantee: chaos 4.
 #[test]
-fn chaos_4_a_rule_that_is_aimed_elsewhere_moves_no_other_draw() {
+fn a_rule_that_is_aimed_elsewhere_moves_no_other_draw() {
     let mut narrowed = mixed();
     narrowed[1] = narrowed[1].clone().on_operations(["price"]);
     for (i, (all, some)) in meets(7, &mixed()).into_iter().zip(meets(7, &narrowed)).enumerate() {
@@ -251,8 +262,9 @@ fn chaos_4_a_rule_that_is_aimed_elsewhere_moves_no_other_draw() {
     }
 }
 
+// Guarantee: chaos 4.
 #[test]
-fn chaos_4_off_until_it_is_switched_on() {
+fn off_until_it_is_switched_on() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("ok", &clock).unwrap();
     assert!(!ChaosConfig::default().enabled);
@@ -270,8 +282,9 @@ fn chaos_4_off_until_it_is_switched_on() {
     assert_eq!(told(&mut events), [ChaosEvent::SwitchedOn, ChaosEvent::Panicked, ChaosEvent::SwitchedOff]);
 }
 
+// Guarantee: chaos 4.
 #[test]
-fn chaos_4_reconfigured_while_in_use_for_all_clones_and_a_bad_configuration_is_refused_whole() {
+fn reconfigured_while_in_use_for_all_clones_and_a_bad_configuration_is_refused_whole() {
     let (chaos, service, _, hand) = world([ChaosRule::fault(FailureKind::Server, 1.0)]);
     let pipeline = Pipeline::new().then(chaos.clone());
     let kind = || hand.block_on(pipeline.call(|| service.call())).err().and_then(|e| e.verdict().kind());
@@ -286,8 +299,9 @@ fn chaos_4_reconfigured_while_in_use_for_all_clones_and_a_bad_configuration_is_r
     assert_eq!((kind(), chaos.injected().failed), (None, 3));
 }
 
+// Guarantee: chaos 4.
 #[test]
-fn chaos_4_impossible_values_are_refused_by_name() {
+fn impossible_values_are_refused_by_name() {
     let refused = |rule: ChaosRule| Chaos::new(ChaosConfig::of([rule])).unwrap_err().field().to_owned();
     for rate in [0.0, -0.1, 1.1, f64::NAN] {
         assert_eq!(refused(ChaosRule::hang(rate)), "rules.0.rate");
@@ -311,8 +325,9 @@ fn chaos_4_impossible_values_are_refused_by_name() {
     }
 }
 
+// Guarantee: chaos 4.
 #[test]
-fn chaos_4_from_a_document_and_back() {
+fn from_a_document_and_back() {
     let config = ChaosConfig::of([
         ChaosRule::latency(MS(1), MS(2), 0.5),
         ChaosRule::fault_with_hint(FailureKind::Overloaded, MS(5), 0.25).on_operations(["price"]),
@@ -325,8 +340,9 @@ fn chaos_4_from_a_document_and_back() {
     assert_eq!(toml::from_str::<ChaosConfig>(&text).unwrap(), config, "{text}");
 }
 
+// Guarantee: chaos 4.
 #[test]
-fn chaos_4_explain_warns_that_it_is_in_on_or_off_and_of_wrong_places() {
+fn explain_warns_that_it_is_in_on_or_off_and_of_wrong_places() {
     let (chaos, _, _, _) =
         world([ChaosRule::hang(0.5).on_operations(["price"]), ChaosRule::fault(FailureKind::Server, 0.1)]);
     let timeout = Timeout::new(MS(100));
@@ -363,9 +379,10 @@ fn ground_chaos_dropped_at_every_await_leaves_nothing_behind() {
 }
 
 proptest! {
+    // Guarantee: chaos 4.
     /// The counts, beside what each call came to.
     #[test]
-    fn chaos_4_counts_are_those_of_a_naive_model(
+    fn counts_are_those_of_a_naive_model(
         seed: u64,
         rates in prop::collection::vec(0.01f64..=1.0, 4),
         calls in 1usize..60,

@@ -34,8 +34,9 @@ async fn polls<F: Future>(future: F, count: &AtomicUsize) -> F::Output {
     .await
 }
 
+// Guarantee: coalesce 3.
 #[test]
-fn coalescing_3_one_execution_a_key_and_two_polls_a_waiter() {
+fn one_execution_a_key_and_two_polls_a_waiter() {
     let (clock, hand) = Clock::manual();
     let calls = Arc::new(AtomicUsize::new(0));
     let coalesce: Coalesce<u32, usize> = Coalesce::new();
@@ -57,9 +58,10 @@ fn coalescing_3_one_execution_a_key_and_two_polls_a_waiter() {
     assert!(counts[1..].iter().all(|n| *n == 2), "{counts:?}");
 }
 
+// Guarantee: coalesce 3.
 /// Coalescing 3: the one who drives is dropped at every await point; who waits has the result all the same, from the same execution.
 #[test]
-fn coalescing_3_a_dropped_leader_promotes_one_who_waits() {
+fn a_dropped_leader_promotes_one_who_waits() {
     let (clock, hand) = Clock::manual();
     let started = Arc::new(AtomicUsize::new(0));
     let coalesce: Coalesce<String, u32> = Coalesce::new();
@@ -111,8 +113,9 @@ fn coalescing_3_a_dropped_leader_promotes_one_who_waits() {
     );
 }
 
+// Guarantee: coalesce 3.
 #[test]
-fn coalescing_3_nobody_left_drops_the_work_or_finishes_it() {
+fn nobody_left_drops_the_work_or_finishes_it() {
     let (clock, hand) = Clock::manual();
     let ended = Arc::new(AtomicUsize::new(0));
     let work = |ended: &Arc<AtomicUsize>| {
@@ -181,9 +184,10 @@ fn coalescing_what_is_forgotten_is_not_joined() {
 
 type Shared = Result<u16, Arc<CallError<ScriptedError>>>;
 
+// Guarantee: coalesce 3.
 /// Coalescing 3, around a pipeline: k callers are one call of it, with its retries, its place and what its breaker hears.
 #[test]
-fn coalescing_3_around_a_pipeline_k_callers_are_one_call_of_it() {
+fn around_a_pipeline_k_callers_are_one_call_of_it() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("503 in 1s, ok in 1s, 503", &clock).unwrap();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
@@ -205,9 +209,10 @@ fn coalescing_3_around_a_pipeline_k_callers_are_one_call_of_it() {
     assert_eq!(service.calls(), 4);
 }
 
+// Guarantee: coalesce 3.
 /// Coalescing 3: a caller whose time is over leaves, and takes nothing from the others, though it drove the call.
 #[test]
-fn coalescing_3_a_time_out_of_one_caller_is_not_that_of_the_others() {
+fn a_time_out_of_one_caller_is_not_that_of_the_others() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("ok in 10s", &clock).unwrap();
     let coalesce: Coalesce<u32, Shared> = Coalesce::new();
@@ -223,9 +228,10 @@ fn coalescing_3_a_time_out_of_one_caller_is_not_that_of_the_others() {
     assert_eq!((service.calls(), service.dropped()), (1, 0));
 }
 
+// Guarantee: coalesce 3.
 /// Coalescing 3: dropped at every await point, the only caller gives back what the pipeline held.
 #[test]
-fn coalescing_3_dropped_around_a_pipeline_everything_is_given_back() {
+fn dropped_around_a_pipeline_everything_is_given_back() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("503 in 1s, ok in 1s", &clock).unwrap();
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);

@@ -36,8 +36,9 @@ fn told(events: &mut Subscription<FallbackEvent>) -> Vec<FallbackEvent> {
     std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect()
 }
 
+// Guarantee: fallback 2.
 #[test]
-fn fallback_2_a_value() {
+fn a_value() {
     let (fallback, service, _, hand) = world("503, ok", FallbackConfig::default());
     let mut events = fallback.events();
     let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
@@ -56,8 +57,9 @@ fn fallback_2_a_value() {
     assert_eq!((answer.unwrap().into_value(), told(&mut events)), (200, vec![]));
 }
 
+// Guarantee: fallback 2.
 #[test]
-fn fallback_2_a_function_of_the_error() {
+fn a_function_of_the_error() {
     let (fallback, service, _, hand) = world("503 retry-after 3s", FallbackConfig::default());
     let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
     let answer = hand.block_on(pipeline.call_or(
@@ -75,8 +77,9 @@ fn fallback_2_a_function_of_the_error() {
     assert_eq!(answer.unwrap().into_value(), 3);
 }
 
+// Guarantee: fallback 2.
 #[test]
-fn fallback_2_another_operation_within_the_time_that_is_left() {
+fn another_operation_within_the_time_that_is_left() {
     let (fallback, service, clock, hand) = world("503 in 100ms", FallbackConfig::default().timeout(MS(300)));
     let replica = ScriptedService::new("204 in 100ms", &clock).unwrap();
     let to_replica = Pipeline::new();
@@ -92,8 +95,9 @@ fn fallback_2_another_operation_within_the_time_that_is_left() {
     assert_eq!((answer.is_degraded(), answer.into_value(), hand.now() - start), (true, 204, MS(200)));
 }
 
+// Guarantee: fallback 2.
 #[test]
-fn fallback_2_a_refusal_triggers_it_or_not_as_configured() {
+fn a_refusal_triggers_it_or_not_as_configured() {
     for (on, degraded) in [(true, true), (false, false)] {
         let (fallback, service, clock, hand) = world("ok", FallbackConfig::default().on_rejections(on));
         let mut events = fallback.events();
@@ -114,8 +118,9 @@ fn fallback_2_a_refusal_triggers_it_or_not_as_configured() {
     }
 }
 
+// Guarantee: fallback 2.
 #[test]
-fn fallback_2_the_kinds_of_failure_are_configurable() {
+fn the_kinds_of_failure_are_configurable() {
     let only = KindSet::of(&[FailureKind::Client]);
     for (config, script, degraded) in [
         (FallbackConfig::default(), "404", false),
@@ -134,8 +139,9 @@ fn fallback_2_the_kinds_of_failure_are_configurable() {
     assert!(hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
 }
 
+// Guarantee: fallback 2.
 #[test]
-fn fallback_2_a_failing_fallback_keeps_the_first_cause() {
+fn a_failing_fallback_keeps_the_first_cause() {
     let (fallback, service, clock, hand) = world("503 retry-after 2s", FallbackConfig::default());
     let mut events = fallback.events();
     let replica = ScriptedService::new("reset", &clock).unwrap();
@@ -165,8 +171,9 @@ fn fallback_2_a_failing_fallback_keeps_the_first_cause() {
     assert!(error.is_rejected() && error.fallback().is_some() && error.history().is_none());
 }
 
+// Guarantee: fallback 2.
 #[test]
-fn fallback_2_the_fallback_s_own_time_is_bounded_by_its_limit_and_by_the_deadline() {
+fn the_fallback_s_own_time_is_bounded_by_its_limit_and_by_the_deadline() {
     for (limit, left, given) in [(MS(50), 5000, 50), (MS(50), 30, 30), (Duration::MAX, 40, 40)] {
         let (fallback, service, clock, hand) = world("503", FallbackConfig::default().timeout(limit));
         let mut events = fallback.events();
@@ -198,8 +205,9 @@ fn fallback_2_the_fallback_s_own_time_is_bounded_by_its_limit_and_by_the_deadlin
     assert_eq!((answer.error().unwrap().is_timed_out(), answer.into_value()), (true, 7));
 }
 
+// Guarantee: fallback 2.
 #[test]
-fn fallback_2_a_value_that_was_judged_a_failure_is_replaced_and_kept() {
+fn a_value_that_was_judged_a_failure_is_replaced_and_kept() {
     let judge = |result: &Result<u16, ()>| match result {
         Ok(status) if *status >= 500 => Verdict::failure(FailureKind::Server),
         Ok(_) => Verdict::success(),
@@ -221,8 +229,9 @@ fn fallback_2_a_value_that_was_judged_a_failure_is_replaced_and_kept() {
     assert!(matches!(answer, Ok(Answer::Own(500))), "{answer:?}");
 }
 
+// Guarantee: fallback 2.
 #[test]
-fn fallback_2_outermost_it_hears_of_time_outs_retries_and_refusals() {
+fn outermost_it_hears_of_time_outs_retries_and_refusals() {
     let (fallback, service, clock, hand) = world("503 in 1s, hang", FallbackConfig::default());
     let pipeline = Pipeline::new()
         .then(fallback)
@@ -235,8 +244,9 @@ fn fallback_2_outermost_it_hears_of_time_outs_retries_and_refusals() {
     assert_eq!((service.running(), answer.into_value()), (0, 7));
 }
 
+// Guarantee: fallback 2.
 #[test]
-fn fallback_2_without_the_policy_a_call_falls_back_at_its_end_and_with_it_the_policy_decides() {
+fn without_the_policy_a_call_falls_back_at_its_end_and_with_it_the_policy_decides() {
     let (fallback, service, _, hand) =
         world("503", FallbackConfig::default().fall_back_on(KindSet::of(&[FailureKind::Connect])));
     let bare = Pipeline::new().classify(ScriptedService::classify);
@@ -257,8 +267,9 @@ fn fallback_2_without_the_policy_a_call_falls_back_at_its_end_and_with_it_the_po
     assert!(hand.block_on(bare.call_or(|| client.call(), |_| ready(Ok(7)))).is_err());
 }
 
+// Guarantee: fallback 2.
 #[test]
-fn fallback_2_its_own_door_and_operations_that_are_told_of_their_attempt() {
+fn its_own_door_and_operations_that_are_told_of_their_attempt() {
     let (fallback, service, _, hand) = world("reset", FallbackConfig::default());
     let operation = WithAttempt(|attempt: AttemptInfo| {
         assert_eq!(attempt.number(), 1);
@@ -267,8 +278,9 @@ fn fallback_2_its_own_door_and_operations_that_are_told_of_their_attempt() {
     assert!(hand.block_on(fallback.call(operation, |_| ready(Ok(7)))).unwrap().is_degraded());
 }
 
+// Guarantee: fallback 2.
 #[test]
-fn fallback_2_inside_a_breaker_it_hides_failures_and_explain_warns_of_each_wrong_place() {
+fn inside_a_breaker_it_hides_failures_and_explain_warns_of_each_wrong_place() {
     let (fallback, service, clock, hand) = world("503", FallbackConfig::default());
     let config = CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(1));
     let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
@@ -290,17 +302,19 @@ fn fallback_2_inside_a_breaker_it_hides_failures_and_explain_warns_of_each_wrong
     assert!(text.contains("fallback `f`: a substitute after timeout, connect, throttled, overloaded, server, other and refusals, within 1s"), "{text}");
 }
 
+// Guarantee: fallback 2.
 #[test]
-fn fallback_2_inside_a_hedge_the_failure_passes() {
+fn inside_a_hedge_the_failure_passes() {
     let (fallback, service, clock, hand) = world("503", FallbackConfig::default());
     let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
     let error = hand.block_on(Pipeline::new().then(hedge).then(fallback).call_or(|| service.call(), |_| ready(Ok(7))));
     assert_eq!((error.unwrap_err().attempts(), service.calls()), (2, 2));
 }
 
+// Guarantee: fallback 2.
 /// A policy of a user's own, outside, may repeat a call that fell back: its later success is not marked.
 #[test]
-fn fallback_2_what_is_repeated_after_a_fallback_is_not_degraded() {
+fn what_is_repeated_after_a_fallback_is_not_degraded() {
     struct Twice;
     impl Policy for Twice {
         async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
@@ -316,8 +330,9 @@ fn fallback_2_what_is_repeated_after_a_fallback_is_not_degraded() {
     assert!(hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
 }
 
+// Guarantee: fallback 2.
 #[test]
-fn fallback_2_reconfigured_while_in_use_for_all_clones_and_a_bad_configuration_is_refused_whole() {
+fn reconfigured_while_in_use_for_all_clones_and_a_bad_configuration_is_refused_whole() {
     let (fallback, service, _, hand) = world("503", FallbackConfig::default());
     let clone = fallback.clone();
     let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
@@ -338,8 +353,9 @@ fn fallback_2_reconfigured_while_in_use_for_all_clones_and_a_bad_configuration_i
     assert_eq!(hand.now() - start, MS(5));
 }
 
+// Guarantee: fallback 2.
 #[test]
-fn fallback_2_reconfigured_under_a_substitute_that_waits() {
+fn reconfigured_under_a_substitute_that_waits() {
     let (fallback, service, clock, hand) = world("503", FallbackConfig::default().timeout(MS(100)));
     let pipeline = Pipeline::new().then(fallback.clone());
     let start = hand.now();
@@ -355,8 +371,9 @@ fn fallback_2_reconfigured_under_a_substitute_that_waits() {
     assert_eq!(hand.now() - start, MS(5100));
 }
 
+// Guarantee: fallback 2.
 #[test]
-fn fallback_2_from_a_document_and_back() {
+fn from_a_document_and_back() {
     for config in [
         FallbackConfig::default(),
         FallbackConfig::default().timeout(Duration::MAX),
@@ -414,9 +431,10 @@ enum Sub {
 }
 
 proptest! {
+    // Guarantee: fallback 2.
     /// What a call with a substitute comes to, beside the rules said in one line each.
     #[test]
-    fn fallback_2_the_answer_is_that_of_a_naive_model(
+    fn the_answer_is_that_of_a_naive_model(
         status in prop::sample::select(vec![200u16, 404, 429, 500, 503]),
         kinds in prop::collection::vec(prop::sample::select(vec![
             FailureKind::Client, FailureKind::Throttled, FailureKind::Server, FailureKind::Overloaded,

@@ -198,8 +198,9 @@ fn ground_a_hint_comes_with_a_failure_and_a_long_one_of_an_overloaded_service_me
     assert_eq!((breaker.state(), breaker.snapshot().retry_after), (State::Open, Some(S(120))));
 }
 
+// Guarantee: retry 3.
 #[test]
-fn retry_3_the_delay_is_never_less_than_the_server_asks() {
+fn the_delay_is_never_less_than_the_server_asks() {
     let (clock, hand) = Clock::manual();
     let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(retry).classify(ByStatus::new());
@@ -249,8 +250,9 @@ fn ground_grpc_s_status_and_push_back_are_read_from_headers_and_trailers() {
     assert!(ByStatus::new().classify(&Ok::<_, ()>(response(200, &two))).is_success());
 }
 
+// Guarantee: retry 3.
 #[test]
-fn retry_3_a_negative_push_back_means_no_retry() {
+fn a_negative_push_back_means_no_retry() {
     let (clock, hand) = Clock::manual();
     let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(retry).classify(ByGrpc);
@@ -310,7 +312,7 @@ fn an_error_of_the_system_never_proves_that_nothing_was_sent() {
 }
 
 #[test]
-fn throttling_consideration_3_a_refusal_is_an_answer_with_a_time_to_come_back() {
+fn a_refusal_is_an_answer_with_a_time_to_come_back() {
     let (clock, _hand) = Clock::manual();
     let rate = RateLimiter::new(Quota::per_minute(40)).unwrap().with_clock(&clock);
     rate.check_n(40).unwrap();
@@ -333,7 +335,7 @@ fn throttling_consideration_3_a_refusal_is_an_answer_with_a_time_to_come_back() 
 }
 
 #[test]
-fn throttling_consideration_3_so_is_any_failed_call() {
+fn so_is_any_failed_call() {
     let (clock, hand) = Clock::manual();
     for (kind, status) in [
         (FailureKind::Timeout, 504),
@@ -369,8 +371,9 @@ fn throttling_consideration_3_so_is_any_failed_call() {
     assert_eq!(status(hand.block_on(pipeline.call(call)).unwrap_err()), (tonic::Code::NotFound, None));
 }
 
+// Guarantee: timeout 1.
 #[test]
-fn timeout_1_a_deadline_travels_as_a_header() {
+fn a_deadline_travels_as_a_header() {
     let (clock, hand) = Clock::manual();
     let pipeline = Pipeline::new().then(Timeout::new(S(2)).with_clock(&clock));
     let mut sent = HeaderMap::new();
@@ -391,8 +394,9 @@ fn timeout_1_a_deadline_travels_as_a_header() {
     assert!(matches!(error.cause(), steadfast::Cause::TimedOut(t) if t.after == MS(300)), "{error:?}");
 }
 
+// Guarantee: timeout 1.
 #[test]
-fn timeout_1_deadline_headers_are_read_in_all_units_and_the_shortest_holds() {
+fn deadline_headers_are_read_in_all_units_and_the_shortest_holds() {
     let read = |fields: &[_]| deadline::read(&headers(fields));
     for (value, left) in [
         ("5n", Duration::from_nanos(5)),
@@ -483,9 +487,10 @@ proptest! {
         }
     }
 
+    // Guarantee: timeout 1.
     /// What is written is read back, never as more time than was left.
     #[test]
-    fn timeout_1_a_deadline_read_back_is_no_longer_than_written(nanos in any::<u64>()) {
+    fn a_deadline_read_back_is_no_longer_than_written(nanos in any::<u64>()) {
         let left = Duration::from_nanos(nanos);
         let mut map = HeaderMap::new();
         deadline::write(&mut map, left);

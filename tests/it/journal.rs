@@ -22,7 +22,7 @@ use steadfast::{
     time::{Instant, Timestamp},
 };
 
-use crate::cache_world::{MS, S, World};
+use crate::cache_aside::world::{MS, S, World};
 
 /// Twenty a second, tried again after a second.
 fn config() -> JournalConfig {
@@ -147,8 +147,9 @@ fn told(events: &mut steadfast::observe::Subscription<Event>) -> Vec<Event> {
     std::iter::from_fn(|| events.try_recv().unwrap().map(|event| event.what)).collect()
 }
 
+// Guarantee: circuit_breaker 12.
 #[test]
-fn circuit_breaker_12_what_is_refused_is_kept_and_done_when_it_closes() {
+fn what_is_refused_is_kept_and_done_when_it_closes() {
     let service = Service::new(config());
     service.replay();
     assert_eq!(service.pay(&Entry::new("first", "")), Ok(Served::Now(())));
@@ -174,8 +175,9 @@ fn circuit_breaker_12_what_is_refused_is_kept_and_done_when_it_closes() {
     assert!(told.contains(&Event::Replaying));
 }
 
+// Guarantee: circuit_breaker 12.
 #[test]
-fn circuit_breaker_12_recovery_is_not_flooded() {
+fn recovery_is_not_flooded() {
     let service = Service::new(config().per_second(5));
     service.break_down();
     for i in 0..50 {
@@ -197,8 +199,9 @@ fn circuit_breaker_12_recovery_is_not_flooded() {
     assert!(most(0, 40) >= MS(199) && most(42, 50) >= MS(99), "{:?} {:?}", most(0, 40), most(42, 50));
 }
 
+// Guarantee: circuit_breaker 12.
 #[test]
-fn circuit_breaker_12_an_outage_however_long_uses_up_no_entry() {
+fn an_outage_however_long_uses_up_no_entry() {
     let service = Service::new(config().max_attempts(3));
     service.break_down();
     for i in 0..10 {
@@ -216,8 +219,9 @@ fn circuit_breaker_12_an_outage_however_long_uses_up_no_entry() {
     assert_eq!((service.bank.keys().len(), service.left(), service.dead()), (10, 0, 0));
 }
 
+// Guarantee: circuit_breaker 12.
 #[test]
-fn circuit_breaker_12_entries_of_one_order_key_are_done_in_order() {
+fn entries_of_one_order_key_are_done_in_order() {
     let service = Service::new(config().concurrency(8).per_second(100));
     service.break_down();
     for i in 0..60 {
@@ -238,8 +242,9 @@ fn circuit_breaker_12_entries_of_one_order_key_are_done_in_order() {
     }
 }
 
+// Guarantee: circuit_breaker 12.
 #[test]
-fn circuit_breaker_12_a_key_is_kept_once_and_travels_with_the_entry() {
+fn a_key_is_kept_once_and_travels_with_the_entry() {
     let service = Service::new(config());
     let entry = Entry::new("order-1", "10 euro").header("currency", "eur").in_order_of("acme");
     for _ in 0..3 {
@@ -260,8 +265,9 @@ fn circuit_breaker_12_a_key_is_kept_once_and_travels_with_the_entry() {
     assert!(error.to_string().contains("`key`"), "{error}");
 }
 
+// Guarantee: circuit_breaker 12.
 #[test]
-fn circuit_breaker_12_what_can_never_be_done_is_set_aside_and_holds_nobody_up() {
+fn what_can_never_be_done_is_set_aside_and_holds_nobody_up() {
     let service = Service::new(config().max_attempts(3));
     for key in ["bad", "good", "worse", "fine"] {
         service.world.run(service.journal.defer(key, "")).unwrap();
@@ -287,8 +293,9 @@ fn circuit_breaker_12_what_can_never_be_done_is_set_aside_and_holds_nobody_up() 
     assert_eq!((again.unwrap(), service.left(), service.dead()), (1, 1, 1));
 }
 
+// Guarantee: circuit_breaker 12.
 #[test]
-fn circuit_breaker_12_what_is_killed_in_the_middle_is_done_again_under_the_same_key() {
+fn what_is_killed_in_the_middle_is_done_again_under_the_same_key() {
     let service = Service::new(config());
     for i in 0..20 {
         service.world.run(service.journal.defer(format!("order-{i:02}"), "")).unwrap();
@@ -314,8 +321,9 @@ fn circuit_breaker_12_what_is_killed_in_the_middle_is_done_again_under_the_same_
     assert_eq!((keys.len(), service.left(), service.dead()), (20, 0, 0), "none is lost");
 }
 
+// Guarantee: circuit_breaker 12.
 #[test]
-fn circuit_breaker_12_keys_that_were_done_are_remembered_if_so_configured() {
+fn keys_that_were_done_are_remembered_if_so_configured() {
     let service = Service::new(config());
     let store = Arc::new(InMemoryStore::new().with_clock(&service.world.clock));
     let error = service.journal.clone().remembering(store.clone(), Duration::ZERO).unwrap_err();
@@ -374,8 +382,9 @@ fn journals_of_one_queue_remember_together_whatever_their_names_and_wrappers_are
     }
 }
 
+// Guarantee: circuit_breaker 12.
 #[test]
-fn circuit_breaker_12_while_it_waits_it_can_be_stopped_at_once_and_closed_by_hand() {
+fn while_it_waits_it_can_be_stopped_at_once_and_closed_by_hand() {
     let service = Service::new(config());
     for i in 0..10 {
         service.world.run(service.journal.defer(format!("order-{i}"), "")).unwrap();
@@ -395,8 +404,9 @@ fn circuit_breaker_12_while_it_waits_it_can_be_stopped_at_once_and_closed_by_han
     assert_eq!(service.bank.keys().len(), 10, "within a second, and at its pace");
 }
 
+// Guarantee: circuit_breaker 12.
 #[test]
-fn circuit_breaker_12_a_refusal_stands_where_the_journal_cannot_take_it() {
+fn a_refusal_stands_where_the_journal_cannot_take_it() {
     let service = Service::new(config());
     let network = FaultNetwork::new(FaultConfig::default(), 1, &service.world.clock).unwrap();
     let client = network.client("a");
@@ -424,16 +434,18 @@ fn circuit_breaker_12_a_refusal_stands_where_the_journal_cannot_take_it() {
     assert_eq!((error.into_operation(), service.left()), (Some("no"), 0));
 }
 
+// Guarantee: circuit_breaker 12.
 #[test]
-fn circuit_breaker_12_a_message_of_somebody_else_is_set_aside() {
+fn a_message_of_somebody_else_is_set_aside() {
     let service = Service::new(config());
     service.world.run(service.queue.send_one(Message::new("hello"))).unwrap();
     service.world.run(service.run(&service.journal, service.world.clock.sleep(S(2))));
     assert_eq!((service.left(), service.dead(), service.bank.asked()), (0, 1, 0));
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_6_work_of_low_priority_is_deferred_until_there_is_room() {
+fn work_of_low_priority_is_deferred_until_there_is_room() {
     let service = Service::new(config());
     let load = Gauge::new();
     let rules = ShedderConfig::default().limit("load", 0.7, 0.8).times(S(1), S(2));
@@ -471,8 +483,9 @@ fn throttling_6_work_of_low_priority_is_deferred_until_there_is_room() {
     assert_eq!((service.bank.keys().len(), service.left(), service.dead()), (22, 0, 0));
 }
 
+// Guarantee: circuit_breaker 12.
 #[test]
-fn circuit_breaker_12_settings_are_checked_by_name() {
+fn settings_are_checked_by_name() {
     let queue = || Arc::new(InMemoryQueue::new("q"));
     let refused = |config| Journal::new(queue(), config).unwrap_err();
     assert_eq!(refused(config().per_second(0)).field(), "per_second");
@@ -487,8 +500,9 @@ fn circuit_breaker_12_settings_are_checked_by_name() {
     assert_eq!(Replayed::from(Err::<(), _>("x")), Replayed::failed("x"));
 }
 
+// Guarantee: circuit_breaker 12.
 #[test]
-fn circuit_breaker_12_dropped_anywhere_nothing_is_lost() {
+fn dropped_anywhere_nothing_is_lost() {
     let service = Service::new(config());
     let network = FaultNetwork::new(FaultConfig::default().latency(MS(1), MS(1)), 1, &service.world.clock).unwrap();
     let queue = network.client("a").queue(service.queue.clone());

@@ -90,8 +90,9 @@ fn ground_an_answer_is_judged_by_its_status_and_its_hint_is_read() {
     });
 }
 
+// Guarantee: retry 6.
 #[test]
-fn retry_6_a_call_that_found_no_connection_was_not_sent_and_may_be_repeated() {
+fn a_call_that_found_no_connection_was_not_sent_and_may_be_repeated() {
     runtime().block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -106,8 +107,9 @@ fn retry_6_a_call_that_found_no_connection_was_not_sent_and_may_be_repeated() {
     });
 }
 
+// Guarantee: retry 6.
 #[test]
-fn retry_6_one_that_was_sent_is_not_repeated_unless_it_may_be() {
+fn one_that_was_sent_is_not_repeated_unless_it_may_be() {
     runtime().block_on(async {
         for (address, kind) in [
             (raw(b"", false).await, FailureKind::Timeout), // it never answers

@@ -15,8 +15,9 @@ use steadfast::{
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
+// Guarantee: pipeline 5.
 #[test]
-fn pipeline_5_a_script_is_followed_step_by_step_and_its_last_step_for_ever() {
+fn a_script_is_followed_step_by_step_and_its_last_step_for_ever() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("ok x3, 503 in 100ms, reset, 204", &clock).unwrap();
     let start = hand.now();
@@ -34,8 +35,9 @@ fn pipeline_5_a_script_is_followed_step_by_step_and_its_last_step_for_ever() {
     assert_eq!(service.gaps(), [MS(0), MS(0), MS(0), MS(100), MS(0), MS(0), MS(0), MS(0), MS(0)]);
 }
 
+// Guarantee: pipeline 5.
 #[test]
-fn pipeline_5_the_words_of_a_step_come_in_any_order() {
+fn the_words_of_a_step_come_in_any_order() {
     let (clock, hand) = Clock::manual();
     for script in
         ["503 in 1s retry-after 2s x2, ok", "503 x2 retry-after 2s in 1s, ok", " 503  retry-after 2s x2 in 1s ,ok"]
@@ -50,8 +52,9 @@ fn pipeline_5_the_words_of_a_step_come_in_any_order() {
     }
 }
 
+// Guarantee: pipeline 5.
 #[test]
-fn pipeline_5_a_bad_script_is_refused_with_the_step_and_the_rule() {
+fn a_bad_script_is_refused_with_the_step_and_the_rule() {
     let (clock, _hand) = Clock::manual();
     let refused = [
         ("", "step 1, ``: is empty"),
@@ -70,8 +73,9 @@ fn pipeline_5_a_bad_script_is_refused_with_the_step_and_the_rule() {
     assert!(error.starts_with("step 1, `ok in soon`: `soon` is not a duration: "), "{error}");
 }
 
+// Guarantee: pipeline 5.
 #[test]
-fn pipeline_5_calls_are_counted_as_they_run_end_and_are_dropped() {
+fn calls_are_counted_as_they_run_end_and_are_dropped() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("ok in 1s x2, hang, panic", &clock).unwrap();
     let both = hand.block_on(async { futures::join!(service.call(), service.call()) });
@@ -87,8 +91,9 @@ fn pipeline_5_calls_are_counted_as_they_run_end_and_are_dropped() {
     assert_eq!((service.calls(), service.running(), service.dropped()), (4, 0, 1));
 }
 
+// Guarantee: pipeline 5.
 #[test]
-fn pipeline_5_the_service_s_judge_goes_by_the_usual_rules() {
+fn the_service_s_judge_goes_by_the_usual_rules() {
     let judged = |status| ScriptedService::classify(&Err(ScriptedError::Status { status, retry_after: None })).kind();
     let usual = [
         (429, FailureKind::Throttled),
@@ -108,8 +113,9 @@ fn pipeline_5_the_service_s_judge_goes_by_the_usual_rules() {
     assert_eq!(ScriptedService::classify(&hinted).hint().retry_after(), Some(MS(7)));
 }
 
+// Guarantee: pipeline 5.
 #[test]
-fn pipeline_5_the_harness_drops_once_at_each_await_and_then_lets_one_end() {
+fn the_harness_drops_once_at_each_await_and_then_lets_one_end() {
     let (clock, hand) = Clock::manual();
     let (made, dropped, ended) = (Cell::new(0), Cell::new(0), Cell::new(0));
     struct OnDrop<'a>(&'a Cell<u32>);
@@ -143,9 +149,10 @@ fn pipeline_5_the_harness_drops_once_at_each_await_and_then_lets_one_end() {
     assert_eq!((polls, checked, made.get(), ended.get()), (4, vec![0, 1, 2, 3, 4], 5, 1));
 }
 
+// Guarantee: pipeline 5.
 #[test]
 #[should_panic(expected = "no timer is left to wake it")]
-fn pipeline_5_the_harness_does_not_wait_for_ever() {
+fn the_harness_does_not_wait_for_ever() {
     let (_clock, hand) = Clock::manual();
     drop_at_every_await(&hand, pending::<()>, |_| {});
 }

@@ -22,8 +22,9 @@ use steadfast::{
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
+// Guarantee: timeout 1.
 #[test]
-fn timeout_1_covers_the_whole_call_with_retries() {
+fn covers_the_whole_call_with_retries() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("503 in 300ms", &clock).unwrap();
     let pipeline = Pipeline::new()
@@ -43,8 +44,9 @@ fn timeout_1_covers_the_whole_call_with_retries() {
     assert_eq!(error.to_string(), "timed out after 1s (`total`)");
 }
 
+// Guarantee: timeout 1.
 #[test]
-fn timeout_1_an_attempt_is_clipped_to_what_is_left() {
+fn an_attempt_is_clipped_to_what_is_left() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("503 in 300ms, hang", &clock).unwrap();
     let pipeline = Pipeline::new()
@@ -64,8 +66,9 @@ fn timeout_1_an_attempt_is_clipped_to_what_is_left() {
     assert_eq!((timed_out.name.as_ref().unwrap().as_str(), timed_out.after), ("attempt", MS(150)));
 }
 
+// Guarantee: timeout 1.
 #[test]
-fn timeout_1_the_deadline_travels_to_the_operation_and_into_an_inner_pipeline() {
+fn the_deadline_travels_to_the_operation_and_into_an_inner_pipeline() {
     let (clock, hand) = Clock::manual();
     let outer = Pipeline::new().then(Timeout::new(MS(500)).with_clock(&clock));
     let inner = Pipeline::new().then(Timeout::new(Duration::from_secs(60)).with_clock(&clock));
@@ -83,8 +86,9 @@ fn timeout_1_the_deadline_travels_to_the_operation_and_into_an_inner_pipeline() 
     assert!(error.is_timed_out() || error.into_operation().is_some_and(|inner| inner.is_timed_out()));
 }
 
+// Guarantee: timeout 1.
 #[test]
-fn timeout_1_a_deadline_from_outside_is_kept() {
+fn a_deadline_from_outside_is_kept() {
     let (clock, hand) = Clock::manual();
     let pipeline = Pipeline::new().then(Timeout::new(Duration::from_secs(60)).with_clock(&clock));
     let start = hand.now();
@@ -94,8 +98,9 @@ fn timeout_1_a_deadline_from_outside_is_kept() {
     assert_eq!(hand.now() - start, MS(70));
 }
 
+// Guarantee: timeout 2.
 #[test]
-fn timeout_2_the_work_is_dropped_before_the_error_returns() {
+fn the_work_is_dropped_before_the_error_returns() {
     let (clock, hand) = Clock::manual();
     let timeout = Timeout::new(MS(10)).with_clock(&clock);
     let held = Arc::new(());
@@ -113,8 +118,9 @@ fn timeout_2_the_work_is_dropped_before_the_error_returns() {
     });
 }
 
+// Guarantee: timeout 2.
 #[test]
-fn timeout_2_a_result_ready_in_the_same_poll_wins() {
+fn a_result_ready_in_the_same_poll_wins() {
     let (clock, hand) = Clock::manual();
     let timeout = Timeout::new(MS(10)).with_clock(&clock);
     let answer = hand.block_on(timeout.call(|| async {
@@ -124,8 +130,9 @@ fn timeout_2_a_result_ready_in_the_same_poll_wins() {
     assert_eq!(answer.unwrap(), "just in time");
 }
 
+// Guarantee: timeout 2.
 #[test]
-fn timeout_2_zero_polls_once() {
+fn zero_polls_once() {
     let (clock, hand) = Clock::manual();
     let timeout = Timeout::new(Duration::ZERO).with_clock(&clock);
     assert_eq!(hand.block_on(timeout.call(|| async { Ok::<_, ()>(1) })).unwrap(), 1);
@@ -140,8 +147,9 @@ fn timeout_2_zero_polls_once() {
     assert_eq!(polls.load(SeqCst), 1);
 }
 
+// Guarantee: timeout 2.
 #[test]
-fn timeout_2_the_longest_duration_does_not_overflow() {
+fn the_longest_duration_does_not_overflow() {
     let (clock, hand) = Clock::manual();
     let timeout = Timeout::new(Duration::MAX).with_clock(&clock);
     let answer = hand.block_on(timeout.call(|| async {
@@ -239,8 +247,9 @@ fn it_tells_when_it_fires() {
     assert_eq!(event.what, TimeoutEvent::TimedOut { after: MS(10) });
 }
 
+// Guarantee: timeout 1.
 #[test]
-fn timeout_1_of_two_deadlines_the_nearer_counts_whichever_stands_outside() {
+fn of_two_deadlines_the_nearer_counts_whichever_stands_outside() {
     let (clock, hand) = Clock::manual();
     let timeout = |ms| Timeout::new(MS(ms)).with_clock(&clock);
     let remaining = |outer, inner| {

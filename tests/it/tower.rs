@@ -124,8 +124,9 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
+// Guarantee: pipeline 4.
 #[test]
-fn pipeline_4_ready_reserves_nothing_that_a_drop_would_leak() {
+fn ready_reserves_nothing_that_a_drop_would_leak() {
     let (clock, hand, places) = world("ok", 1);
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
     let layer = PipelineLayer::new(Pipeline::new().then(limiter.clone()));
@@ -145,8 +146,9 @@ fn pipeline_4_ready_reserves_nothing_that_a_drop_would_leak() {
     assert_eq!((places.free(), limiter.available(), places.script.calls()), (1, 1, 1));
 }
 
+// Guarantee: pipeline 4.
 #[test]
-fn pipeline_4_a_service_that_is_never_ready_is_bounded_and_refused() {
+fn a_service_that_is_never_ready_is_bounded_and_refused() {
     let (clock, hand, places) = world("ok", 0);
     let (breaker, timeout) = (breaker(&clock), Timeout::new(MS(50)).with_clock(&clock));
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
@@ -164,8 +166,9 @@ fn pipeline_4_a_service_that_is_never_ready_is_bounded_and_refused() {
     assert_eq!((places.script.calls(), places.free()), (0, 0));
 }
 
+// Guarantee: pipeline 4.
 #[test]
-fn pipeline_4_dropped_anywhere_all_is_given_back() {
+fn dropped_anywhere_all_is_given_back() {
     let (clock, hand, places) = world("503 in 10ms, hang", 1);
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new()
@@ -193,8 +196,9 @@ fn pipeline_4_dropped_anywhere_all_is_given_back() {
     assert_eq!(polls, 2);
 }
 
+// Guarantee: pipeline 4.
 #[test]
-fn pipeline_4_a_place_is_not_held_between_two_attempts() {
+fn a_place_is_not_held_between_two_attempts() {
     let (clock, hand, places) = world("503, ok", 1);
     let pipeline = Pipeline::new().then(retry(&clock)).classify(ScriptedService::classify);
     let mut service = PipelineLayer::new(pipeline).layer(places.clone());
@@ -212,8 +216,9 @@ fn pipeline_4_a_place_is_not_held_between_two_attempts() {
     assert!(waits > 0);
 }
 
+// Guarantee: pipeline 4.
 #[test]
-fn pipeline_4_clones_and_services_of_one_layer_share_their_state() {
+fn clones_and_services_of_one_layer_share_their_state() {
     let (clock, hand, places) = world("503", 5);
     let breaker = breaker(&clock);
     let pipeline = Pipeline::new().then(breaker.clone()).classify(ScriptedService::classify).named("shared");
@@ -240,8 +245,9 @@ impl Clone for Counted {
     }
 }
 
+// Guarantee: pipeline 4.
 #[test]
-fn pipeline_4_a_request_is_cloned_for_a_retry_and_only_there() {
+fn a_request_is_cloned_for_a_retry_and_only_there() {
     let (clock, hand, places) = world("503, 503, ok, ok", 1);
     let request = Counted::default();
     let pipeline = Pipeline::new().then(retry(&clock)).classify(ScriptedService::classify);
@@ -253,8 +259,9 @@ fn pipeline_4_a_request_is_cloned_for_a_retry_and_only_there() {
     assert_eq!(request.0.load(SeqCst), 3, "moved");
 }
 
+// Guarantee: pipeline 4.
 #[test]
-fn pipeline_4_a_request_that_cannot_be_cloned_is_sent_once_and_keeps_its_error() {
+fn a_request_that_cannot_be_cloned_is_sent_once_and_keeps_its_error() {
     struct Unclonable;
     let (clock, hand, places) = world("503 retry-after 1s", 1);
     let pipeline = Pipeline::new().then(retry(&clock)).classify(ScriptedService::classify);
@@ -298,8 +305,9 @@ impl Policy for Twice {
     }
 }
 
+// Guarantee: pipeline 4.
 #[test]
-fn pipeline_4_what_can_be_run_once_is_run_once_however_it_is_marked() {
+fn what_can_be_run_once_is_run_once_however_it_is_marked() {
     let (clock, hand) = Clock::manual();
     let judge = |result: &Result<(), Verdict>| result.unwrap_err();
     let pipeline = Pipeline::new().then(retry(&clock)).classify(judge);
@@ -321,8 +329,9 @@ fn pipeline_4_what_can_be_run_once_is_run_once_however_it_is_marked() {
     assert_eq!((rejected.to_string().as_str(), error.attempts()), (told, 1));
 }
 
+// Guarantee: pipeline 4.
 #[test]
-fn pipeline_4_an_attempt_refused_before_the_request_was_moved_may_be_followed_by_another() {
+fn an_attempt_refused_before_the_request_was_moved_may_be_followed_by_another() {
     let (clock, hand, places) = world("ok", 1);
     let limiter = RateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
     limiter.check().unwrap();
@@ -332,8 +341,9 @@ fn pipeline_4_an_attempt_refused_before_the_request_was_moved_may_be_followed_by
     assert_eq!(hand.block_on(service.call(())).unwrap(), 200);
 }
 
+// Guarantee: pipeline 4.
 #[test]
-fn pipeline_4_what_is_not_idempotent_is_not_repeated() {
+fn what_is_not_idempotent_is_not_repeated() {
     let post = || Request::post("/").body(()).unwrap();
     let (clock, hand, places) = world("503", 1);
     let pipeline = Pipeline::new().then(retry(&clock)).classify(ScriptedService::classify);
@@ -345,8 +355,9 @@ fn pipeline_4_what_is_not_idempotent_is_not_repeated() {
     assert_eq!(hand.block_on(service.call(Request::get("/").body(()).unwrap())).unwrap_err().attempts(), 3);
 }
 
+// Guarantee: pipeline 4.
 #[test]
-fn pipeline_4_a_hedge_has_a_clone_for_each_attempt_and_drops_the_loser() {
+fn a_hedge_has_a_clone_for_each_attempt_and_drops_the_loser() {
     let (clock, hand, places) = world("hang, ok in 5ms", 2);
     let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
     let layer = PipelineLayer::new(Pipeline::new().then(hedge));
@@ -367,8 +378,9 @@ fn pipeline_4_a_hedge_has_a_clone_for_each_attempt_and_drops_the_loser() {
     drop_at_every_await(&hand, || service.clone().call(()), |_| assert_eq!(places.free(), 2));
 }
 
+// Guarantee: pipeline 4.
 #[test]
-fn pipeline_4_errors_are_flat_or_boxed_and_hold_the_service_s_own() {
+fn errors_are_flat_or_boxed_and_hold_the_service_s_own() {
     let (clock, hand, places) = world("503", 1);
     let layer = PipelineLayer::new(Pipeline::new().then(retry(&clock)).classify(ScriptedService::classify));
     let flat: CallError<ScriptedError> = hand.block_on(layer.clone().layer(places.clone()).call(())).unwrap_err();
@@ -402,8 +414,9 @@ where
     }
 }
 
+// Guarantee: pipeline 4.
 #[test]
-fn pipeline_4_a_server_answers_with_its_refusals() {
+fn a_server_answers_with_its_refusals() {
     let (clock, hand) = Clock::manual();
     let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
     let layer = PipelineLayer::new(Pipeline::new().then(limiter).classify(ByStatus::new())).once().answering();
@@ -415,8 +428,9 @@ fn pipeline_4_a_server_answers_with_its_refusals() {
     assert_eq!(refused.headers()["retry-after"], "60");
 }
 
+// Guarantee: pipeline 4.
 #[test]
-fn pipeline_4_a_received_request_brings_its_deadline_and_its_priority_and_the_handler_finds_them() {
+fn a_received_request_brings_its_deadline_and_its_priority_and_the_handler_finds_them() {
     let (clock, hand) = Clock::manual();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let told = seen.clone();
@@ -454,8 +468,9 @@ fn pipeline_4_a_received_request_brings_its_deadline_and_its_priority_and_the_ha
     assert_eq!(plain.outer(&request(&[("x-request-timeout-ms", "1")])), None);
 }
 
+// Guarantee: pipeline 4.
 #[test]
-fn pipeline_4_a_sent_request_tells_what_is_left_of_the_call_s_time() {
+fn a_sent_request_tells_what_is_left_of_the_call_s_time() {
     let (clock, hand) = Clock::manual();
     let handler = Handler(|request: Request<()>| {
         let left = deadline::read(request.headers()).unwrap();
@@ -474,8 +489,9 @@ fn pipeline_4_a_sent_request_tells_what_is_left_of_the_call_s_time() {
     assert_eq!(answer.into_body(), (MS(1000) - waited).as_millis().to_string());
 }
 
+// Guarantee: pipeline 4.
 #[test]
-fn pipeline_4_what_a_handler_found_bounds_what_it_asks_of_others() {
+fn what_a_handler_found_bounds_what_it_asks_of_others() {
     let (clock, hand, places) = world("503 retry-after 30ms x2, hang", 1);
     let pipeline = Pipeline::new()
         .then(Timeout::new(MS(5000)).with_clock(&clock))
@@ -491,8 +507,9 @@ fn pipeline_4_what_a_handler_found_bounds_what_it_asks_of_others() {
     assert!(hand.now() - start <= MS(40));
 }
 
+// Guarantee: pipeline 4.
 #[test]
-fn pipeline_4_a_request_says_which_operation_it_is() {
+fn a_request_says_which_operation_it_is() {
     struct Known;
     impl Requests<&'static str> for Known {
         fn another(&self, request: &&'static str) -> Option<&'static str> {
@@ -523,8 +540,9 @@ fn pipeline_4_a_request_says_which_operation_it_is() {
     assert_eq!(*SEEN.0.lock().unwrap(), [Some("once"), None]);
 }
 
+// Guarantee: pipeline 4.
 #[test]
-fn pipeline_4_a_panic_gives_back_all_and_goes_on() {
+fn a_panic_gives_back_all_and_goes_on() {
     let (clock, hand, places) = world("panic", 1);
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
     let mut service = PipelineLayer::new(Pipeline::new().then(limiter.clone())).layer(places.clone());
@@ -533,8 +551,9 @@ fn pipeline_4_a_panic_gives_back_all_and_goes_on() {
     assert_eq!((places.free(), limiter.available()), (1, 1));
 }
 
+// Guarantee: pipeline 4.
 #[test]
-fn pipeline_4_it_fits_axum_hyper_reqwest_and_tonic() {
+fn it_fits_axum_hyper_reqwest_and_tonic() {
     use axum::{Router, routing::get};
     use http_body_util::Empty;
     use hyper::body::Bytes;

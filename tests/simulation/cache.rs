@@ -450,8 +450,9 @@ impl Drop for Writes {
     }
 }
 
+// Guarantee: cache_aside 3.
 #[test]
-fn cache_3_no_get_gives_what_was_read_before_an_invalidation_that_had_returned() {
+fn no_get_gives_what_was_read_before_an_invalidation_that_had_returned() {
     let seeds = super::schedules(300, 20_000);
     let all = Mutex::new((0, 0));
     let part = |from: u64, to: u64| {

@@ -378,8 +378,9 @@ fn run(seeds: u64, long_pauses: bool) -> Tally {
     })
 }
 
+// Guarantee: leader_election 1.
 #[test]
-fn election_1_no_two_leaders_at_once_while_pauses_stay_below_the_margin() {
+fn no_two_leaders_at_once_while_pauses_stay_below_the_margin() {
     let all = run(schedules() / 2, false);
     println!(
         "{} schedules: {} terms, {} writes, {} refused, no overlap",
@@ -391,8 +392,9 @@ fn election_1_no_two_leaders_at_once_while_pauses_stay_below_the_margin() {
     assert!(all.terms > schedules() / 2 && all.writes > schedules() / 2, "something happened");
 }
 
+// Guarantee: leader_election 1.
 #[test]
-fn election_1_no_late_write_is_accepted_however_long_a_leader_is_paused() {
+fn no_late_write_is_accepted_however_long_a_leader_is_paused() {
     let all = run(schedules() / 2, true);
     println!("{} schedules: {} terms, {} writes, {} refused", schedules() / 2, all.terms, all.writes, all.refused);
     assert!(all.refused > schedules() / 100, "late writes were tried");

@@ -625,8 +625,9 @@ fn run(seeds: u64, without: Without) -> (u64, Truth) {
     (found, all)
 }
 
+// Guarantee: sharding 9.
 #[test]
-fn sharding_9_no_row_is_lost_or_doubled_whatever_crashes() {
+fn no_row_is_lost_or_doubled_whatever_crashes() {
     let seeds = super::schedules(150, 10_000);
     let (_, all) = run(seeds, Without::Nothing);
     let Truth { writes, reads, refused, steps, changes, refused_changes, .. } = all;
@@ -638,8 +639,9 @@ fn sharding_9_no_row_is_lost_or_doubled_whatever_crashes() {
     assert!(changes > seeds && refused_changes > seeds / 2, "{changes} {refused_changes}");
 }
 
+// Guarantee: sharding 9.
 #[test]
-fn sharding_9_without_a_check_rows_are_lost() {
+fn without_a_check_rows_are_lost() {
     for without in [Without::ShardCheck, Without::MoverCheck, Without::Staying, Without::OwnerCheck] {
         let seeds = super::schedules(150, 1_000).min(1_000);
         let (found, _) = run(seeds, without);

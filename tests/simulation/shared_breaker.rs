@@ -318,16 +318,18 @@ fn run(seeds: u64, without: Without) -> (u64, u64, u64) {
     (found, openings, followed)
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_nobody_opens_with_others_who_are_not_open() {
+fn nobody_opens_with_others_who_are_not_open() {
     let seeds = super::schedules(100, 4_000);
     let (_, openings, followed) = run(seeds, Without::Nothing);
     println!("{seeds} schedules: {openings} openings, {followed} with others; no violation");
     assert!(followed > seeds * 5 && openings > seeds * 20, "{openings} {followed}");
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_without_a_guard_somebody_does() {
+fn without_a_guard_somebody_does() {
     for without in [Without::Ending, Without::Agreement] {
         let seeds = super::schedules(100, 1_000).min(1_000);
         let (found, ..) = run(seeds, without);

@@ -229,8 +229,9 @@ fn run(seeds: u64, without: Without) -> (u64, Truth) {
     (found, all)
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_no_more_pass_than_the_limit_and_its_slack_whatever_fails() {
+fn no_more_pass_than_the_limit_and_its_slack_whatever_fails() {
     let seeds = super::schedules(40, 4_000);
     let (_, Truth { asked, admitted, fullest, .. }) = run(seeds, Without::Nothing);
     println!(
@@ -240,8 +241,9 @@ fn throttling_2_no_more_pass_than_the_limit_and_its_slack_whatever_fails() {
     assert!(admitted > seeds * 100 && asked > admitted * 2, "{asked} {admitted}");
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_without_a_guard_more_pass() {
+fn without_a_guard_more_pass() {
     for without in [Without::Comparing, Without::Lasting] {
         let seeds = super::schedules(40, 1_000).min(1_000);
         let (found, _) = run(seeds, without);

@@ -8,7 +8,7 @@ use steadfast::{
     notify::InMemoryNotifier,
 };
 
-use crate::cache_world::{Cache, Error, MIN, MS, S, World, codec, plain};
+use crate::cache_aside::world::{Cache, Error, MIN, MS, S, World, codec, plain};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum By {
@@ -130,8 +130,9 @@ fn case(by: By, load: Load, tiers: Tiers) {
     assert_eq!(get(&world, &other).unwrap(), expected, "{what}: the other process");
 }
 
+// Guarantee: cache_aside 3.
 #[test]
-fn cache_3_what_was_read_before_an_invalidation_is_never_stored() {
+fn what_was_read_before_an_invalidation_is_never_stored() {
     for by in [By::Invalidate, By::Put, By::Clear, By::Tag, By::Sliding] {
         for load in [Load::Foreground, Load::Background, Load::RefreshAhead] {
             for tiers in [Tiers::One, Tiers::Two, Tiers::TwoOther, Tiers::TwoOtherUnheard] {

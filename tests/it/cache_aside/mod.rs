@@ -1,4 +1,10 @@
 //! Cache-aside: loads, times, errors, tags. The stale-set guard has a file of its own.
+mod guard;
+mod processes;
+mod slowness;
+mod tiers;
+pub(crate) mod world;
+
 use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -12,10 +18,11 @@ use steadfast::{
     entropy::Entropy,
 };
 
-use crate::cache_world::{Cache, Error, MIN, MS, S, World, plain};
+use crate::cache_aside::world::{Cache, Error, MIN, MS, S, World, plain};
 
+// Guarantee: cache_aside 1.
 #[test]
-fn cache_1_a_thousand_gets_of_a_missing_key_load_once() {
+fn a_thousand_gets_of_a_missing_key_load_once() {
     let world = World::new();
     let cache = world.cache(plain());
     world.source.takes(S(1));
@@ -29,8 +36,9 @@ fn cache_1_a_thousand_gets_of_a_missing_key_load_once() {
     assert_eq!((cache.stats().hits, world.source.loads()), (1, 1));
 }
 
+// Guarantee: cache_aside 2.
 #[test]
-fn cache_2_a_load_goes_on_while_others_wait_when_its_caller_is_dropped() {
+fn a_load_goes_on_while_others_wait_when_its_caller_is_dropped() {
     let world = World::new();
     let cache = world.cache(plain());
     world.source.takes(S(1));
@@ -43,8 +51,9 @@ fn cache_2_a_load_goes_on_while_others_wait_when_its_caller_is_dropped() {
     assert_eq!(world.source.loads(), 1);
 }
 
+// Guarantee: cache_aside 2.
 #[test]
-fn cache_2_with_nobody_waiting_a_load_is_dropped_or_finished_as_configured() {
+fn with_nobody_waiting_a_load_is_dropped_or_finished_as_configured() {
     for (then, loads_in_all) in [(Unattended::Drop, 2), (Unattended::Finish, 1)] {
         let world = World::new();
         let cache = world.cache(plain().unattended(then));
@@ -59,8 +68,9 @@ fn cache_2_with_nobody_waiting_a_load_is_dropped_or_finished_as_configured() {
     }
 }
 
+// Guarantee: cache_aside 2.
 #[test]
-fn cache_2_a_loader_that_panics_neither_poisons_nor_deadlocks_the_key() {
+fn a_loader_that_panics_neither_poisons_nor_deadlocks_the_key() {
     let world = World::new();
     let cache = world.cache(plain());
     // In the closure, in the future, and in the hands of another.
@@ -91,8 +101,9 @@ fn cache_2_a_loader_that_panics_neither_poisons_nor_deadlocks_the_key() {
     assert_eq!(world.source.loads(), 1);
 }
 
+// Guarantee: cache_aside 4.
 #[test]
-fn cache_4_stale_on_error_for_so_long_asking_no_more_often_than_the_throttle() {
+fn stale_on_error_for_so_long_asking_no_more_often_than_the_throttle() {
     let world = World::new();
     let cache = world.cache(plain().ttl(MIN(5), Duration::ZERO).stale(MIN(120), MIN(1)));
     let mut events = cache.events();
@@ -122,8 +133,9 @@ fn cache_4_stale_on_error_for_so_long_asking_no_more_often_than_the_throttle() {
     assert_eq!(cache.stats().stale_hits, 4);
 }
 
+// Guarantee: cache_aside 5.
 #[test]
-fn cache_5_a_soft_time_out_serves_what_is_stale_and_the_load_goes_on_once() {
+fn a_soft_time_out_serves_what_is_stale_and_the_load_goes_on_once() {
     let world = World::new();
     let config = plain().ttl(MIN(5), Duration::ZERO).stale(MIN(120), S(30)).soft_timeout(MS(100));
     let cache = world.cache(config.hard_timeout(Some(S(10))));
@@ -144,8 +156,9 @@ fn cache_5_a_soft_time_out_serves_what_is_stale_and_the_load_goes_on_once() {
     assert_eq!((world.source.loads(), world.background.len()), (2, 0));
 }
 
+// Guarantee: cache_aside 5.
 #[test]
-fn cache_5_a_hard_time_out_applies_always() {
+fn a_hard_time_out_applies_always() {
     let world = World::new();
     let config = plain().ttl(MIN(5), Duration::ZERO).stale(MIN(120), S(30));
     let cache = world.cache(config.hard_timeout(Some(S(10))));
@@ -164,8 +177,9 @@ fn cache_5_a_hard_time_out_applies_always() {
     assert_eq!(cache.stats().load_failures, 2);
 }
 
+// Guarantee: cache_aside 6.
 #[test]
-fn cache_6_refresh_ahead_fires_once_a_stored_generation_and_nobody_waits() {
+fn refresh_ahead_fires_once_a_stored_generation_and_nobody_waits() {
     let world = World::new();
     let cache = world.cache(plain().ttl(MIN(10), Duration::ZERO).refresh_ahead(0.9));
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
@@ -193,8 +207,9 @@ fn cache_6_refresh_ahead_fires_once_a_stored_generation_and_nobody_waits() {
     assert_eq!(cache.stats().load_failures, 1);
 }
 
+// Guarantee: cache_aside 7.
 #[test]
-fn cache_7_a_refresh_that_races_a_put_loses() {
+fn a_refresh_that_races_a_put_loses() {
     let world = World::new();
     let cache = world.cache(plain().ttl(MIN(10), Duration::ZERO).refresh_ahead(0.9));
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
@@ -210,9 +225,10 @@ fn cache_7_a_refresh_that_races_a_put_loses() {
     assert_eq!(cache.stats().superseded, 1);
 }
 
+// Guarantee: cache_aside 8.
 /// The rate of early refreshes at a get is `exp(-t / (beta * delta))`: Vattani, Chierichetti, Lowenstein, 2015.
 #[test]
-fn cache_8_xfetch_refreshes_at_the_rate_of_the_paper() {
+fn xfetch_refreshes_at_the_rate_of_the_paper() {
     let world = World::new();
     for (left, rate) in [(0.1, 0.9048), (0.5, 0.6065), (1.0, 0.3679), (2.0, 0.1353)] {
         // What it took to load: 1 s; beta 2: so beta * delta is 2 s.
@@ -237,8 +253,9 @@ fn cache_8_xfetch_refreshes_at_the_rate_of_the_paper() {
     }
 }
 
+// Guarantee: cache_aside 9.
 #[test]
-fn cache_9_jitter_spreads_expiries_evenly_and_never_below_the_time_to_live() {
+fn jitter_spreads_expiries_evenly_and_never_below_the_time_to_live() {
     let world = World::new();
     let cache = world.cache(plain().capacity(20_000).ttl(S(100), S(50)));
     for key in 0..10_000 {
@@ -261,8 +278,9 @@ fn cache_9_jitter_spreads_expiries_evenly_and_never_below_the_time_to_live() {
     assert_eq!(fresh(), 0, "none above");
 }
 
+// Guarantee: cache_aside 15.
 #[test]
-fn cache_15_a_bad_configuration_is_refused_by_name() {
+fn a_bad_configuration_is_refused_by_name() {
     let default = CacheAsideConfig::default;
     let remote = RemoteConfig::default;
     let bad: Vec<(CacheAsideConfig, &str)> = vec![
@@ -482,8 +500,9 @@ fn a_get_can_be_spawned_and_the_default_spawner_is_the_runtime() {
     });
 }
 
+// Guarantee: cache_aside 1.
 #[test]
-fn cache_1_threads_that_race_load_each_key_once() {
+fn threads_that_race_load_each_key_once() {
     let cache: CacheAside<u32, u32> = CacheAside::new(plain().capacity(100_000)).unwrap();
     let loads = std::sync::atomic::AtomicU32::new(0);
     let start = std::sync::Barrier::new(4);

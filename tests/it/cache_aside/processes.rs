@@ -18,7 +18,7 @@ use steadfast::{
     },
 };
 
-use crate::cache_world::{Cache, Error, MIN, MS, S, World, codec, plain};
+use crate::cache_aside::world::{Cache, Error, MIN, MS, S, World, codec, plain};
 
 fn shared() -> CacheAsideConfig {
     plain().ttl(MIN(10), Duration::ZERO).remote(RemoteConfig::default().local_ttl(MIN(1)))
@@ -28,8 +28,9 @@ fn client(world: &World) -> FaultClient {
     FaultNetwork::new(FaultConfig::default(), 1, &world.clock).unwrap().client("a")
 }
 
+// Guarantee: cache_aside 1.
 #[test]
-fn cache_1_one_load_a_key_across_processes() {
+fn one_load_a_key_across_processes() {
     let world = World::new();
     let caches: Vec<Cache> = (0..3).map(|i| world.process(shared(), i)).collect();
     world.source.takes(MS(300));
@@ -123,8 +124,9 @@ fn without_a_backplane_the_local_time_to_live_is_the_bound() {
     assert_eq!(world.get(&b, 1).unwrap(), 2);
 }
 
+// Guarantee: cache_aside 10.
 #[test]
-fn cache_10_with_the_remote_tier_down_nobody_waits_for_it_again_and_again() {
+fn with_the_remote_tier_down_nobody_waits_for_it_again_and_again() {
     let world = World::new();
     let client = client(&world);
     let config = shared().remote(RemoteConfig::default().local_ttl(MIN(1)).timeout(MS(50)).rest(S(5)));
@@ -146,8 +148,9 @@ fn cache_10_with_the_remote_tier_down_nobody_waits_for_it_again_and_again() {
     assert_eq!(world.source.loads(), 100);
 }
 
+// Guarantee: cache_aside 10.
 #[test]
-fn cache_10_when_the_remote_tier_comes_back_nothing_older_overwrites_something_newer() {
+fn when_the_remote_tier_comes_back_nothing_older_overwrites_something_newer() {
     let world = World::new();
     let client = client(&world);
     let (a, b) = (world.process_on(client.store(world.store.clone()), shared(), 1), world.process(shared(), 2));
@@ -181,8 +184,9 @@ fn cache_10_when_the_remote_tier_comes_back_nothing_older_overwrites_something_n
     assert_eq!(world.get(&a, 5).unwrap(), 4, "and not 3 again");
 }
 
+// Guarantee: cache_aside 10.
 #[test]
-fn cache_10_a_late_request_of_a_put_stores_over_nothing_newer() {
+fn a_late_request_of_a_put_stores_over_nothing_newer() {
     // Every reply of a's is lost on the way, and half of what it sends comes late.
     for seed in 0..200 {
         let world = World::new();
@@ -203,8 +207,9 @@ fn cache_10_a_late_request_of_a_put_stores_over_nothing_newer() {
     }
 }
 
+// Guarantee: cache_aside 11.
 #[test]
-fn cache_11_the_backplane_is_told_after_the_remote_write_and_a_gap_expires_what_is_older() {
+fn the_backplane_is_told_after_the_remote_write_and_a_gap_expires_what_is_older() {
     let world = World::new();
     let (a, b) = (world.process(shared(), 1), world.process(shared(), 2));
     let mut heard = world.run(world.notifier.subscribe("steadfast/cache/numbers")).unwrap();
@@ -236,8 +241,9 @@ fn cache_11_the_backplane_is_told_after_the_remote_write_and_a_gap_expires_what_
     assert!(events.try_recv().unwrap().is_none(), "the others heard all");
 }
 
+// Guarantee: cache_aside 11.
 #[test]
-fn cache_11_nothing_is_told_where_the_remote_write_failed() {
+fn nothing_is_told_where_the_remote_write_failed() {
     let world = World::new();
     let client = client(&world);
     let a = world.process_on(client.store(world.store.clone()), shared(), 1);
@@ -251,9 +257,10 @@ fn cache_11_nothing_is_told_where_the_remote_write_failed() {
     assert!(world.begin(&mut told).is_ready(), "later it is");
 }
 
+// Guarantee: cache_aside 12.
 /// Nothing here asks a wall clock, so there is none to be set 5 s off; the processes' monotonic clocks run hours apart.
 #[test]
-fn cache_12_tags_are_invalidated_by_counters() {
+fn tags_are_invalidated_by_counters() {
     let world = World::new();
     let a = world.process(shared(), 1);
     let apart = steadfast::time::Clock::manual();
@@ -288,8 +295,9 @@ fn cache_12_tags_are_invalidated_by_counters() {
     assert_eq!(world.run(a.get(&9)), None);
 }
 
+// Guarantee: cache_aside 13.
 #[test]
-fn cache_13_a_value_that_does_not_decode_is_a_miss() {
+fn a_value_that_does_not_decode_is_a_miss() {
     let world = World::new();
     let a = world.process(shared(), 1);
     let mut events = a.events();
@@ -334,8 +342,9 @@ fn what_the_store_does_not_take_stays_in_this_process() {
     assert_eq!(world.run(world.store.scan_all(Scan::partition("cache numbers"))).unwrap(), []);
 }
 
+// Guarantee: cache_aside 6.
 #[test]
-fn cache_6_a_refresh_ahead_replaces_the_value_for_all_processes() {
+fn a_refresh_ahead_replaces_the_value_for_all_processes() {
     let world = World::new();
     let config = shared().refresh_ahead(0.9);
     let (a, b) = (world.process(config, 1), world.process(config, 2));
@@ -371,8 +380,9 @@ fn a_refresh_that_finds_nothing_takes_the_value_from_all_processes() {
     assert_eq!(world.run(world.store.get(Key::new("cache numbers", "1"))).unwrap(), None);
 }
 
+// Guarantee: cache_aside 14.
 #[test]
-fn cache_14_dropping_any_future_at_any_await_loses_nothing() {
+fn dropping_any_future_at_any_await_loses_nothing() {
     let world = World::new();
     let network = FaultNetwork::new(FaultConfig::default().latency(MS(1), MS(1)), 1, &world.clock).unwrap();
     let build = |seed| {
@@ -458,8 +468,9 @@ impl Store for Slow {
     }
 }
 
+// Guarantee: cache_aside 10.
 #[test]
-fn cache_10_what_arrives_after_all_is_stored_over_nothing_newer() {
+fn what_arrives_after_all_is_stored_over_nothing_newer() {
     let world = World::new();
     let slow = Arc::new(Slow { store: world.store.clone(), on_the_way: Mutex::default() });
     let (a, b) = (world.process_on(slow.clone(), shared(), 1), world.process(shared(), 2));

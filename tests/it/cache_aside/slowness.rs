@@ -12,8 +12,8 @@ use steadfast::{
 };
 
 use crate::{
-    cache_tiers::{Answer, NOW, Plane, Tier},
-    cache_world::{Cache, Error, MIN, MS, S, World, codec, plain},
+    cache_aside::tiers::{Answer, NOW, Plane, Tier},
+    cache_aside::world::{Cache, Error, MIN, MS, S, World, codec, plain},
 };
 
 struct Slow {

@@ -166,9 +166,10 @@ proptest! {
         );
     }
 
+    // Guarantee: pipeline 1.
     /// The standard stack, plain, boxed, and with a `tracing` subscriber that wants its spans.
     #[test]
-    fn pipeline_1_boxed_and_traced_calls_are_as_plain_ones(script in script()) {
+    fn boxed_and_traced_calls_are_as_plain_ones(script in script()) {
         quietly();
         let by = |boxed: bool| seen(&script, |stage| {
             let standard = standard(stage);

@@ -38,8 +38,9 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     Clock::manual().1.block_on(future)
 }
 
+// Guarantee: pipeline 1.
 #[test]
-fn pipeline_1_outermost_first() {
+fn outermost_first() {
     let log = Arc::default();
     let mark = |name| Mark(name, Arc::clone(&log));
     let pipeline = Pipeline::new().then(mark("a")).then(mark("b")).then(mark("c"));
@@ -47,8 +48,9 @@ fn pipeline_1_outermost_first() {
     assert_eq!(*log.lock().unwrap(), "(a(b(c)))");
 }
 
+// Guarantee: pipeline 1.
 #[test]
-fn pipeline_1_serves_operations_of_any_type_and_lends() {
+fn serves_operations_of_any_type_and_lends() {
     let pipeline = Pipeline::new().then(Timeout::new(S(1)));
     let text = String::from("lent");
     assert_eq!(run(pipeline.call(|| async { Ok::<_, fmt::Error>(text.as_str()) })).unwrap(), "lent");
@@ -56,8 +58,9 @@ fn pipeline_1_serves_operations_of_any_type_and_lends() {
     assert_eq!(run(pipeline.call(async || Ok::<_, ()>(text.len()))).unwrap(), 4);
 }
 
+// Guarantee: pipeline 1.
 #[test]
-fn pipeline_1_clones_and_a_policy_used_twice_share_state() {
+fn clones_and_a_policy_used_twice_share_state() {
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(4, 4)).unwrap();
     let one = Pipeline::new().then(breaker.clone());
     let other = Pipeline::new().then(Timeout::new(S(1))).then(breaker.clone());
@@ -68,8 +71,9 @@ fn pipeline_1_clones_and_a_policy_used_twice_share_state() {
     assert_eq!(breaker.state(), State::Open);
 }
 
+// Guarantee: pipeline 1.
 #[test]
-fn pipeline_1_a_call_can_be_spawned_with_what_it_borrows() {
+fn a_call_can_be_spawned_with_what_it_borrows() {
     fn is_send_and_sync<T: Send + Sync>(_: &T) {}
     let pipeline = Pipeline::new()
         .then(Timeout::new(S(1)))
@@ -92,8 +96,9 @@ fn pipeline_1_a_call_can_be_spawned_with_what_it_borrows() {
     });
 }
 
+// Guarantee: pipeline 1.
 #[test]
-fn pipeline_1_a_boxed_one_is_for_a_field_and_behaves_the_same() {
+fn a_boxed_one_is_for_a_field_and_behaves_the_same() {
     struct Repository {
         calls: BoxedPipeline<u16, steadfast::testing::ScriptedError>,
     }
@@ -107,8 +112,9 @@ fn pipeline_1_a_boxed_one_is_for_a_field_and_behaves_the_same() {
     assert!(repository.calls.explain().to_string().contains("`repository`"));
 }
 
+// Guarantee: pipeline 1.
 #[test]
-fn pipeline_1_an_operation_of_one_s_own_may_keep_state_across_attempts() {
+fn an_operation_of_one_s_own_may_keep_state_across_attempts() {
     struct Counting<'a>(&'a mut u32);
     impl Operation for Counting<'_> {
         type Output = u32;
@@ -125,8 +131,9 @@ fn pipeline_1_an_operation_of_one_s_own_may_keep_state_across_attempts() {
     assert_eq!(hand.block_on(pipeline.call(Counting(&mut sum))).unwrap(), 6);
 }
 
+// Guarantee: pipeline 1.
 #[test]
-fn pipeline_1_a_policy_that_does_nothing_at_all_is_an_error_and_no_panic() {
+fn a_policy_that_does_nothing_at_all_is_an_error_and_no_panic() {
     struct Lazy;
     impl Policy for Lazy {
         async fn around<A: Attempt>(&self, _: A, _: CallContext<'_>) -> Outcome {
@@ -197,8 +204,9 @@ fn warnings<P: Policy, C>(pipeline: &Pipeline<P, C>) -> String {
     pipeline.explain().warnings().join("\n")
 }
 
+// Guarantee: pipeline 3.
 #[test]
-fn pipeline_3_explain_prints_the_order() {
+fn explain_prints_the_order() {
     let pipeline = Pipeline::new()
         .named("billing")
         .then(Timeout::new(S(2)).named("total"))
@@ -222,8 +230,9 @@ fn pipeline_3_explain_prints_the_order() {
     assert!(Pipeline::new().explain().to_string().contains("(no policy)"));
 }
 
+// Guarantee: pipeline 3.
 #[test]
-fn pipeline_3_explain_warns_of_what_will_hurt() {
+fn explain_warns_of_what_will_hurt() {
     let retry = || Retry::new(RetryConfig::default().idempotent(true)).unwrap();
     let breaker = || CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
     let timeout = |s| Timeout::new(S(s));

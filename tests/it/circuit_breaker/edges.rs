@@ -8,8 +8,8 @@ use steadfast::{
 };
 
 use crate::{
+    circuit_breaker::states::{probes, ready},
     circuit_breaker::{breaker, record},
-    circuit_breaker_states::{probes, ready},
 };
 
 const S: fn(u64) -> Duration = Duration::from_secs;
@@ -31,9 +31,10 @@ fn ground_an_opening_at_a_success_is_told_at_once() {
     }
 }
 
+// Guarantee: circuit_breaker 7.
 /// Was: after 256 changes of state the time windows took outcomes of long ago for their own.
 #[test]
-fn breaker_7_closing_empties_the_time_windows_however_often_it_changed_its_state() {
+fn closing_empties_the_time_windows_however_often_it_changed_its_state() {
     let rules = TripConfig::default().failure_rate(1.0).weighted_failures(100, S(1000));
     let (breaker, _hand) = breaker(probes(1, 1.0).time_window(S(1000), 10, 100).trip(rules));
     record(&breaker, FAILED.weighing(90), 1);
@@ -54,9 +55,10 @@ fn ground_a_panic_is_a_failure_whatever_the_set_of_kinds() {
     assert_eq!(breaker.state(), State::Open);
 }
 
+// Guarantee: circuit_breaker 5.
 /// Was: a breaker that was opened or closed by hand after a long calm did not count the calm.
 #[test]
-fn breaker_5_calm_counts_also_where_a_hand_ends_it() {
+fn calm_counts_also_where_a_hand_ends_it() {
     let acts: [fn(&CircuitBreaker); 3] = [|b| b.force_open(S(1)), CircuitBreaker::isolate, |_| ()];
     for act in acts {
         let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(1, 1));
@@ -72,9 +74,10 @@ fn breaker_5_calm_counts_also_where_a_hand_ends_it() {
     }
 }
 
+// Guarantee: circuit_breaker 9.
 /// Was: the kind of a failure from before the reset was told as the last cause.
 #[test]
-fn breaker_9_reset_forgets_the_last_failure() {
+fn reset_forgets_the_last_failure() {
     let (breaker, _hand) = breaker(CircuitBreakerConfig::default());
     record(&breaker, FAILED, 1);
     breaker.reset();
@@ -83,8 +86,9 @@ fn breaker_9_reset_forgets_the_last_failure() {
     assert_eq!(last, None);
 }
 
+// Guarantee: circuit_breaker 2.
 #[test]
-fn breaker_2_a_window_as_long_as_min_calls_is_judged_when_it_is_full() {
+fn a_window_as_long_as_min_calls_is_judged_when_it_is_full() {
     let rules = TripConfig::default().failure_rate(0.2);
     let (breaker, _hand) = breaker(CircuitBreakerConfig::default().trip(rules).count_window(5, 5));
     record(&breaker, FAILED, 1);
@@ -94,8 +98,9 @@ fn breaker_2_a_window_as_long_as_min_calls_is_judged_when_it_is_full() {
     assert_eq!(breaker.state(), State::Open);
 }
 
+// Guarantee: circuit_breaker 5.
 #[test]
-fn breaker_5_no_factor_and_no_hint_overflows() {
+fn no_factor_and_no_hint_overflows() {
     let mut open = OpenConfig::default();
     (open.factor, open.cap, open.jitter, open.max_hint) = (f64::MAX, Duration::MAX, 1.0, Duration::MAX);
     let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(1, 1).open(open));
@@ -112,8 +117,9 @@ fn breaker_5_no_factor_and_no_hint_overflows() {
     assert!(breaker.try_acquire().is_err());
 }
 
+// Guarantee: circuit_breaker 1.
 #[test]
-fn breaker_1_unavailable_for_no_time_probes_at_once() {
+fn unavailable_for_no_time_probes_at_once() {
     let (breaker, _hand) = breaker(probes(1, 1.0));
     record(&breaker, FAILED.with_hint(Hint::UnavailableFor(Duration::ZERO)), 1);
     assert_eq!(breaker.state(), State::Open);
@@ -121,8 +127,9 @@ fn breaker_1_unavailable_for_no_time_probes_at_once() {
     assert_eq!(breaker.state(), State::Closed);
 }
 
+// Guarantee: circuit_breaker 9.
 #[test]
-fn breaker_9_by_hand_while_half_open_makes_its_probes_late() {
+fn by_hand_while_half_open_makes_its_probes_late() {
     type Act = fn(&CircuitBreaker);
     let acts: [(Act, State); 4] = [
         (|b| b.force_open(S(9)), State::Open),
@@ -148,8 +155,9 @@ fn breaker_9_by_hand_while_half_open_makes_its_probes_late() {
     }
 }
 
+// Guarantee: circuit_breaker 3.
 #[test]
-fn breaker_3_a_clock_that_jumps_far_ahead_leaves_an_empty_window() {
+fn a_clock_that_jumps_far_ahead_leaves_an_empty_window() {
     let rules = TripConfig::default().failure_rate(0.5).weighted_failures(100, S(10));
     let (breaker, hand) = breaker(CircuitBreakerConfig::default().trip(rules).time_window(S(10), 10, 4));
     record(&breaker, FAILED, 3);

@@ -48,8 +48,9 @@ fn is_send<T: Send>(t: T) -> T {
     t
 }
 
+// Guarantee: circuit_breaker 8.
 #[test]
-fn breaker_8_it_probes_when_the_open_time_is_over_with_the_open_time_as_back_off() {
+fn it_probes_when_the_open_time_is_over_with_the_open_time_as_back_off() {
     let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(2, 1.0));
     let asked = Mutex::new(Vec::new());
     let start = hand.now();
@@ -62,8 +63,9 @@ fn breaker_8_it_probes_when_the_open_time_is_over_with_the_open_time_as_back_off
     assert_eq!(hand.now() - start, S(60), "it runs until it is told to end");
 }
 
+// Guarantee: circuit_breaker 8.
 #[test]
-fn breaker_8_callers_are_not_let_through_as_probes_while_it_runs() {
+fn callers_are_not_let_through_as_probes_while_it_runs() {
     let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
     breaker.force_open(S(1));
     let gate = tokio::sync::Semaphore::new(0);
@@ -84,8 +86,9 @@ fn breaker_8_callers_are_not_let_through_as_probes_while_it_runs() {
     });
 }
 
+// Guarantee: circuit_breaker 8.
 #[test]
-fn breaker_8_without_the_loop_callers_probe_again() {
+fn without_the_loop_callers_probe_again() {
     let (breaker, _clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
     breaker.force_open(S(1));
     hand.block_on(async {
@@ -99,8 +102,9 @@ fn breaker_8_without_the_loop_callers_probe_again() {
     assert_eq!(breaker.state(), State::Closed);
 }
 
+// Guarantee: circuit_breaker 8.
 #[test]
-fn breaker_8_one_probe_at_a_time_also_where_several_loops_run() {
+fn one_probe_at_a_time_also_where_several_loops_run() {
     let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(5, 1.0));
     breaker.force_open(S(1));
     let (running, most, all) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
@@ -116,8 +120,9 @@ fn breaker_8_one_probe_at_a_time_also_where_several_loops_run() {
     assert_eq!((most.load(SeqCst), all.load(SeqCst), breaker.state()), (1, 5, State::Closed));
 }
 
+// Guarantee: circuit_breaker 8.
 #[test]
-fn breaker_8_a_probe_that_hangs_is_dropped_and_decides_nothing() {
+fn a_probe_that_hangs_is_dropped_and_decides_nothing() {
     for (undecided, state) in [(Undecided::Open, State::Open), (Undecided::Close, State::Closed)] {
         let half_open = HalfOpenConfig::default().probes(1, 1.0).max(S(10), undecided);
         let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().half_open(half_open));
@@ -135,8 +140,9 @@ fn breaker_8_a_probe_that_hangs_is_dropped_and_decides_nothing() {
     }
 }
 
+// Guarantee: circuit_breaker 8.
 #[test]
-fn breaker_8_every_error_of_a_probe_is_a_failure_and_slowness_too_if_it_is_a_rule() {
+fn every_error_of_a_probe_is_a_failure_and_slowness_too_if_it_is_a_rule() {
     let kinds = CircuitBreakerConfig::default().probes(1, 1.0).failures(KindSet::of(&[FailureKind::Timeout]));
     let (one, clock, hand) = breaker(kinds);
     one.force_open(S(1));
@@ -154,8 +160,9 @@ fn breaker_8_every_error_of_a_probe_is_a_failure_and_slowness_too_if_it_is_a_rul
     assert_eq!(one.state(), State::Open);
 }
 
+// Guarantee: circuit_breaker 8.
 #[test]
-fn breaker_8_an_isolated_one_is_not_probed() {
+fn an_isolated_one_is_not_probed() {
     let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default());
     let asked = Mutex::new(Vec::new());
     breaker.isolate();
@@ -164,8 +171,9 @@ fn breaker_8_an_isolated_one_is_not_probed() {
     assert_eq!(breaker.state(), State::Isolated);
 }
 
+// Guarantee: circuit_breaker 8.
 #[test]
-fn breaker_8_it_hears_of_an_opening_while_it_waits_and_serves_several() {
+fn it_hears_of_an_opening_while_it_waits_and_serves_several() {
     let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0).count_window(1, 1));
     let asked = Mutex::new(Vec::new());
     let start = hand.now();
@@ -182,8 +190,9 @@ fn breaker_8_it_hears_of_an_opening_while_it_waits_and_serves_several() {
     assert_eq!(after, [11, 101, 201], "the calm between them is longer than `stable_for`");
 }
 
+// Guarantee: circuit_breaker 8.
 #[test]
-fn breaker_8_a_hint_of_the_server_is_honoured_by_the_probe() {
+fn a_hint_of_the_server_is_honoured_by_the_probe() {
     let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
     let asked = Mutex::new(Vec::new());
     let start = hand.now();
@@ -193,8 +202,9 @@ fn breaker_8_a_hint_of_the_server_is_honoured_by_the_probe() {
     assert_eq!(*asked.lock().unwrap(), [start + S(120)]);
 }
 
+// Guarantee: circuit_breaker 8.
 #[test]
-fn breaker_8_its_failures_are_told_like_any_other() {
+fn its_failures_are_told_like_any_other() {
     let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
     breaker.force_open(S(1));
     let mut events = breaker.events();
@@ -216,8 +226,9 @@ fn breaker_8_its_failures_are_told_like_any_other() {
     );
 }
 
+// Guarantee: circuit_breaker 8.
 #[test]
-fn breaker_8_a_probe_that_panics_is_a_bad_one_and_the_panic_goes_on() {
+fn a_probe_that_panics_is_a_bad_one_and_the_panic_goes_on() {
     let (breaker, _clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
     breaker.force_open(S(1));
     let run = breaker.run(|| async { if true { panic!("boom") } else { Ok::<_, ()>(()) } }, pending());
@@ -260,9 +271,10 @@ fn ground_a_loop_of_probes_dropped_anywhere_leaves_the_breaker_to_its_callers() 
     assert!(polls >= 5 && made.load(SeqCst) as usize == polls + 1, "{polls}");
 }
 
+// Guarantee: circuit_breaker 8.
 /// On real threads: a storm of callers while the loop is at work sees no probe of theirs admitted.
 #[test]
-fn breaker_8_under_load_no_caller_is_a_probe() {
+fn under_load_no_caller_is_a_probe() {
     let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(3, 1.0));
     breaker.force_open(S(1));
     let admitted = Arc::new(AtomicU32::new(0));

@@ -31,8 +31,9 @@ fn record(breaker: &CircuitBreaker, verdict: Verdict, times: usize) {
     (0..times).for_each(|_| breaker.try_acquire().unwrap().record(verdict));
 }
 
+// Guarantee: circuit_breaker 10.
 #[test]
-fn breaker_10_each_key_has_a_breaker_of_its_own_made_on_first_use() {
+fn each_key_has_a_breaker_of_its_own_made_on_first_use() {
     let (hosts, hand) = family(quick());
     assert!(hosts.is_empty() && hosts.peek(&1).is_none());
     record(&hosts.get(&1), FAILED, 2);
@@ -47,8 +48,9 @@ fn breaker_10_each_key_has_a_breaker_of_its_own_made_on_first_use() {
     assert_eq!(hosts.get(&1).try_acquire().unwrap_err().name(), Some("host-1"));
 }
 
+// Guarantee: circuit_breaker 10.
 #[test]
-fn breaker_10_racing_callers_get_the_same_breaker() {
+fn racing_callers_get_the_same_breaker() {
     let (hosts, _hand) = family(quick());
     let barrier = Barrier::new(8);
     std::thread::scope(|scope| {
@@ -65,8 +67,9 @@ fn breaker_10_racing_callers_get_the_same_breaker() {
     assert!(hosts.iter().all(|(_, breaker)| breaker.snapshot().calls == 2), "a window of two, seen by all eight");
 }
 
+// Guarantee: circuit_breaker 10.
 #[test]
-fn breaker_10_all_keys_are_enumerable() {
+fn all_keys_are_enumerable() {
     let (hosts, _hand) = family(quick());
     (0..1000).for_each(|key| drop(hosts.get(&key)));
     hosts.get(&7).isolate();
@@ -83,8 +86,9 @@ fn breaker_10_all_keys_are_enumerable() {
     assert!(hosts.is_empty() && hosts.open_now() == 0);
 }
 
+// Guarantee: circuit_breaker 10.
 #[test]
-fn breaker_10_an_idle_key_is_forgotten_and_one_in_use_is_not() {
+fn an_idle_key_is_forgotten_and_one_in_use_is_not() {
     let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).idle(S(100)));
     (0..100).for_each(|key| record(&hosts.get(&key), OK, 1));
     hand.advance(S(99));
@@ -102,8 +106,9 @@ fn breaker_10_an_idle_key_is_forgotten_and_one_in_use_is_not() {
     assert!(hosts.is_empty());
 }
 
+// Guarantee: circuit_breaker 10.
 #[test]
-fn breaker_10_what_is_still_of_use_is_not_forgotten() {
+fn what_is_still_of_use_is_not_forgotten() {
     let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).idle(S(1)));
     let held = hosts.get(&0); //          somebody holds it
     hosts.get(&1).isolate(); //           by hand, until a hand closes it
@@ -129,9 +134,10 @@ fn breaker_10_what_is_still_of_use_is_not_forgotten() {
     assert_eq!(hosts.open_now(), 1);
 }
 
+// Guarantee: circuit_breaker 10.
 /// Traffic by ever new keys does not grow the table beyond those that are not idle.
 #[test]
-fn breaker_10_room_is_made_before_the_table_grows() {
+fn room_is_made_before_the_table_grows() {
     let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).idle(S(1)));
     for round in 0..50u32 {
         (0..1000).for_each(|key| drop(hosts.get(&(round * 1000 + key))));
@@ -140,8 +146,9 @@ fn breaker_10_room_is_made_before_the_table_grows() {
     assert!(hosts.len() <= 10_000, "{}", hosts.len());
 }
 
+// Guarantee: circuit_breaker 10.
 #[test]
-fn breaker_10_a_guard_keeps_at_most_a_share_of_the_family_open() {
+fn a_guard_keeps_at_most_a_share_of_the_family_open() {
     let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).max_open(0.3));
     (0..10).for_each(|key| drop(hosts.get(&key)));
     let mut events = hosts.events();
@@ -164,8 +171,9 @@ fn breaker_10_a_guard_keeps_at_most_a_share_of_the_family_open() {
     assert_eq!((hosts.get(&9).state(), hosts.open_now()), (State::Open, 3));
 }
 
+// Guarantee: circuit_breaker 10.
 #[test]
-fn breaker_10_the_guard_counts_half_open_and_isolated_ones_and_lets_hands_act() {
+fn the_guard_counts_half_open_and_isolated_ones_and_lets_hands_act() {
     let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).max_open(0.5));
     (0..4).for_each(|key| drop(hosts.get(&key)));
     hosts.get(&0).isolate();
@@ -185,16 +193,18 @@ fn breaker_10_the_guard_counts_half_open_and_isolated_ones_and_lets_hands_act() 
     assert_eq!(hosts.open_now(), 0);
 }
 
+// Guarantee: circuit_breaker 10.
 #[test]
-fn breaker_10_at_least_one_may_be_open() {
+fn at_least_one_may_be_open() {
     let (hosts, _hand) = family(KeyedBreakersConfig::from(quick()).max_open(0.01));
     record(&hosts.get(&0), FAILED, 2);
     record(&hosts.get(&1), FAILED, 2);
     assert_eq!((hosts.get(&0).state(), hosts.get(&1).state()), (State::Open, State::Closed));
 }
 
+// Guarantee: circuit_breaker 10.
 #[test]
-fn breaker_10_racing_openings_keep_to_the_share() {
+fn racing_openings_keep_to_the_share() {
     let (hosts, _hand) = family(KeyedBreakersConfig::from(quick()).max_open(0.25));
     let breakers: Vec<_> = (0..64).map(|key| hosts.get(&key)).collect();
     let barrier = Barrier::new(8);
@@ -212,8 +222,9 @@ fn breaker_10_racing_openings_keep_to_the_share() {
     assert_eq!((hosts.open_now(), hosts.states()), (16, [48, 16, 0, 0]));
 }
 
+// Guarantee: circuit_breaker 10.
 #[test]
-fn breaker_10_settings_are_replaced_for_all_keys_or_for_none() {
+fn settings_are_replaced_for_all_keys_or_for_none() {
     let (hosts, _hand) = family(quick());
     (0..100).for_each(|key| record(&hosts.get(&key), if key % 2 == 0 { FAILED } else { OK }, 1));
     let before = hosts.config();
@@ -235,8 +246,9 @@ fn breaker_10_settings_are_replaced_for_all_keys_or_for_none() {
     assert_eq!(hosts.get(&1000).snapshot().calls, 1);
 }
 
+// Guarantee: circuit_breaker 10.
 #[test]
-fn breaker_10_events_and_transitions_of_all_keys_come_in_one_stream_by_name() {
+fn events_and_transitions_of_all_keys_come_in_one_stream_by_name() {
     let (hosts, _hand) = family(quick());
     let (mut events, mut transitions) = (hosts.events(), hosts.transitions());
     std::thread::scope(|scope| {
@@ -258,8 +270,9 @@ fn breaker_10_events_and_transitions_of_all_keys_come_in_one_stream_by_name() {
     assert_eq!((opened, names.len()), (80, 80));
 }
 
+// Guarantee: circuit_breaker 10.
 #[test]
-fn breaker_10_shadow_mode_of_a_family_and_of_a_member() {
+fn shadow_mode_of_a_family_and_of_a_member() {
     let (hosts, _hand) = family(quick());
     (0..2).for_each(|key| hosts.get(&key).isolate());
     hosts.get(&0).set_shadow(true);

@@ -12,8 +12,8 @@ use steadfast::{
 };
 
 use crate::{
+    circuit_breaker::states::{probes, ready},
     circuit_breaker::{breaker, record},
-    circuit_breaker_states::{probes, ready},
 };
 
 const S: fn(u64) -> Duration = Duration::from_secs;
@@ -44,8 +44,9 @@ fn admitted(breaker: &CircuitBreaker, calls: usize) -> usize {
         .count()
 }
 
+// Guarantee: circuit_breaker 7.
 #[test]
-fn breaker_7_a_ramp_in_steps_admits_just_its_shares() {
+fn a_ramp_in_steps_admits_just_its_shares() {
     let (breaker, hand) = ramping(RampConfig::stepped(S(10), 0.2, 4));
     for share in [0.2, 0.4, 0.6, 0.8] {
         for at in [S(0), Duration::from_millis(2499)] {
@@ -60,8 +61,9 @@ fn breaker_7_a_ramp_in_steps_admits_just_its_shares() {
     assert_eq!(breaker.snapshot().share, 1.0);
 }
 
+// Guarantee: circuit_breaker 7.
 #[test]
-fn breaker_7_a_linear_ramp_grows_with_every_moment() {
+fn a_linear_ramp_grows_with_every_moment() {
     let (breaker, hand) = ramping(RampConfig::linear(S(10), 0.1));
     let mut before = 0;
     for tenth in 0..10 {
@@ -75,8 +77,9 @@ fn breaker_7_a_linear_ramp_grows_with_every_moment() {
     assert_eq!(admitted(&breaker, 1000), 1000);
 }
 
+// Guarantee: circuit_breaker 7.
 #[test]
-fn breaker_7_the_first_call_of_a_ramp_passes_and_a_refused_one_is_told_why() {
+fn the_first_call_of_a_ramp_passes_and_a_refused_one_is_told_why() {
     let (breaker, _hand) = ramping(RampConfig::linear(S(10), 0.5));
     assert!(breaker.try_acquire().is_ok());
     let rejected = breaker.try_acquire().unwrap_err();
@@ -86,15 +89,17 @@ fn breaker_7_the_first_call_of_a_ramp_passes_and_a_refused_one_is_told_why() {
     assert_eq!(breaker.snapshot().rejected, 1);
 }
 
+// Guarantee: circuit_breaker 7.
 #[test]
-fn breaker_7_without_a_ramp_all_calls_pass_at_once() {
+fn without_a_ramp_all_calls_pass_at_once() {
     let (breaker, _hand) = ready(probes(1, 1.0));
     breaker.try_acquire().unwrap().record(OK);
     assert_eq!(admitted(&breaker, 1000), 1000);
 }
 
+// Guarantee: circuit_breaker 7.
 #[test]
-fn breaker_7_closed_by_hand_it_has_no_ramp() {
+fn closed_by_hand_it_has_no_ramp() {
     for act in [CircuitBreaker::close, CircuitBreaker::reset] {
         let (breaker, _hand) = breaker(CircuitBreakerConfig::default().ramp(RampConfig::default()));
         breaker.isolate();
@@ -107,8 +112,9 @@ fn breaker_7_closed_by_hand_it_has_no_ramp() {
     }
 }
 
+// Guarantee: circuit_breaker 7.
 #[test]
-fn breaker_7_the_end_of_a_ramp_is_told_once() {
+fn the_end_of_a_ramp_is_told_once() {
     let (breaker, hand) = ramping(RampConfig::linear(S(10), 0.5));
     let mut events = breaker.events();
     hand.advance(S(10));
@@ -116,8 +122,9 @@ fn breaker_7_the_end_of_a_ramp_is_told_once() {
     assert_eq!(told(&mut events), [CircuitBreakerEvent::RampedUp]);
 }
 
+// Guarantee: circuit_breaker 7.
 #[test]
-fn breaker_7_it_opens_again_also_while_it_ramps_up() {
+fn it_opens_again_also_while_it_ramps_up() {
     let (breaker, hand) = ready(probes(1, 1.0).count_window(4, 4).ramp(RampConfig::linear(S(10), 0.5)));
     breaker.try_acquire().unwrap().record(OK);
     let mut failures = 0;
@@ -134,8 +141,9 @@ fn breaker_7_it_opens_again_also_while_it_ramps_up() {
     assert!(passed.abs_diff(50) <= 1, "a ramp of its own: {passed}");
 }
 
+// Guarantee: circuit_breaker 7.
 #[test]
-fn breaker_7_a_ramp_that_is_configured_away_ends() {
+fn a_ramp_that_is_configured_away_ends() {
     let (breaker, hand) = ramping(RampConfig::linear(S(10), 0.5));
     assert!(admitted(&breaker, 100) <= 51);
     breaker.reconfigure(probes(1, 1.0)).unwrap();
@@ -146,17 +154,19 @@ fn breaker_7_a_ramp_that_is_configured_away_ends() {
     assert!(admitted(&breaker, 100).abs_diff(25) <= 1);
 }
 
+// Guarantee: circuit_breaker 7.
 #[test]
-fn breaker_7_shadow_mode_lets_all_pass_in_a_ramp() {
+fn shadow_mode_lets_all_pass_in_a_ramp() {
     let (breaker, _hand) = ramping(RampConfig::linear(S(10), 0.25));
     breaker.set_shadow(true);
     assert_eq!(admitted(&breaker, 100), 100);
     assert!(breaker.snapshot().rejected.abs_diff(75) <= 1, "it counts what it would have rejected");
 }
 
+// Guarantee: circuit_breaker 7.
 /// Eight threads at one share: just that many pass, whoever they are.
 #[test]
-fn breaker_7_the_share_holds_under_concurrency() {
+fn the_share_holds_under_concurrency() {
     let (breaker, _hand) = ramping(RampConfig::stepped(S(10), 0.25, 1));
     let passed: usize = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| admitted(&breaker, 1000))).collect();
@@ -165,8 +175,9 @@ fn breaker_7_the_share_holds_under_concurrency() {
     assert_eq!(passed, 2000);
 }
 
+// Guarantee: circuit_breaker 13.
 #[test]
-fn breaker_13_the_gauges_tell_the_state_as_a_number_and_the_time_in_it() {
+fn the_gauges_tell_the_state_as_a_number_and_the_time_in_it() {
     let (breaker, hand) = breaker(probes(1, 1.0));
     hand.advance(S(100));
     let gauge = || (breaker.state().number(), breaker.snapshot().in_state);
@@ -192,8 +203,9 @@ fn breaker_13_the_gauges_tell_the_state_as_a_number_and_the_time_in_it() {
     }
 }
 
+// Guarantee: circuit_breaker 13.
 #[test]
-fn breaker_13_closing_a_closed_one_does_not_end_its_time_in_the_state() {
+fn closing_a_closed_one_does_not_end_its_time_in_the_state() {
     let (breaker, hand) = breaker(probes(1, 1.0));
     hand.advance(S(10));
     breaker.close();
@@ -209,8 +221,9 @@ fn breaker_13_closing_a_closed_one_does_not_end_its_time_in_the_state() {
     assert_eq!((breaker.snapshot().in_state, breaker.snapshot().retry_after), (S(3), Some(S(4))));
 }
 
+// Guarantee: circuit_breaker 13.
 #[test]
-fn breaker_13_totals_count_over_its_whole_life() {
+fn totals_count_over_its_whole_life() {
     let (breaker, hand) = breaker(probes(1, 1.0).count_window(4, 4));
     for n in 1..=3 {
         record(&breaker, FAILED, 4);
@@ -238,7 +251,7 @@ fn flap(breaker: &CircuitBreaker, hand: &ManualClock, n: usize, closed_for: Dura
 }
 
 #[test]
-fn circuit_breaker_consideration_4_flapping_is_told() {
+fn flapping_is_told() {
     let config = probes(1, 1.0).count_window(1, 1).open(OpenConfig::default().stable_for(S(60)));
     let (breaker, hand) = breaker(config);
     let flapped = |times| CircuitBreakerEvent::Flapped { times };
@@ -254,7 +267,7 @@ fn circuit_breaker_consideration_4_flapping_is_told() {
 
 /// A long outage is none: it never closed meanwhile.
 #[test]
-fn circuit_breaker_consideration_4_a_long_outage_is_no_flapping() {
+fn a_long_outage_is_no_flapping() {
     let (breaker, hand) = breaker(probes(1, 1.0).count_window(1, 1));
     let mut events = breaker.events();
     record(&breaker, FAILED, 1);
@@ -266,7 +279,7 @@ fn circuit_breaker_consideration_4_a_long_outage_is_no_flapping() {
 }
 
 #[test]
-fn circuit_breaker_consideration_thresholds_without_head_room_are_warned_of() {
+fn thresholds_without_head_room_are_warned_of() {
     let warnings = |config: CircuitBreakerConfig| {
         let breaker = CircuitBreaker::new(config).unwrap();
         let warnings = Pipeline::new().then(breaker).then(Timeout::new(S(1))).explain().warnings();

@@ -1,4 +1,14 @@
 //! Circuit breaker, behaviours 1 to 5: the rules, the windows, being open.
+mod edges;
+mod health;
+mod keyed;
+mod life;
+mod reconfigure;
+mod seldom;
+mod shared;
+mod states;
+mod transitions;
+
 use std::{
     sync::{
         Arc, Barrier,
@@ -54,8 +64,9 @@ fn opened_by(breaker: &CircuitBreaker) -> TripRule {
     }
 }
 
+// Guarantee: circuit_breaker 1.
 #[test]
-fn breaker_1_each_rule_opens_it_and_the_error_and_the_event_name_the_rule() {
+fn each_rule_opens_it_and_the_error_and_the_event_name_the_rule() {
     let window = |rules| only(rules).count_window(10, 5);
     let rules = TripConfig::default();
     for (config, rule) in [
@@ -75,8 +86,9 @@ fn breaker_1_each_rule_opens_it_and_the_error_and_the_event_name_the_rule() {
     }
 }
 
+// Guarantee: circuit_breaker 1.
 #[test]
-fn breaker_1_the_rules_are_joined_by_or() {
+fn the_rules_are_joined_by_or() {
     let rules = TripConfig::default().failure_rate(0.9).consecutive_failures(3);
     let (breaker, _hand) = breaker(only(rules).count_window(100, 100));
     record(&breaker, OK, 50);
@@ -84,8 +96,9 @@ fn breaker_1_the_rules_are_joined_by_or() {
     assert_eq!(opened_by(&breaker), TripRule::ConsecutiveFailures);
 }
 
+// Guarantee: circuit_breaker 1.
 #[test]
-fn breaker_1_a_success_ends_a_row_of_failures() {
+fn a_success_ends_a_row_of_failures() {
     let (breaker, _hand) = breaker(only(TripConfig::default().consecutive_failures(3)));
     for _ in 0..20 {
         record(&breaker, FAILED, 2);
@@ -95,8 +108,9 @@ fn breaker_1_a_success_ends_a_row_of_failures() {
     assert_eq!(failures_to_open(&breaker), 3);
 }
 
+// Guarantee: circuit_breaker 1.
 #[test]
-fn breaker_1_slow_calls_open_it_though_they_succeed() {
+fn slow_calls_open_it_though_they_succeed() {
     let config = only(TripConfig::default().slow_call_rate(0.5, MS(100))).count_window(10, 4);
     let (breaker, hand) = breaker(config);
     for (took, state) in [(100, State::Closed), (101, State::Closed), (101, State::Closed), (5, State::Open)] {
@@ -108,8 +122,9 @@ fn breaker_1_slow_calls_open_it_though_they_succeed() {
     assert_eq!(opened_by(&breaker), TripRule::SlowCallRate);
 }
 
+// Guarantee: circuit_breaker 1.
 #[test]
-fn breaker_1_weights_by_kind_add_up_within_their_period_alone() {
+fn weights_by_kind_add_up_within_their_period_alone() {
     let config = only(TripConfig::default().weighted_failures(9, S(10)));
     let needed = |kind| {
         let (breaker, _hand) = breaker(config);
@@ -130,16 +145,18 @@ fn breaker_1_weights_by_kind_add_up_within_their_period_alone() {
     assert_eq!(breaker.state(), State::Open);
 }
 
+// Guarantee: circuit_breaker 1.
 #[test]
-fn breaker_1_one_outcome_opens_it_for_as_long_as_it_says() {
+fn one_outcome_opens_it_for_as_long_as_it_says() {
     let (breaker, _hand) = breaker(CircuitBreakerConfig::default());
     record(&breaker, FAILED.with_hint(Hint::UnavailableFor(S(300))), 1);
     assert_eq!(opened_by(&breaker), TripRule::Unavailable);
     assert_eq!(breaker.try_acquire().unwrap_err().retry_after(), Some(S(300)));
 }
 
+// Guarantee: circuit_breaker 2.
 #[test]
-fn breaker_2_the_rate_is_judged_from_min_calls_on_also_at_a_success() {
+fn the_rate_is_judged_from_min_calls_on_also_at_a_success() {
     let (breaker, _hand) = breaker(only(TripConfig::default().failure_rate(0.5)).count_window(10, 5));
     record(&breaker, FAILED, 3);
     record(&breaker, OK, 1);
@@ -148,16 +165,18 @@ fn breaker_2_the_rate_is_judged_from_min_calls_on_also_at_a_success() {
     assert_eq!(breaker.state(), State::Open);
 }
 
+// Guarantee: circuit_breaker 2.
 /// Seen elsewhere: after 1,000 failures.
 #[test]
-fn breaker_2_the_count_window_slides_five_failures_after_a_thousand_successes() {
+fn the_count_window_slides_five_failures_after_a_thousand_successes() {
     let (breaker, _hand) = breaker(only(TripConfig::default().failure_rate(0.5)).count_window(10, 10));
     record(&breaker, OK, 1000);
     assert_eq!(failures_to_open(&breaker), 5);
 }
 
+// Guarantee: circuit_breaker 2.
 #[test]
-fn breaker_2_a_failure_leaves_the_window_after_as_many_calls() {
+fn a_failure_leaves_the_window_after_as_many_calls() {
     let (breaker, _hand) = breaker(only(TripConfig::default().failure_rate(0.2)).count_window(10, 10));
     record(&breaker, OK, 20);
     for _ in 0..50 {
@@ -169,8 +188,9 @@ fn breaker_2_a_failure_leaves_the_window_after_as_many_calls() {
     assert_eq!(breaker.snapshot().failures, 0);
 }
 
+// Guarantee: circuit_breaker 3.
 #[test]
-fn breaker_3_an_outcome_counts_from_t_to_t_plus_w_less_a_bucket_and_never_at_t_plus_w() {
+fn an_outcome_counts_from_t_to_t_plus_w_less_a_bucket_and_never_at_t_plus_w() {
     let config = only(TripConfig::default().failure_rate(1.0)).time_window(S(10), 10, 1000);
     for offset in [0, 1, 250, 999] {
         let (breaker, hand) = breaker(config);
@@ -183,8 +203,9 @@ fn breaker_3_an_outcome_counts_from_t_to_t_plus_w_less_a_bucket_and_never_at_t_p
     }
 }
 
+// Guarantee: circuit_breaker 3.
 #[test]
-fn breaker_3_a_time_window_opens_on_what_is_left_in_it() {
+fn a_time_window_opens_on_what_is_left_in_it() {
     let (breaker, hand) = breaker(only(TripConfig::default().failure_rate(0.5)).time_window(S(10), 10, 4));
     record(&breaker, OK, 100);
     hand.advance(S(6));
@@ -195,8 +216,9 @@ fn breaker_3_a_time_window_opens_on_what_is_left_in_it() {
     assert_eq!(breaker.state(), State::Open);
 }
 
+// Guarantee: circuit_breaker 4.
 #[test]
-fn breaker_4_open_rejects_without_running_and_says_all_about_it() {
+fn open_rejects_without_running_and_says_all_about_it() {
     let config = CircuitBreakerConfig::default().count_window(4, 4).open_for(S(8), S(8));
     let (breaker, hand) = breaker(config);
     hand.advance(S(1));
@@ -222,9 +244,10 @@ fn breaker_4_open_rejects_without_running_and_says_all_about_it() {
     assert_eq!(breaker.snapshot().rejected, 2);
 }
 
+// Guarantee: circuit_breaker 4.
 /// Seen elsewhere: 200 of 200.
 #[test]
-fn breaker_4_of_ten_thousand_racing_callers_exactly_the_probes_are_admitted() {
+fn of_ten_thousand_racing_callers_exactly_the_probes_are_admitted() {
     const THREADS: usize = 8;
     let (breaker, hand) = breaker(CircuitBreakerConfig::default().probes(5, 1.0));
     // Not its events: rejections would push others out.
@@ -252,8 +275,9 @@ fn breaker_4_of_ten_thousand_racing_callers_exactly_the_probes_are_admitted() {
     assert_eq!(to, [State::Open, State::HalfOpen].repeat(20), "each round half-opened it once");
 }
 
+// Guarantee: circuit_breaker 4.
 #[test]
-fn breaker_4_the_next_caller_at_the_time_is_the_first_probe_and_one_before_is_not() {
+fn the_next_caller_at_the_time_is_the_first_probe_and_one_before_is_not() {
     let (breaker, hand) = breaker(CircuitBreakerConfig::default());
     breaker.force_open(S(2));
     hand.advance(S(2) - Duration::from_nanos(1));
@@ -290,15 +314,17 @@ fn open(jitter: f64) -> OpenConfig {
     open
 }
 
+// Guarantee: circuit_breaker 5.
 #[test]
-fn breaker_5_the_open_time_grows_with_openings_in_a_row_and_is_clamped() {
+fn the_open_time_grows_with_openings_in_a_row_and_is_clamped() {
     let (breaker, hand) = breaker(CircuitBreakerConfig::default().open(open(0.0)));
     assert_eq!(open_times(&breaker, &hand, 6), [S(1), S(2), S(4), S(8), S(10), S(10)]);
     assert_eq!(breaker.snapshot().openings, 6);
 }
 
+// Guarantee: circuit_breaker 5.
 #[test]
-fn breaker_5_it_decays_only_after_stable_time_closed() {
+fn it_decays_only_after_stable_time_closed() {
     let (breaker, hand) = breaker(CircuitBreakerConfig::default().open(open(0.0)));
     open_times(&breaker, &hand, 3);
     hand.advance(S(59));
@@ -309,8 +335,9 @@ fn breaker_5_it_decays_only_after_stable_time_closed() {
     assert_eq!(open_times(&breaker, &hand, 1), [S(1)]);
 }
 
+// Guarantee: circuit_breaker 5.
 #[test]
-fn breaker_5_it_is_jittered_upwards_within_the_cap() {
+fn it_is_jittered_upwards_within_the_cap() {
     let (breaker, hand) = breaker(CircuitBreakerConfig::default().open(open(0.5)));
     let times = open_times(&breaker, &hand, 8);
     for (time, least) in times.iter().zip([1, 2, 4, 8, 10, 10, 10, 10]) {
@@ -319,8 +346,9 @@ fn breaker_5_it_is_jittered_upwards_within_the_cap() {
     assert!(times[0] != S(1) || times[1] != S(2));
 }
 
+// Guarantee: circuit_breaker 5.
 #[test]
-fn breaker_5_a_hint_lengthens_it_and_never_shortens_it() {
+fn a_hint_lengthens_it_and_never_shortens_it() {
     for (hint, open_for) in [(S(30), S(30)), (MS(10), S(1)), (S(86_400), S(900))] {
         let (breaker, _hand) = breaker(CircuitBreakerConfig::default().count_window(1, 1).open(open(0.0)));
         record(&breaker, FAILED.with_retry_after(hint), 1);

@@ -10,8 +10,8 @@ use steadfast::{
 };
 
 use crate::{
+    circuit_breaker::states::{probes, ready},
     circuit_breaker::{breaker, record},
-    circuit_breaker_states::{probes, ready},
 };
 
 const S: fn(u64) -> Duration = Duration::from_secs;

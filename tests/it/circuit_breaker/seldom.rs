@@ -17,7 +17,7 @@ use steadfast::{
     timeout::Timeout,
 };
 
-use crate::{circuit_breaker::breaker, circuit_breaker_states::ready};
+use crate::circuit_breaker::{breaker, states::ready};
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 const FAILED: Verdict = Verdict::failure(FailureKind::Server);

@@ -19,7 +19,7 @@ use steadfast::{
     time::Clock,
 };
 
-use crate::cache_world::{MS, S, World};
+use crate::cache_aside::world::{MS, S, World};
 
 /// Opens after 3 failures in a row, for 10 s, without jitter.
 fn rules() -> CircuitBreakerConfig {
@@ -95,8 +95,9 @@ fn is_open(shared: &SharedCircuitBreaker) -> bool {
     !left(shared).is_zero()
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_one_process_s_opening_opens_the_others_for_as_long() {
+fn one_process_s_opening_opens_the_others_for_as_long() {
     let shared = Shared::new();
     let (a, b, c) = (shared.process("a", config()), shared.process("b", config()), shared.process("c", config()));
     let mut events = b.events();
@@ -124,8 +125,9 @@ fn circuit_breaker_11_one_process_s_opening_opens_the_others_for_as_long() {
     assert!(shared.world.store.records().is_empty());
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_with_a_notifier_the_others_hear_at_once() {
+fn with_a_notifier_the_others_hear_at_once() {
     let shared = Shared::new();
     let (a, b) = (shared.prompt("a", config()), shared.prompt("b", config()));
     shared.trip(&a);
@@ -133,8 +135,9 @@ fn circuit_breaker_11_with_a_notifier_the_others_hear_at_once() {
     assert_eq!((left(&a), left(&b)), (S(10), S(10)));
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_a_quorum_opens_the_others_for_as_long_as_so_many_are_open() {
+fn a_quorum_opens_the_others_for_as_long_as_so_many_are_open() {
     let shared = Shared::new();
     let processes: Vec<_> = ["a", "b", "c", "d"].iter().map(|name| shared.prompt(name, config().quorum(2))).collect();
     let [a, b, c, d] = &processes[..] else { panic!() };
@@ -151,8 +154,9 @@ fn circuit_breaker_11_a_quorum_opens_the_others_for_as_long_as_so_many_are_open(
     assert_eq!(c.reports().len(), 1);
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_who_follows_is_no_vote() {
+fn who_follows_is_no_vote() {
     let shared = Shared::new();
     let (a, b) = (shared.prompt("a", config()), shared.prompt("b", config()));
     let careful = shared.prompt("c", config().quorum(2));
@@ -162,8 +166,9 @@ fn circuit_breaker_11_who_follows_is_no_vote() {
     assert_eq!(shared.world.store.records().len(), 1);
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_each_opening_is_followed_once_so_that_closing_by_hand_holds() {
+fn each_opening_is_followed_once_so_that_closing_by_hand_holds() {
     let shared = Shared::new();
     let (a, b) = (shared.prompt("a", config()), shared.prompt("b", config()));
     shared.trip(&a);
@@ -179,8 +184,9 @@ fn circuit_breaker_11_each_opening_is_followed_once_so_that_closing_by_hand_hold
     assert!(is_open(&b), "a new opening is a new one");
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_a_breaker_that_judges_for_itself_is_left_alone() {
+fn a_breaker_that_judges_for_itself_is_left_alone() {
     let shared = Shared::new();
     let (a, b, c) = (shared.prompt("a", config()), shared.prompt("b", config()), shared.prompt("c", config()));
     // b is open for less, c probes.
@@ -200,8 +206,9 @@ fn circuit_breaker_11_a_breaker_that_judges_for_itself_is_left_alone() {
     assert_eq!(b.breaker().state(), State::Isolated);
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_an_opening_that_is_over_may_follow_another() {
+fn an_opening_that_is_over_may_follow_another() {
     let shared = Shared::new();
     let (a, b) = (shared.prompt("a", config()), shared.prompt("b", config()));
     b.breaker().force_open(S(1));
@@ -213,8 +220,9 @@ fn circuit_breaker_11_an_opening_that_is_over_may_follow_another() {
     assert!(is_open(&b));
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_a_store_that_is_down_leaves_each_with_its_own_state() {
+fn a_store_that_is_down_leaves_each_with_its_own_state() {
     let shared = Shared::new();
     let (a, b) = (shared.process("a", config()), shared.process("b", config()));
     let mut events = a.events();
@@ -237,8 +245,9 @@ fn circuit_breaker_11_a_store_that_is_down_leaves_each_with_its_own_state() {
     assert!(shared.world.run(a.breaker().call(async || Ok::<_, ()>(()))).is_ok());
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_a_partition_keeps_what_is_behind_it_to_itself() {
+fn a_partition_keeps_what_is_behind_it_to_itself() {
     let shared = Shared::new();
     let (a, b, c) = (shared.process("a", config()), shared.process("b", config()), shared.process("c", config()));
     shared.client("c").cut();
@@ -253,8 +262,9 @@ fn circuit_breaker_11_a_partition_keeps_what_is_behind_it_to_itself() {
     assert_eq!((b.reports().len(), c.reports().len()), (2, 1));
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_clocks_that_differ_change_nothing() {
+fn clocks_that_differ_change_nothing() {
     let shared = Shared::new();
     // Each runs at a rate of its own, from an origin of its own.
     let clocks = [0.98, 1.0, 1.02].map(|rate| shared.world.hand.clock_at_rate(rate));
@@ -269,8 +279,9 @@ fn circuit_breaker_11_clocks_that_differ_change_nothing() {
     }
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_the_report_of_a_process_that_is_gone_ends() {
+fn the_report_of_a_process_that_is_gone_ends() {
     let shared = Shared::new();
     let gone = shared.at("gone", config(), &shared.world.clock);
     gone.breaker().force_open(S(3600));
@@ -285,8 +296,9 @@ fn circuit_breaker_11_the_report_of_a_process_that_is_gone_ends() {
     assert!(!is_open(&late));
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_who_begins_later_opens_with_those_that_are_open() {
+fn who_begins_later_opens_with_those_that_are_open() {
     let shared = Shared::new();
     let a = shared.process("a", config());
     a.breaker().force_open(S(60));
@@ -295,8 +307,9 @@ fn circuit_breaker_11_who_begins_later_opens_with_those_that_are_open() {
     assert!(left(&late) >= left(&a) && left(&late) <= left(&a) + S(1), "the report is renewed: {:?}", left(&late));
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_on_shutdown_the_report_is_taken_back() {
+fn on_shutdown_the_report_is_taken_back() {
     let shared = Shared::new();
     let a = shared.at("a", config(), &shared.world.clock);
     a.breaker().force_open(S(60));
@@ -305,8 +318,9 @@ fn circuit_breaker_11_on_shutdown_the_report_is_taken_back() {
     assert!(is_open(&a), "the breaker is as it was");
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_shadow_mode_and_isolation_are_each_process_s_own() {
+fn shadow_mode_and_isolation_are_each_process_s_own() {
     let shared = Shared::new();
     let (a, b) = (shared.prompt("a", config()), shared.prompt("b", config()));
     a.breaker().set_shadow(true);
@@ -320,8 +334,9 @@ fn circuit_breaker_11_shadow_mode_and_isolation_are_each_process_s_own() {
     assert!(shared.world.store.records().is_empty());
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_of_a_family_no_more_open_with_others_than_may() {
+fn of_a_family_no_more_open_with_others_than_may() {
     let shared = Shared::new();
     let config_of_all = KeyedBreakersConfig::from(rules()).max_open(0.5);
     let family = KeyedBreakers::<u32>::new(config_of_all).unwrap().with_clock(&shared.world.clock);
@@ -345,8 +360,9 @@ fn circuit_breaker_11_of_a_family_no_more_open_with_others_than_may() {
     assert_eq!(family.open_now(), 0, "each is counted once");
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_a_row_of_somebody_else_is_no_report() {
+fn a_row_of_somebody_else_is_no_report() {
     let shared = Shared::new();
     for (i, value) in ["", "circuit 2 open x 90000", "rate 1 1 1", "circuit 1 open x y"].iter().enumerate() {
         let row = format!("of other-{i}");
@@ -357,8 +373,9 @@ fn circuit_breaker_11_a_row_of_somebody_else_is_no_report() {
     assert!(!is_open(&a) && !a.is_store_down() && a.reports().is_empty());
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_nothing_of_it_is_on_the_way_of_a_call() {
+fn nothing_of_it_is_on_the_way_of_a_call() {
     let shared = Shared::new();
     let a = shared.prompt("a", config());
     let before = shared.network.counts().requests;
@@ -371,8 +388,9 @@ fn circuit_breaker_11_nothing_of_it_is_on_the_way_of_a_call() {
     assert_eq!(shared.network.counts().requests - before, 60, "a read for each look, and no write");
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_hints_that_flood_are_no_flood_of_requests() {
+fn hints_that_flood_are_no_flood_of_requests() {
     let shared = Shared::new();
     let _a = shared.prompt("a", config());
     let before = shared.network.counts().requests;
@@ -385,8 +403,9 @@ fn circuit_breaker_11_hints_that_flood_are_no_flood_of_requests() {
     assert!(asked <= 22, "{asked} in a second");
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_settings_are_checked_by_name_and_change_while_in_use() {
+fn settings_are_checked_by_name_and_change_while_in_use() {
     let breaker = || CircuitBreaker::new(rules()).unwrap();
     let store = || Arc::new(InMemoryStore::new());
     let refused = |config| SharedCircuitBreaker::new(breaker(), store(), "x", config).unwrap_err();
@@ -415,8 +434,9 @@ fn circuit_breaker_11_settings_are_checked_by_name_and_change_while_in_use() {
     assert!(is_open(&b));
 }
 
+// Guarantee: circuit_breaker 11.
 #[test]
-fn circuit_breaker_11_a_dropped_loop_leaves_the_breaker_and_a_report_that_ends() {
+fn a_dropped_loop_leaves_the_breaker_and_a_report_that_ends() {
     let shared = Shared::new();
     shared.network.configure(FaultConfig::default().latency(MS(1), MS(1))).unwrap();
     let world = &shared.world;

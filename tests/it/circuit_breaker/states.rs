@@ -28,8 +28,9 @@ pub(crate) fn probes(n: u32, share: f64) -> CircuitBreakerConfig {
     CircuitBreakerConfig::default().probes(n, share)
 }
 
+// Guarantee: circuit_breaker 6.
 #[test]
-fn breaker_6_n_probes_in_flight_and_n_recorded() {
+fn n_probes_in_flight_and_n_recorded() {
     let (breaker, _hand) = ready(probes(3, 1.0));
     let mut flying: Vec<_> = (0..3).map(|_| breaker.try_acquire().unwrap()).collect();
     assert_eq!(breaker.try_acquire().unwrap_err().reason(), Reason::ProbesTaken);
@@ -42,8 +43,9 @@ fn breaker_6_n_probes_in_flight_and_n_recorded() {
     assert_eq!(breaker.state(), State::Closed);
 }
 
+// Guarantee: circuit_breaker 6.
 #[test]
-fn breaker_6_it_decides_as_soon_as_it_is_settled() {
+fn it_decides_as_soon_as_it_is_settled() {
     for (script, state) in [
         (&[OK, OK, OK][..], State::Closed),       // 3 of 5 are enough for 0.6
         (&[FAILED, FAILED, FAILED], State::Open), // three bad ones, and 0.6 can no longer be reached
@@ -57,8 +59,9 @@ fn breaker_6_it_decides_as_soon_as_it_is_settled() {
     }
 }
 
+// Guarantee: circuit_breaker 6.
 #[test]
-fn breaker_6_a_slow_probe_is_a_bad_one_if_slowness_is_a_rule() {
+fn a_slow_probe_is_a_bad_one_if_slowness_is_a_rule() {
     let config = probes(1, 1.0).trip(TripConfig::default().slow_call_rate(0.5, S(1)));
     let (breaker, hand) = ready(config);
     let probe = breaker.try_acquire().unwrap();
@@ -67,8 +70,9 @@ fn breaker_6_a_slow_probe_is_a_bad_one_if_slowness_is_a_rule() {
     assert_eq!(breaker.state(), State::Open);
 }
 
+// Guarantee: circuit_breaker 6.
 #[test]
-fn breaker_6_a_dropped_or_ignored_probe_gives_its_place_back() {
+fn a_dropped_or_ignored_probe_gives_its_place_back() {
     let (breaker, _hand) = ready(probes(1, 1.0));
     for i in 0..100 {
         let probe = breaker.try_acquire().unwrap();
@@ -84,9 +88,10 @@ fn breaker_6_a_dropped_or_ignored_probe_gives_its_place_back() {
     assert_eq!(breaker.state(), State::Closed);
 }
 
+// Guarantee: circuit_breaker 6.
 /// Seen elsewhere: locked half-open on a healthy service.
 #[test]
-fn breaker_6_a_probe_that_hangs_cannot_wedge_it() {
+fn a_probe_that_hangs_cannot_wedge_it() {
     for (undecided, state) in [(Undecided::Open, State::Open), (Undecided::Close, State::Closed)] {
         let mut half_open = HalfOpenConfig::default();
         (half_open.probes, half_open.max, half_open.undecided) = (1, S(30), undecided);
@@ -103,8 +108,9 @@ fn breaker_6_a_probe_that_hangs_cannot_wedge_it() {
     }
 }
 
+// Guarantee: circuit_breaker 6.
 #[test]
-fn breaker_6_late_results_from_before_the_opening_change_nothing() {
+fn late_results_from_before_the_opening_change_nothing() {
     let (breaker, hand) = breaker(probes(2, 1.0).count_window(4, 4));
     let late: Vec<_> = (0..20).map(|_| breaker.try_acquire().unwrap()).collect();
     record(&breaker, FAILED, 4);
@@ -123,8 +129,9 @@ fn breaker_6_late_results_from_before_the_opening_change_nothing() {
     assert_eq!((breaker.state(), breaker.snapshot().failures), (State::Closed, 0));
 }
 
+// Guarantee: circuit_breaker 7.
 #[test]
-fn breaker_7_closing_empties_every_window() {
+fn closing_empties_every_window() {
     let rules = TripConfig::default().failure_rate(0.5).consecutive_failures(4).weighted_failures(100, S(1000));
     for config in [probes(1, 1.0).count_window(10, 4), probes(1, 1.0).time_window(S(1000), 10, 4)] {
         let (breaker, hand) = breaker(config.trip(rules));
@@ -140,8 +147,9 @@ fn breaker_7_closing_empties_every_window() {
     }
 }
 
+// Guarantee: circuit_breaker 9.
 #[test]
-fn breaker_9_isolated_it_never_probes_by_itself() {
+fn isolated_it_never_probes_by_itself() {
     let (breaker, hand) = breaker(CircuitBreakerConfig::default());
     breaker.isolate();
     hand.advance(S(1_000_000));
@@ -152,8 +160,9 @@ fn breaker_9_isolated_it_never_probes_by_itself() {
     assert!(breaker.try_acquire().is_ok());
 }
 
+// Guarantee: circuit_breaker 9.
 #[test]
-fn breaker_9_close_remembers_openings_and_reset_forgets_them() {
+fn close_remembers_openings_and_reset_forgets_them() {
     let (breaker, _hand) = breaker(CircuitBreakerConfig::default().count_window(1, 1));
     for expected in [1, 2, 3] {
         record(&breaker, FAILED, 1);
@@ -166,8 +175,9 @@ fn breaker_9_close_remembers_openings_and_reset_forgets_them() {
     assert_eq!(breaker.snapshot().openings, 1);
 }
 
+// Guarantee: circuit_breaker 9.
 #[test]
-fn breaker_9_force_open_for_a_while_then_it_probes() {
+fn force_open_for_a_while_then_it_probes() {
     let (breaker, hand) = breaker(probes(1, 1.0));
     breaker.force_open(S(10));
     breaker.force_open(S(20)); // again, while open: the last word holds
@@ -177,8 +187,9 @@ fn breaker_9_force_open_for_a_while_then_it_probes() {
     assert_eq!(breaker.state(), State::Closed);
 }
 
+// Guarantee: circuit_breaker 9.
 #[test]
-fn breaker_9_shadow_mode_measures_and_never_rejects() {
+fn shadow_mode_measures_and_never_rejects() {
     let (breaker, hand) = breaker(probes(1, 1.0).count_window(4, 4));
     breaker.set_shadow(true);
     let mut events = breaker.events();
@@ -291,9 +302,10 @@ fn a_rejection_by_an_inner_policy_is_ignored_by_an_outer_breaker() {
     assert_eq!((outer.state(), outer.snapshot().calls), (State::Closed, 0));
 }
 
+// Guarantee: circuit_breaker 2.
 /// The event of an opening that a success brought about was once kept until the next one.
 #[test]
-fn breaker_2_an_opening_at_a_success_is_told_at_once() {
+fn an_opening_at_a_success_is_told_at_once() {
     let config = CircuitBreakerConfig::default().trip(TripConfig::default().failure_rate(0.5));
     for config in [config.count_window(10, 3), config.time_window(S(10), 10, 3)] {
         let (breaker, _hand) = breaker(config);

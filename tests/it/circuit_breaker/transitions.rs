@@ -9,8 +9,8 @@ use steadfast::{
 };
 
 use crate::{
+    circuit_breaker::states::probes,
     circuit_breaker::{breaker, record},
-    circuit_breaker_states::probes,
 };
 
 const S: fn(u64) -> Duration = Duration::from_secs;

@@ -1,4 +1,6 @@
 //! Claim checks, and behaviour 14 of the listener's specification.
+mod slow;
+
 use std::{cell::RefCell, sync::Arc, time::Duration};
 
 use steadfast::{
@@ -91,8 +93,9 @@ fn what_could_not_be_sent_leaves_no_body_and_what_nothing_claims_ends() {
     assert_eq!(world.stored().len(), 0);
 }
 
+// Guarantee: queue_listener 14.
 #[test]
-fn listener_14_a_missing_or_corrupted_body_is_a_dead_letter_with_that_reason() {
+fn a_missing_or_corrupted_body_is_a_dead_letter_with_that_reason() {
     let world = World::new(ClaimCheckConfig::default().threshold(10).compress(false));
     for body in ["this one is well", "this one is missing", "this one is corrupted", "this one is cut off"] {
         world.hand.block_on(world.queue.send_one(Message::new(body))).unwrap();

@@ -24,7 +24,7 @@ use steadfast::{
 };
 use toml::Value;
 
-use crate::config_extremes_subjects::subjects;
+use crate::config::extremes_subjects::subjects;
 
 /// One configuration type: documents that together give each of its fields, and what builds a component and uses it.
 pub(crate) struct Subject {

@@ -48,8 +48,8 @@ use steadfast::{
 };
 
 use crate::{
-    cache_world::World,
-    config_extremes::{Subject, drive, subject},
+    cache_aside::world::World,
+    config::extremes::{Subject, drive, subject},
 };
 
 const S: fn(u64) -> Duration = Duration::from_secs;
@@ -363,7 +363,7 @@ fn others() -> Vec<Subject> {
     let mut all = vec![
         of("CacheAsideConfig", &[CACHE], |config: CacheAsideConfig| {
             let world = World::new();
-            let cache = world.builder(config).remote(world.store.clone(), crate::cache_world::codec());
+            let cache = world.builder(config).remote(world.store.clone(), crate::cache_aside::world::codec());
             let cache = cache.named("numbers").backplane(world.notifier.clone()).build()?;
             for pause in [S(0), S(1), S(3_600), S(86_400), S(400 * 86_400)] {
                 for key in 0..3 {

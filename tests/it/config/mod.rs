@@ -1,4 +1,8 @@
 //! Bad configuration, each field at each wrong edge, is refused with the field's name, from code and from TOML.
+mod extremes;
+mod extremes_subjects;
+mod in_code;
+
 use std::{collections::BTreeSet, time::Duration};
 
 use serde::{Serialize, de::DeserializeOwned};

@@ -7,7 +7,7 @@ use steadfast::{
     testing::faults::{FaultConfig, FaultNetwork},
 };
 
-use crate::cache_world::{Error, MIN, MS, S, World};
+use crate::cache_aside::world::{Error, MIN, MS, S, World};
 
 fn default() -> CacheAsideConfig {
     CacheAsideConfig::default()
@@ -64,7 +64,7 @@ fn a_backplane_that_fails_is_an_event() {
     let cache = world
         .builder(default())
         .named("numbers")
-        .remote(world.store.clone(), crate::cache_world::codec())
+        .remote(world.store.clone(), crate::cache_aside::world::codec())
         .backplane(client.notifier(world.notifier.clone()))
         .build()
         .unwrap();

@@ -14,7 +14,7 @@ use steadfast::{
     store::{Key, Scan, Store, StoreExt},
 };
 
-use crate::leader_election_world::{Mode, POLL, S, TERM, World, told};
+use crate::leader_election::world::{Mode, POLL, S, TERM, World, told};
 
 #[test]
 fn a_leader_outlives_a_fault_that_passes_and_another_leads_where_it_lasts() {

@@ -25,7 +25,7 @@ use steadfast::{
     timeout::Timeout,
 };
 
-use crate::queue_listener_world::{MS, Mode, S, World, text};
+use crate::queue_listener::world::{MS, Mode, S, World, text};
 
 fn default() -> QueueListenerConfig {
     QueueListenerConfig::default()

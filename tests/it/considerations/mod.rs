@@ -1,5 +1,11 @@
 //! What the patterns' source asks its readers to think of: each point that is met by a default, a refusal or a warning, in one
 //! assertion. (Points that pages alone meet, and parts that are still to come, are not here.)
+mod cache;
+mod leader;
+mod listener;
+mod pages;
+mod sharding;
+
 use std::time::Duration;
 
 use steadfast::{
@@ -43,7 +49,7 @@ fn in_a_row(n: u32) -> CircuitBreakerConfig {
 
 /// 1: the rejection says when to come back.
 #[test]
-fn circuit_breaker_consideration_1_the_error_carries_when() {
+fn the_error_carries_when() {
     let (breaker, _) = breaker(in_a_row(1));
     fail(&breaker, FailureKind::Server, 1);
     let wait = breaker.try_acquire().unwrap_err().retry_after().unwrap();
@@ -52,7 +58,7 @@ fn circuit_breaker_consideration_1_the_error_carries_when() {
 
 /// 2 (default): more time-outs than refused connections before it trips.
 #[test]
-fn circuit_breaker_consideration_2_kinds_of_fault_differ() {
+fn kinds_of_fault_differ() {
     let trips_after = |kind| {
         let rules = TripConfig::default().weighted_failures(6, S(10));
         let (breaker, _) = breaker(CircuitBreakerConfig::default().trip(rules));
@@ -66,7 +72,7 @@ fn circuit_breaker_consideration_2_kinds_of_fault_differ() {
 
 /// 3 (default), 13 (default): failed calls are events, and so is every change of state.
 #[test]
-fn circuit_breaker_considerations_3_and_13_failures_and_changes_are_events() {
+fn failures_and_changes_are_events() {
     let (breaker, hand) = breaker(in_a_row(2).probes(1, 1.0));
     let mut events = breaker.events();
     breaker.try_acquire().unwrap().record(Verdict::success());
@@ -82,7 +88,7 @@ fn circuit_breaker_considerations_3_and_13_failures_and_changes_are_events() {
 
 /// 4 (default): the open time grows with openings in a row, and decays after calm.
 #[test]
-fn circuit_breaker_consideration_4_the_open_time_fits_the_recovery() {
+fn the_open_time_fits_the_recovery() {
     let mut open = OpenConfig::default();
     open.jitter = 0.0;
     let (breaker, hand) = breaker(in_a_row(1).open(open).probes(1, 1.0));
@@ -100,7 +106,7 @@ fn circuit_breaker_consideration_4_the_open_time_fits_the_recovery() {
 
 /// 5 (option): recovery by a probe instead of by callers.
 #[test]
-fn circuit_breaker_consideration_5_a_probe_finds_out() {
+fn a_probe_finds_out() {
     let (clock, hand) = Clock::manual();
     let breaker = CircuitBreaker::new(in_a_row(1).probes(1, 1.0)).unwrap().with_clock(&clock);
     fail(&breaker, FailureKind::Server, 1);
@@ -110,7 +116,7 @@ fn circuit_breaker_consideration_5_a_probe_finds_out() {
 
 /// 8 (option): a shard that fails does not close the others.
 #[test]
-fn circuit_breaker_consideration_8_one_a_shard() {
+fn one_a_shard() {
     let shards = KeyedBreakers::new(in_a_row(1)).unwrap();
     fail(&shards.get(&1), FailureKind::Server, 1);
     assert_eq!((shards.get(&1).state(), shards.get(&2).state()), (State::Open, State::Closed));
@@ -118,7 +124,7 @@ fn circuit_breaker_consideration_8_one_a_shard() {
 
 /// 6 (default): by hand.
 #[test]
-fn circuit_breaker_consideration_6_by_hand() {
+fn by_hand() {
     let (breaker, _) = breaker(CircuitBreakerConfig::default());
     breaker.force_open(S(60));
     assert_eq!(breaker.state(), State::Open);
@@ -147,7 +153,7 @@ fn a_call_that_hangs_holds_up_none_of_ten_thousand_others_through_the_same_break
 
 /// 9 (default): "not for some minutes" opens it at once, for that long.
 #[test]
-fn circuit_breaker_consideration_9_away_for_some_minutes() {
+fn away_for_some_minutes() {
     let (breaker, _) = breaker(CircuitBreakerConfig::default());
     let away = Verdict::failure(FailureKind::Overloaded).with_hint(Hint::UnavailableFor(S(300)));
     breaker.try_acquire().unwrap().record(away);
@@ -156,7 +162,7 @@ fn circuit_breaker_consideration_9_away_for_some_minutes() {
 
 /// 11 (warning): a breaker with no time-out inside it; and slowness is a rule of its own.
 #[test]
-fn circuit_breaker_consideration_11_calls_that_hang() {
+fn calls_that_hang() {
     let (breaker, hand) =
         breaker(CircuitBreakerConfig::default().trip(TripConfig::default().slow_call_rate(0.5, S(1))));
     let warnings = Pipeline::new().then(Timeout::new(S(60))).then(breaker.clone()).explain().warnings();
@@ -169,7 +175,7 @@ fn circuit_breaker_consideration_11_calls_that_hang() {
 
 /// 12 (default): a retry around it stops at its rejection.
 #[test]
-fn circuit_breaker_consideration_12_a_retry_stops_at_its_rejection() {
+fn a_retry_stops_at_its_rejection() {
     let (breaker, hand) = breaker(CircuitBreakerConfig::default());
     breaker.force_open(S(60));
     let pipeline = Pipeline::new().then(retry(RetryConfig::default().idempotent(true).max_attempts(9)).0).then(breaker);
@@ -180,7 +186,7 @@ fn circuit_breaker_consideration_12_a_retry_stops_at_its_rejection() {
 
 /// 1 (default): presets for who waits and for who does not.
 #[test]
-fn retry_consideration_1_interactive_and_batch() {
+fn interactive_and_batch() {
     let (quick, patient) = (RetryConfig::interactive(), RetryConfig::batch());
     assert!(quick.max_attempts < patient.max_attempts && quick.backoff.cap < patient.backoff.cap);
     assert!(quick.max_elapsed.is_some() && patient.max_elapsed.is_none());
@@ -188,7 +194,7 @@ fn retry_consideration_1_interactive_and_batch() {
 
 /// 2 and 3 (warnings): no jitter, no budget, no breaker.
 #[test]
-fn retry_considerations_2_and_3_an_aggressive_policy_warns() {
+fn an_aggressive_policy_warns() {
     let aggressive = RetryConfig::default().idempotent(true).backoff(BackoffConfig::default().jitter(Jitter::None));
     let warns = |pipeline: &steadfast::call::Explanation, word| pipeline.warnings().iter().any(|w| w.contains(word));
     let alone = Pipeline::new().then(retry(aggressive).0).explain();
@@ -202,7 +208,7 @@ fn retry_considerations_2_and_3_an_aggressive_policy_warns() {
 
 /// 4 (default): what is not idempotent is not repeated, unless it was surely not sent.
 #[test]
-fn retry_consideration_4_not_idempotent() {
+fn an_operation_that_is_not_idempotent_is_sent_once() {
     for (kind, attempts) in [(FailureKind::Timeout, 1), (FailureKind::Connect, 3)] {
         let (retry, hand) = retry(RetryConfig::default().idempotent(true));
         let pipeline = Pipeline::new().then(retry).classify(move |_: &Result<(), ()>| Verdict::failure(kind));
@@ -213,7 +219,7 @@ fn retry_consideration_4_not_idempotent() {
 
 /// 5 (default): the delay heeds the server, and the kind of fault decides whether there is another attempt.
 #[test]
-fn retry_consideration_5_delay_by_the_kind_of_fault() {
+fn delay_by_the_kind_of_fault() {
     let (retry, hand) = retry(RetryConfig::default().idempotent(true).max_attempts(2));
     let (start, throttled) = (hand.now(), Verdict::failure(FailureKind::Throttled).with_retry_after(S(7)));
     let pipeline = Pipeline::new().then(retry);
@@ -226,7 +232,7 @@ fn retry_consideration_5_delay_by_the_kind_of_fault() {
 
 /// 7 (default): nested retries do not multiply.
 #[test]
-fn retry_consideration_7_nested() {
+fn nested() {
     let (retry, hand) = retry(RetryConfig::default().idempotent(true));
     let pipeline = Pipeline::new().then(retry.clone()).then(retry);
     assert_eq!(hand.block_on(pipeline.call(|| async { Err::<(), _>(()) })).unwrap_err().attempts(), 3);
@@ -234,7 +240,7 @@ fn retry_consideration_7_nested() {
 
 /// 8 (default): every fault that led to a retry is an event.
 #[test]
-fn retry_consideration_8_faults_are_events() {
+fn faults_are_events() {
     let (retry, hand) = retry(RetryConfig::default().idempotent(true));
     let mut events = retry.events();
     hand.block_on(retry.call(|| async { Err::<(), _>(()) })).unwrap_err();
@@ -246,7 +252,7 @@ fn retry_consideration_8_faults_are_events() {
 
 /// 9 (option): at once, then back off.
 #[test]
-fn retry_consideration_9_rare_faults() {
+fn rare_faults() {
     let config = RetryConfig::default().idempotent(true).backoff(BackoffConfig::default().immediate_first());
     let (retry, hand) = retry(config.max_attempts(2));
     let start = hand.now();
@@ -282,7 +288,7 @@ fn instances_that_failed_together_come_back_spread_over_the_whole_delay() {
 
 /// 2 (default): permits come back one by one, so it lets go as soon as load eases.
 #[test]
-fn throttling_consideration_2_reacts_and_lets_go_fast() {
+fn reacts_and_lets_go_fast() {
     let (clock, hand) = Clock::manual();
     let limiter = RateLimiter::new(Quota::per_minute(60)).unwrap().with_clock(&clock);
     while limiter.check().is_ok() {}
@@ -292,7 +298,7 @@ fn throttling_consideration_2_reacts_and_lets_go_fast() {
 
 /// 3 (default): a refusal is a specific error with a time to come back.
 #[test]
-fn throttling_consideration_3_a_refusal_is_recognisable() {
+fn a_refusal_is_recognisable() {
     let (clock, hand) = Clock::manual();
     let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
     limiter.check().unwrap();
@@ -321,7 +327,7 @@ fn a_limit_that_is_raised_while_the_service_is_scaled_out_lets_more_pass_at_once
 
 /// 6 (warning): limits that leave no head-room are told.
 #[test]
-fn throttling_consideration_6_limits_without_head_room_are_told() {
+fn limits_without_head_room_are_told() {
     let narrow =
         Shedder::new(ShedderConfig::default().limit("cpu", 0.9, 0.91)).unwrap().with_gauge("cpu", || 0.0).unwrap();
     let shares = AdaptiveLimitConfig::default().shares(PriorityShares::new(1.0, 1.0, 1.0));
@@ -341,7 +347,7 @@ fn throttling_consideration_6_limits_without_head_room_are_told() {
 
 /// 7 (default): what matters least is given up first, by switching it off or by shedding it; a refusal for the sake of others says so.
 #[test]
-fn throttling_consideration_7_what_is_not_essential_goes_first() {
+fn what_is_not_essential_goes_first() {
     let shedder = Shedder::new(ShedderConfig::default().limit("cpu", 0.7, 0.9)).unwrap();
     let shedder = shedder.with_gauge("cpu", || 0.8).unwrap();
     assert!(shedder.try_admit(Priority::Low).unwrap_err().is_shed());
@@ -354,7 +360,7 @@ fn throttling_consideration_7_what_is_not_essential_goes_first() {
 
 /// 7 and 8 (defaults): a rate for each tenant, by its value; nobody takes another's share.
 #[test]
-fn throttling_considerations_7_and_8_per_tenant() {
+fn per_tenant() {
     let (clock, _) = Clock::manual();
     let limiter = KeyedRateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
     let gold = |tenant: &&str| (*tenant == "gold").then_some(0);

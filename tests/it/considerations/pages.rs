@@ -1,6 +1,6 @@
 //! Each page's chapter "Considerations": all points of the source are there, each says how it is
 //! met, and a test shows it.
-use std::fs;
+use std::{fs, path::Path};
 
 /// A point by a part of its text, and the test that shows how it is met; where that is advice, the
 /// page itself is what there is.
@@ -23,44 +23,44 @@ const CACHE_ASIDE: [Point; 8] = [
 ];
 
 const CIRCUIT_BREAKER: [Point; 13] = [
-    ("must handle the rejection", "circuit_breaker_consideration_1_the_error_carries_when"),
-    ("Kinds of fault differ", "circuit_breaker_consideration_2_kinds_of_fault_differ"),
-    ("Failed calls are events", "circuit_breaker_considerations_3_and_13_failures_and_changes_are_events"),
-    ("The open time fits", "circuit_breaker_consideration_4_the_open_time_fits_the_recovery"),
-    ("Recovery by a probe", "circuit_breaker_consideration_5_a_probe_finds_out"),
-    ("By hand", "circuit_breaker_consideration_6_by_hand"),
+    ("must handle the rejection", "the_error_carries_when"),
+    ("Kinds of fault differ", "kinds_of_fault_differ"),
+    ("Failed calls are events", "failures_and_changes_are_events"),
+    ("The open time fits", "the_open_time_fits_the_recovery"),
+    ("Recovery by a probe", "a_probe_finds_out"),
+    ("By hand", "by_hand"),
     ("Many concurrent callers", "a_call_that_hangs_holds_up_none_of_ten_thousand_others_through_the_same_breaker"),
     ("One breaker per provider", "a_breaker_without_the_name_of_its_provider_is_warned_of"),
-    ("not for some minutes", "circuit_breaker_consideration_9_away_for_some_minutes"),
-    ("kept and replayed", "circuit_breaker_12_what_is_refused_is_kept_and_done_when_it_closes"),
-    ("A long time-out", "circuit_breaker_consideration_11_calls_that_hang"),
-    ("A retry around it", "circuit_breaker_consideration_12_a_retry_stops_at_its_rejection"),
-    ("Every change of state", "circuit_breaker_considerations_3_and_13_failures_and_changes_are_events"),
+    ("not for some minutes", "away_for_some_minutes"),
+    ("kept and replayed", "what_is_refused_is_kept_and_done_when_it_closes"),
+    ("A long time-out", "calls_that_hang"),
+    ("A retry around it", "a_retry_stops_at_its_rejection"),
+    ("Every change of state", "failures_and_changes_are_events"),
 ];
 
 const RETRY: [Point; 11] = [
-    ("Interactive work", "retry_consideration_1_interactive_and_batch"),
-    ("An aggressive policy", "retry_considerations_2_and_3_an_aggressive_policy_warns"),
-    ("After many failures", "retry_considerations_2_and_3_an_aggressive_policy_warns"),
+    ("Interactive work", "interactive_and_batch"),
+    ("An aggressive policy", "an_aggressive_policy_warns"),
+    ("After many failures", "an_aggressive_policy_warns"),
     ("must be idempotent", "an_unmarked_charge_whose_answer_comes_too_late_is_sent_once"),
-    ("The delay fits", "retry_consideration_5_delay_by_the_kind_of_fault"),
+    ("The delay fits", "delay_by_the_kind_of_fault"),
     ("Within a transaction", ADVICE),
-    ("Nested retries multiply", "retry_consideration_7_nested"),
-    ("Every fault that led to a retry", "retry_consideration_8_faults_are_events"),
-    ("Rare faults", "retry_consideration_9_rare_faults"),
+    ("Nested retries multiply", "nested"),
+    ("Every fault that led to a retry", "faults_are_events"),
+    ("Rare faults", "rare_faults"),
     ("Instances are spread apart", "instances_that_failed_together_come_back_spread_over_the_whole_delay"),
     ("Test the failure paths", ADVICE),
 ];
 
 const THROTTLING: [Point; 8] = [
     ("decided early", ADVICE),
-    ("reacts fast and lets go fast", "throttling_consideration_2_reacts_and_lets_go_fast"),
-    ("A refusal is a specific error", "throttling_consideration_3_a_refusal_is_recognisable"),
+    ("reacts fast and lets go fast", "reacts_and_lets_go_fast"),
+    ("A refusal is a specific error", "a_refusal_is_recognisable"),
     ("A stop-gap", "a_limit_that_is_raised_while_the_service_is_scaled_out_lets_more_pass_at_once"),
     ("If scaling costs more", ADVICE),
-    ("keep reserve", "throttling_consideration_6_limits_without_head_room_are_told"),
-    ("Strategies", "throttling_consideration_7_what_is_not_essential_goes_first"),
-    ("Metering per tenant", "throttling_considerations_7_and_8_per_tenant"),
+    ("keep reserve", "limits_without_head_room_are_told"),
+    ("Strategies", "what_is_not_essential_goes_first"),
+    ("Metering per tenant", "per_tenant"),
 ];
 
 const LEADER_ELECTION: [Point; 8] = [
@@ -107,9 +107,29 @@ const QUEUE_LISTENER: [Point; 14] = [
     ("Priorities", "the_higher_priority_goes_first_and_the_lowest_waits_for_a_bounded_time"),
 ];
 
-/// The points of a page's chapter, each in one line.
-fn points(page: &str) -> Vec<String> {
-    let chapter = page.split("//! # Considerations").nth(1).expect("a chapter");
+/// The page of a room, by its floor.
+fn page(floor: &str, room: &str) -> String {
+    let root = env!("CARGO_MANIFEST_DIR");
+    fs::read_to_string(format!("{root}/src/{floor}/{room}/mod.rs")).unwrap()
+}
+
+/// The text of all Rust files in these folders.
+fn text_of(folders: &[&str]) -> String {
+    fn read(path: &Path, text: &mut String) {
+        if path.is_dir() {
+            fs::read_dir(path).unwrap().for_each(|entry| read(&entry.unwrap().path(), text));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            *text += &fs::read_to_string(path).unwrap();
+        }
+    }
+    let mut text = String::new();
+    folders.iter().for_each(|folder| read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(folder), &mut text));
+    text
+}
+
+/// The numbered points of a page's chapter, each in one line.
+fn points(page: &str, chapter: &str) -> Vec<String> {
+    let chapter = page.split(&format!("//! # {chapter}\n")).nth(1).expect("a chapter");
     let chapter = chapter.split("//! # ").next().unwrap();
     let mut points: Vec<String> = Vec::new();
     for line in chapter.lines().filter_map(|line| line.strip_prefix("//!")).map(str::trim) {
@@ -125,11 +145,7 @@ fn points(page: &str) -> Vec<String> {
 
 #[test]
 fn each_consideration_of_the_source_is_on_its_page_with_how_it_is_met_and_a_test_shows_it() {
-    let root = env!("CARGO_MANIFEST_DIR");
-    let mut tests = String::new();
-    for file in fs::read_dir(format!("{root}/tests/it")).unwrap() {
-        tests += &fs::read_to_string(file.unwrap().path()).unwrap();
-    }
+    let tests = text_of(&["tests/it"]);
     let rooms: [(&str, &[Point]); 7] = [
         ("cache_aside", &CACHE_ASIDE),
         ("circuit_breaker", &CIRCUIT_BREAKER),
@@ -141,7 +157,7 @@ fn each_consideration_of_the_source_is_on_its_page_with_how_it_is_met_and_a_test
     ];
     assert_eq!(rooms.iter().map(|(_, points)| points.len()).sum::<usize>(), 75);
     for (room, wanted) in rooms {
-        let points = points(&fs::read_to_string(format!("{root}/src/{room}/mod.rs")).unwrap());
+        let points = points(&page("patterns", room), "Considerations");
         assert_eq!(points.len(), wanted.len(), "{room}: {points:#?}");
         for (point, (part, shown)) in points.iter().zip(wanted) {
             assert!(point.contains(part), "{room} has no point {part:?}, but {point:?}");
@@ -152,5 +168,37 @@ fn each_consideration_of_the_source_is_on_its_page_with_how_it_is_met_and_a_test
             assert_eq!(point.contains(ADVICE), *shown == ADVICE, "{room}: {point}");
             assert!(*shown == ADVICE || tests.contains(&format!("fn {shown}()")), "no test shows: {point}");
         }
+    }
+}
+
+/// Each guarantee of a page is shown by a test that says so, and no test names a guarantee that is not there.
+///
+/// A test says it in a comment: `// Guarantee: retry 3.` or `// Guarantee: retry 3, 4.`
+fn guarantees_are_shown(floor: &str, room: &str) {
+    let count = points(&page(floor, room), "Guarantees").len();
+    let mut shown = vec![0; count + 1];
+    for named in text_of(&["tests", "src"]).split(&format!("// Guarantee: {room} ")).skip(1) {
+        for number in named.lines().next().unwrap().trim_end_matches('.').split(", ") {
+            let number: usize = number.parse().unwrap_or_else(|_| panic!("{room}: {number:?} is no number"));
+            assert!((1..=count).contains(&number), "{room} has no guarantee {number}");
+            shown[number] += 1;
+        }
+    }
+    let missing: Vec<_> = (1..=count).filter(|number| shown[*number] == 0).collect();
+    assert!(count > 0 && missing.is_empty(), "no test shows these guarantees of {room}: {missing:?}");
+}
+
+macro_rules! guarantees {
+    ($($floor:ident: $($room:ident)*;)*) => { $($(
+        #[test]
+        fn $room() {
+            super::guarantees_are_shown(stringify!($floor), stringify!($room));
+        }
+    )*)* };
+}
+
+mod guarantees_of_each_page_are_shown_by_tests {
+    guarantees! {
+        patterns: timeout;
     }
 }

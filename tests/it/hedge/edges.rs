@@ -113,8 +113,9 @@ fn hedge_reconfigured_keeps_the_latencies_that_still_make_sense() {
     assert_eq!(hedge.delay(), MS(500), "another window begins anew");
 }
 
+// Guarantee: pipeline 3.
 #[test]
-fn pipeline_3_explain_warns_of_a_hedge_that_will_hurt() {
+fn explain_warns_of_a_hedge_that_will_hurt() {
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
     let hedge = |config| Hedge::new(config).unwrap();
     let good = hedge(HedgeConfig::default()).with_budget(&budget);
@@ -140,8 +141,9 @@ fn pipeline_3_explain_warns_of_a_hedge_that_will_hurt() {
     );
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_a_hedge_inside_a_hedge_leaves_the_attempts_to_the_outer() {
+fn a_hedge_inside_a_hedge_leaves_the_attempts_to_the_outer() {
     let (clock, hand) = Clock::manual();
     let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(2)).unwrap().with_clock(&clock);
     let service = ScriptedService::new("ok in 100ms", &clock).unwrap();
@@ -149,8 +151,9 @@ fn hedge_1_a_hedge_inside_a_hedge_leaves_the_attempts_to_the_outer() {
     assert_eq!(service.calls(), 2);
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_a_retry_inside_a_hedge_is_each_attempt_s_own() {
+fn a_retry_inside_a_hedge_is_each_attempt_s_own() {
     let (clock, hand) = Clock::manual();
     let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(2)).unwrap().with_clock(&clock);
     let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2)).unwrap().with_clock(&clock);
@@ -207,8 +210,9 @@ fn ground_a_panic_in_any_attempt_goes_on_unwinding_and_gives_everything_back() {
     }
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_calls_can_be_spawned_and_borrow() {
+fn calls_can_be_spawned_and_borrow() {
     fn is_send<T: Send>(value: T) -> T {
         value
     }

@@ -1,5 +1,7 @@
 //! Hedge, behaviour 1 of its chapter: a second attempt after a delay; a failure starts the next at once; a fatal outcome ends all; one
 //! result, the losers dropped first.
+mod edges;
+
 use std::{
     sync::{
         Arc,
@@ -34,8 +36,9 @@ fn told(events: &mut Subscription<HedgeEvent>) -> Vec<HedgeEvent> {
     std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect()
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_after_the_delay_a_second_attempt_starts_beside_the_first() {
+fn after_the_delay_a_second_attempt_starts_beside_the_first() {
     let (hedge, service, _, hand) = world("ok in 1s, ok in 20ms", HedgeConfig::after(MS(50)));
     let mut events = hedge.events();
     let start = hand.now();
@@ -45,8 +48,9 @@ fn hedge_1_after_the_delay_a_second_attempt_starts_beside_the_first() {
     assert_eq!(told(&mut events), [HedgeEvent::Hedged { hedge: 1, cause: late }, HedgeEvent::Won { hedge: 1 }]);
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_a_first_attempt_in_time_is_alone_and_no_event() {
+fn a_first_attempt_in_time_is_alone_and_no_event() {
     let (hedge, service, _, hand) = world("ok in 49ms, ok", HedgeConfig::after(MS(50)));
     let mut events = hedge.events();
     for _ in 0..2 {
@@ -55,15 +59,17 @@ fn hedge_1_a_first_attempt_in_time_is_alone_and_no_event() {
     assert_eq!((service.calls(), told(&mut events)), (2, vec![]));
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_the_first_may_win_after_all() {
+fn the_first_may_win_after_all() {
     let (hedge, service, _, hand) = world("ok in 60ms, 204 in 1s", HedgeConfig::after(MS(50)));
     assert_eq!(hand.block_on(hedge.call(|| service.call())).unwrap(), 200);
     assert_eq!((service.calls(), service.dropped(), service.running()), (2, 1, 0));
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_a_failed_attempt_starts_the_next_at_once() {
+fn a_failed_attempt_starts_the_next_at_once() {
     let (hedge, service, _, hand) = world("503 in 10ms, ok in 5ms", HedgeConfig::after(MS(50)));
     let mut events = hedge.events();
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
@@ -74,8 +80,9 @@ fn hedge_1_a_failed_attempt_starts_the_next_at_once() {
     assert_eq!(told(&mut events), [HedgeEvent::Hedged { hedge: 1, cause: failed }, HedgeEvent::Won { hedge: 1 }]);
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_a_failure_beside_others_starts_the_next_at_once_and_the_delay_anew() {
+fn a_failure_beside_others_starts_the_next_at_once_and_the_delay_anew() {
     let config = HedgeConfig::after(MS(50)).max_attempts(4);
     let (hedge, service, _, hand) = world("ok in 1s, 503 in 10ms, ok in 1s, ok in 5ms", config);
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
@@ -85,8 +92,9 @@ fn hedge_1_a_failure_beside_others_starts_the_next_at_once_and_the_delay_anew() 
     assert_eq!((hand.now() - start, service.most_running(), service.dropped()), (MS(115), 3, 2));
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_a_fatal_outcome_ends_all() {
+fn a_fatal_outcome_ends_all() {
     let (hedge, service, _, hand) = world("ok in 1s, 404 in 10ms", HedgeConfig::after(MS(50)).max_attempts(3));
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
     let start = hand.now();
@@ -99,8 +107,9 @@ fn hedge_1_a_fatal_outcome_ends_all() {
     assert_eq!(hand.block_on(pipeline.call(|| service.call())).unwrap_err().attempts(), 1);
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_bounded_by_max_attempts() {
+fn bounded_by_max_attempts() {
     for max in [1, 2, 5] {
         let (hedge, service, clock, hand) = world("hang", HedgeConfig::after(MS(10)).max_attempts(max));
         let pipeline = Pipeline::new().then(Timeout::new(MS(1000)).with_clock(&clock)).then(hedge);
@@ -111,8 +120,9 @@ fn hedge_1_bounded_by_max_attempts() {
     }
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_all_failed_gives_the_last_failure_and_counts_all_attempts() {
+fn all_failed_gives_the_last_failure_and_counts_all_attempts() {
     let config = HedgeConfig::after(MS(50)).max_attempts(3);
     let (hedge, service, _, hand) = world("503 in 10ms, 500 in 10ms, 429 in 10ms", config);
     let mut events = hedge.events();
@@ -123,8 +133,9 @@ fn hedge_1_all_failed_gives_the_last_failure_and_counts_all_attempts() {
     assert_eq!(last, Some(HedgeEvent::AllFailed { attempts: 3, kind: Some(FailureKind::Throttled) }));
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_pays_from_the_budget_it_shares_with_the_retry() {
+fn pays_from_the_budget_it_shares_with_the_retry() {
     let (clock, hand) = Clock::manual();
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.2).min_per_second(0)).unwrap();
     let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock).with_budget(&budget);
@@ -146,8 +157,9 @@ fn hedge_1_pays_from_the_budget_it_shares_with_the_retry() {
     }
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_an_operation_that_is_not_idempotent_runs_once() {
+fn an_operation_that_is_not_idempotent_runs_once() {
     let (hedge, service, _, hand) = world("ok in 1s, 503", HedgeConfig::after(MS(10)));
     hand.block_on(hedge.call(not_idempotent(|| service.call()))).unwrap();
     hand.block_on(hedge.call(not_idempotent(|| service.call()))).unwrap_err();
@@ -162,8 +174,9 @@ fn hedge_1_an_operation_that_is_not_idempotent_runs_once() {
     assert_eq!(service.calls(), 1);
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_an_operation_that_cannot_overlap_itself_runs_once() {
+fn an_operation_that_cannot_overlap_itself_runs_once() {
     struct Counts(u32);
     impl steadfast::call::Operation for Counts {
         type Output = u32;
@@ -179,9 +192,10 @@ fn hedge_1_an_operation_that_cannot_overlap_itself_runs_once() {
     assert!(warnings.iter().any(|w| w.contains("cannot overlap")), "{warnings:?}");
 }
 
+// Guarantee: hedge 1.
 /// The future that is dropped and the one that wins, as the caller sees them.
 #[test]
-fn hedge_1_the_losers_are_dropped_before_the_result_is_returned() {
+fn the_losers_are_dropped_before_the_result_is_returned() {
     let (hedge, _, clock, hand) = world("ok", HedgeConfig::after(MS(10)).max_attempts(3));
     let held = Arc::new(());
     let started = AtomicU32::new(0);
@@ -205,8 +219,9 @@ fn hedge_1_the_losers_are_dropped_before_the_result_is_returned() {
     }
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_a_push_back_stops_hedging_for_this_call_and_for_as_long_as_was_asked() {
+fn a_push_back_stops_hedging_for_this_call_and_for_as_long_as_was_asked() {
     let config = HedgeConfig::after(MS(10)).max_attempts(5);
     let (hedge, service, clock, hand) = world("ok in 1s, 429 retry-after 3s, ok in 100ms", config);
     let mut events = hedge.events();
@@ -228,8 +243,9 @@ fn hedge_1_a_push_back_stops_hedging_for_this_call_and_for_as_long_as_was_asked(
     assert_eq!((error.attempts(), error.retry_after()), (1, Some(Duration::from_secs(3))));
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_a_percentile_of_recent_latencies_once_enough_are_known() {
+fn a_percentile_of_recent_latencies_once_enough_are_known() {
     let percentile =
         PercentileConfig::default().percentile(0.9).samples(50, Duration::from_secs(60)).bounds(MS(5), MS(80));
     let config = HedgeConfig::default().delay(HedgeDelay::Percentile(percentile));
@@ -260,9 +276,10 @@ fn hedge_1_a_percentile_of_recent_latencies_once_enough_are_known() {
     assert_eq!(hedge.delay(), MS(80));
 }
 
+// Guarantee: hedge 1.
 /// Calls that were hedged are counted by the time of the whole call, so hedging does not make the percentile fall by itself.
 #[test]
-fn hedge_1_the_percentile_does_not_run_away_from_what_it_cuts() {
+fn the_percentile_does_not_run_away_from_what_it_cuts() {
     let percentile = PercentileConfig::default().samples(10, Duration::from_secs(3600)).bounds(MS(1), MS(1000));
     let config = HedgeConfig::default().delay(HedgeDelay::Percentile(percentile));
     let (hedge, _, clock, hand) = world("ok", config);
@@ -288,8 +305,9 @@ fn hedge_1_the_percentile_does_not_run_away_from_what_it_cuts() {
     assert!((MS(102)..=MS(108)).contains(&hedge.delay()), "{:?}", hedge.delay());
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_in_the_standard_order_with_a_breaker_and_a_time_out_inside() {
+fn in_the_standard_order_with_a_breaker_and_a_time_out_inside() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("hang, ok in 20ms", &clock).unwrap();
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
@@ -316,8 +334,9 @@ fn hedge_1_in_the_standard_order_with_a_breaker_and_a_time_out_inside() {
     assert_eq!((service.calls(), breaker.snapshot().calls), (2, 2));
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_the_attempt_s_time_out_is_a_failure_that_starts_the_next() {
+fn the_attempt_s_time_out_is_a_failure_that_starts_the_next() {
     let (hedge, service, clock, hand) = world("hang, ok in 20ms", HedgeConfig::after(MS(200)));
     let pipeline = Pipeline::new().then(hedge).then(Timeout::new(MS(100)).with_clock(&clock));
     let warnings = pipeline.explain().warnings();
@@ -326,8 +345,9 @@ fn hedge_1_the_attempt_s_time_out_is_a_failure_that_starts_the_next() {
     assert_eq!(service.gaps(), [MS(100)]);
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_the_losers_places_in_a_half_open_breaker_come_back() {
+fn the_losers_places_in_a_half_open_breaker_come_back() {
     let (clock, hand) = Clock::manual();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().probes(2, 1.0)).unwrap().with_clock(&clock);
     breaker.force_open(MS(1));
@@ -342,8 +362,9 @@ fn hedge_1_the_losers_places_in_a_half_open_breaker_come_back() {
     assert_eq!(breaker.state(), State::Closed);
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_a_refusal_by_a_policy_inside_stops_hedging_and_hides_no_answer() {
+fn a_refusal_by_a_policy_inside_stops_hedging_and_hides_no_answer() {
     let (clock, hand) = Clock::manual();
     let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, MS(1))).unwrap().with_clock(&clock);
     let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(3)).unwrap().with_clock(&clock);
@@ -359,8 +380,9 @@ fn hedge_1_a_refusal_by_a_policy_inside_stops_hedging_and_hides_no_answer() {
     assert_eq!((service.calls(), error.attempts()), (2, 1));
 }
 
+// Guarantee: hedge 1.
 #[test]
-fn hedge_1_an_operation_is_told_which_attempt_it_is() {
+fn an_operation_is_told_which_attempt_it_is() {
     let (hedge, _, clock, hand) = world("ok", HedgeConfig::after(MS(10)).max_attempts(3));
     let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2))
         .unwrap()
@@ -432,8 +454,9 @@ fn naive(acts: &[Act], max: usize, delay: u64) -> (u64, &'static str, usize) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
+    // Guarantee: hedge 1.
     #[test]
-    fn hedge_1_as_a_naive_model_of_the_timeline(acts in acts(), max in 1usize..=6, delay in 0u64..40) {
+    fn as_a_naive_model_of_the_timeline(acts in acts(), max in 1usize..=6, delay in 0u64..40) {
         let (clock, hand) = Clock::manual();
         let script: Vec<_> = acts.iter().enumerate().map(|(n, act)| format!("{} in {}ns", act.does, act.takes(n))).collect();
         let service = ScriptedService::new(&script.join(", "), &clock).unwrap();

@@ -7,7 +7,7 @@ use steadfast::{
     testing::drop_at_every_await,
 };
 
-use crate::leader_election_world::{DEADLINE, MS, Mode, S, TERM, WARNING, World, poll, told, within};
+use crate::leader_election::world::{DEADLINE, MS, Mode, S, TERM, WARNING, World, poll, told, within};
 
 #[test]
 fn dropped_a_run_drops_its_task_and_ends_its_term_here_at_once() {

@@ -19,7 +19,7 @@ use steadfast::{
     store::{Key, PutOptions, Store},
 };
 
-use crate::leader_election_world::{DEADLINE, MS, Mode, POLL, S, TERM, WARNING, World, told};
+use crate::leader_election::world::{DEADLINE, MS, Mode, POLL, S, TERM, WARNING, World, told};
 
 #[test]
 fn settings_come_from_a_document_and_unknown_ones_are_refused() {

@@ -1,4 +1,10 @@
 //! The behaviours of the election's specification, 2 to 7: how long a term lasts, and who may believe in it.
+mod by_message;
+mod drops;
+mod edges;
+mod terms;
+pub(crate) mod world;
+
 use std::{
     future::pending,
     pin::pin,
@@ -13,10 +19,11 @@ use steadfast::{
     time::{Clock, Instant, TimeSource},
 };
 
-use crate::leader_election_world::{DEADLINE, MS, Mode, POLL, S, TERM, WARNING, World, poll, told};
+use crate::leader_election::world::{DEADLINE, MS, Mode, POLL, S, TERM, WARNING, World, poll, told};
 
+// Guarantee: leader_election 2.
 #[test]
-fn election_02_a_term_counts_from_the_sending_of_the_call_that_was_granted_or_renewed() {
+fn a_term_counts_from_the_sending_of_the_call_that_was_granted_or_renewed() {
     World::each(|world| {
         let node = world.node("a");
         node.line.takes(MS(500), MS(1500));
@@ -31,8 +38,9 @@ fn election_02_a_term_counts_from_the_sending_of_the_call_that_was_granted_or_re
     });
 }
 
+// Guarantee: leader_election 2.
 #[test]
-fn election_02_a_grant_whose_reply_comes_after_the_term_is_not_led_with() {
+fn a_grant_whose_reply_comes_after_the_term_is_not_led_with() {
     World::each(|world| {
         let node = world.node("a");
         let mut events = node.events();
@@ -50,8 +58,9 @@ fn election_02_a_grant_whose_reply_comes_after_the_term_is_not_led_with() {
     });
 }
 
+// Guarantee: leader_election 2.
 #[test]
-fn election_02_a_renewal_whose_reply_comes_after_the_term_renews_nothing() {
+fn a_renewal_whose_reply_comes_after_the_term_renews_nothing() {
     World::each(|world| {
         let node = world.node("a");
         let mut leadership = world.run(S(10), node.campaign()).unwrap().unwrap();
@@ -68,8 +77,9 @@ fn election_02_a_renewal_whose_reply_comes_after_the_term_renews_nothing() {
     });
 }
 
+// Guarantee: leader_election 3.
 #[test]
-fn election_03_the_time_out_of_a_renewal_is_clipped_to_what_is_left_of_the_term() {
+fn the_time_out_of_a_renewal_is_clipped_to_what_is_left_of_the_term() {
     World::each(|world| {
         let node = world.node("a");
         let start = world.now();
@@ -85,8 +95,9 @@ fn election_03_the_time_out_of_a_renewal_is_clipped_to_what_is_left_of_the_term(
     });
 }
 
+// Guarantee: leader_election 4.
 #[test]
-fn election_04_without_the_store_the_work_has_ended_a_margin_before_the_term_is_over() {
+fn without_the_store_the_work_has_ended_a_margin_before_the_term_is_over() {
     for mode in [Mode::Refuses, Mode::Hangs, Mode::LosesReplies] {
         for obeys in [true, false] {
             World::each(|world| {
@@ -130,8 +141,9 @@ impl Drop for Ends<'_> {
     }
 }
 
+// Guarantee: leader_election 5.
 #[test]
-fn election_05_a_term_too_short_for_its_renewals_is_refused_by_its_rule() {
+fn a_term_too_short_for_its_renewals_is_refused_by_its_rule() {
     let build = |config: LeaderElectionConfig| {
         LeaderElection::builder(Arc::new(InMemoryLease::new()), "job").config(config).build()
     };
@@ -154,8 +166,9 @@ fn election_05_a_term_too_short_for_its_renewals_is_refused_by_its_rule() {
     }
 }
 
+// Guarantee: leader_election 6.
 #[test]
-fn election_06_a_holder_that_was_paused_for_two_terms_does_not_lead_and_does_not_write() {
+fn a_holder_that_was_paused_for_two_terms_does_not_lead_and_does_not_write() {
     World::each(|world| {
         let (old, new) = (world.node("old"), world.node("new"));
         let data = InMemoryStore::new();
@@ -191,8 +204,9 @@ impl TimeSource for Ahead {
     }
 }
 
+// Guarantee: leader_election 7.
 #[test]
-fn election_07_what_the_hour_is_on_two_nodes_has_no_effect() {
+fn what_the_hour_is_on_two_nodes_has_no_effect() {
     for leader_ahead in [true, false] {
         World::each(|world| {
             let ahead = Clock::from_source(Ahead(world.clock.clone(), S(3600)));
@@ -214,11 +228,12 @@ fn election_07_what_the_hour_is_on_two_nodes_has_no_effect() {
     }
 }
 
+// Guarantee: leader_election 7.
 #[test]
-fn election_07_no_source_of_the_election_or_the_lease_names_the_hour() {
+fn no_source_of_the_election_or_the_lease_names_the_hour() {
     let src = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut read = 0;
-    for room in ["leader_election", "lease"] {
+    for room in ["patterns/leader_election", "ports/lease"] {
         for entry in std::fs::read_dir(src.join(room)).unwrap() {
             let path = entry.unwrap().path();
             if path.is_file() {

@@ -16,13 +16,14 @@ use steadfast::{
     store::{DeleteOptions, Key, Store},
 };
 
-use crate::leader_election_world::{DEADLINE, MS, Mode, POLL, S, TERM, World, poll, told};
+use crate::leader_election::world::{DEADLINE, MS, Mode, POLL, S, TERM, World, poll, told};
 
+// Guarantee: leader_election 8.
 #[test]
-fn election_08_tokens_grow_across_terms_resignations_restarts_and_the_record_s_deletion() {
+fn tokens_grow_across_terms_resignations_restarts_and_the_record_s_deletion() {
     World::each(|world| {
         let mut tokens = Vec::new();
-        let elect = |node: &crate::leader_election_world::Node| world.run(S(60), node.campaign()).unwrap().unwrap();
+        let elect = |node: &crate::leader_election::world::Node| world.run(S(60), node.campaign()).unwrap().unwrap();
         let (a, b) = (world.node("a"), world.node("b"));
         let first = elect(&a);
         tokens.push(first.token());
@@ -45,8 +46,9 @@ fn election_08_tokens_grow_across_terms_resignations_restarts_and_the_record_s_d
     });
 }
 
+// Guarantee: leader_election 9.
 #[test]
-fn election_09_a_grant_whose_reply_was_lost_is_not_assumed_but_asked_for_again() {
+fn a_grant_whose_reply_was_lost_is_not_assumed_but_asked_for_again() {
     World::each(|world| {
         let (node, other) = (world.node("a"), world.node("b"));
         let mut events = node.events();
@@ -73,8 +75,9 @@ fn election_09_a_grant_whose_reply_was_lost_is_not_assumed_but_asked_for_again()
     });
 }
 
+// Guarantee: leader_election 9.
 #[test]
-fn election_09_a_grant_that_nobody_hears_of_makes_no_leader_until_its_term_has_passed() {
+fn a_grant_that_nobody_hears_of_makes_no_leader_until_its_term_has_passed() {
     World::each(|world| {
         let (node, other) = (world.node("a"), world.node("b"));
         node.line.is(Mode::LosesReplies);
@@ -86,8 +89,9 @@ fn election_09_a_grant_that_nobody_hears_of_makes_no_leader_until_its_term_has_p
     });
 }
 
+// Guarantee: leader_election 9.
 #[test]
-fn election_09_a_renewal_whose_reply_was_lost_is_not_counted_and_the_next_one_is() {
+fn a_renewal_whose_reply_was_lost_is_not_counted_and_the_next_one_is() {
     World::each(|world| {
         let node = world.node("a");
         let start = world.now();
@@ -106,8 +110,9 @@ fn election_09_a_renewal_whose_reply_was_lost_is_not_counted_and_the_next_one_is
     });
 }
 
+// Guarantee: leader_election 10.
 #[test]
-fn election_10_an_own_record_that_has_expired_is_acquired_anew_and_never_renewed() {
+fn an_own_record_that_has_expired_is_acquired_anew_and_never_renewed() {
     World::each(|world| {
         let node = world.node("a");
         let mut leadership = world.run(S(1), node.campaign()).unwrap().unwrap();
@@ -122,8 +127,9 @@ fn election_10_an_own_record_that_has_expired_is_acquired_anew_and_never_renewed
     });
 }
 
+// Guarantee: leader_election 11.
 #[test]
-fn election_11_after_a_resignation_a_successor_leads_at_once_with_notices_and_within_a_poll_without() {
+fn after_a_resignation_a_successor_leads_at_once_with_notices_and_within_a_poll_without() {
     for notices in [true, false] {
         World::each(|world| {
             let notifier = Arc::new(InMemoryNotifier::new());
@@ -149,8 +155,9 @@ fn election_11_after_a_resignation_a_successor_leads_at_once_with_notices_and_wi
     }
 }
 
+// Guarantee: leader_election 11.
 #[test]
-fn election_11_resigning_an_old_term_changes_nothing() {
+fn resigning_an_old_term_changes_nothing() {
     World::each(|world| {
         let (old, new) = (world.node("old"), world.node("new"));
         let paused = world.run(S(1), old.campaign()).unwrap().unwrap();
@@ -161,8 +168,9 @@ fn election_11_resigning_an_old_term_changes_nothing() {
     });
 }
 
+// Guarantee: leader_election 11.
 #[test]
-fn election_11_any_node_asks_the_leader_to_resign_and_it_does() {
+fn any_node_asks_the_leader_to_resign_and_it_does() {
     for notices in [true, false] {
         World::each(|world| {
             let notifier = Arc::new(InMemoryNotifier::new());
@@ -196,8 +204,9 @@ fn election_11_any_node_asks_the_leader_to_resign_and_it_does() {
     }
 }
 
+// Guarantee: leader_election 12.
 #[test]
-fn election_12_a_hundred_candidates_ask_about_once_a_poll_each_and_not_together() {
+fn a_hundred_candidates_ask_about_once_a_poll_each_and_not_together() {
     World::each(|world| {
         let dies = world.node("dies");
         let dead = world.run(S(1), dies.campaign()).unwrap().unwrap();
@@ -227,8 +236,9 @@ fn election_12_a_hundred_candidates_ask_about_once_a_poll_each_and_not_together(
     });
 }
 
+// Guarantee: leader_election 13.
 #[test]
-fn election_13_the_lease_of_a_task_that_stalls_is_not_given_up_and_an_event_says_so() {
+fn the_lease_of_a_task_that_stalls_is_not_given_up_and_an_event_says_so() {
     World::each(|world| {
         let (node, other) = (world.node("a"), world.node("b"));
         let mut events = node.events();

@@ -11,7 +11,7 @@ use steadfast::{
     queue_listener::{Handled, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, Work},
 };
 
-use crate::queue_listener_world::{MS, S, World, text, told};
+use crate::queue_listener::world::{MS, S, World, text, told};
 
 /// Handlers run one at a time, or by the batch.
 #[derive(Debug, Clone, Copy)]

@@ -17,7 +17,7 @@ use steadfast::{
     },
 };
 
-use crate::queue_listener_world::{MS, S, World, text};
+use crate::queue_listener::world::{MS, S, World, text};
 
 type Run<'a> = RefCell<Pin<Box<dyn Future<Output = Result<(), PortError>> + 'a>>>;
 

@@ -16,10 +16,11 @@ use steadfast::{
     store::{InMemoryStore, Key, Store},
 };
 
-use crate::queue_listener_world::{MS, Mode, S, World, text, told};
+use crate::queue_listener::world::{MS, Mode, S, World, text, told};
 
+// Guarantee: queue_listener 6.
 #[test]
-fn listener_06_a_message_whose_handler_never_comes_back_is_a_dead_letter_after_its_deliveries() {
+fn a_message_whose_handler_never_comes_back_is_a_dead_letter_after_its_deliveries() {
     let world = World::new();
     world.send("kills");
     world.send("is well");
@@ -52,8 +53,9 @@ fn listener_06_a_message_whose_handler_never_comes_back_is_a_dead_letter_after_i
     assert!(dead[0].0 == "kills" && dead[0].1.starts_with("exceeded max attempts"), "{dead:?}");
 }
 
+// Guarantee: queue_listener 6.
 #[test]
-fn listener_06_a_message_that_fails_is_tried_again_with_growing_delays_and_then_set_aside_with_its_error() {
+fn a_message_that_fails_is_tried_again_with_growing_delays_and_then_set_aside_with_its_error() {
     let world = World::new();
     world.send("bad");
     let listener = world.listener(QueueListenerConfig::default().max_attempts(4), 1);
@@ -80,8 +82,9 @@ fn listener_06_a_message_that_fails_is_tried_again_with_growing_delays_and_then_
     assert_eq!((state.failed, state.dead_lettered, state.handled), (3, 1, 0));
 }
 
+// Guarantee: queue_listener 6.
 #[test]
-fn listener_06_a_panic_is_a_failure_of_its_message_and_of_nothing_else() {
+fn a_panic_is_a_failure_of_its_message_and_of_nothing_else() {
     let world = World::new();
     for body in ["at once", "later", "fine"] {
         world.send(body);
@@ -103,8 +106,9 @@ fn listener_06_a_panic_is_a_failure_of_its_message_and_of_nothing_else() {
     assert_eq!((dead.len(), listener.state().handled), (2, 1));
 }
 
+// Guarantee: queue_listener 7.
 #[test]
-fn listener_07_however_often_it_is_dropped_while_it_sets_a_message_aside_there_is_one_dead_letter() {
+fn however_often_it_is_dropped_while_it_sets_a_message_aside_there_is_one_dead_letter() {
     for mode in [Mode::Well, Mode::LosesReplies] {
         let world = World::new();
         world.send("bad");
@@ -128,8 +132,9 @@ fn listener_07_however_often_it_is_dropped_while_it_sets_a_message_aside_there_i
     }
 }
 
+// Guarantee: queue_listener 8.
 #[test]
-fn listener_08_stopping_hands_back_at_once_waits_tells_drops_and_settles() {
+fn stopping_hands_back_at_once_waits_tells_drops_and_settles() {
     let world = World::new();
     let config = QueueListenerConfig::default().tasks(1, 3).batch(8).stop_within(S(10), S(12));
     let listener = world.listener(config, 1);
@@ -161,8 +166,9 @@ fn listener_08_stopping_hands_back_at_once_waits_tells_drops_and_settles() {
     assert_eq!(world.depth().visible, 5, "and what was dropped is back at once");
 }
 
+// Guarantee: queue_listener 8.
 #[test]
-fn listener_08_what_was_handled_is_settled_though_the_queue_fails_for_a_while() {
+fn what_was_handled_is_settled_though_the_queue_fails_for_a_while() {
     let world = World::new();
     world.send("a");
     world.line.is("settle", Mode::Refuses);
@@ -176,8 +182,9 @@ fn listener_08_what_was_handled_is_settled_though_the_queue_fails_for_a_while() 
     assert_eq!((listener.state().handled, world.depth().total()), (1, 0));
 }
 
+// Guarantee: queue_listener 9.
 #[test]
-fn listener_09_within_a_group_in_order_between_groups_in_parallel() {
+fn within_a_group_in_order_between_groups_in_parallel() {
     let world = World::new();
     let (keys, each) = (10, 1000);
     for i in 0..each {
@@ -247,8 +254,9 @@ fn longest_wait(low: Level) -> (usize, std::time::Duration) {
     (waits.borrow().len(), waits.borrow().iter().max().copied().unwrap_or_default())
 }
 
+// Guarantee: queue_listener 10.
 #[test]
-fn listener_10_ageing_bounds_the_wait_of_the_lowest_priority_and_without_it_it_starves() {
+fn ageing_bounds_the_wait_of_the_lowest_priority_and_without_it_it_starves() {
     let (handled, longest) = longest_wait(Level::priority(0).max_wait(S(5)));
     // The bound, and the time of the lots before it.
     assert!(handled >= 29 && longest <= S(5) + S(1), "{handled} handled, waited {longest:?}");
@@ -256,8 +264,9 @@ fn listener_10_ageing_bounds_the_wait_of_the_lowest_priority_and_without_it_it_s
     assert_eq!(handled, 0, "starved");
 }
 
+// Guarantee: queue_listener 10.
 #[test]
-fn listener_10_by_weight_each_queue_has_its_share() {
+fn by_weight_each_queue_has_its_share() {
     let world = World::new();
     let second = Arc::new(InMemoryQueue::new("other").with_clock(&world.clock));
     for queue in [&world.queue, &second] {
@@ -274,8 +283,9 @@ fn listener_10_by_weight_each_queue_has_its_share() {
     assert_eq!((2000 - world.depth().total(), 2000 - left), (750, 250));
 }
 
+// Guarantee: queue_listener 11.
 #[test]
-fn listener_11_of_a_batch_of_10_in_which_3_fail_those_3_come_back() {
+fn of_a_batch_of_10_in_which_3_fail_those_3_come_back() {
     let world = World::new();
     (0..10).for_each(|i| drop(world.send(&format!("{i}"))));
     let listener = world.listener(QueueListenerConfig::default().tasks(1, 1), 1);

@@ -1,4 +1,15 @@
 //! The behaviours of the listener's specification, 1 to 5: how quiet it is, how soon it wakes, how it keeps what it has.
+mod crashes;
+mod drops;
+mod ends;
+mod models;
+mod more;
+mod outages;
+mod room;
+mod slowness;
+mod unsettled;
+pub(crate) mod world;
+
 use std::{
     cell::{Cell, RefCell},
     sync::Arc,
@@ -12,7 +23,7 @@ use steadfast::{
     queue_listener::{IdleConfig, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, Work},
 };
 
-use crate::queue_listener_world::{MS, Mode, S, World, text, told};
+use crate::queue_listener::world::{MS, Mode, S, World, text, told};
 
 /// 22 idle hours.
 const DAY: Duration = Duration::from_secs(22 * 3600);
@@ -28,8 +39,9 @@ fn idle_requests(world: &World, listener: &QueueListener, time: Duration) -> u64
     listener.state().requests - before
 }
 
+// Guarantee: queue_listener 1.
 #[test]
-fn listener_01_an_idle_day_costs_79200_requests_naively_1330_or_276_adaptively_and_none_with_wake_ups() {
+fn an_idle_day_costs_79200_requests_naively_1330_or_276_adaptively_and_none_with_wake_ups() {
     let config = QueueListenerConfig::default();
     let naive = {
         let world = World::new();
@@ -95,9 +107,10 @@ fn most_polls_at_once(world: &World, time: Duration, streams: impl Iterator<Item
     most
 }
 
+// Guarantee: queue_listener 1.
 /// In the mean a quarter of a poll falls into a second. Was: the bound held also where all sixteen polled at once.
 #[test]
-fn listener_01_sixteen_pollers_stay_decorrelated_over_the_idle_day() {
+fn sixteen_pollers_stay_decorrelated_over_the_idle_day() {
     for seed in 0..10 {
         let time = if seed == 0 { DAY } else { S(3_600) };
         let streams = (0..16).map(|i| Some(Entropy::from_seed(seed * 16 + i)));
@@ -112,8 +125,9 @@ fn listener_01_sixteen_pollers_stay_decorrelated_over_the_idle_day() {
     assert_eq!(most, 16);
 }
 
+// Guarantee: queue_listener 1.
 #[test]
-fn listener_01_at_the_cap_every_task_but_one_ends_by_itself_at_a_moment_of_its_own() {
+fn at_the_cap_every_task_but_one_ends_by_itself_at_a_moment_of_its_own() {
     let world = World::new();
     let listener = world.listener(QueueListenerConfig::default().tasks(1, 10), 5);
     let mut events = listener.events();
@@ -132,8 +146,9 @@ fn listener_01_at_the_cap_every_task_but_one_ends_by_itself_at_a_moment_of_its_o
     assert_eq!((listener.state().most_tasks, listener.state().handled), (10, 20));
 }
 
+// Guarantee: queue_listener 2.
 #[test]
-fn listener_02_the_first_message_after_an_idle_hour_starts_within_50_ms_of_its_notice() {
+fn the_first_message_after_an_idle_hour_starts_within_50_ms_of_its_notice() {
     for min in [0, 1] {
         let world = World::new();
         let notifier = Arc::new(InMemoryNotifier::new());
@@ -157,8 +172,9 @@ fn listener_02_the_first_message_after_an_idle_hour_starts_within_50_ms_of_its_n
     }
 }
 
+// Guarantee: queue_listener 2.
 #[test]
-fn listener_02_with_the_notifier_broken_it_starts_within_the_maximum_interval() {
+fn with_the_notifier_broken_it_starts_within_the_maximum_interval() {
     let world = World::new();
     // Its notices reach nobody.
     let notifier = Arc::new(InMemoryNotifier::new());
@@ -175,8 +191,9 @@ fn listener_02_with_the_notifier_broken_it_starts_within_the_maximum_interval() 
     assert!(after <= S(60), "{after:?}");
 }
 
+// Guarantee: queue_listener 3.
 #[test]
-fn listener_03_a_handler_of_ten_visibility_time_outs_gets_its_message_once() {
+fn a_handler_of_ten_visibility_time_outs_gets_its_message_once() {
     for failing in [0.0, 0.4] {
         for seed in 0..10 {
             let world = World::new();
@@ -212,8 +229,9 @@ fn listener_03_a_handler_of_ten_visibility_time_outs_gets_its_message_once() {
     }
 }
 
+// Guarantee: queue_listener 4.
 #[test]
-fn listener_04_the_handler_is_told_before_its_lease_ends_and_its_late_completion_is_refused() {
+fn the_handler_is_told_before_its_lease_ends_and_its_late_completion_is_refused() {
     for mode in [Mode::Hangs, Mode::Refuses] {
         let world = World::new();
         world.send("job");
@@ -246,8 +264,9 @@ fn listener_04_the_handler_is_told_before_its_lease_ends_and_its_late_completion
     }
 }
 
+// Guarantee: queue_listener 4.
 #[test]
-fn listener_04_a_handler_that_does_not_end_is_dropped_when_its_lease_ends() {
+fn a_handler_that_does_not_end_is_dropped_when_its_lease_ends() {
     let world = World::new();
     world.send("job");
     let listener = world.listener(QueueListenerConfig::default(), 1);
@@ -270,8 +289,9 @@ fn listener_04_a_handler_that_does_not_end_is_dropped_when_its_lease_ends() {
     assert_eq!((begun.get(), listener.state().leases_lost), (1, 1));
 }
 
+// Guarantee: queue_listener 5.
 #[test]
-fn listener_05_what_waits_for_a_handler_is_renewed_and_none_begins_with_less_than_the_margin() {
+fn what_waits_for_a_handler_is_renewed_and_none_begins_with_less_than_the_margin() {
     for seed in 0..5 {
         let world = World::new();
         world.line.fails_renewals(0.3);
@@ -299,8 +319,9 @@ fn listener_05_what_waits_for_a_handler_is_renewed_and_none_begins_with_less_tha
     }
 }
 
+// Guarantee: queue_listener 5.
 #[test]
-fn listener_05_what_cannot_be_renewed_is_not_begun_with() {
+fn what_cannot_be_renewed_is_not_begun_with() {
     let world = World::new();
     let listener = world.listener(QueueListenerConfig::default().tasks(1, 1), 1);
     // So quick that it takes several at once.
@@ -324,8 +345,9 @@ fn listener_05_what_cannot_be_renewed_is_not_begun_with() {
     assert_eq!((world.depth().total(), listener.state().leases_lost), (0, 1));
 }
 
+// Guarantee: queue_listener 2.
 #[test]
-fn listener_02_a_poll_that_waits_in_the_queue_takes_a_message_at_once_and_keeps_its_lease() {
+fn a_poll_that_waits_in_the_queue_takes_a_message_at_once_and_keeps_its_lease() {
     let world = World::new();
     let config = QueueListenerConfig::default().tasks(1, 1).receive_wait(S(60));
     let listener = world.listener(config.idle(IdleConfig::between(MS(100), S(60))), 1);
@@ -355,8 +377,9 @@ fn listener_02_a_poll_that_waits_in_the_queue_takes_a_message_at_once_and_keeps_
     assert_eq!((handled.borrow().len(), again.state().handled, again.state().leases_lost), (1, 1, 0));
 }
 
+// Guarantee: queue_listener 2.
 #[test]
-fn listener_02_also_the_first_poll_may_wait_for_longer_than_a_lease() {
+fn also_the_first_poll_may_wait_for_longer_than_a_lease() {
     let world = World::new();
     let listener = world.listener(QueueListenerConfig::default().tasks(1, 1).receive_wait(S(60)), 1);
     let begun = RefCell::new(Vec::new());

@@ -20,7 +20,7 @@ use steadfast::{
     time::Clock,
 };
 
-use crate::queue_listener_world::{MS, Mode, S, World, text};
+use crate::queue_listener::world::{MS, Mode, S, World, text};
 
 #[test]
 fn what_is_sent_through_an_announcing_queue_wakes_a_listener_that_polls_no_more() {
@@ -148,8 +148,9 @@ fn a_question_is_answered_by_its_own_answer_or_times_out() {
     assert_eq!(world.hand.block_on(replies.depth()).unwrap().total(), 0);
 }
 
+// Guarantee: queue_listener 16.
 #[test]
-fn listener_16_dropped_at_any_await_point_it_loses_no_message() {
+fn dropped_at_any_await_point_it_loses_no_message() {
     for (latency, mode) in [(0, Mode::Well), (5, Mode::Well), (5, Mode::LosesReplies)] {
         let world = World::new();
         world.line.is("settle", mode);
@@ -279,8 +280,9 @@ fn told_or_missed(events: &mut steadfast::observe::Subscription<Event>) -> Optio
     }
 }
 
+// Guarantee: queue_listener 15.
 #[test]
-fn listener_15_listeners_that_are_dropped_and_a_network_that_fails_lose_nothing() {
+fn listeners_that_are_dropped_and_a_network_that_fails_lose_nothing() {
     let messages = std::env::var("STEADFAST_MESSAGES").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
     steadfast::testing::faults::for_each_seed(0..4, |seed| storm(seed, messages / 4));
 }

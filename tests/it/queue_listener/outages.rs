@@ -20,7 +20,7 @@ use steadfast::{
     time::Instant,
 };
 
-use crate::queue_listener_world::{MS, S, World, text};
+use crate::queue_listener::world::{MS, S, World, text};
 
 /// A service that is away for a while, and counts what it is asked.
 struct Service<'a> {

@@ -13,7 +13,7 @@ use steadfast::{
     queue_listener::{Handled, QueueListener, QueueListenerConfig, Work},
 };
 
-use crate::queue_listener_world::{Line, MS, Mode, S, World, text};
+use crate::queue_listener::world::{Line, MS, Mode, S, World, text};
 
 /// Tasks that a run handed to its spawner.
 type Tasks = RefCell<Vec<Option<BoxFuture<'static, ()>>>>;

@@ -18,7 +18,7 @@ use steadfast::{
     time::Instant,
 };
 
-use crate::queue_listener_world::{MS, Mode, S, World, text};
+use crate::queue_listener::world::{MS, Mode, S, World, text};
 
 fn fill(queue: &InMemoryQueue, world: &World, messages: usize) {
     for first in (0..messages).step_by(100) {

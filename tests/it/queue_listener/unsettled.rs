@@ -6,7 +6,7 @@ use steadfast::{
     queue_listener::{Handled, QueueListener, QueueListenerConfig, Work},
 };
 
-use crate::queue_listener_world::{MS, Mode, S, World, text};
+use crate::queue_listener::world::{MS, Mode, S, World, text};
 
 fn config() -> QueueListenerConfig {
     QueueListenerConfig::default().tasks(1, 4)

@@ -7,7 +7,7 @@ use steadfast::{
     entropy::Entropy,
 };
 
-#[path = "../../examples/common/contention.rs"]
+#[path = "../../../examples/common/contention.rs"]
 mod contention;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
@@ -21,8 +21,9 @@ fn plain(curve: Curve) -> BackoffConfig {
     BackoffConfig::default().curve(curve).between(MS(10), MS(100)).jitter(Jitter::None)
 }
 
+// Guarantee: retry 2.
 #[test]
-fn retry_2_the_curves() {
+fn the_curves() {
     assert_eq!(delays(plain(Curve::Constant), 4), [10, 10, 10, 10]);
     assert_eq!(delays(plain(Curve::Linear), 12), [10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 100, 100]);
     assert_eq!(delays(plain(Curve::Exponential), 6), [10, 20, 40, 80, 100, 100]);
@@ -30,13 +31,15 @@ fn retry_2_the_curves() {
     assert_eq!(delays(plain(Curve::Fibonacci), 8), [10, 10, 20, 30, 50, 80, 100, 100]);
 }
 
+// Guarantee: retry 2.
 #[test]
-fn retry_2_immediately_once_then_back_off() {
+fn immediately_once_then_back_off() {
     assert_eq!(delays(plain(Curve::Exponential).immediate_first(), 4), [0, 10, 20, 40]);
 }
 
+// Guarantee: retry 2.
 #[test]
-fn retry_2_the_same_seed_gives_the_same_delays() {
+fn the_same_seed_gives_the_same_delays() {
     let config = BackoffConfig::default();
     assert_eq!(delays(config, 20), delays(config, 20));
 }
@@ -56,9 +59,10 @@ fn any_config() -> impl Strategy<Value = BackoffConfig> {
 }
 
 proptest! {
+    // Guarantee: retry 2.
     /// Seen elsewhere: 3 s with a cap of 2 s.
     #[test]
-    fn retry_2_no_delay_exceeds_the_cap_and_none_overflows(
+    fn no_delay_exceeds_the_cap_and_none_overflows(
         config in any_config(), k in prop_oneof![Just(1u32), Just(u32::MAX), any::<u32>()], seed: u64
     ) {
         prop_assert!(config.delay(k) <= config.cap);
@@ -67,8 +71,9 @@ proptest! {
         }
     }
 
+    // Guarantee: retry 2.
     #[test]
-    fn retry_2_jitter_stays_within_its_bounds(seed: u64, base in 1u64..1000, k in 1usize..12) {
+    fn jitter_stays_within_its_bounds(seed: u64, base in 1u64..1000, k in 1usize..12) {
         let config = plain(Curve::Exponential).between(MS(base), MS(base * 50));
         let entropy = Entropy::from_seed(seed);
         let at = |jitter| Backoff::new(config.jitter(jitter), &entropy).unwrap().nth(k - 1).unwrap();
@@ -79,10 +84,11 @@ proptest! {
     }
 }
 
+// Guarantee: retry 2.
 /// Retry 2: the article's figures for one hundred clients, means of 30 seeds. Calls come within 5 % of them, times within 10 %
 /// (a mean of 200 runs of the article's own program lies within 2 % and 8 %). The example `jitter` shows them.
 #[test]
-fn retry_2_the_contention_simulation_gives_the_article_s_figures() {
+fn the_contention_simulation_gives_the_article_s_figures() {
     for (jitter, calls, seconds) in contention::PUBLISHED {
         let (our_calls, our_seconds) = contention::means(jitter, 100, 30).unwrap();
         println!("{jitter:?}: {our_calls:.0} calls (published {calls}), {our_seconds:.2} s (published {seconds})");
@@ -91,9 +97,10 @@ fn retry_2_the_contention_simulation_gives_the_article_s_figures() {
     }
 }
 
+// Guarantee: retry 2.
 /// It was drawn up to the cap, and not capped after the draw: too short a wait for those that have failed most often.
 #[test]
-fn retry_2_a_decorrelated_delay_is_capped_after_the_draw() {
+fn a_decorrelated_delay_is_capped_after_the_draw() {
     let config = plain(Curve::Exponential).between(MS(100), MS(101)).jitter(Jitter::Decorrelated);
     let at_the_cap = delays(config, 1000).into_iter().filter(|d| *d == 101).count();
     assert!(at_the_cap > 950, "{at_the_cap}");

@@ -26,9 +26,10 @@ fn stage(script: &str) -> (Clock, ManualClock, ScriptedService) {
     (clock, hand, service)
 }
 
+// Guarantee: retry 5.
 /// Retry 5, as it is in use: 10,000 requests over 100 seconds, each of which fails once, with no floor.
 #[test]
-fn retry_5_over_time_too_a_fifth_of_the_requests_is_retried_and_no_more() {
+fn over_time_too_a_fifth_of_the_requests_is_retried_and_no_more() {
     let (clock, hand, _) = stage("ok");
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.2).min_per_second(0)).unwrap();
     let retry =
@@ -46,8 +47,9 @@ fn retry_5_over_time_too_a_fifth_of_the_requests_is_retried_and_no_more() {
     assert!((11_900..=12_000).contains(&calls), "{calls}");
 }
 
+// Guarantee: retry 5.
 #[test]
-fn retry_5_is_charged_before_the_delay_and_what_a_dropped_call_took_stays_taken() {
+fn is_charged_before_the_delay_and_what_a_dropped_call_took_stays_taken() {
     let (clock, hand, service) = stage("503");
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1).window(MS(3000))).unwrap();
     let retry = Retry::new(plain()).unwrap().with_clock(&clock).with_budget(&budget);
@@ -59,8 +61,9 @@ fn retry_5_is_charged_before_the_delay_and_what_a_dropped_call_took_stays_taken(
     assert_eq!((service.calls(), budget.balance(hand.now())), (1, 2));
 }
 
+// Guarantee: retry 5.
 #[test]
-fn retry_5_what_gives_up_for_another_reason_costs_nothing() {
+fn what_gives_up_for_another_reason_costs_nothing() {
     let (clock, hand, service) = stage("503");
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1)).unwrap();
     let retry = |config| Retry::new(config).unwrap().with_clock(&clock).with_budget(&budget);
@@ -72,9 +75,10 @@ fn retry_5_what_gives_up_for_another_reason_costs_nothing() {
     assert_eq!((service.calls(), budget.balance(hand.now())), (4, 10));
 }
 
+// Guarantee: retry 4.
 /// Retry 4 and 8: the breaker opens between two attempts; the error is its refusal, and remembers what came before.
 #[test]
-fn retry_4_a_breaker_that_opens_under_a_retry_ends_it() {
+fn a_breaker_that_opens_under_a_retry_ends_it() {
     let (clock, hand, service) = stage("500, 503");
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(2, 2)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new()
@@ -93,8 +97,9 @@ fn retry_4_a_breaker_that_opens_under_a_retry_ends_it() {
     assert!(error.retry_after().is_some());
 }
 
+// Guarantee: retry 3.
 #[test]
-fn retry_3_a_hint_that_does_not_fit_the_deadline_or_the_total_time_fails_now() {
+fn a_hint_that_does_not_fit_the_deadline_or_the_total_time_fails_now() {
     for (total, stop) in [(None, Stop::Deadline), (Some(MS(900)), Stop::TotalTime)] {
         let (clock, hand, service) = stage("503 retry-after 1s");
         let mut config = plain();
@@ -110,8 +115,9 @@ fn retry_3_a_hint_that_does_not_fit_the_deadline_or_the_total_time_fails_now() {
     }
 }
 
+// Guarantee: retry 3.
 #[test]
-fn retry_3_a_wait_longer_than_the_hint_is_not_cut_by_it() {
+fn a_wait_longer_than_the_hint_is_not_cut_by_it() {
     let (clock, hand, service) = stage("503 retry-after 10ms, ok");
     let pipeline =
         Pipeline::new().then(Retry::new(plain()).unwrap().with_clock(&clock)).classify(ScriptedService::classify);
@@ -119,9 +125,10 @@ fn retry_3_a_wait_longer_than_the_hint_is_not_cut_by_it() {
     assert_eq!(service.gaps(), [MS(100)]);
 }
 
+// Guarantee: retry 6.
 /// Retry 6: a time-out inside the retry proves nothing, whatever was to come; a refusal inside it proves that nothing was sent.
 #[test]
-fn retry_6_a_time_out_is_no_proof_and_a_refusal_is() {
+fn a_time_out_is_no_proof_and_a_refusal_is() {
     let (clock, hand, service) = stage("hang");
     let pipeline = Pipeline::new()
         .then(Retry::new(plain()).unwrap().with_clock(&clock))
@@ -135,8 +142,9 @@ fn retry_6_a_time_out_is_no_proof_and_a_refusal_is() {
     assert_eq!(hand.block_on(asks.call(not_idempotent(|| async { Ok::<_, ()>(7) }))).unwrap(), 7);
 }
 
+// Guarantee: retry 1.
 #[test]
-fn retry_1_an_ignored_result_and_a_panic_are_not_retried() {
+fn an_ignored_result_and_a_panic_are_not_retried() {
     let (clock, hand, service) = stage("panic");
     let retry = || Retry::new(plain()).unwrap().with_clock(&clock);
     let ignoring = Pipeline::new().then(retry()).classify(|_: &Result<(), ()>| Verdict::ignore());
@@ -149,8 +157,9 @@ fn retry_1_an_ignored_result_and_a_panic_are_not_retried() {
     assert_eq!((service.calls(), service.running()), (1, 0));
 }
 
+// Guarantee: retry 2.
 #[test]
-fn retry_2_as_many_attempts_as_a_u32_holds_neither_overflow_nor_outgrow_the_cap() {
+fn as_many_attempts_as_a_u32_holds_neither_overflow_nor_outgrow_the_cap() {
     let (clock, hand, service) = stage("503");
     let config = plain().max_attempts(u32::MAX).max_elapsed(Duration::from_secs(86_400));
     let error = hand.block_on(Retry::new(config).unwrap().with_clock(&clock).call(|| service.call())).unwrap_err();
@@ -159,9 +168,10 @@ fn retry_2_as_many_attempts_as_a_u32_holds_neither_overflow_nor_outgrow_the_cap(
     assert!(service.gaps().iter().all(|gap| *gap <= config.backoff.cap));
 }
 
+// Guarantee: retry 8.
 /// Retry 8: a time-out around the retry threw away what had gone before: nobody learned why it had been retried.
 #[test]
-fn retry_8_a_call_that_a_time_out_cuts_short_keeps_its_first_cause() {
+fn a_call_that_a_time_out_cuts_short_keeps_its_first_cause() {
     let (clock, hand, service) = stage("500, hang");
     for nested in [false, true] {
         let retry = |config: RetryConfig| Retry::new(config.retry_nested(true)).unwrap().with_clock(&clock);

@@ -1,4 +1,8 @@
 //! Retry, behaviours 1 and 3 to 8. (2, the delays, is in `backoff.rs`.)
+mod backoff;
+mod edges;
+mod idempotence;
+
 use std::time::Duration;
 
 use steadfast::{
@@ -49,8 +53,9 @@ fn stop(error: &steadfast::CallError<ScriptedError>) -> Option<Stop> {
     error.history().map(|h| h.stop)
 }
 
+// Guarantee: retry 1.
 #[test]
-fn retry_1_max_attempts_counts_calls_and_one_never_sleeps() {
+fn max_attempts_counts_calls_and_one_never_sleeps() {
     for n in 1..=5 {
         let stage = Stage::new("503");
         let start = stage.hand.now();
@@ -63,8 +68,9 @@ fn retry_1_max_attempts_counts_calls_and_one_never_sleeps() {
     assert_eq!(Retry::new(plain().max_attempts(0)).unwrap_err().field(), "max_attempts");
 }
 
+// Guarantee: retry 1.
 #[test]
-fn retry_1_attempts_count_from_1_the_same_for_the_operation_and_in_events() {
+fn attempts_count_from_1_the_same_for_the_operation_and_in_events() {
     let stage = Stage::new("503 x2, ok");
     let retry = stage.retry(plain());
     let mut events = retry.events();
@@ -90,8 +96,9 @@ fn retry_1_attempts_count_from_1_the_same_for_the_operation_and_in_events() {
     );
 }
 
+// Guarantee: retry 1.
 #[test]
-fn retry_1_a_delay_that_does_not_fit_the_total_time_returns_the_last_error_at_once() {
+fn a_delay_that_does_not_fit_the_total_time_returns_the_last_error_at_once() {
     let stage = Stage::new("503 in 10ms");
     let start = stage.hand.now();
     let error = stage.call(&stage.retry(plain().max_attempts(9).max_elapsed(MS(350)))).unwrap_err();
@@ -101,8 +108,9 @@ fn retry_1_a_delay_that_does_not_fit_the_total_time_returns_the_last_error_at_on
     assert!(matches!(error.cause(), Cause::Operation(ScriptedError::Status { status: 503, .. })));
 }
 
+// Guarantee: retry 1.
 #[test]
-fn retry_1_a_delay_that_does_not_fit_the_deadline_returns_the_last_error_at_once() {
+fn a_delay_that_does_not_fit_the_deadline_returns_the_last_error_at_once() {
     let stage = Stage::new("503 in 10ms");
     let pipeline = Pipeline::new()
         .then(Timeout::new(MS(300)).with_clock(&stage.clock))
@@ -115,8 +123,9 @@ fn retry_1_a_delay_that_does_not_fit_the_deadline_returns_the_last_error_at_once
     assert!(!error.is_timed_out());
 }
 
+// Guarantee: retry 3.
 #[test]
-fn retry_3_a_hint_is_honoured_and_jitter_only_adds_to_it() {
+fn a_hint_is_honoured_and_jitter_only_adds_to_it() {
     let mut gaps = Vec::new();
     for seed in 0..50 {
         let stage = Stage::new("503 retry-after 5s, ok");
@@ -133,8 +142,9 @@ fn retry_3_a_hint_is_honoured_and_jitter_only_adds_to_it() {
     assert_eq!(stage.service.gaps(), [MS(5000)]);
 }
 
+// Guarantee: retry 3.
 #[test]
-fn retry_3_a_hint_above_the_maximum_fails_now_with_the_hint_in_the_error() {
+fn a_hint_above_the_maximum_fails_now_with_the_hint_in_the_error() {
     let stage = Stage::new("503 retry-after 2m");
     let start = stage.hand.now();
     let error = stage.call(&stage.retry(plain().max_hint(MS(60_000)))).unwrap_err();
@@ -143,8 +153,9 @@ fn retry_3_a_hint_above_the_maximum_fails_now_with_the_hint_in_the_error() {
     assert_eq!(error.retry_after(), Some(Duration::from_secs(120)));
 }
 
+// Guarantee: retry 3.
 #[test]
-fn retry_3_a_negative_push_back_means_no_retry() {
+fn a_negative_push_back_means_no_retry() {
     let (clock, hand) = Clock::manual();
     let mut calls = 0;
     let pipeline = Pipeline::new()
@@ -158,8 +169,9 @@ fn retry_3_a_negative_push_back_means_no_retry() {
     assert_eq!(calls, 1);
 }
 
+// Guarantee: retry 4.
 #[test]
-fn retry_4_an_open_breaker_inside_is_not_retried() {
+fn an_open_breaker_inside_is_not_retried() {
     let stage = Stage::new("ok");
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&stage.clock);
     breaker.force_open(Duration::from_secs(5));
@@ -174,8 +186,9 @@ fn retry_4_an_open_breaker_inside_is_not_retried() {
     assert_eq!(stage.service.calls(), 1);
 }
 
+// Guarantee: retry 4.
 #[test]
-fn retry_4_a_rejection_is_retried_only_if_its_time_fits() {
+fn a_rejection_is_retried_only_if_its_time_fits() {
     let stage = Stage::new("ok");
     let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&stage.clock);
     limiter.check().unwrap();
@@ -187,9 +200,10 @@ fn retry_4_a_rejection_is_retried_only_if_its_time_fits() {
     assert_eq!(error.retry_after(), Some(Duration::from_secs(60)));
 }
 
+// Guarantee: retry 5.
 /// Seen elsewhere: 20,000 calls.
 #[test]
-fn retry_5_ten_thousand_failing_requests_make_at_most_twelve_thousand_calls_and_the_floor() {
+fn ten_thousand_failing_requests_make_at_most_twelve_thousand_calls_and_the_floor() {
     let stage = Stage::new("503");
     let config = RetryBudgetConfig::default().ratio(0.2).min_per_second(10);
     let floor = 10 * 10;
@@ -204,8 +218,9 @@ fn retry_5_ten_thousand_failing_requests_make_at_most_twelve_thousand_calls_and_
     assert!(calls >= 11_000, "the budget is there to be used: {calls}");
 }
 
+// Guarantee: retry 5.
 #[test]
-fn retry_5_an_empty_budget_returns_the_original_outcome_and_says_so() {
+fn an_empty_budget_returns_the_original_outcome_and_says_so() {
     let stage = Stage::new("503");
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1).window(MS(1000))).unwrap();
     let retry = stage.retry(plain()).with_budget(&budget);
@@ -217,8 +232,9 @@ fn retry_5_an_empty_budget_returns_the_original_outcome_and_says_so() {
     assert_eq!(stage.call(&retry).unwrap_err().attempts(), 2);
 }
 
+// Guarantee: retry 5.
 #[test]
-fn retry_5_a_budget_is_shared_and_a_time_out_costs_more() {
+fn a_budget_is_shared_and_a_time_out_costs_more() {
     let (clock, hand) = Clock::manual();
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1).costs(1, 4)).unwrap();
     let one = Retry::new(plain().max_attempts(2)).unwrap().with_clock(&clock).with_budget(&budget);
@@ -235,8 +251,9 @@ fn retry_5_a_budget_is_shared_and_a_time_out_costs_more() {
     assert_eq!(call(&one, FailureKind::Server), 2);
 }
 
+// Guarantee: retry 6.
 #[test]
-fn retry_6_what_is_not_idempotent_is_retried_only_if_it_was_not_sent() {
+fn what_is_not_idempotent_is_retried_only_if_it_was_not_sent() {
     for (kind, attempts) in [(FailureKind::Connect, 3), (FailureKind::Timeout, 1), (FailureKind::Server, 1)] {
         let (clock, hand) = Clock::manual();
         let retry = |config| Retry::new(config).unwrap().with_clock(&clock);
@@ -252,8 +269,9 @@ fn retry_6_what_is_not_idempotent_is_retried_only_if_it_was_not_sent() {
     }
 }
 
+// Guarantee: retry 7.
 #[test]
-fn retry_7_a_retry_inside_another_does_not_multiply() {
+fn a_retry_inside_another_does_not_multiply() {
     let stage = Stage::new("503");
     let nested = |config: RetryConfig| {
         let inner = stage.retry(config);
@@ -265,8 +283,9 @@ fn retry_7_a_retry_inside_another_does_not_multiply() {
     assert_eq!(stage.service.calls(), 3 + 9);
 }
 
+// Guarantee: retry 7.
 #[test]
-fn retry_7_nor_does_one_in_a_pipeline_that_an_attempt_enters() {
+fn nor_does_one_in_a_pipeline_that_an_attempt_enters() {
     let stage = Stage::new("503");
     let inner = Pipeline::new().then(stage.retry(plain())).classify(ScriptedService::classify);
     let outer = Pipeline::new().then(stage.retry(plain()));
@@ -275,8 +294,9 @@ fn retry_7_nor_does_one_in_a_pipeline_that_an_attempt_enters() {
     assert_eq!(stage.service.calls(), 3);
 }
 
+// Guarantee: retry 8.
 #[test]
-fn retry_8_the_final_error_keeps_first_and_last_cause_attempts_and_time() {
+fn the_final_error_keeps_first_and_last_cause_attempts_and_time() {
     let stage = Stage::new("500 in 10ms, reset, 503");
     let error = stage.call(&stage.retry(plain())).unwrap_err();
     let history = error.history().unwrap();

@@ -1,4 +1,8 @@
 //! The behaviours of sharding's specification.
+mod changes;
+mod drops;
+mod moves;
+
 use std::{cell::Cell, collections::BTreeMap, future::pending, ops::Bound, time::Duration};
 
 use proptest::prelude::*;
@@ -18,8 +22,9 @@ fn ids(n: u32) -> Vec<ShardId> {
     (0..n).map(ShardId).collect()
 }
 
+// Guarantee: sharding 0.
 #[test]
-fn sharding_0_the_hash_is_pinned() {
+fn the_hash_is_pinned() {
     assert_eq!(hash_bytes(b""), 0x2d06_8005_38d3_94c2);
     assert_eq!(hash_key("abc"), hash_bytes(b"abc"));
     assert_eq!(hash_bytes(b"abc"), 0x78af_5f94_892f_3950);
@@ -40,8 +45,9 @@ fn sharding_0_the_hash_is_pinned() {
     assert_eq!([1, 2, 3, 4, 5, 6, 7, 8].map(|k: u64| map.shard_of(&k).unwrap().0), [4, 1, 4, 2, 3, 1, 4, 2]);
 }
 
+// Guarantee: sharding 1.
 #[test]
-fn sharding_1_jump_vectors() {
+fn jump_vectors() {
     for (key, buckets, bucket) in [
         (1, 1, 0),
         (42, 57, 43),
@@ -61,9 +67,10 @@ fn routes(node: impl Fn(u64) -> u32) -> u64 {
     (0..20_000_u64).fold(0, |all: u64, key| all.wrapping_mul(31).wrapping_add(u64::from(node(hash_key(&key)))))
 }
 
+// Guarantee: sharding 13.
 /// Other releases of this crate route by these tables, too: what they say is for ever.
 #[test]
-fn sharding_13_routers_vectors() {
+fn routers_vectors() {
     let of = |n: usize| {
         let names = names(n);
         let weights: Vec<(&String, f64)> = names.iter().zip((1..).map(|w: u32| f64::from(w % 7 + 1))).collect();
@@ -131,9 +138,10 @@ fn sharding_13_routers_vectors() {
 }
 
 proptest! {
+    // Guarantee: sharding 3.
     /// No short cut passes the right node by, whatever the weights.
     #[test]
-    fn sharding_3_weighted_rendezvous_agrees_with_its_formula(
+    fn weighted_rendezvous_agrees_with_its_formula(
         weights in prop::collection::vec(prop_oneof![0.5_f64..5.0, prop::num::f64::POSITIVE | prop::num::f64::SUBNORMAL], 1..60),
         keys in prop::collection::vec(any::<u64>(), 50),
     ) {
@@ -158,16 +166,18 @@ proptest! {
     }
 }
 
+// Guarantee: sharding 2.
 #[test]
-fn sharding_2_jump_moves_only_to_the_new_bucket() {
+fn jump_moves_only_to_the_new_bucket() {
     let moved = (0..100_000_u64).map(|k| hash_key(&k)).filter(|k| jump(*k, 10) != jump(*k, 11));
     let moved: Vec<u64> = moved.collect();
     assert!(moved.iter().all(|k| jump(*k, 11) == 10));
     assert!((8_800..9_400).contains(&moved.len()), "{}", moved.len());
 }
 
+// Guarantee: sharding 3.
 #[test]
-fn sharding_3_rendezvous_moves_a_removed_nodes_keys_alone_and_keeps_weights() {
+fn rendezvous_moves_a_removed_nodes_keys_alone_and_keeps_weights() {
     let (all, less) = (Rendezvous::new(&names(11)).unwrap(), Rendezvous::new(&names(10)).unwrap());
     for key in (0..20_000_u64).map(|k| hash_key(&k)) {
         let (before, after) = (all.node(key), less.node(key));
@@ -181,8 +191,9 @@ fn sharding_3_rendezvous_moves_a_removed_nodes_keys_alone_and_keeps_weights() {
     }
 }
 
+// Guarantee: sharding 4.
 #[test]
-fn sharding_4_ring_spreads_as_its_points_say() {
+fn ring_spreads_as_its_points_say() {
     // A ring is a draw: of one set of names the largest share is 1.31 to 1.45 of the mean. So the middle one of several sets is held to it.
     for (points, error, largest, sets) in [(100, 0.10, 1.40, 9), (1_000, 0.03, 1.13, 1)] {
         let mut drawn: Vec<(f64, f64)> = (0..sets).map(|set| ring_shares(&format!("set-{set}"), points)).collect();
@@ -211,8 +222,9 @@ fn ring_shares(set: &str, points: u32) -> (f64, f64) {
     (variance.sqrt(), skew(&counts))
 }
 
+// Guarantee: sharding 5.
 #[test]
-fn sharding_5_maglev_is_even_and_the_bound_holds() {
+fn maglev_is_even_and_the_bound_holds() {
     let (all, less) = (Maglev::new(&names(1000)).unwrap(), Maglev::new(&names(999)).unwrap());
     let mut counts = vec![0_u64; 1000];
     all.slots().iter().for_each(|node| counts[*node as usize] += 1);
@@ -228,8 +240,9 @@ fn sharding_5_maglev_is_even_and_the_bound_holds() {
     }
 }
 
+// Guarantee: sharding 6.
 #[test]
-fn sharding_6_ranges_are_half_open_and_gaps_declared() {
+fn ranges_are_half_open_and_gaps_declared() {
     let map = ShardMap::ranges(&[(10_u64, Some(ShardId(0))), (20, None), (30, Some(ShardId(1)))]).unwrap();
     let at = |k: u64| map.shard_of(&k).map(|s| s.0);
     assert_eq!([9, 10, 19, 20, 29, 30, u64::MAX].map(at), [None, Some(0), Some(0), None, None, Some(1), Some(1)]);
@@ -241,8 +254,9 @@ fn order<K: ShardKey>(a: &K, b: &K) -> std::cmp::Ordering {
 }
 
 proptest! {
+    // Guarantee: sharding 6.
     #[test]
-    fn sharding_6_binary_order_is_the_values_order(
+    fn binary_order_is_the_values_order(
         (a, b) in any::<(i64, i64)>(),
         (x, y) in any::<((String, Vec<u8>), (String, Vec<u8>))>(),
     ) {
@@ -254,8 +268,9 @@ proptest! {
         prop_assert_eq!(order(&at(a), &at(b)), at(a).cmp(&at(b)));
     }
 
+    // Guarantee: sharding 6.
     #[test]
-    fn sharding_6_range_maps_agree_with_a_naive_model(
+    fn range_maps_agree_with_a_naive_model(
         starts in prop::collection::btree_map(prop::collection::vec(0_u8..3, 0..12), prop::option::of(0_u32..4), 0..20),
         keys in prop::collection::vec(prop::collection::vec(0_u8..3, 0..12), 20),
     ) {
@@ -268,9 +283,10 @@ proptest! {
         prop_assert_eq!(ShardMap::from_text(&map.to_text()), Some(map));
     }
 
+    // Guarantee: sharding 6.
     /// However they lie: evenly, all at one end, in two heaps, alike for longer than what is compared first.
     #[test]
-    fn sharding_6_range_maps_find_their_way_in_any_heap(
+    fn range_maps_find_their_way_in_any_heap(
         numbers in prop::collection::btree_set(0_u64..400, 1..200),
         (times, plus) in (prop::sample::select(vec![1, 3, 1 << 20, u64::MAX / 400]), any::<u64>()),
         common in prop::sample::select(vec!["", "tenant-", "a long common beginning "]),
@@ -298,8 +314,9 @@ proptest! {
     }
 }
 
+// Guarantee: sharding 7.
 #[test]
-fn sharding_7_a_key_is_listed_once() {
+fn a_key_is_listed_once() {
     let mut map = ShardMap::lookup();
     map.pin("a", ShardId(1)).unwrap();
     let before = map.clone();
@@ -308,8 +325,9 @@ fn sharding_7_a_key_is_listed_once() {
     assert_eq!(map.shard_of("b"), None);
 }
 
+// Guarantee: sharding 10.
 #[test]
-fn sharding_10_fan_out_names_who_failed_and_holds_its_bounds() {
+fn fan_out_names_who_failed_and_holds_its_bounds() {
     let (clock, hand) = Clock::manual();
     let (under_way, most) = (Cell::new(0), Cell::new(0));
     let op = |shard: ShardId| {
@@ -350,8 +368,9 @@ fn sharding_10_fan_out_names_who_failed_and_holds_its_bounds() {
     );
 }
 
+// Guarantee: sharding 11.
 #[test]
-fn sharding_11_an_ordered_merge_reads_no_more_than_its_limit() {
+fn an_ordered_merge_reads_no_more_than_its_limit() {
     let read = [0, 1, 2].map(|_| Cell::new(0));
     let source = |i: usize| {
         (0..).map(move |n| n * 3 + i).inspect({
@@ -372,8 +391,9 @@ fn zipf(n: usize) -> Vec<f64> {
     (1..=n).scan(0.0, add).collect()
 }
 
+// Guarantee: sharding 12.
 #[test]
-fn sharding_12_the_sketch_names_the_hot_keys() {
+fn the_sketch_names_the_hot_keys() {
     let harmonic = zipf(1_000_000);
     let (mut hot, mut exact) = (HotKeys::new(1_000), BTreeMap::<usize, u64>::new());
     for i in 0..1_000_000_u64 {
@@ -392,8 +412,9 @@ fn sharding_12_the_sketch_names_the_hot_keys() {
 }
 
 proptest! {
+    // Guarantee: sharding 12.
     #[test]
-    fn sharding_12_a_sketch_keeps_its_bounds(keys in prop::collection::vec(0_u8..30, 0..400), counters in 1_usize..20) {
+    fn a_sketch_keeps_its_bounds(keys in prop::collection::vec(0_u8..30, 0..400), counters in 1_usize..20) {
         let (mut hot, mut exact) = (HotKeys::new(counters), [0_u64; 30]);
         for key in &keys {
             hot.record(&[*key]);
@@ -414,8 +435,9 @@ proptest! {
     }
 }
 
+// Guarantee: sharding 12.
 #[test]
-fn sharding_12_a_meter_counts_by_shard() {
+fn a_meter_counts_by_shard() {
     let meter = ShardMeter::new(100);
     for i in 0..100_u64 {
         meter.record(ShardId((i % 4 == 0).into()), &(i % 10).to_be_bytes());
@@ -428,8 +450,9 @@ fn sharding_12_a_meter_counts_by_shard() {
     assert!((meter.load(1).skew(4) - 1.0).abs() < 1e-9);
 }
 
+// Guarantee: sharding 13.
 #[test]
-fn sharding_13_routing_allocates_nothing() {
+fn routing_allocates_nothing() {
     let mut hashed = ShardMap::hashed(4096, &ids(16)).unwrap();
     hashed.pin("a tenant apart", ShardId(99)).unwrap();
     let starts: Vec<_> = (0..1_000_u64).map(|k| (("tenant", k * 7), Some(ShardId((k % 7) as u32)))).collect();

@@ -227,8 +227,9 @@ fn plans() -> Vec<(ShardMap, Vec<Planned>)> {
     ]
 }
 
+// Guarantee: sharding 8.
 #[test]
-fn sharding_8_a_stale_router_refreshes_once_and_nothing_is_written_to_the_wrong_shard() {
+fn a_stale_router_refreshes_once_and_nothing_is_written_to_the_wrong_shard() {
     let map = ShardMap::hashed(64, &ids(1)).unwrap();
     let scene = Scene::new(&map);
     scene.run(async {
@@ -248,8 +249,9 @@ fn sharding_8_a_stale_router_refreshes_once_and_nothing_is_written_to_the_wrong_
     });
 }
 
+// Guarantee: sharding 8.
 #[test]
-fn sharding_8_a_refusal_through_a_shards_own_pipeline_is_routed_again_and_opens_no_breaker() {
+fn a_refusal_through_a_shards_own_pipeline_is_routed_again_and_opens_no_breaker() {
     let map = ShardMap::hashed(64, &ids(1)).unwrap();
     let scene = Scene::new(&map);
     scene.run(async {
@@ -285,8 +287,9 @@ fn sharding_8_a_refusal_through_a_shards_own_pipeline_is_routed_again_and_opens_
     });
 }
 
+// Guarantee: sharding 8.
 #[test]
-fn sharding_8_of_a_thousand_stale_calls_one_reads_the_map() {
+fn of_a_thousand_stale_calls_one_reads_the_map() {
     let map = ShardMap::hashed(64, &ids(1)).unwrap();
     let scene = Scene::new(&map);
     scene.run(async {
@@ -309,8 +312,9 @@ fn sharding_8_of_a_thousand_stale_calls_one_reads_the_map() {
     });
 }
 
+// Guarantee: sharding 10.
 #[test]
-fn sharding_10_a_fan_out_meets_each_row_once_while_rows_are_moved() {
+fn a_fan_out_meets_each_row_once_while_rows_are_moved() {
     for (map, plan) in plans() {
         let scene = Scene::new(&map);
         scene.run(async {
@@ -360,8 +364,9 @@ fn sharding_10_a_fan_out_meets_each_row_once_while_rows_are_moved() {
     }
 }
 
+// Guarantee: sharding 10.
 #[test]
-fn sharding_10_a_fan_out_sees_that_rows_went_and_came_back_meanwhile() {
+fn a_fan_out_sees_that_rows_went_and_came_back_meanwhile() {
     let map = ShardMap::hashed(64, &ids(2)).unwrap();
     let scene = Scene::new(&map);
     scene.run(async {
@@ -400,8 +405,9 @@ fn sharding_10_a_fan_out_sees_that_rows_went_and_came_back_meanwhile() {
     });
 }
 
+// Guarantee: sharding 10.
 #[test]
-fn sharding_10_a_fan_out_that_finds_no_rest_says_so() {
+fn a_fan_out_that_finds_no_rest_says_so() {
     let map = ShardMap::hashed(64, &ids(2)).unwrap();
     let scene = Scene::new(&map);
     scene.run(async {
@@ -422,8 +428,9 @@ fn sharding_10_a_fan_out_that_finds_no_rest_says_so() {
     });
 }
 
+// Guarantee: sharding 8.
 #[test]
-fn sharding_8_a_call_waits_while_its_key_is_moved_and_no_longer_than_its_patience() {
+fn a_call_waits_while_its_key_is_moved_and_no_longer_than_its_patience() {
     let map = ShardMap::hashed(64, &ids(1)).unwrap();
     for (thaws, patience) in [(true, 5_000), (false, 700)] {
         let scene = Scene::new(&map);
@@ -460,8 +467,9 @@ fn sharding_8_a_call_waits_while_its_key_is_moved_and_no_longer_than_its_patienc
     }
 }
 
+// Guarantee: sharding 9.
 #[test]
-fn sharding_9_a_mover_killed_at_every_step_loses_and_doubles_nothing() {
+fn a_mover_killed_at_every_step_loses_and_doubles_nothing() {
     for (map, plan) in plans() {
         let scene = Scene::new(&map);
         scene.finish(&plan, &"undisturbed");
@@ -476,8 +484,9 @@ fn sharding_9_a_mover_killed_at_every_step_loses_and_doubles_nothing() {
     }
 }
 
+// Guarantee: sharding 9.
 #[test]
-fn sharding_9_a_mover_dropped_at_every_await_loses_and_doubles_nothing() {
+fn a_mover_dropped_at_every_await_loses_and_doubles_nothing() {
     for (map, plan) in plans() {
         for undo in [false, true] {
             let (clock, hand) = Clock::manual();
@@ -506,8 +515,9 @@ fn sharding_9_a_mover_dropped_at_every_await_loses_and_doubles_nothing() {
     }
 }
 
+// Guarantee: sharding 9.
 #[test]
-fn sharding_9_two_movers_at_once_do_each_other_no_harm() {
+fn two_movers_at_once_do_each_other_no_harm() {
     for (map, plan) in plans() {
         for lead in 0..12 {
             let scene = Scene::new(&map);
@@ -527,8 +537,9 @@ fn sharding_9_two_movers_at_once_do_each_other_no_harm() {
     }
 }
 
+// Guarantee: sharding 9.
 #[test]
-fn sharding_9_a_mover_that_was_paused_writes_nothing_old() {
+fn a_mover_that_was_paused_writes_nothing_old() {
     let map = ShardMap::hashed(64, &ids(1)).unwrap();
     let plan = map.plan(&[ShardId(1)]).unwrap();
     let scene = Scene::new(&map);
@@ -733,8 +744,9 @@ fn sharding_directory_changes_of_many_at_once_are_all_made() {
     });
 }
 
+// Guarantee: sharding 12.
 #[test]
-fn sharding_12_a_directory_counts_what_it_routes() {
+fn a_directory_counts_what_it_routes() {
     let (clock, hand) = Clock::manual();
     let store = Arc::new(InMemoryStore::new().with_clock(&clock));
     let meter = ShardMeter::new(10);

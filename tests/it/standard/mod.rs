@@ -1,4 +1,7 @@
 //! Pipeline, behaviours 2 and 3: the standard stack, its order, its one document, its explanation.
+mod change;
+mod reconfigure;
+
 use std::time::Duration;
 
 use steadfast::{
@@ -42,9 +45,10 @@ impl Stage {
     }
 }
 
+// Guarantee: pipeline 2.
 /// Pipeline 2: the total time-out stands outside the rate limit: a turn that comes after the deadline is refused at once.
 #[test]
-fn pipeline_2_the_timeout_stands_around_the_rate_limit() {
+fn the_timeout_stands_around_the_rate_limit() {
     let stage = Stage::new("timeout = '1s'\nrate_limit = { permits = 1, per = '2s', max_wait = '1m' }", "ok");
     stage.call().unwrap();
     let start = stage.hand.now();
@@ -53,9 +57,10 @@ fn pipeline_2_the_timeout_stands_around_the_rate_limit() {
     assert_eq!((stage.hand.now(), error.retry_after()), (start, Some(MS(2000))));
 }
 
+// Guarantee: pipeline 2.
 /// Pipeline 2: the rate limit stands outside the concurrency limit: a call that waits for its turn holds no place.
 #[test]
-fn pipeline_2_the_rate_limit_stands_around_the_concurrency_limit() {
+fn the_rate_limit_stands_around_the_concurrency_limit() {
     let stage = Stage::new(
         "rate_limit = { permits = 1, per = '2s', max_wait = '1m' }\nconcurrency_limit = { capacity = 1, queue = 0 }",
         "ok",
@@ -79,10 +84,11 @@ fn pipeline_2_the_rate_limit_stands_around_the_concurrency_limit() {
     drop(held);
 }
 
+// Guarantee: pipeline 2.
 /// Pipeline 2: both limits stand outside the retry: a call takes one permit for all its attempts, and holds its place between
 /// them.
 #[test]
-fn pipeline_2_the_limits_stand_around_the_retry() {
+fn the_limits_stand_around_the_retry() {
     let stage = Stage::new(
         "rate_limit = { permits = 1, per = '1m' }\nconcurrency_limit = { capacity = 1 }\n\
          retry = { max_attempts = 3, backoff = { base = '1s', jitter = 'none' } }",
@@ -97,9 +103,10 @@ fn pipeline_2_the_limits_stand_around_the_retry() {
     assert_eq!((answer.unwrap(), stage.service.calls(), seen), (200, 3, (0, 0)));
 }
 
+// Guarantee: pipeline 2.
 /// Pipeline 2: the retry stands outside the breaker: each attempt is counted, and the breaker's rejection ends the retry.
 #[test]
-fn pipeline_2_the_retry_stands_around_the_breaker() {
+fn the_retry_stands_around_the_breaker() {
     let stage =
         Stage::new("retry = { max_attempts = 5 }\ncircuit_breaker = { trip = { consecutive_failures = 2 } }", "503");
     let error = stage.call().unwrap_err();
@@ -107,9 +114,10 @@ fn pipeline_2_the_retry_stands_around_the_breaker() {
     assert_eq!(stage.stack.circuit_breaker().unwrap().state(), State::Open);
 }
 
+// Guarantee: pipeline 2.
 /// Pipeline 2: retry and breaker stand outside the attempt's time-out: an attempt that hangs is a failure that both see.
 #[test]
-fn pipeline_2_the_breaker_stands_around_the_attempts_timeout() {
+fn the_breaker_stands_around_the_attempts_timeout() {
     let stage =
         Stage::new("attempt_timeout = '100ms'\nretry = { backoff = { base = '1ms', cap = '1ms' } }", "hang, ok");
     let mut events = stage.stack.circuit_breaker().unwrap().events();
@@ -120,9 +128,10 @@ fn pipeline_2_the_breaker_stands_around_the_attempts_timeout() {
     assert_eq!(event.source.unwrap().as_str(), "drone.circuit_breaker");
 }
 
+// Guarantee: pipeline 2.
 /// Pipeline 2: the total time bounds attempts and waits together.
 #[test]
-fn pipeline_2_the_timeout_stands_around_everything() {
+fn the_timeout_stands_around_everything() {
     let stage = Stage::new(
         "timeout = '1s'\nattempt_timeout = '400ms'\nretry = { max_attempts = 100, backoff = { jitter = 'none' } }",
         "hang",
@@ -137,9 +146,10 @@ fn pipeline_2_the_timeout_stands_around_everything() {
     assert_eq!(error.to_string(), "timed out after 1s (`drone.timeout`)");
 }
 
+// Guarantee: pipeline 2.
 /// Pipeline 2: every part is optional, in one document, with good defaults.
 #[test]
-fn pipeline_2_every_part_is_optional() {
+fn every_part_is_optional() {
     let parts = |document: &str| {
         let stack = Standard::new(toml::from_str(document).unwrap()).unwrap();
         [
@@ -199,8 +209,9 @@ fn pipeline_2_every_part_is_optional() {
     assert_eq!((stage.call().unwrap(), stage.hand.next_timer()), (200, None));
 }
 
+// Guarantee: pipeline 2.
 #[test]
-fn pipeline_2_good_defaults() {
+fn good_defaults() {
     let config: StandardConfig = toml::from_str("").unwrap();
     assert_eq!(config, StandardConfig::default());
     assert_eq!((config.timeout, config.attempt_timeout), (Some(MS(30_000)), Some(MS(10_000))));
@@ -210,9 +221,10 @@ fn pipeline_2_good_defaults() {
     assert_eq!((stage.call().unwrap(), stage.service.calls()), (200, 3));
 }
 
+// Guarantee: pipeline 2.
 /// Pipeline 1 and 2: clones share their state, and every part answers by its name.
 #[test]
-fn pipeline_2_clones_share_their_state_and_parts_have_names() {
+fn clones_share_their_state_and_parts_have_names() {
     let stage = Stage::new("rate_limit = { permits = 5, per = '1m' }\nconcurrency_limit = true", "ok");
     let clone = stage.stack.clone();
     clone.circuit_breaker().unwrap().force_open(MS(100));
@@ -231,9 +243,10 @@ fn pipeline_2_clones_share_their_state_and_parts_have_names() {
     assert_eq!(clone.config(), stage.stack.config());
 }
 
+// Guarantee: pipeline 3.
 /// Pipeline 3: the whole text.
 #[test]
-fn pipeline_3_explain_prints_the_order() {
+fn explain_prints_the_order() {
     let stage = Stage::new(
         "rate_limit = { permits = 50, per = '1s', burst = 5, max_wait = '100ms' }\n\
          concurrency_limit = { capacity = 8, queue = 4, max_wait = '250ms', order = 'newest_first' }\n\
@@ -260,9 +273,10 @@ for 5s to 60s
     assert_eq!(nothing, "pipeline, outermost first:\n  (no policy)\n");
 }
 
+// Guarantee: pipeline 3.
 /// Pipeline 3: what will hurt.
 #[test]
-fn pipeline_3_explain_warns() {
+fn explain_warns() {
     let warnings = |document: &str| Stage::new(document, "ok").stack.explain().warnings();
     let only = |document: &str, words: &[&str]| {
         let warnings = warnings(document);

@@ -289,9 +289,10 @@ fn ground_a_bad_change_of_a_concurrency_limit_is_refused_whole() {
     assert_eq!((clone.available(), limiter.resize(0).unwrap_err().field()), (4, "capacity"));
 }
 
+// Guarantee: throttling 3.
 /// After a `resize` a limiter that is named, or put on another clock, has the capacity that it had then, not the one of its first settings.
 #[test]
-fn throttling_3_a_name_and_a_clock_keep_the_capacity_that_was_set() {
+fn a_name_and_a_clock_keep_the_capacity_that_was_set() {
     let (limiter, clock, _) = places(ConcurrencyLimitConfig::of(2).queue(3, S(5)));
     limiter.resize(7).unwrap();
     assert_eq!(limiter.clone().named("seven").capacity(), 7);

@@ -40,8 +40,9 @@ async fn load(limiter: &AdaptiveLimiter, clock: &Clock, callers: usize, time: Du
     futures::future::join_all((0..callers).map(|_| caller())).await;
 }
 
+// Guarantee: throttling 4.
 #[test]
-fn throttling_04_the_limit_does_not_grow_while_the_caller_is_the_bottleneck() {
+fn the_limit_does_not_grow_while_the_caller_is_the_bottleneck() {
     for by in [Adaptation::Gradient, Adaptation::Aimd] {
         let (limiter, clock, hand) = limiter(AdaptiveLimitConfig::default().by(by).limits(10, 1, 1000));
         hand.block_on(load(&limiter, &clock, 1, S(600), MS(10)));
@@ -53,8 +54,9 @@ fn throttling_04_the_limit_does_not_grow_while_the_caller_is_the_bottleneck() {
     }
 }
 
+// Guarantee: throttling 4.
 #[test]
-fn throttling_04_it_recovers_from_a_lasting_shift_of_latency() {
+fn it_recovers_from_a_lasting_shift_of_latency() {
     let (limiter, clock, hand) = limiter(AdaptiveLimitConfig::default().limits(50, 1, 200));
     hand.block_on(load(&limiter, &clock, 100, S(60), MS(10)));
     let before = limiter.limit();
@@ -64,8 +66,9 @@ fn throttling_04_it_recovers_from_a_lasting_shift_of_latency() {
     assert!(limiter.limit() > 90, "{} of {before}", limiter.limit());
 }
 
+// Guarantee: throttling 4.
 #[test]
-fn throttling_04_it_ignores_what_was_dropped_and_what_began_under_another_limit() {
+fn it_ignores_what_was_dropped_and_what_began_under_another_limit() {
     let config = AdaptiveLimitConfig::default().by(Adaptation::Aimd).limits(20, 1, 100).window(MS(1), 1);
     let (limiter, clock, hand) = limiter(config);
     let overloaded = |result: &Result<(), ()>| match result {
@@ -91,8 +94,9 @@ fn throttling_04_it_ignores_what_was_dropped_and_what_began_under_another_limit(
     assert_eq!((limiter.limit(), limiter.in_flight()), (18, 0));
 }
 
+// Guarantee: throttling 4.
 #[test]
-fn throttling_04_its_settings_are_checked_by_name() {
+fn its_settings_are_checked_by_name() {
     let config = AdaptiveLimitConfig::default();
     for (config, field) in [
         (config.limits(1, 0, 2), "min"),
@@ -132,8 +136,9 @@ impl Drop for Leaves<'_> {
     }
 }
 
+// Guarantee: queue_listener 12.
 #[test]
-fn listener_12_when_the_service_slows_down_tenfold_concurrency_settles_within_10_s_and_recovers_with_it() {
+fn when_the_service_slows_down_tenfold_concurrency_settles_within_10_s_and_recovers_with_it() {
     let (limiter, clock, hand) = limiter(AdaptiveLimitConfig::default().limits(10, 1, 100).queue(1000, S(60)));
     let service = Service {
         clock: clock.clone(),
@@ -179,8 +184,9 @@ fn listener_12_when_the_service_slows_down_tenfold_concurrency_settles_within_10
     assert_eq!(listener.state().failed, 0);
 }
 
+// Guarantee: queue_listener 12.
 #[test]
-fn listener_12_a_rate_limit_makes_an_even_load_of_any_arrival_curve() {
+fn a_rate_limit_makes_an_even_load_of_any_arrival_curve() {
     let (clock, hand) = Clock::manual();
     let rate = RateLimiter::new(RateLimitConfig::from(Quota::per_second(100).burst(1)).max_wait(S(600))).unwrap();
     let pipeline = Pipeline::new().then(rate.with_clock(&clock));
@@ -207,8 +213,9 @@ fn listener_12_a_rate_limit_makes_an_even_load_of_any_arrival_curve() {
     assert!(by_second.lock().unwrap()[1..49].iter().all(|n| (99..=101).contains(n)), "{by_second:?}");
 }
 
+// Guarantee: queue_listener 13.
 #[test]
-fn listener_13_past_its_bound_a_queue_says_that_it_is_full_and_nothing_accepted_is_lost() {
+fn past_its_bound_a_queue_says_that_it_is_full_and_nothing_accepted_is_lost() {
     let (clock, hand) = Clock::manual();
     let queue = Arc::new(InMemoryQueue::new("jobs").bounded(50_000).with_clock(&clock));
     let config = QueueListenerConfig::default().tasks(1, 64).batch(100);

@@ -61,9 +61,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
+    // Guarantee: throttling 5.
     /// Against a list of all requests, with the same draws: the same calls are rejected, by the very same probabilities.
     #[test]
-    fn throttling_05_equals_the_formula_over_a_list(k in 1.0f64..4.0, steps in steps()) {
+    fn equals_the_formula_over_a_list(k in 1.0f64..4.0, steps in steps()) {
         let (window, buckets) = (1_200, 12);
         let config = ClientThrottleConfig::sre().k(k).window(MS(window));
         let (clock, hand) = Clock::manual();
@@ -119,8 +120,9 @@ proptest! {
     }
 }
 
+// Guarantee: throttling 5.
 #[test]
-fn throttling_05_the_formula_in_figures() {
+fn the_formula_in_figures() {
     // Requests, of which accepted, and what K = 2 makes of them.
     let table = [(0, 0, 0.0), (1, 0, 0.5), (9, 0, 0.9), (100, 50, 0.0), (100, 51, 0.0), (99, 24, 0.51), (99, 0, 0.99)];
     for (requests, accepts, rejection) in table {
@@ -137,9 +139,10 @@ fn throttling_05_the_formula_in_figures() {
     }
 }
 
+// Guarantee: throttling 5.
 /// Requests are counted before they return: a burst into a service that hangs is throttled before the first of them fails.
 #[test]
-fn throttling_05_requests_count_before_they_return() {
+fn requests_count_before_they_return() {
     let (throttle, ..) = throttle(ClientThrottleConfig::sre());
     let mut under_way = Vec::new();
     for n in 0..50 {
@@ -154,8 +157,9 @@ fn throttling_05_requests_count_before_they_return() {
     assert_eq!(sees(&throttle), (50, 50 - rejected));
 }
 
+// Guarantee: throttling 5.
 #[test]
-fn throttling_05_a_dropped_call_counts_as_if_it_had_not_been() {
+fn a_dropped_call_counts_as_if_it_had_not_been() {
     let (throttle, clock, hand) = throttle(ClientThrottleConfig::sre());
     let service = ScriptedService::new("ok in 1s", &clock).unwrap();
     let pipeline = Pipeline::new().then(throttle.clone()).classify(ScriptedService::classify);
@@ -180,8 +184,9 @@ fn throttling_05_a_dropped_call_counts_as_if_it_had_not_been() {
     assert_eq!(sees(&throttle), (2, 2));
 }
 
+// Guarantee: throttling 5.
 #[test]
-fn throttling_05_only_refusals_are_not_accepted() {
+fn only_refusals_are_not_accepted() {
     for (answer, accepts) in [("ok", 1), ("429", 0), ("503", 0), ("500", 1), ("404", 1), ("reset", 1)] {
         let (throttle, clock, hand) = throttle(ClientThrottleConfig::sre());
         let service = ScriptedService::new(answer, &clock).unwrap();
@@ -199,9 +204,10 @@ fn throttling_05_only_refusals_are_not_accepted() {
     assert_eq!(sees(&throttle), (1, 1));
 }
 
+// Guarantee: throttling 5.
 /// What a policy inside refused was never sent: the other side has neither accepted nor refused it.
 #[test]
-fn throttling_05_a_refusal_from_inside_counts_as_if_it_had_not_been() {
+fn a_refusal_from_inside_counts_as_if_it_had_not_been() {
     let (throttle, clock, hand) = throttle(ClientThrottleConfig::sre());
     let rate = RateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(throttle.clone()).then(rate);
@@ -211,8 +217,9 @@ fn throttling_05_a_refusal_from_inside_counts_as_if_it_had_not_been() {
     assert_eq!(sees(&throttle), (1, 1));
 }
 
+// Guarantee: throttling 5.
 #[test]
-fn throttling_05_floor_ceiling_and_aggression() {
+fn floor_ceiling_and_aggression() {
     // By default the tenth call still asks, and few calls prove nothing.
     let (throttle, ..) = throttle(ClientThrottleConfig::default());
     for n in 0..10_000 {
@@ -234,9 +241,10 @@ fn throttling_05_floor_ceiling_and_aggression() {
     assert_eq!(throttle.snapshot().rejection, 0.5);
 }
 
+// Guarantee: throttling 5.
 /// The draws are as good as the odds.
 #[test]
-fn throttling_05_it_rejects_as_often_as_it_says() {
+fn it_rejects_as_often_as_it_says() {
     let (throttle, ..) = throttle(ClientThrottleConfig::sre());
     (0..1_000).for_each(|_| throttle.try_acquire().unwrap().record(Verdict::success()));
     // From here on nothing is accepted.
@@ -252,10 +260,11 @@ fn throttling_05_it_rejects_as_often_as_it_says() {
     assert!(rejected > 10_000.0);
 }
 
+// Guarantee: throttling 5.
 /// A service that takes 100 a second under 1,000: it gets little more than twice what it takes, whatever it is asked for; and when
 /// the rush is over, so is the throttling.
 #[test]
-fn throttling_05_an_overloaded_service_is_spared_and_gets_well() {
+fn an_overloaded_service_is_spared_and_gets_well() {
     let (throttle, _, hand) = throttle(ClientThrottleConfig::sre().window(S(10)));
     let second = |calls: u64| {
         let (mut sent, mut served) = (0, 0);
@@ -284,8 +293,9 @@ fn throttling_05_an_overloaded_service_is_spared_and_gets_well() {
     assert_eq!((second(50), throttle.snapshot().rejection), ((50, 50), 0.0));
 }
 
+// Guarantee: throttling 5.
 #[test]
-fn throttling_05_a_rejection_says_by_whom_and_why_and_is_told() {
+fn a_rejection_says_by_whom_and_why_and_is_told() {
     let (throttle, _, hand) = throttle(ClientThrottleConfig::sre());
     let throttle = throttle.named("search");
     let mut events = throttle.events();
@@ -312,8 +322,9 @@ fn throttling_05_a_rejection_says_by_whom_and_why_and_is_told() {
     assert_eq!(event.number, 1);
 }
 
+// Guarantee: throttling 5.
 #[test]
-fn throttling_05_impossible_settings_are_refused_by_name() {
+fn impossible_settings_are_refused_by_name() {
     let config = ClientThrottleConfig::default;
     let refused = [
         (config().k(0.9), "k"),
@@ -333,8 +344,9 @@ fn throttling_05_impossible_settings_are_refused_by_name() {
     assert!(toml::from_str::<ClientThrottleConfig>("kk = 2.0").is_err());
 }
 
+// Guarantee: throttling 5.
 #[test]
-fn throttling_05_it_explains_what_will_hurt() {
+fn it_explains_what_will_hurt() {
     let explain = |config| Pipeline::new().then(ClientThrottle::new(config).unwrap()).explain().to_string();
     assert!(
         !explain(ClientThrottleConfig::default()).contains("warning"),

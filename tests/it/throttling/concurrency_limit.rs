@@ -35,8 +35,9 @@ fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Option<F::Output> {
     }
 }
 
+// Guarantee: throttling 3.
 #[test]
-fn throttling_3_no_more_run_at_once_than_there_are_places() {
+fn no_more_run_at_once_than_there_are_places() {
     let (limiter, clock, hand) = limiter(ConcurrencyLimitConfig::of(3).queue(100, MS(60_000)));
     let service = ScriptedService::new("ok in 100ms", &clock).unwrap();
     let start = hand.now();
@@ -45,8 +46,9 @@ fn throttling_3_no_more_run_at_once_than_there_are_places() {
     assert_eq!((service.most_running(), hand.now() - start, limiter.available()), (3, MS(400), 3));
 }
 
+// Guarantee: throttling 3.
 #[test]
-fn throttling_3_a_full_queue_and_too_long_a_wait_are_told_apart() {
+fn a_full_queue_and_too_long_a_wait_are_told_apart() {
     let (limiter, _, hand) = limiter(ConcurrencyLimitConfig::of(1).queue(1, MS(250)));
     let _taken = limiter.try_acquire().unwrap();
     let start = hand.now();
@@ -59,8 +61,9 @@ fn throttling_3_a_full_queue_and_too_long_a_wait_are_told_apart() {
     assert_eq!(hand.now() - start, MS(250));
 }
 
+// Guarantee: throttling 3.
 #[test]
-fn throttling_3_the_wait_is_clipped_to_the_deadline() {
+fn the_wait_is_clipped_to_the_deadline() {
     let (limiter, clock, hand) = limiter(ConcurrencyLimitConfig::of(1).queue(1, MS(5000)));
     let _taken = limiter.try_acquire().unwrap();
     let start = hand.now();
@@ -92,14 +95,16 @@ fn served(order: QueueOrder) -> Vec<u32> {
     log.into_inner().unwrap()
 }
 
+// Guarantee: throttling 3.
 #[test]
-fn throttling_3_first_come_or_newest_first() {
+fn first_come_or_newest_first() {
     assert_eq!(served(QueueOrder::Fifo), [1, 2, 3, 4]);
     assert_eq!(served(QueueOrder::NewestFirst), [4, 3, 2, 1]);
 }
 
+// Guarantee: throttling 3.
 #[test]
-fn throttling_3_newest_first_turns_the_oldest_away_from_a_full_queue() {
+fn newest_first_turns_the_oldest_away_from_a_full_queue() {
     let config = ConcurrencyLimitConfig::of(1).queue(2, MS(60_000)).order(QueueOrder::NewestFirst);
     let (limiter, ..) = limiter(config);
     let taken = limiter.try_acquire().unwrap();
@@ -113,8 +118,9 @@ fn throttling_3_newest_first_turns_the_oldest_away_from_a_full_queue() {
     assert!(poll(calls[2].as_mut()).unwrap().is_ok());
 }
 
+// Guarantee: throttling 3.
 #[test]
-fn throttling_3_nobody_goes_before_who_waits() {
+fn nobody_goes_before_who_waits() {
     let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(2).queue(9, MS(1000)));
     let one = limiter.try_acquire().unwrap();
     let large = limiter.weighing(2);
@@ -125,8 +131,9 @@ fn throttling_3_nobody_goes_before_who_waits() {
     assert!(poll(waits.as_mut()).unwrap().is_ok());
 }
 
+// Guarantee: throttling 3.
 #[test]
-fn throttling_3_weights_take_several_places() {
+fn weights_take_several_places() {
     let (limiter, _, hand) = limiter(ConcurrencyLimitConfig::of(5).queue(0, MS(0)));
     let heavy = limiter.weighing(3);
     let place = heavy.try_acquire().unwrap();
@@ -137,8 +144,9 @@ fn throttling_3_weights_take_several_places() {
     assert_eq!(limiter.weighing(6).try_acquire().unwrap_err().reason(), Reason::TooLarge);
 }
 
+// Guarantee: throttling 3.
 #[test]
-fn throttling_3_it_is_resized_in_use() {
+fn it_is_resized_in_use() {
     let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(1).queue(9, MS(1000)));
     let first = limiter.try_acquire().unwrap();
     let mut second = pin!(limiter.acquire());
@@ -156,8 +164,9 @@ fn throttling_3_it_is_resized_in_use() {
     assert_eq!(limiter.capacity(), 1);
 }
 
+// Guarantee: throttling 3.
 #[test]
-fn throttling_3_who_can_no_longer_fit_is_told() {
+fn who_can_no_longer_fit_is_told() {
     let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(4).queue(9, MS(1000)));
     let _place = limiter.try_acquire().unwrap();
     let large = limiter.weighing(4);
@@ -167,17 +176,19 @@ fn throttling_3_who_can_no_longer_fit_is_told() {
     assert_eq!(poll(waits.as_mut()).unwrap().unwrap_err().reason(), Reason::TooLarge);
 }
 
+// Guarantee: throttling 3.
 #[test]
-fn throttling_3_a_panic_gives_its_place_back() {
+fn a_panic_gives_its_place_back() {
     let (limiter, _, hand) = limiter(ConcurrencyLimitConfig::of(1));
     let panics = limiter.call(|| async { if true { panic!("boom") } else { Ok::<(), ()>(()) } });
     assert!(hand.block_on(AssertUnwindSafe(panics).catch_unwind()).is_err());
     assert_eq!(limiter.available(), 1);
 }
 
+// Guarantee: throttling 3.
 /// A million calls that end, are dropped while they wait, are dropped while they run, or panic.
 #[test]
-fn throttling_3_permits_are_conserved_over_a_million_random_ends() {
+fn permits_are_conserved_over_a_million_random_ends() {
     let draw = Entropy::from_seed(11);
     for order in [QueueOrder::Fifo, QueueOrder::NewestFirst] {
         let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(4).queue(8, MS(1000)).order(order));
@@ -223,8 +234,9 @@ fn throttling_3_permits_are_conserved_over_a_million_random_ends() {
     }
 }
 
+// Guarantee: throttling 3.
 #[test]
-fn throttling_3_permits_are_conserved_between_threads() {
+fn permits_are_conserved_between_threads() {
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(3).queue(64, MS(60_000))).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_time().build().unwrap();
     runtime.block_on(async {

@@ -39,8 +39,9 @@ fn waits(limiter: &ConcurrencyLimiter) -> Wish<'_> {
     wish
 }
 
+// Guarantee: throttling 3.
 #[test]
-fn throttling_3_rejects_say_queue_full_or_waited_too_long() {
+fn rejects_say_queue_full_or_waited_too_long() {
     let (limiter, clock, hand) = limiter(ConcurrencyLimitConfig::of(1).queue(1, MS(250)));
     let limiter = limiter.named("db");
     let mut events = limiter.events();
@@ -67,8 +68,9 @@ fn throttling_3_rejects_say_queue_full_or_waited_too_long() {
     assert_eq!(told[2..], [rejected(Reason::WaitedTooLong { limit: MS(250) })]);
 }
 
+// Guarantee: throttling 3.
 #[test]
-fn throttling_3_without_a_queue_it_rejects_at_once() {
+fn without_a_queue_it_rejects_at_once() {
     let (limiter, _, hand) = limiter(ConcurrencyLimitConfig::of(1).queue(0, Duration::ZERO));
     let _runs = limiter.try_acquire().unwrap();
     let start = hand.now();
@@ -76,8 +78,9 @@ fn throttling_3_without_a_queue_it_rejects_at_once() {
     assert_eq!(hand.now(), start);
 }
 
+// Guarantee: throttling 3.
 #[test]
-fn throttling_3_weights_take_several_places_and_nobody_passes_a_heavy_one() {
+fn weights_take_several_places_and_nobody_passes_a_heavy_one() {
     let (limiter, clock, _) = limiter(ConcurrencyLimitConfig::of(4));
     let heavy = limiter.weighing(3);
     let light = limiter.try_acquire().unwrap();
@@ -101,9 +104,10 @@ fn throttling_3_weights_take_several_places_and_nobody_passes_a_heavy_one() {
     assert_eq!(renamed.available(), 1);
 }
 
+// Guarantee: throttling 3.
 /// A heavy call that gives up was in the way of the light ones behind it.
 #[test]
-fn throttling_3_leaving_lets_those_behind_go() {
+fn leaving_lets_those_behind_go() {
     let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(4));
     let heavy = limiter.weighing(4);
     let _light = limiter.try_acquire().unwrap();
@@ -113,8 +117,9 @@ fn throttling_3_leaving_lets_those_behind_go() {
     assert!(poll(&mut behind).unwrap().is_ok());
 }
 
+// Guarantee: throttling 3.
 #[test]
-fn throttling_3_resize_in_use() {
+fn resize_in_use() {
     let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(2));
     let heavy = limiter.weighing(2);
     let (a, b) = (limiter.try_acquire().unwrap(), limiter.try_acquire().unwrap());
@@ -138,9 +143,10 @@ fn throttling_3_resize_in_use() {
     assert_eq!((error.field(), limiter.capacity()), ("capacity", 1));
 }
 
+// Guarantee: throttling 3.
 /// As the million random ends, but whole calls with weights, while the size changes and time passes.
 #[test]
-fn throttling_3_whole_calls_conserve_permits_while_it_is_resized() {
+fn whole_calls_conserve_permits_while_it_is_resized() {
     for (seed, order) in [(1, QueueOrder::Fifo), (2, QueueOrder::NewestFirst)] {
         let (limiter, _, hand) = limiter(ConcurrencyLimitConfig::of(8).queue(16, MS(5)).order(order));
         let random = Entropy::from_seed(seed);

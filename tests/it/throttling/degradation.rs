@@ -30,8 +30,9 @@ fn off(degradation: &Degradation) -> Vec<String> {
     degradation.switched_off().iter().map(ToString::to_string).collect()
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_06_features_go_in_the_stated_order_and_come_back_in_reverse() {
+fn features_go_in_the_stated_order_and_come_back_in_reverse() {
     let (degradation, load, _, hand) = degradation(config());
     let features = FEATURES.map(|name| degradation.feature(name).unwrap());
     let on = || features.each_ref().map(|feature| feature.is_on());
@@ -56,16 +57,18 @@ fn throttling_06_features_go_in_the_stated_order_and_come_back_in_reverse() {
     }
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_06_from_the_hard_limit_on_all_features_go_at_once() {
+fn from_the_hard_limit_on_all_features_go_at_once() {
     let (degradation, load, ..) = degradation(config());
     load.set(1.0);
     assert_eq!(off(&degradation), FEATURES);
 }
 
+// Guarantee: throttling 6.
 /// Neither just below the soft limit nor for a moment: what a feature costs when it comes back shall not switch it off again.
 #[test]
-fn throttling_06_between_the_limits_nothing_changes() {
+fn between_the_limits_nothing_changes() {
     let (degradation, load, _, hand) = degradation(config().margin(0.2));
     load.set(0.1);
     assert_eq!(off(&degradation), FEATURES[..1]);
@@ -91,9 +94,10 @@ fn throttling_06_between_the_limits_nothing_changes() {
 }
 
 proptest! {
+    // Guarantee: throttling 6.
     /// Against a list of all readings, looked through from its beginning each time.
     #[test]
-    fn throttling_06_the_ladder_equals_a_walk_through_all_readings(
+    fn the_ladder_equals_a_walk_through_all_readings(
         step in 0u32..12, hold in 1u32..30, margin in 0.0f64..0.4,
         course in prop::collection::vec((prop_oneof![3 => -1.0f64..1.1, 1 => Just(f64::NAN)], 1usize..25), 1..40)
     ) {
@@ -142,8 +146,9 @@ fn naive(readings: &[f64], step: usize, hold: usize, margin: f64) -> usize {
     level
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_06_a_feature_is_a_policy_that_refuses_while_it_is_off() {
+fn a_feature_is_a_policy_that_refuses_while_it_is_off() {
     let (degradation, load, _, hand) = degradation(config());
     let avatars = degradation.feature("avatars").unwrap();
     assert_eq!((avatars.name(), degradation.feature("avatar").is_none()), ("avatars", true));
@@ -161,8 +166,9 @@ fn throttling_06_a_feature_is_a_policy_that_refuses_while_it_is_off() {
     assert!(hand.block_on(avatars.call(async || Ok::<_, ()>(()))).is_err());
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_06_switching_is_told_in_order() {
+fn switching_is_told_in_order() {
     let (degradation, load, clock, hand) = degradation(config());
     let degradation = degradation.named("front");
     let mut events = degradation.events();
@@ -182,8 +188,9 @@ fn throttling_06_switching_is_told_in_order() {
     assert_eq!(what, [off(first), off(second), off(third), on(third), on(second), on(first)]);
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_06_every_future_of_a_degradation_can_be_dropped() {
+fn every_future_of_a_degradation_can_be_dropped() {
     let (degradation, load, clock, hand) = degradation(config());
     let service = ScriptedService::new("ok in 1s", &clock).unwrap();
     let feature = degradation.feature("search").unwrap();
@@ -196,8 +203,9 @@ fn throttling_06_every_future_of_a_degradation_can_be_dropped() {
     );
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_06_a_degradation_s_settings_are_refused_by_name() {
+fn a_degradation_s_settings_are_refused_by_name() {
     let refused = [
         (DegradationConfig::default(), "features"),
         (DegradationConfig::of(["a", "b", "a"]), "features"),
@@ -213,8 +221,9 @@ fn throttling_06_a_degradation_s_settings_are_refused_by_name() {
     assert_eq!(Degradation::new(config()).unwrap().with_gauge("cpu", || 0.0).unwrap_err().field(), "limits.cpu");
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_06_a_degradation_explains_itself() {
+fn a_degradation_explains_itself() {
     let (good, ..) = degradation(config());
     let text = good.explain().to_string();
     assert!(text.contains("recommendations, then avatars, then search") && !text.contains("warning"), "{text}");

@@ -15,9 +15,10 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 proptest! {
+    // Guarantee: throttling 1.
     /// Each key has a bucket of its own, of its tier, that fills whether or not the limiter remembers it.
     #[test]
-    fn throttling_1_each_key_equals_a_bucket_of_its_own(
+    fn each_key_equals_a_bucket_of_its_own(
         steps in prop::collection::vec((0u64..6, 0u32..5, 0u64..700, prop::bool::weighted(0.1)), 1..150)
     ) {
         let tiers = [Quota::per_second(4).burst(3), Quota::new(2, MS(300))];
@@ -57,9 +58,10 @@ proptest! {
     }
 }
 
+// Guarantee: throttling 1.
 /// As the unkeyed one: again exactly then it succeeds, one nanosecond earlier it does not.
 #[test]
-fn throttling_1_a_keys_retry_after_is_exact() {
+fn a_keys_retry_after_is_exact() {
     let (clock, hand) = Clock::manual();
     let limiter = KeyedRateLimiter::new(Quota::per_second(3)).unwrap().named("tenants").with_clock(&clock);
     limiter.check_n(&7, 3).unwrap();
@@ -77,9 +79,10 @@ fn throttling_1_a_keys_retry_after_is_exact() {
     assert_eq!(limiter.check_n(&7, u32::MAX).unwrap_err().reason(), Reason::TooLarge);
 }
 
+// Guarantee: throttling 1.
 /// A refusal remembers nothing: whoever asks for too much, or in the name of many, takes no memory by it.
 #[test]
-fn throttling_1_a_key_that_took_nothing_is_not_remembered() {
+fn a_key_that_took_nothing_is_not_remembered() {
     let limiter = KeyedRateLimiter::new(Quota::per_second(3)).unwrap();
     for key in 0..1000 {
         limiter.check_n(&key, 4).unwrap_err();
@@ -88,9 +91,10 @@ fn throttling_1_a_key_that_took_nothing_is_not_remembered() {
     assert!(limiter.is_empty());
 }
 
+// Guarantee: throttling 1.
 /// Clones are one limiter; a limiter that gets a clock, a name or tiers is a new one.
 #[test]
-fn throttling_1_clones_share_their_keys() {
+fn clones_share_their_keys() {
     let limiter = KeyedRateLimiter::new(Quota::per_second(1)).unwrap();
     let clone = limiter.clone();
     limiter.check(&"a").unwrap();
@@ -99,9 +103,10 @@ fn throttling_1_clones_share_their_keys() {
     assert!(KeyedRateLimiter::<u8>::new(Quota::per_second(1).burst(0)).is_err_and(|e| e.field() == "burst"));
 }
 
+// Guarantee: throttling 1.
 /// Two thousand threads' worth of calls on a hundred keys: of each key exactly its burst is given.
 #[test]
-fn throttling_1_racing_callers_get_exactly_the_burst() {
+fn racing_callers_get_exactly_the_burst() {
     let (clock, _hand) = Clock::manual();
     let limiter = KeyedRateLimiter::new(Quota::per_second(50)).unwrap().with_clock(&clock);
     let granted: usize = std::thread::scope(|scope| {
@@ -141,10 +146,11 @@ impl Hasher for Low {
     }
 }
 
+// Guarantee: throttling 1.
 /// A table that is all but full of keys that are not idle must not be looked through for every new key: then this test would
 /// take minutes.
 #[test]
-fn throttling_1_a_steady_flow_of_new_keys_stays_quick() {
+fn a_steady_flow_of_new_keys_stays_quick() {
     let (clock, hand) = Clock::manual();
     let limiter = KeyedRateLimiter::with_hasher(Quota::per_second(1), OneShard).unwrap().with_clock(&clock);
     let step = Duration::from_nanos(1_000_000_000 / 28_600); // a table that fits 28,672

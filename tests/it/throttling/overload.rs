@@ -1,5 +1,5 @@
 //! Three times the capacity for a minute: who is served, and what comes after. The example of the same name prints and plots it.
-#[path = "../../examples/overload/simulation.rs"]
+#[path = "../../../examples/overload/simulation.rs"]
 mod simulation;
 
 use std::time::Duration;
@@ -43,24 +43,27 @@ fn is_fair_and_steady(report: &Report, solo: &Report, measured: f64) {
     }
 }
 
+// Guarantee: throttling 6.
 /// The limiter measures once a minute, under a limit of three places, what a call takes alone: it refuses some lower calls then.
 #[test]
-fn throttling_06_under_three_times_the_capacity_a_limit_with_shares_serves_what_matters() {
+fn under_three_times_the_capacity_a_limit_with_shares_serves_what_matters() {
     for seed in SEEDS {
         is_fair_and_steady(&run(Client::Limiter, &CLASSES, seed), &run(Client::Limiter, &[High], seed), 0.07);
     }
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_06_under_three_times_the_capacity_a_shedder_serves_what_matters() {
+fn under_three_times_the_capacity_a_shedder_serves_what_matters() {
     for seed in SEEDS {
         is_fair_and_steady(&run(Client::Shedder, &CLASSES, seed), &run(Client::Shedder, &[High], seed), 0.0);
     }
 }
 
+// Guarantee: throttling 6.
 /// The contrast: with a time-out alone the same load serves nobody, and goes on doing so when it is over.
 #[test]
-fn throttling_06_a_naive_client_serves_nobody() {
+fn a_naive_client_serves_nobody() {
     let report = run(Client::Naive, &CLASSES, 1);
     for class in CLASSES {
         let (under, after) = (report.of(class, BEGINS + STEP, ENDS), report.of(class, ENDS, LASTS));
@@ -69,7 +72,8 @@ fn throttling_06_a_naive_client_serves_nobody() {
     }
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_06_a_seed_replays_the_whole_of_it() {
+fn a_seed_replays_the_whole_of_it() {
     assert_eq!(run(Client::Shedder, &CLASSES, 7), run(Client::Shedder, &CLASSES, 7));
 }

@@ -22,8 +22,9 @@ fn drain(limiter: &RateLimiter) -> u32 {
     (0..).take_while(|_| limiter.check().is_ok()).count() as u32
 }
 
+// Guarantee: throttling 1.
 #[test]
-fn throttling_1_burst_then_the_even_flow() {
+fn burst_then_the_even_flow() {
     let (limiter, _, hand) = limiter(Quota::per_second(10).burst(3));
     assert_eq!(drain(&limiter), 3);
     hand.advance(MS(100));
@@ -34,9 +35,10 @@ fn throttling_1_burst_then_the_even_flow() {
     assert_eq!(drain(&limiter), 3);
 }
 
+// Guarantee: throttling 1.
 /// Seen elsewhere: sleeping out the whole wait in vain.
 #[test]
-fn throttling_1_retry_after_is_exact() {
+fn retry_after_is_exact() {
     for config in [Quota::per_second(3).burst(2).into(), RateLimitConfig::from(Quota::per_second(3)).strict()] {
         let (limiter, _, hand) = limiter(config);
         for step in [MS(0), MS(7), MS(501), MS(13)] {
@@ -51,8 +53,9 @@ fn throttling_1_retry_after_is_exact() {
     }
 }
 
+// Guarantee: throttling 1.
 #[test]
-fn throttling_1_n_permits_a_call_all_or_none() {
+fn n_permits_a_call_all_or_none() {
     let (limiter, _, hand) = limiter(Quota::per_second(10));
     limiter.check_n(7).unwrap();
     let error = limiter.check_n(4).unwrap_err();
@@ -64,8 +67,9 @@ fn throttling_1_n_permits_a_call_all_or_none() {
     assert_eq!(drain(&limiter), 10);
 }
 
+// Guarantee: throttling 1.
 #[test]
-fn throttling_1_acquire_is_in_order_of_arrival() {
+fn acquire_is_in_order_of_arrival() {
     let (limiter, clock, hand) = limiter(Quota::per_second(10).burst(1));
     let start = hand.now();
     let order = std::sync::Mutex::new(Vec::new());
@@ -80,8 +84,9 @@ fn throttling_1_acquire_is_in_order_of_arrival() {
     assert_eq!(order.into_inner().unwrap(), expected);
 }
 
+// Guarantee: throttling 1.
 #[test]
-fn throttling_1_a_dropped_turn_is_given_back_and_those_behind_move_up() {
+fn a_dropped_turn_is_given_back_and_those_behind_move_up() {
     for config in [Quota::per_second(10).burst(1).into(), RateLimitConfig::from(Quota::new(1, MS(100))).strict()] {
         let (limiter, clock, hand) = limiter(config);
         let start = hand.now();
@@ -101,8 +106,9 @@ fn throttling_1_a_dropped_turn_is_given_back_and_those_behind_move_up() {
     }
 }
 
+// Guarantee: throttling 1.
 #[test]
-fn throttling_1_what_cannot_fit_is_rejected_at_once() {
+fn what_cannot_fit_is_rejected_at_once() {
     let (limiter, clock, hand) = limiter(RateLimitConfig::from(Quota::per_second(1)).max_wait(MS(1500)));
     limiter.check().unwrap();
     let start = hand.now();
@@ -119,8 +125,9 @@ fn throttling_1_what_cannot_fit_is_rejected_at_once() {
     assert_eq!(limiter.check().unwrap_err().retry_after(), Some(MS(1000)));
 }
 
+// Guarantee: throttling 1.
 #[test]
-fn throttling_1_the_limit_changes_while_in_use() {
+fn the_limit_changes_while_in_use() {
     let (limiter, clock, hand) = limiter(Quota::per_second(1).burst(1));
     limiter.check().unwrap();
     let start = hand.now();
@@ -140,8 +147,9 @@ fn throttling_1_the_limit_changes_while_in_use() {
     assert_eq!(limiter.config().permits, 10);
 }
 
+// Guarantee: throttling 1.
 #[test]
-fn throttling_1_changing_to_and_fro_mints_no_permits_and_loses_none() {
+fn changing_to_and_fro_mints_no_permits_and_loses_none() {
     for strict in [false, true] {
         let mut config = RateLimitConfig::from(Quota::per_second(10));
         if strict {
@@ -159,8 +167,9 @@ fn throttling_1_changing_to_and_fro_mints_no_permits_and_loses_none() {
     }
 }
 
+// Guarantee: throttling 1.
 #[test]
-fn throttling_1_several_limits_are_all_or_nothing() {
+fn several_limits_are_all_or_nothing() {
     let (per_second, clock, _hand) = limiter(Quota::per_second(5));
     let per_minute = RateLimiter::new(Quota::per_minute(3)).unwrap().with_clock(&clock);
     for _ in 0..3 {
@@ -172,8 +181,9 @@ fn throttling_1_several_limits_are_all_or_nothing() {
     assert_eq!(drain(&per_second), 2);
 }
 
+// Guarantee: throttling 1.
 #[test]
-fn throttling_1_keyed_by_tenant_with_tiers() {
+fn keyed_by_tenant_with_tiers() {
     let (clock, hand) = Clock::manual();
     let limiter = KeyedRateLimiter::new(Quota::per_second(2))
         .unwrap()
@@ -191,8 +201,9 @@ fn throttling_1_keyed_by_tenant_with_tiers() {
     assert_eq!(refused.unwrap_err().field(), "tiers[0].permits");
 }
 
+// Guarantee: throttling 1.
 #[test]
-fn throttling_1_idle_keys_make_room() {
+fn idle_keys_make_room() {
     let (clock, hand) = Clock::manual();
     let limiter = KeyedRateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
     for generation in 0..20u64 {
@@ -222,9 +233,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
+    // Guarantee: throttling 1.
     /// Against a bucket that holds fractions of a permit, in whole numbers.
     #[test]
-    fn throttling_1_smooth_equals_a_token_bucket(permits in 1u32..20, burst in 1u32..20, steps in steps()) {
+    fn smooth_equals_a_token_bucket(permits in 1u32..20, burst in 1u32..20, steps in steps()) {
         let (limiter, _, hand) = limiter(Quota::per_second(permits).burst(burst));
         let interval = 1_000_000_000u64.div_ceil(permits.into());
         let full = u64::from(burst) * interval;
@@ -250,9 +262,10 @@ proptest! {
         }
     }
 
+    // Guarantee: throttling 1.
     /// Against a list of all that was ever admitted, looked at through every window.
     #[test]
-    fn throttling_1_strict_never_admits_more_than_n_in_any_window(permits in 1u32..8, steps in steps()) {
+    fn strict_never_admits_more_than_n_in_any_window(permits in 1u32..8, steps in steps()) {
         let (limiter, _, hand) = limiter(RateLimitConfig::from(Quota::per_second(permits)).strict());
         let mut admitted: VecDeque<Instant> = VecDeque::new();
         for step in steps {
@@ -271,9 +284,10 @@ proptest! {
         }
     }
 
+    // Guarantee: throttling 1.
     /// Calls that wait and give up at random: whoever stays gets exactly one turn, in order, and the flow is never exceeded.
     #[test]
-    fn throttling_1_turns_are_conserved(gives_up in proptest::collection::vec(proptest::option::of(1u64..900), 1..25), strict: bool) {
+    fn turns_are_conserved(gives_up in proptest::collection::vec(proptest::option::of(1u64..900), 1..25), strict: bool) {
         let mut config = RateLimitConfig::from(Quota::new(2, MS(200)).burst(2));
         if strict {
             config = RateLimitConfig::from(Quota::new(2, MS(200))).strict();

@@ -46,10 +46,11 @@ fn poll(turn: &mut Turn<'_>) -> Option<Result<(), Rejected>> {
     }
 }
 
+// Guarantee: throttling 1.
 /// It once waited on with a smaller reservation, and giving that back in full minted permits, or wrapped around and closed the
 /// limiter for 584 years.
 #[test]
-fn throttling_1_a_call_that_no_longer_fits_is_rejected_and_mints_nothing() {
+fn a_call_that_no_longer_fits_is_rejected_and_mints_nothing() {
     for strict in [false, true] {
         let config = RateLimitConfig::from(Quota::new(10, Duration::from_secs(3600)));
         let (limiter, _, hand) = limiter(if strict { config.strict() } else { config });
@@ -72,9 +73,10 @@ fn throttling_1_a_call_that_no_longer_fits_is_rejected_and_mints_nothing() {
     }
 }
 
+// Guarantee: throttling 1.
 /// "Reject at once if it cannot fit" holds also when the limit gets slower while the call waits: it once slept past its limit.
 #[test]
-fn throttling_1_a_slower_limit_rejects_at_once_whom_it_makes_too_late() {
+fn a_slower_limit_rejects_at_once_whom_it_makes_too_late() {
     let (limiter, clock, hand) = limiter(RateLimitConfig::from(Quota::per_second(10).burst(1)).max_wait(MS(500)));
     let mut events = limiter.events();
     limiter.check().unwrap();
@@ -103,9 +105,10 @@ fn throttling_1_a_slower_limit_rejects_at_once_whom_it_makes_too_late() {
     assert_eq!(told[2], (3, rejected));
 }
 
+// Guarantee: throttling 1.
 /// Lowering a limit that is used up once closed it until the old burst had come back at the new pace: here for 99 s.
 #[test]
-fn throttling_1_a_lowered_limit_goes_on_at_its_new_pace() {
+fn a_lowered_limit_goes_on_at_its_new_pace() {
     let (limiter, _, hand) = limiter(Quota::per_second(1000));
     assert_eq!(drain(&limiter), 1000);
     limiter.set_quota(Quota::per_second(10)).unwrap();
@@ -118,9 +121,10 @@ fn throttling_1_a_lowered_limit_goes_on_at_its_new_pace() {
     assert_eq!(drain(&limiter), 1000);
 }
 
+// Guarantee: throttling 1.
 /// Calls come and go, the quota goes up and down, the clock stands still: after a while of quiet there is one burst.
 #[test]
-fn throttling_1_no_drift_over_many_changes() {
+fn no_drift_over_many_changes() {
     let quotas = [Quota::per_second(10), Quota::new(7, MS(333)), Quota::per_minute(3), Quota::per_second(1_000_000)];
     for strict in [false, true] {
         let config = RateLimitConfig::from(quotas[0]);
@@ -150,9 +154,10 @@ fn throttling_1_no_drift_over_many_changes() {
     }
 }
 
+// Guarantee: throttling 1.
 /// The largest numbers that there are.
 #[test]
-fn throttling_1_the_largest_numbers_do_not_overflow() {
+fn the_largest_numbers_do_not_overflow() {
     let century = Duration::from_secs(100 * 366 * 24 * 3600);
     for quota in
         [Quota::new(u32::MAX, Duration::from_secs(5)), Quota::new(1, Duration::from_secs(366 * 24 * 3600)).burst(100)]
@@ -174,9 +179,10 @@ fn throttling_1_the_largest_numbers_do_not_overflow() {
     }
 }
 
+// Guarantee: throttling 1.
 /// No permit at all is asked for: it passes unless others wait.
 #[test]
-fn throttling_1_zero_permits_take_nothing() {
+fn zero_permits_take_nothing() {
     for strict in [false, true] {
         let config = RateLimitConfig::from(Quota::per_second(2));
         let (limiter, _, hand) = limiter(if strict { config.strict() } else { config });
@@ -189,9 +195,10 @@ fn throttling_1_zero_permits_take_nothing() {
     }
 }
 
+// Guarantee: throttling 1.
 /// Whoever waits behind permits that `check_all` gives back moves up.
 #[test]
-fn throttling_1_all_or_nothing_leaves_no_trace() {
+fn all_or_nothing_leaves_no_trace() {
     for strict in [false, true] {
         let config = RateLimitConfig::from(Quota::new(5, MS(500)));
         let config = if strict { config.strict() } else { config };
@@ -209,9 +216,10 @@ fn throttling_1_all_or_nothing_leaves_no_trace() {
     }
 }
 
+// Guarantee: throttling 1.
 /// The time to come back is that of the slowest: it was once that of the first, after which the next one refused.
 #[test]
-fn throttling_1_all_or_nothing_knows_when_all_are_ready() {
+fn all_or_nothing_knows_when_all_are_ready() {
     for strict in [false, true] {
         let with = |quota: Quota| if strict { RateLimitConfig::from(quota).strict() } else { quota.into() };
         let (second, clock, hand) = limiter(with(Quota::per_second(1)));
@@ -232,9 +240,10 @@ fn throttling_1_all_or_nothing_knows_when_all_are_ready() {
     }
 }
 
+// Guarantee: throttling 1.
 /// Those behind a call that leaves are woken: each comes exactly one turn earlier, though it sleeps until its old time.
 #[test]
-fn throttling_1_those_behind_are_woken_and_come_at_exact_times() {
+fn those_behind_are_woken_and_come_at_exact_times() {
     for strict in [false, true] {
         let quota = if strict { Quota::new(1, MS(100)) } else { Quota::per_second(10).burst(1) };
         let config = RateLimitConfig::from(quota);
@@ -259,9 +268,10 @@ fn throttling_1_those_behind_are_woken_and_come_at_exact_times() {
     }
 }
 
+// Guarantee: throttling 1.
 /// A turn that has come is used, also if its call is dropped before it notices.
 #[test]
-fn throttling_1_a_turn_that_has_come_is_used() {
+fn a_turn_that_has_come_is_used() {
     let (limiter, _, hand) = limiter(Quota::per_second(10).burst(1));
     limiter.check().unwrap();
     let turn = waits(&limiter, 1, MS(100));

@@ -19,7 +19,7 @@ use steadfast::{
     time::{Clock, Timestamp},
 };
 
-use crate::cache_world::World;
+use crate::cache_aside::world::World;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const S: fn(u64) -> Duration = Duration::from_secs;
@@ -77,8 +77,9 @@ fn is_ready(future: impl Future<Output = Result<(), Rejected>>) -> bool {
     matches!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())), std::task::Poll::Ready(Ok(())))
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_processes_share_one_limit_exactly() {
+fn processes_share_one_limit_exactly() {
     let shared = Shared::new();
     let (a, b) = (shared.limiter("a", ten()), shared.limiter("b", ten()));
     assert!(shared.acquire(&a).is_ok() && shared.acquire(&b).is_ok());
@@ -100,8 +101,9 @@ fn throttling_2_processes_share_one_limit_exactly() {
     assert_eq!(admitted[0] + admitted[1], 100);
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_a_limit_that_is_known_to_be_used_up_is_not_asked() {
+fn a_limit_that_is_known_to_be_used_up_is_not_asked() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten());
     assert!(shared.acquire(&limiter).is_ok() && shared.acquire(&limiter).is_ok());
@@ -112,8 +114,9 @@ fn throttling_2_a_limit_that_is_known_to_be_used_up_is_not_asked() {
     assert_eq!(shared.requests(), before);
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_calls_that_may_wait_reserve_their_turns_across_processes() {
+fn calls_that_may_wait_reserve_their_turns_across_processes() {
     let shared = Shared::new();
     let (a, b) = (shared.limiter("a", ten().max_wait(MS(250))), shared.limiter("b", ten().max_wait(MS(250))));
     let start = shared.hand.now();
@@ -131,8 +134,9 @@ fn throttling_2_calls_that_may_wait_reserve_their_turns_across_processes() {
     assert_eq!(refused, 1, "it would have had to wait for 300 ms, and was told so at once");
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_never_more_permits_at_once_than_there_ever_are() {
+fn never_more_permits_at_once_than_there_ever_are() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten());
     assert_eq!(shared.hand.block_on(limiter.acquire_n(3)).unwrap_err().reason(), Reason::TooLarge);
@@ -141,8 +145,9 @@ fn throttling_2_never_more_permits_at_once_than_there_ever_are() {
     assert!(shared.hand.block_on(limiter.acquire_n(0)).is_ok());
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_the_row_is_gone_once_it_says_nothing_any_more() {
+fn the_row_is_gone_once_it_says_nothing_any_more() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten());
     assert!(shared.acquire(&limiter).is_ok());
@@ -152,8 +157,9 @@ fn throttling_2_the_row_is_gone_once_it_says_nothing_any_more() {
     assert!(shared.hand.block_on(limiter.acquire_n(2)).is_ok());
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_a_lease_is_spent_in_place() {
+fn a_lease_is_spent_in_place() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", leased());
     // Ten calls in each tenth of a second: that is what is leased after the first.
@@ -172,8 +178,9 @@ fn throttling_2_a_lease_is_spent_in_place() {
     assert!(asked <= 2 * 130, "a lease for each tenth of a second, each a read and a write: {asked}");
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_what_is_leased_and_not_spent_is_lost_to_nobody_for_longer_than_it_lasts() {
+fn what_is_leased_and_not_spent_is_lost_to_nobody_for_longer_than_it_lasts() {
     let shared = Shared::new();
     let (a, b) = (shared.limiter("a", leased()), shared.limiter("b", leased()));
     for _ in 0..20 {
@@ -189,8 +196,9 @@ fn throttling_2_what_is_leased_and_not_spent_is_lost_to_nobody_for_longer_than_i
     assert!((100..=110).contains(&taken), "{taken}");
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_leases_keep_the_limit_and_the_stated_slack() {
+fn leases_keep_the_limit_and_the_stated_slack() {
     let shared = Shared::new();
     let config = SharedRateLimitConfig::from(Quota::per_second(100).burst(10)).leased(MS(100)).call_timeout(MS(50));
     let limiters: Vec<_> = ["a", "b", "c"].iter().map(|name| shared.limiter(name, config)).collect();
@@ -210,8 +218,9 @@ fn throttling_2_leases_keep_the_limit_and_the_stated_slack() {
     assert!(admitted.len() > 430, "and they use what there is: {}", admitted.len());
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_the_loop_leases_ahead_so_that_calls_do_not_wait_for_the_store() {
+fn the_loop_leases_ahead_so_that_calls_do_not_wait_for_the_store() {
     let world = World::new();
     let network = FaultNetwork::new(FaultConfig::default().latency(MS(5), MS(5)), 1, &world.clock).unwrap();
     let store = network.client("a").store(world.store.clone());
@@ -235,15 +244,17 @@ fn throttling_2_the_loop_leases_ahead_so_that_calls_do_not_wait_for_the_store() 
     assert_eq!(network.counts().requests, before);
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_a_loop_ends_on_shutdown() {
+fn a_loop_ends_on_shutdown() {
     let world = World::new();
     let limiter = SharedRateLimiter::new(world.store.clone(), "payments", leased()).unwrap().with_clock(&world.clock);
     world.run(limiter.run(world.clock.sleep(MS(1))));
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_with_the_store_down_it_fails_open_if_so_configured() {
+fn with_the_store_down_it_fails_open_if_so_configured() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten().when_down(WhenDown::FailOpen));
     shared.client("a").cut();
@@ -259,8 +270,9 @@ fn throttling_2_with_the_store_down_it_fails_open_if_so_configured() {
     assert!(shared.acquire(&limiter).is_err(), "and the limit holds again");
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_with_the_store_down_it_fails_closed_if_so_configured() {
+fn with_the_store_down_it_fails_closed_if_so_configured() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten().when_down(WhenDown::FailClosed));
     shared.client("a").cut();
@@ -275,8 +287,9 @@ fn throttling_2_with_the_store_down_it_fails_closed_if_so_configured() {
     assert!(shared.acquire(&limiter).is_ok());
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_with_the_store_down_each_has_its_share_if_so_configured() {
+fn with_the_store_down_each_has_its_share_if_so_configured() {
     let shared = Shared::new();
     let config = SharedRateLimitConfig::from(Quota::per_second(10).burst(4)).when_down(WhenDown::LocalShare(0.5));
     let (a, b) = (shared.limiter("a", config), shared.limiter("b", config));
@@ -299,8 +312,9 @@ fn throttling_2_with_the_store_down_each_has_its_share_if_so_configured() {
     assert_eq!(admitted, [50, 50], "five a second each");
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_what_is_leased_is_spent_first_when_the_store_goes_down() {
+fn what_is_leased_is_spent_first_when_the_store_goes_down() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", leased().when_down(WhenDown::FailClosed));
     for _ in 0..20 {
@@ -331,8 +345,9 @@ fn throttling_2_what_is_leased_is_spent_first_when_the_store_goes_down() {
     assert_eq!(told, [failed, rejected, Event::StoreBack]);
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_a_store_that_hangs_holds_one_call_for_the_time_out_and_no_other() {
+fn a_store_that_hangs_holds_one_call_for_the_time_out_and_no_other() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten().when_down(WhenDown::FailOpen).call_timeout(MS(200)));
     shared.client("a").pause();
@@ -351,8 +366,9 @@ fn throttling_2_a_store_that_hangs_holds_one_call_for_the_time_out_and_no_other(
     assert!(!limiter.is_store_down());
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_an_answer_that_is_seen_too_late_is_none() {
+fn an_answer_that_is_seen_too_late_is_none() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten().when_down(WhenDown::FailClosed).call_timeout(MS(200)));
     shared.network.configure(FaultConfig::default().latency(MS(10), MS(10))).unwrap();
@@ -367,8 +383,9 @@ fn throttling_2_an_answer_that_is_seen_too_late_is_none() {
     assert!(matches!(call.as_mut().poll(&mut cx), std::task::Poll::Ready(Err(r)) if r.reason() == Reason::StoreDown));
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_each_tenant_has_a_row_and_a_quota_of_its_own() {
+fn each_tenant_has_a_row_and_a_quota_of_its_own() {
     let shared = Shared::new();
     let tiers = |limiter: SharedRateLimiter| {
         let gold = |tenant: &str| tenant.starts_with("gold").then_some(0);
@@ -387,8 +404,9 @@ fn throttling_2_each_tenant_has_a_row_and_a_quota_of_its_own() {
     assert_eq!(a.tenant(&"x".repeat(2000)).unwrap_err().kind(), PortErrorKind::Invalid);
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_tenants_that_are_idle_are_forgotten() {
+fn tenants_that_are_idle_are_forgotten() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten());
     for i in 0..10_000 {
@@ -400,8 +418,9 @@ fn throttling_2_tenants_that_are_idle_are_forgotten() {
     assert!(limiter.tenants() < 100, "{limiter:?} remembers {}", limiter.tenants());
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_a_wrong_wall_clock_costs_a_burst_at_most_and_once() {
+fn a_wrong_wall_clock_costs_a_burst_at_most_and_once() {
     let shared = Shared::new();
     let hour = 3_600_000;
     let ahead = shared.limiter_at("a", ten(), Timestamp::from_millis(WALL.as_millis() + hour));
@@ -425,8 +444,9 @@ fn throttling_2_a_wrong_wall_clock_costs_a_burst_at_most_and_once() {
     assert!((99..=101).contains(&later), "{later}");
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_a_row_that_cannot_be_read_is_a_store_that_is_down() {
+fn a_row_that_cannot_be_read_is_a_store_that_is_down() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten().when_down(WhenDown::FailClosed));
     let key = Key::new("rate limit payments", "all");
@@ -437,8 +457,9 @@ fn throttling_2_a_row_that_cannot_be_read_is_a_store_that_is_down() {
     assert_eq!(told, Event::StoreFailed { kind: Some(PortErrorKind::Corrupt) });
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_the_limit_can_change_while_in_use() {
+fn the_limit_can_change_while_in_use() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten());
     let tenant = limiter.tenant("acme").unwrap();
@@ -462,8 +483,9 @@ fn throttling_2_the_limit_can_change_while_in_use() {
     assert!(limiter.leased() > 0, "how it is shared can change, too");
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_settings_are_checked_by_name() {
+fn settings_are_checked_by_name() {
     let store = || Arc::new(InMemoryStore::new());
     let refused = |config: SharedRateLimitConfig| SharedRateLimiter::new(store(), "x", config).unwrap_err();
     assert_eq!(refused(Quota::per_second(0).into()).field(), "permits");
@@ -483,8 +505,9 @@ fn throttling_2_settings_are_checked_by_name() {
     assert_eq!(leased().sharing, Sharing::Leased { every: MS(100) });
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_it_is_a_policy_and_sees_the_deadline() {
+fn it_is_a_policy_and_sees_the_deadline() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten().max_wait(S(10)));
     let pipeline = Pipeline::new().then(limiter.clone());
@@ -500,8 +523,9 @@ fn throttling_2_it_is_a_policy_and_sees_the_deadline() {
     assert!(text.contains("10 calls every 1s, at most 2 at once, shared exactly"), "{text}");
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_a_dropped_call_gives_its_turn_back_and_never_more_is_admitted() {
+fn a_dropped_call_gives_its_turn_back_and_never_more_is_admitted() {
     for config in [ten().max_wait(S(10)), ten().leased(MS(100)).max_wait(S(10))] {
         let shared = Shared::new();
         shared.network.configure(FaultConfig::default().latency(MS(1), MS(1))).unwrap();
@@ -522,8 +546,9 @@ fn throttling_2_a_dropped_call_gives_its_turn_back_and_never_more_is_admitted() 
     }
 }
 
+// Guarantee: throttling 2.
 #[test]
-fn throttling_2_a_dropped_loop_leaves_calls_as_they_are() {
+fn a_dropped_loop_leaves_calls_as_they_are() {
     let shared = Shared::new();
     shared.network.configure(FaultConfig::default().latency(MS(1), MS(1))).unwrap();
     let limiter = shared.limiter("a", leased());

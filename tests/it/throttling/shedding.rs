@@ -44,8 +44,9 @@ fn shares(shedder: &Shedder) -> [f64; 4] {
     Priority::ALL.map(|priority| shedder.shed_share(priority))
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_06_the_lowest_priority_is_shed_first_and_the_spared_never() {
+fn the_lowest_priority_is_shed_first_and_the_spared_never() {
     let table = [
         (-1.0, [0.0, 0.0, 0.0, 0.0]),
         (0.0, [0.0, 0.0, 0.0, 0.0]),
@@ -70,8 +71,9 @@ fn throttling_06_the_lowest_priority_is_shed_first_and_the_spared_never() {
     assert_eq!(shares(&shedder), [1.0, 1.0, 0.0, 0.0]);
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_06_up_at_once_down_after_a_while_and_slowly() {
+fn up_at_once_down_after_a_while_and_slowly() {
     let (shedder, load, _, hand) = shedder(config().times(S(1), S(9)));
     load.set(1.0);
     assert_eq!(shedder.shed_share(High), 1.0, "at once");
@@ -92,9 +94,10 @@ fn throttling_06_up_at_once_down_after_a_while_and_slowly() {
     assert_eq!(shares(&shedder), [0.0; 4]);
 }
 
+// Guarantee: throttling 6.
 /// A gauge that swings around its limit does not make the shedding swing with it.
 #[test]
-fn throttling_06_a_swinging_gauge_is_met_by_steady_shedding() {
+fn a_swinging_gauge_is_met_by_steady_shedding() {
     let (shedder, load, _, hand) = shedder(config());
     let mut seen = Vec::new();
     for tick in 0..200 {
@@ -106,10 +109,11 @@ fn throttling_06_a_swinging_gauge_is_met_by_steady_shedding() {
 }
 
 proptest! {
+    // Guarantee: throttling 6.
     /// What the page promises, whatever the gauge does: never less than it asks for, no rise that it does not ask for, no fall while held, none that is
     /// too fast, and in the end nothing.
     #[test]
-    fn throttling_06_hysteresis_holds_for_every_course_of_the_gauge(
+    fn hysteresis_holds_for_every_course_of_the_gauge(
         hold in 0u64..800, recover in 100u64..5_000, course in prop::collection::vec((-1.0f64..1.5, 0u64..400), 1..100)
     ) {
         let (shedder, load, _, hand) = shedder(config().times(MS(hold), MS(recover)));
@@ -139,8 +143,9 @@ proptest! {
     }
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_06_any_gauge_and_the_worst_decides() {
+fn any_gauge_and_the_worst_decides() {
     let (clock, hand) = Clock::manual();
     let (cpu, depth) = (Gauge::new(), Arc::new(AtomicU32::new(0)));
     let config =
@@ -175,8 +180,9 @@ fn throttling_06_any_gauge_and_the_worst_decides() {
     assert_eq!(shedder.shed_share(High), 1.0);
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_06_limits_are_refused_by_name() {
+fn limits_are_refused_by_name() {
     let refused = [
         (config().limit("load", 0.9, 0.7), "limits.load.hard"),
         (config().limit("load", 0.9, 0.9), "limits.load.hard"),
@@ -194,9 +200,10 @@ fn throttling_06_limits_are_refused_by_name() {
     assert!(toml::from_str::<ShedderConfig>("limits.cpu = { soft = 0.7, hart = 0.9 }").is_err());
 }
 
+// Guarantee: throttling 6.
 /// Read by one call, when it is due, and by none between.
 #[test]
-fn throttling_06_a_gauge_is_read_once_in_its_time() {
+fn a_gauge_is_read_once_in_its_time() {
     let ((clock, hand), reads) = (Clock::manual(), Arc::new(AtomicU32::new(0)));
     let counter = reads.clone();
     let shedder = Shedder::new(config())
@@ -214,9 +221,10 @@ fn throttling_06_a_gauge_is_read_once_in_its_time() {
     }
 }
 
+// Guarantee: throttling 6.
 /// A gauge is foreign code: it may panic, and it may ask the shedder itself.
 #[test]
-fn throttling_06_a_gauge_may_panic_or_come_back() {
+fn a_gauge_may_panic_or_come_back() {
     let ((clock, hand), broken) = (Clock::manual(), Arc::new(AtomicBool::new(true)));
     let (fault, own) = (broken.clone(), Arc::new(OnceLock::<Shedder>::new()));
     let inner = own.clone();
@@ -234,8 +242,9 @@ fn throttling_06_a_gauge_may_panic_or_come_back() {
     assert!(shedder.try_admit(High).is_err(), "the next who is due reads it");
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_06_as_a_policy_it_sheds_by_the_call_s_priority() {
+fn as_a_policy_it_sheds_by_the_call_s_priority() {
     let (shedder, load, _, hand) = shedder(config());
     let pipeline = Pipeline::new().then(shedder.clone().named("front"));
     // `named` made another shedder, which watches the same gauge.
@@ -256,8 +265,9 @@ fn throttling_06_as_a_policy_it_sheds_by_the_call_s_priority() {
     assert!(hand.block_on(shedder.call(with_priority(High, async || Ok::<_, ()>(())))).is_ok());
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_06_shedding_is_told_when_it_begins_and_when_it_ends() {
+fn shedding_is_told_when_it_begins_and_when_it_ends() {
     let (shedder, load, clock, hand) = shedder(config());
     let mut events = shedder.events();
     // By a task of its own, where no calls come.
@@ -277,8 +287,9 @@ fn throttling_06_shedding_is_told_when_it_begins_and_when_it_ends() {
     assert_eq!(told, [(1, began), (2, ended), (3, began)]);
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_06_every_future_of_a_shedder_can_be_dropped() {
+fn every_future_of_a_shedder_can_be_dropped() {
     let (shedder, load, clock, hand) = shedder(config());
     let service = ScriptedService::new("ok in 1s", &clock).unwrap();
     drop_at_every_await(&hand, || shedder.call(|| service.call()), |_| assert_eq!(service.running(), 0));
@@ -290,8 +301,9 @@ fn throttling_06_every_future_of_a_shedder_can_be_dropped() {
     );
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_06_it_explains_limits_without_head_room_and_gauges_that_are_missing() {
+fn it_explains_limits_without_head_room_and_gauges_that_are_missing() {
     let explain = |shedder: Shedder| Pipeline::new().then(shedder).explain().to_string();
     let (good, ..) = shedder(config());
     assert!(!explain(good.clone()).contains("warning"), "{}", explain(good));
@@ -328,9 +340,10 @@ fn poll(call: &mut Call<'_>) -> Poll<Option<Rejected>> {
     call.as_mut().poll(&mut Context::from_waker(noop_waker_ref()))
 }
 
+// Guarantee: throttling 6.
 /// A call that was shed once gave back a place that it had never had, and the limit was none.
 #[test]
-fn throttling_06_a_call_that_finds_its_share_taken_is_shed_and_leaves_no_trace() {
+fn a_call_that_finds_its_share_taken_is_shed_and_leaves_no_trace() {
     let (limiter, _) = limiter(10, PriorityShares::default());
     let mut running: Vec<Call<'_>> = Vec::new();
     for (priority, most) in [(Low, 5), (Normal, 8), (High, 10)] {
@@ -358,9 +371,10 @@ fn throttling_06_a_call_that_finds_its_share_taken_is_shed_and_leaves_no_trace()
 }
 
 proptest! {
+    // Guarantee: throttling 6.
     /// Against two numbers and a queue.
     #[test]
-    fn throttling_06_shares_equal_a_count(
+    fn shares_equal_a_count(
         places in 1u32..12, low in 0.01f64..0.6, more in 0.0f64..0.4,
         steps in prop::collection::vec((prop::bool::ANY, 0usize..4, any::<prop::sample::Index>()), 1..120)
     ) {
@@ -392,8 +406,9 @@ proptest! {
     }
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_06_shares_are_refused_where_a_lower_priority_has_more() {
+fn shares_are_refused_where_a_lower_priority_has_more() {
     let refused = [
         (PriorityShares::new(0.6, 0.5, 1.0), "shares.normal"),
         (PriorityShares::new(0.5, 1.0, 0.9), "shares.high"),
@@ -420,8 +435,9 @@ impl Policy for Sees {
     }
 }
 
+// Guarantee: throttling 6.
 #[test]
-fn throttling_06_a_priority_travels_inwards_with_its_call() {
+fn a_priority_travels_inwards_with_its_call() {
     let ((clock, hand), sees) = (Clock::manual(), Sees::default());
     let seen = || std::mem::take(&mut *sees.0.lock().unwrap());
     let retry = || Retry::new(RetryConfig::default().idempotent(true).max_attempts(3)).unwrap().with_clock(&clock);

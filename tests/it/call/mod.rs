@@ -1,0 +1,9 @@
+//! Tests of `call`.
+mod doors;
+mod drop_doors;
+mod drops;
+mod event_senders;
+mod events;
+mod lease_drops;
+mod nested;
+mod pipeline;

@@ -1,0 +1,3 @@
+//! Tests of `queues`.
+mod partitioned_queue;
+mod redrive;
