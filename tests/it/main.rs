@@ -98,4 +98,5 @@ mod standard;
 mod standard_change;
 mod testing;
 mod timeout;
+mod timeout_nesting;
 mod tower;
