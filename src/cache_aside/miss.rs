@@ -33,11 +33,14 @@ pub(super) struct Miss<L, V> {
     pub(super) may_be_absent: bool,
 }
 
+/// A seat in a flight, and whether it leads.
+type Boarded<K, V> = (Seat<K, Landed<V>>, bool);
+
 /// A miss after the first poll of its load.
 enum Begun<K: Hash + Eq, L, V, E> {
     Ended(Answer<V, E>),
-    /// With the seat and whether it leads; without, it asks anew.
-    Waits(Miss<L, V>, Wait, Option<(Seat<K, Landed<V>>, bool)>),
+    /// Without a seat it asks anew.
+    Waits(Miss<L, V>, Wait, Option<Boarded<K, V>>),
 }
 
 impl<K, V> CacheAside<K, V>
@@ -89,7 +92,7 @@ where
     }
 
     /// Joins the flight of the key, or begins one with the loader; says whether it leads. Else the answer.
-    fn board<Q, L, F, E>(&self, key: &Q, miss: &mut Miss<L, V>) -> Result<(Seat<K, Landed<V>>, bool), Answer<V, E>>
+    fn board<Q, L, F, E>(&self, key: &Q, miss: &mut Miss<L, V>) -> Result<Boarded<K, V>, Answer<V, E>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -123,7 +126,7 @@ where
         key: &Q,
         mut miss: Miss<L, V>,
         mut wait: Wait,
-        mut boarded: Option<(Seat<K, Landed<V>>, bool)>,
+        mut boarded: Option<Boarded<K, V>>,
     ) -> Answer<V, E>
     where
         K: Borrow<Q>,
