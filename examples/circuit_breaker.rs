@@ -28,7 +28,7 @@ use serde_json::json;
 use steadfast::{
     Cause, Pipeline, Reason,
     circuit_breaker::{
-        CircuitBreaker, CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, OpenConfig, RampConfig, State,
+        CircuitBreaker, CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, OpenConfig, SlowStartConfig, State,
         Transition,
     },
     observe::Event,
@@ -60,9 +60,9 @@ async fn main() -> ExitCode {
 fn config() -> CircuitBreakerConfig {
     CircuitBreakerConfig::default()
         .count_window(20, 10)
-        .open(OpenConfig::default().times(MS(200), MS(800)))
-        .probes(3, 1.0)
-        .ramp(RampConfig::linear(MS(400), 0.2))
+        .open(OpenConfig::default().delays(MS(200), MS(800)))
+        .permitted_calls(3, 1.0)
+        .slow_start(SlowStartConfig::linear(MS(400), 0.2))
 }
 
 // ---- the inventory ----------------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ async fn orders(
                 Ok(()) => orders.served += 1,
                 // Here an order would be accepted against yesterday's stock.
                 Err(error) => match error.cause() {
-                    Cause::Rejected(why) if why.reason() == Reason::RampingUp => orders.ramp += 1,
+                    Cause::Rejected(why) if why.reason() == Reason::SlowStart => orders.ramp += 1,
                     Cause::Rejected(_) => orders.rejected += 1,
                     _ => orders.failed += 1,
                 },

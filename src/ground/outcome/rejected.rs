@@ -74,7 +74,7 @@ pub enum TripRule {
     /// The probes of a half-open breaker failed.
     Probes,
     /// Half-open came to no decision in its time.
-    Undecided,
+    HalfOpenTimeout,
     /// Somebody opened it by hand.
     ByHand,
     /// The breakers of other processes opened.
@@ -89,7 +89,7 @@ impl TripRule {
         Self::WeightedFailures,
         Self::Unavailable,
         Self::Probes,
-        Self::Undecided,
+        Self::HalfOpenTimeout,
         Self::ByHand,
         Self::Shared,
     ];
@@ -112,7 +112,7 @@ impl fmt::Display for TripRule {
             Self::WeightedFailures => "weighted failures",
             Self::Unavailable => "the server said it is unavailable",
             Self::Probes => "failed probes",
-            Self::Undecided => "half-open without a decision",
+            Self::HalfOpenTimeout => "half-open timed out",
             Self::ByHand => "opened by hand",
             Self::Shared => "opened in other processes",
         })
@@ -140,7 +140,7 @@ pub enum Reason {
     /// The circuit breaker is half-open, and all its probes are taken.
     ProbesTaken,
     /// The circuit breaker has closed, and its ramp lets only a share of the calls pass as yet.
-    RampingUp,
+    SlowStart,
     /// The rate limit is used up for now.
     RateLimited,
     /// The call asks for more permits at once than the limit can ever give.
@@ -261,7 +261,7 @@ impl fmt::Display for Rejected {
             }
             Reason::Isolated { .. } => f.write_str(": isolated by hand")?,
             Reason::ProbesTaken => f.write_str(": half-open, all probes taken")?,
-            Reason::RampingUp => f.write_str(": ramping up after an outage")?,
+            Reason::SlowStart => f.write_str(": in slow start after an outage")?,
             Reason::RateLimited => f.write_str(": used up")?,
             Reason::TooLarge => f.write_str(": more permits than it can ever give")?,
             Reason::QueueFull => f.write_str(": queue full")?,

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{HalfOpenConfig, OpenConfig, RampConfig, TripConfig};
+use super::{HalfOpenConfig, OpenConfig, SlowStartConfig, TripConfig};
 use crate::{
     config::{ConfigError, human, require, require_some_time},
     outcome::{FailureKind, KindSet},
@@ -18,7 +18,7 @@ use crate::{
 ///     window = { calls = 50 }
 ///     min_calls = 10
 ///     trip = { failure_rate = 0.3, consecutive_failures = 8 }
-///     open = { base = "2s", cap = "30s" }
+///     open = { initial_delay = "2s", max_delay = "30s" }
 /// "#).unwrap();
 /// assert!(CircuitBreaker::new(config).is_ok());
 /// ```
@@ -41,11 +41,11 @@ pub struct CircuitBreakerConfig {
     pub half_open: HalfOpenConfig,
     /// Lets a growing share of the calls pass after it has closed by itself. None by default: all pass at once.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ramp: Option<RampConfig>,
+    pub slow_start: Option<SlowStartConfig>,
     /// Counts a call that is dropped by its caller after at least this long as a failure (kind `cancelled`). None by
     /// default: a dropped call changes nothing.
     #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
-    pub count_drop_after: Option<Duration>,
+    pub count_cancelled_after: Option<Duration>,
 }
 
 /// What a breaker's rates are measured over.
@@ -81,8 +81,8 @@ impl Default for CircuitBreakerConfig {
             failures: KindSet::ALL.without(FailureKind::Client).without(FailureKind::Cancelled),
             open: OpenConfig::default(),
             half_open: HalfOpenConfig::default(),
-            ramp: None,
-            count_drop_after: None,
+            slow_start: None,
+            count_cancelled_after: None,
         }
     }
 }
@@ -120,9 +120,9 @@ impl CircuitBreakerConfig {
 
     /// Sets how long it stays open: the first time, and at the most.
     #[must_use]
-    pub const fn open_for(mut self, base: Duration, cap: Duration) -> Self {
-        self.open.base = base;
-        self.open.cap = cap;
+    pub const fn open_for(mut self, initial_delay: Duration, max_delay: Duration) -> Self {
+        self.open.initial_delay = initial_delay;
+        self.open.max_delay = max_delay;
         self
     }
 
@@ -135,8 +135,8 @@ impl CircuitBreakerConfig {
 
     /// Sets how many probes are let through, and which share of them must succeed.
     #[must_use]
-    pub const fn probes(mut self, probes: u32, success_rate: f64) -> Self {
-        self.half_open.probes = probes;
+    pub const fn permitted_calls(mut self, calls: u32, success_rate: f64) -> Self {
+        self.half_open.permitted_calls = calls;
         self.half_open.success_rate = success_rate;
         self
     }
@@ -150,15 +150,15 @@ impl CircuitBreakerConfig {
 
     /// Lets a growing share of the calls pass after it has closed by itself.
     #[must_use]
-    pub const fn ramp(mut self, ramp: RampConfig) -> Self {
-        self.ramp = Some(ramp);
+    pub const fn slow_start(mut self, slow_start: SlowStartConfig) -> Self {
+        self.slow_start = Some(slow_start);
         self
     }
 
     /// Counts a call that is dropped after at least this long as a failure.
     #[must_use]
-    pub const fn count_drop_after(mut self, d: Duration) -> Self {
-        self.count_drop_after = Some(d);
+    pub const fn count_cancelled_after(mut self, d: Duration) -> Self {
+        self.count_cancelled_after = Some(d);
         self
     }
 
@@ -183,10 +183,10 @@ impl CircuitBreakerConfig {
         require(!self.failures.is_empty(), "failures", "must name at least one kind of failure")?;
         self.open.check().map_err(|e| e.within("open"))?;
         self.half_open.check().map_err(|e| e.within("half_open"))?;
-        if let Some(ramp) = &self.ramp {
-            ramp.check().map_err(|e| e.within("ramp"))?;
+        if let Some(slow_start) = &self.slow_start {
+            slow_start.check().map_err(|e| e.within("slow_start"))?;
         }
-        self.count_drop_after.map_or(Ok(()), |d| require_some_time(d, "count_drop_after"))
+        self.count_cancelled_after.map_or(Ok(()), |d| require_some_time(d, "count_cancelled_after"))
     }
 }
 

@@ -27,13 +27,13 @@ pub enum CircuitBreakerEvent {
     /// It closed: all calls pass, or with a ramp a growing share of them.
     Closed,
     /// The ramp is over: all calls pass.
-    RampedUp,
+    SlowStartEnded,
     /// It was isolated by hand: calls are rejected until somebody closes it.
     Isolated,
     /// It has opened again so soon after closing, so often in a row: its open time is too short, or its probes too few, to tell
     /// whether the other side is well. Told after the opening, from the third time on.
     Flapped {
-        /// How many times in a row it opened before it had been closed for `stable_for`.
+        /// How many times in a row it opened before it had been closed for `reset_after`.
         times: u32,
     },
     /// A rule would have opened it, but too large a share of its family is open already: it stays closed.
@@ -67,7 +67,7 @@ impl Traced for CircuitBreakerEvent {
             }
             Self::HalfOpened => tracing::info!(target: TARGET, breaker, "half-open"),
             Self::Closed => tracing::info!(target: TARGET, breaker, "closed"),
-            Self::RampedUp => tracing::info!(target: TARGET, breaker, "ramped up"),
+            Self::SlowStartEnded => tracing::info!(target: TARGET, breaker, "ramped up"),
             Self::Flapped { times } => tracing::warn!(target: TARGET, breaker, times, "flaps"),
             Self::Spared { rule } => tracing::warn!(target: TARGET, breaker, %rule, "spared: too many are open"),
             Self::Reconfigured => tracing::info!(target: TARGET, breaker, "reconfigured"),

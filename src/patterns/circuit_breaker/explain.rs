@@ -51,7 +51,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
 }
 
 pub(super) fn layer(config: &CircuitBreakerConfig, name: Option<Name>) -> Layer {
-    let CircuitBreakerConfig { window, min_calls, trip, open, ramp, .. } = config;
+    let CircuitBreakerConfig { window, min_calls, trip, open, slow_start, .. } = config;
     let over = match window {
         WindowConfig::Calls { calls } => format!("the last {calls} calls"),
         WindowConfig::Time { time, .. } => format!("the last {time:?}"),
@@ -68,9 +68,10 @@ pub(super) fn layer(config: &CircuitBreakerConfig, name: Option<Name>) -> Layer 
     .into_iter()
     .flatten()
     .collect();
-    let mut settings = format!("opens on {}; for {:?} to {:?}", rules.join(", or "), open.base, open.cap);
-    if let Some(ramp) = ramp {
-        settings += &format!("; ramps up from {} % over {:?}", percent(ramp.from), ramp.time);
+    let mut settings =
+        format!("opens on {}; for {:?} to {:?}", rules.join(", or "), open.initial_delay, open.max_delay);
+    if let Some(slow_start) = slow_start {
+        settings += &format!("; ramps up from {} % over {:?}", percent(slow_start.min_share), slow_start.window);
     }
     let layer = Layer::new(PolicyKind::CircuitBreaker, name, settings);
     without_head_room(config).into_iter().fold(layer, Layer::with_warning)
@@ -101,11 +102,11 @@ fn without_head_room(config: &CircuitBreakerConfig) -> Vec<String> {
         warn(HEALTHY.powf(f64::from(n)), CHANCE, format!("a row of {n} failures"));
     }
     let half_open = &config.half_open;
-    let bad = half_open.probes - half_open.required() + 1;
+    let bad = half_open.permitted_calls - half_open.required() + 1;
     warn(
-        at_least(bad, half_open.probes),
+        at_least(bad, half_open.permitted_calls),
         TURNED_AWAY,
-        format!("opening again after {bad} bad of {} probes", half_open.probes),
+        format!("opening again after {bad} bad of {} probes", half_open.permitted_calls),
     );
     warnings
 }

@@ -12,7 +12,7 @@ pub(super) struct Gate {
     pub(super) since: AtomicU64,
     pub(super) until: AtomicU64,
     pub(super) deadline: AtomicU64,
-    pub(super) ramp: AtomicU64,
+    pub(super) slow_start: AtomicU64,
     /// What a ramp lets pass, in shares of a call: the next whole one is the next call.
     pub(super) credit: AtomicU64,
     /// The rule that opened it, and the kind of the last failure plus one, in a byte each.
@@ -37,7 +37,7 @@ impl Gate {
             since: zero(),
             until: zero(),
             deadline: zero(),
-            ramp: zero(),
+            slow_start: zero(),
             credit: zero(),
             why: AtomicU32::new(0),
             probers: AtomicU32::new(0),
@@ -90,9 +90,9 @@ impl Gate {
     }
 
     /// Begins a ramp: its first call passes.
-    pub(super) fn begin_ramp(&self, now: Instant) {
+    pub(super) fn begin_slow_start(&self, now: Instant) {
         self.credit.store(super::plan::ALL - 1, Ordering::Relaxed);
-        self.ramp.store(now.as_nanos(), Ordering::Release);
+        self.slow_start.store(now.as_nanos(), Ordering::Release);
     }
 }
 

@@ -24,7 +24,7 @@ impl CircuitBreaker {
     /// While it runs, callers are not let through as probes. When the open time is over it calls `probe`, one at a time, as often as
     /// `half_open` asks for: enough good ones close the breaker, a bad one too many opens it again, for longer: the open time is the
     /// probe's back-off. Every error is a failure, whatever its kind; where slowness is a rule, a slow probe is bad too. A probe that
-    /// hangs is dropped after `half_open.max`, so give it a time-out of its own. An isolated breaker is not probed. Where several such
+    /// hangs is dropped after `half_open.max_duration`, so give it a time-out of its own. An isolated breaker is not probed. Where several such
     /// loops run, one of them probes; when the last has ended, callers probe as ever.
     ///
     /// ```
@@ -32,7 +32,7 @@ impl CircuitBreaker {
     /// use steadfast::{circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State}, time::Clock};
     ///
     /// let (clock, hand) = Clock::manual();
-    /// let config = CircuitBreakerConfig::default().probes(2, 1.0);
+    /// let config = CircuitBreakerConfig::default().permitted_calls(2, 1.0);
     /// let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
     /// breaker.force_open(Duration::from_secs(5));
     ///
@@ -72,7 +72,7 @@ impl CircuitBreaker {
                     State::HalfOpen => {
                         let now = clock.now();
                         let deadline = load(&gate.deadline);
-                        Some(if deadline > now { deadline } else { now + self.config().half_open.max })
+                        Some(if deadline > now { deadline } else { now + self.config().half_open.max_duration })
                     }
                 };
                 drop(turn);

@@ -271,7 +271,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     }
 
     /// Forgets every key that nobody has asked for since the last time, if that was at least `idle` ago, and gives the memory back. Kept
-    /// are breakers that somebody holds, isolated ones, those open or half-open (until `stable_for` after the time at which a call
+    /// are breakers that somebody holds, isolated ones, those open or half-open (until `reset_after` after the time at which a call
     /// would have ended that), and those whose openings in a row are not yet forgotten. There is no need to call it: a part of the
     /// table does so by itself before it grows. So a key that is never asked for again is gone after twice `idle` at the latest, if
     /// there is anybody who needs its place.

@@ -10,7 +10,7 @@ const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
 fn loom_breaker_a_ramp_admits_just_its_share_of_racing_calls() {
     loom::model(|| {
         let gate = Arc::new(Gate::new(true));
-        gate.begin_ramp(NOW);
+        gate.begin_slow_start(NOW);
         let theirs = gate.clone();
         let thread = thread::spawn(move || (0..2).filter(|_| theirs.passes(ALL / 2)).count());
         let ours = (0..2).filter(|_| gate.passes(ALL / 2)).count();

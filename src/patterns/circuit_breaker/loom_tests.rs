@@ -6,7 +6,7 @@ use loom::{sync::Arc, thread};
 use super::{
     CircuitBreakerConfig, State, TripConfig,
     bads::Counts,
-    parts::RampConfig,
+    parts::SlowStartConfig,
     plan::Setting,
     state::{Core, Refusal, Ticket},
     tally::Mark,
@@ -76,7 +76,7 @@ fn both(breaker: &Arc<Breaker>, one: fn(&Breaker), other: fn(&Breaker)) {
 
 /// Open, and its time over.
 fn ready(probes: u32) -> Arc<Breaker> {
-    let breaker = Breaker::new(CircuitBreakerConfig::default().probes(probes, 1.0));
+    let breaker = Breaker::new(CircuitBreakerConfig::default().permitted_calls(probes, 1.0));
     breaker.core.open_by_hand(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
     breaker
 }
@@ -187,7 +187,7 @@ fn loom_breaker_each_record_is_judged_by_itself() {
 #[test]
 fn loom_breaker_a_rejection_does_not_mix_two_openings() {
     loom::model(|| {
-        let breaker = Breaker::new(CircuitBreakerConfig::default().probes(1, 1.0));
+        let breaker = Breaker::new(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
         let (old, new) = (Instant::from_nanos(10), Instant::from_nanos(100));
         breaker.core.open_by_hand(&breaker.set, old, Duration::from_nanos(90));
         let theirs = breaker.clone();
@@ -212,8 +212,8 @@ fn loom_breaker_a_rejection_does_not_mix_two_openings() {
 
 /// Half-open with one of two probes in flight, which hangs at [`NOW`].
 fn hanging() -> (Arc<Breaker>, Ticket) {
-    let mut config = CircuitBreakerConfig::default().probes(2, 1.0);
-    config.half_open.max = Duration::from_secs(1);
+    let mut config = CircuitBreakerConfig::default().permitted_calls(2, 1.0);
+    config.half_open.max_duration = Duration::from_secs(1);
     let breaker = Breaker::new(config);
     breaker.core.open_by_hand(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
     let hangs = breaker.core.admit(&breaker.set, || Instant::from_nanos(2)).unwrap();
@@ -363,13 +363,14 @@ fn loom_breaker_a_window_that_becomes_one_of_time_loses_no_failure() {
 #[test]
 fn loom_breaker_a_ramp_ends_once_and_loses_no_outcome() {
     loom::model(|| {
-        let breaker =
-            Breaker::new(rate(4, 4, 1.0).probes(1, 1.0).ramp(RampConfig::linear(Duration::from_nanos(10), 0.5)));
+        let breaker = Breaker::new(
+            rate(4, 4, 1.0).permitted_calls(1, 1.0).slow_start(SlowStartConfig::linear(Duration::from_nanos(10), 0.5)),
+        );
         let early = Instant::from_nanos(5);
         breaker.core.open_by_hand(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
         let probe = breaker.core.admit(&breaker.set, || early).unwrap();
         breaker.core.success(&breaker.set, probe, || early);
-        assert!(breaker.core.word().is_ramping());
+        assert!(breaker.core.word().in_slow_start());
         let ticket = breaker.core.admit(&breaker.set, || early).unwrap();
         let theirs = breaker.clone();
         let thread = thread::spawn(move || {

@@ -17,7 +17,7 @@
 //! | `open` | 5 s, doubled with each opening in a row, to 60 s; up to 10 % jitter; forgotten after 60 s closed | |
 //! | `half_open` | 5 probes, 80 % good, 30 s, then open again | |
 //! | `ramp` | none: closed, all calls pass at once | or `{ time = "30s", from = 0.1, steps = 0 }`: a line, or steps |
-//! | `count_drop_after` | none | |
+//! | `count_cancelled_after` | none | |
 //!
 //! Of a family ([`KeyedBreakersConfig`]):
 //!
@@ -57,7 +57,7 @@
 //! a lock and without an allocation; the error carries the name, the time to come back, since when, the rule and the last failure's kind.
 //! When the open time is over, the next caller is the first probe: there is no timer. *Half-open*, at most `probes` calls are let
 //! through; the breaker decides as soon as enough of them are good or too many bad. A probe that is dropped or ignored gives its
-//! place back. A probe that hangs cannot wedge the breaker: once probes have been in flight for `half_open.max` without a result, the next
+//! place back. A probe that hangs cannot wedge the breaker: once probes have been in flight for `half_open.max_duration` without a result, the next
 //! caller finds the breaker in the configured state. Time without a probe in flight does not count, so callers may be as rare as they like.
 //!
 //! Every admission carries the generation of the state that admitted it; an outcome that comes late changes nothing.
@@ -66,7 +66,7 @@
 //!
 //! A service that has just come back is often cold: empty caches, few connections. With `ramp` a breaker that has closed by itself lets
 //! a share of the calls pass, `from` at first, that grows in a line or in steps until all pass after `time`. Others are rejected as
-//! [`RampingUp`](crate::Reason::RampingUp), with no time to come back: a later call may pass at any moment. The calls that pass are spread
+//! [`SlowStart`](crate::Reason::SlowStart), with no time to come back: a later call may pass at any moment. The calls that pass are spread
 //! evenly among those that ask, not drawn by lot. A closing by hand has no ramp: a hand knows.
 //!
 //! # Recovery by a health probe
@@ -106,7 +106,7 @@
 //!
 //! # Cancel safety
 //!
-//! A call that is dropped counts for nothing; a probe's place is free again. With `count_drop_after` a call that is dropped after
+//! A call that is dropped counts for nothing; a probe's place is free again. With `count_cancelled_after` a call that is dropped after
 //! that long counts as a failure. A panic in the operation counts as one, and goes on unwinding.
 //!
 //! # Events
@@ -191,7 +191,7 @@ pub use config::{CircuitBreakerConfig, WindowConfig};
 pub use event::{CircuitBreakerEvent, Transition};
 pub use keyed::KeyedBreakers;
 pub use keyed_config::KeyedBreakersConfig;
-pub use parts::{HalfOpenConfig, OpenConfig, RampConfig, TripConfig, Undecided};
+pub use parts::{HalfOpenConfig, OnTimeout, OpenConfig, SlowStartConfig, TripConfig};
 pub use permit::Permit;
 pub use policy::CircuitBreaker;
 pub use shared::{

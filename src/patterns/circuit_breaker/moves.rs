@@ -91,7 +91,7 @@ impl Core {
     }
 
     pub(super) fn half_open(&self, set: &Setting, inner: &mut Inner, now: Instant) -> Ticket {
-        inner.probes = Probes::begin(now, inner.config.half_open.max);
+        inner.probes = Probes::begin(now, inner.config.half_open.max_duration);
         self.gate(set).deadline.store(inner.probes.deadline().as_nanos(), Ordering::Release);
         let generation = self.enter(set, inner, now, Word::new(State::HalfOpen, 0, 1), None);
         set.events.stage_as(self.name.as_ref(), now, || Event::HalfOpened);
@@ -103,7 +103,7 @@ impl Core {
         let half_open = inner.config.half_open;
         if inner.probes.good >= half_open.required() {
             self.close(set, inner, now, false);
-        } else if inner.probes.bad > half_open.probes - half_open.required() {
+        } else if inner.probes.bad > half_open.permitted_calls - half_open.required() {
             self.open(set, inner, now, TripRule::Probes, hint);
         }
     }
@@ -114,25 +114,25 @@ impl Core {
         }
         self.tally.clear(&mut inner.bads);
         inner.totals.told_spared = false;
-        let ramps = inner.config.ramp.is_some() && !by_hand;
-        if ramps {
-            self.gate(set).begin_ramp(now);
+        let slow_start = inner.config.slow_start.is_some() && !by_hand;
+        if slow_start {
+            self.gate(set).begin_slow_start(now);
         }
-        self.enter(set, inner, now, Word::new(State::Closed, 0, 0).with_ramp(ramps), None);
+        self.enter(set, inner, now, Word::new(State::Closed, 0, 0).with_slow_start(slow_start), None);
         set.events.stage_as(self.name.as_ref(), now, || Event::Closed);
     }
 
     /// Lets all calls pass from now on.
     #[cold]
-    pub(super) fn end_ramp(&self, set: &Setting, generation: u32, now: Instant) {
+    pub(super) fn end_slow_start(&self, set: &Setting, generation: u32, now: Instant) {
         let _inner = self.inner.lock();
         loop {
             let word = self.word();
-            if !word.is_closed() || !word.is_ramping() || word.generation() != generation {
+            if !word.is_closed() || !word.in_slow_start() || word.generation() != generation {
                 return;
             }
-            if self.replace(word, word.with_ramp(false)) {
-                return set.events.stage_as(self.name.as_ref(), now, || Event::RampedUp);
+            if self.replace(word, word.with_slow_start(false)) {
+                return set.events.stage_as(self.name.as_ref(), now, || Event::SlowStartEnded);
             }
         }
     }
@@ -150,14 +150,14 @@ impl Core {
 
     pub(super) fn open(&self, set: &Setting, inner: &mut Inner, now: Instant, rule: TripRule, hint: Option<Duration>) {
         let open = inner.config.open;
-        let flaps = self.word().is_closed() && inner.closed_since.is_some_and(|closed| now - closed < open.stable_for);
+        let flaps = self.word().is_closed() && inner.closed_since.is_some_and(|closed| now - closed < open.reset_after);
         if self.word().is_closed() {
             inner.totals.flaps = if flaps { inner.totals.flaps.saturating_add(1) } else { 0 };
         }
         self.forget_calm(inner, now);
-        let grown = scaled(open.base, open.factor.powf(f64::from(inner.openings))).min(open.cap);
+        let grown = scaled(open.initial_delay, open.factor.powf(f64::from(inner.openings))).min(open.max_delay);
         inner.openings = inner.openings.saturating_add(1);
-        let jittered = scaled(grown, 1.0 + open.jitter * set.entropy.unit()).min(open.cap);
+        let jittered = scaled(grown, 1.0 + open.jitter * set.entropy.unit()).min(open.max_delay);
         let hint = hint.unwrap_or_default().min(open.max_hint);
         let open_for = if rule == TripRule::Unavailable { hint } else { jittered.max(hint) };
         self.open_until(set, inner, now, rule, open_for);
@@ -170,7 +170,7 @@ impl Core {
     /// Forgets an opening for each stable time that it was closed. Called before it leaves that state.
     fn forget_calm(&self, inner: &mut Inner, now: Instant) {
         if let (true, Some(closed)) = (self.word().is_closed(), inner.closed_since) {
-            let calm = (now - closed).as_nanos() / inner.config.open.stable_for.as_nanos();
+            let calm = (now - closed).as_nanos() / inner.config.open.reset_after.as_nanos();
             inner.openings = inner.openings.saturating_sub(u32::try_from(calm).unwrap_or(u32::MAX));
         }
     }
@@ -238,7 +238,7 @@ impl Core {
     /// Whether a family may forget it: it is as good as new, or the time to probe is long past and nobody has come.
     pub(super) fn is_forgettable(&self, config: &CircuitBreakerConfig, now: Instant) -> bool {
         let inner = self.inner.lock();
-        let calm = config.open.stable_for;
+        let calm = config.open.reset_after;
         match (self.word().state(), inner.as_deref()) {
             (_, None) => true,
             (State::Isolated, _) => false,

@@ -37,17 +37,17 @@ pub struct TripConfig {
 pub struct OpenConfig {
     /// The first time. 5 s by default.
     #[serde(with = "human")]
-    pub base: Duration,
+    pub initial_delay: Duration,
     /// What each further opening in a row multiplies it with. 2 by default.
     pub factor: f64,
     /// The longest. 60 s by default.
     #[serde(with = "human")]
-    pub cap: Duration,
+    pub max_delay: Duration,
     /// Up to this share is added at random, within the cap, so that a fleet does not probe in step. 0.1 by default.
     pub jitter: f64,
     /// An opening is forgotten after each such time closed. 60 s by default.
     #[serde(with = "human")]
-    pub stable_for: Duration,
+    pub reset_after: Duration,
     /// The longest that a server's hint may keep it open. 15 min by default.
     #[serde(with = "human")]
     pub max_hint: Duration,
@@ -59,28 +59,28 @@ pub struct OpenConfig {
 #[non_exhaustive]
 pub struct HalfOpenConfig {
     /// How many calls are let through, and judged. 5 by default.
-    pub probes: u32,
+    pub permitted_calls: u32,
     /// It closes when at least this share of them succeeds (and is not slow, if slowness is a rule). 0.8 by default.
     pub success_rate: f64,
     /// Maximum time that probes may be in flight without a result. Longer, they hang. Time without a probe in flight does not
     /// count, so that a service which is called seldom closes after as many good probes as one that is called often. 30 s by
     /// default.
     #[serde(with = "human")]
-    pub max: Duration,
+    pub max_duration: Duration,
     /// What then. It opens again by default.
-    pub undecided: Undecided,
+    pub on_timeout: OnTimeout,
 }
 
 /// How a breaker that has closed lets a growing share of the calls pass, until all do.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
-pub struct RampConfig {
+pub struct SlowStartConfig {
     /// After how long all calls pass. 30 s by default.
     #[serde(with = "human")]
-    pub time: Duration,
+    pub window: Duration,
     /// The share that passes at first. 0.1 by default.
-    pub from: f64,
+    pub min_share: f64,
     /// In how many equal steps the share grows; 0 is a straight line. 0 by default.
     pub steps: u32,
 }
@@ -88,7 +88,7 @@ pub struct RampConfig {
 /// State that a half-open breaker goes to when its probes hang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
-pub enum Undecided {
+pub enum OnTimeout {
     /// It opens again.
     #[default]
     Open,
@@ -99,11 +99,11 @@ pub enum Undecided {
 impl Default for OpenConfig {
     fn default() -> Self {
         Self {
-            base: Duration::from_secs(5),
+            initial_delay: Duration::from_secs(5),
             factor: 2.0,
-            cap: Duration::from_secs(60),
+            max_delay: Duration::from_secs(60),
             jitter: 0.1,
-            stable_for: Duration::from_secs(60),
+            reset_after: Duration::from_secs(60),
             max_hint: Duration::from_secs(15 * 60),
         }
     }
@@ -111,31 +111,36 @@ impl Default for OpenConfig {
 
 impl Default for HalfOpenConfig {
     fn default() -> Self {
-        Self { probes: 5, success_rate: 0.8, max: Duration::from_secs(30), undecided: Undecided::Open }
+        Self {
+            permitted_calls: 5,
+            success_rate: 0.8,
+            max_duration: Duration::from_secs(30),
+            on_timeout: OnTimeout::Open,
+        }
     }
 }
 
-impl Default for RampConfig {
+impl Default for SlowStartConfig {
     fn default() -> Self {
         Self::linear(Duration::from_secs(30), 0.1)
     }
 }
 
-impl RampConfig {
+impl SlowStartConfig {
     /// A share that grows in a straight line, from `from` to all calls over `time`.
-    pub const fn linear(time: Duration, from: f64) -> Self {
-        Self { time, from, steps: 0 }
+    pub const fn linear(window: Duration, min_share: f64) -> Self {
+        Self { window, min_share, steps: 0 }
     }
 
     /// A share that grows in so many equal steps, each for an equal part of `time`: `from` at first, all calls after the last.
-    pub const fn stepped(time: Duration, from: f64, steps: u32) -> Self {
-        Self { time, from, steps }
+    pub const fn stepped(window: Duration, min_share: f64, steps: u32) -> Self {
+        Self { window, min_share, steps }
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        require_some_time(self.time, "time")?;
-        require(self.time <= Duration::from_secs(24 * 3600), "time", "must be at most 1day")?;
-        require_share(self.from, "from")?;
+        require_some_time(self.window, "window")?;
+        require(self.window <= Duration::from_secs(24 * 3600), "window", "must be at most 1day")?;
+        require_share(self.min_share, "min_share")?;
         require(self.steps <= 1_000_000, "steps", "must be at most 1000000")
     }
 }
@@ -210,9 +215,9 @@ impl TripConfig {
 impl OpenConfig {
     /// Sets the first open time, and the longest.
     #[must_use]
-    pub const fn times(mut self, base: Duration, cap: Duration) -> Self {
-        self.base = base;
-        self.cap = cap;
+    pub const fn delays(mut self, initial_delay: Duration, max_delay: Duration) -> Self {
+        self.initial_delay = initial_delay;
+        self.max_delay = max_delay;
         self
     }
 
@@ -232,8 +237,8 @@ impl OpenConfig {
 
     /// Sets how long it must be closed for an opening to be forgotten.
     #[must_use]
-    pub const fn stable_for(mut self, d: Duration) -> Self {
-        self.stable_for = d;
+    pub const fn reset_after(mut self, d: Duration) -> Self {
+        self.reset_after = d;
         self
     }
 
@@ -245,40 +250,40 @@ impl OpenConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        require_some_time(self.base, "base")?;
-        require(self.base <= self.cap, "base", "must not be longer than `cap`")?;
+        require_some_time(self.initial_delay, "initial_delay")?;
+        require(self.initial_delay <= self.max_delay, "initial_delay", "must be at most `max_delay`")?;
         require(self.factor >= 1.0 && self.factor.is_finite(), "factor", "must be a finite number, at least 1")?;
         require((0.0..=1.0).contains(&self.jitter), "jitter", "must lie between 0 and 1")?;
-        require_some_time(self.stable_for, "stable_for")
+        require_some_time(self.reset_after, "reset_after")
     }
 }
 
 impl HalfOpenConfig {
     /// Sets how many calls are let through, and which share of them must succeed.
     #[must_use]
-    pub const fn probes(mut self, probes: u32, success_rate: f64) -> Self {
-        self.probes = probes;
+    pub const fn permitted_calls(mut self, calls: u32, success_rate: f64) -> Self {
+        self.permitted_calls = calls;
         self.success_rate = success_rate;
         self
     }
 
     /// Sets how long probes may be in flight without a result, and the state that follows.
     #[must_use]
-    pub const fn max(mut self, max: Duration, undecided: Undecided) -> Self {
-        self.max = max;
-        self.undecided = undecided;
+    pub const fn max_duration(mut self, d: Duration, on_timeout: OnTimeout) -> Self {
+        self.max_duration = d;
+        self.on_timeout = on_timeout;
         self
     }
 
     /// How many probes must be good for it to close.
     pub(super) fn required(&self) -> u32 {
         // A product such as 0.8 * 5 may lie a rounding error above the whole number that is meant.
-        ((self.success_rate * f64::from(self.probes) - 1e-9).ceil() as u32).clamp(1, self.probes)
+        ((self.success_rate * f64::from(self.permitted_calls) - 1e-9).ceil() as u32).clamp(1, self.permitted_calls)
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        require((1..=1_000_000).contains(&self.probes), "probes", "must lie between 1 and 1000000")?;
+        require((1..=1_000_000).contains(&self.permitted_calls), "permitted_calls", "must lie between 1 and 1000000")?;
         require_share(self.success_rate, "success_rate")?;
-        require_some_time(self.max, "max")
+        require_some_time(self.max_duration, "max_duration")
     }
 }

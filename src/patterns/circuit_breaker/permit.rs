@@ -140,7 +140,7 @@ impl Inner {
 
     #[cold]
     fn record_drop(&self, ticket: Ticket, started: Option<Instant>, panicked: bool) {
-        let late = match (started, self.shared.set.live.drop_after()) {
+        let late = match (started, self.shared.set.live.cancelled_after()) {
             (Some(started), Some(limit)) => self.shared.clock.now() - started >= limit,
             _ => false,
         };

@@ -66,13 +66,13 @@ pub(super) struct Live {
     failure_rate: AtomicU64,
     slow_rate: AtomicU64,
     min_calls: AtomicU32,
-    probes: AtomicU32,
+    permitted_calls: AtomicU32,
     failures: AtomicU32,
     slow_call: AtomicU64,
-    drop_after: AtomicU64,
-    ramp_time: AtomicU64,
-    ramp_from: AtomicU64,
-    ramp_steps: AtomicU32,
+    cancelled_after: AtomicU64,
+    slow_start_window: AtomicU64,
+    slow_start_min_share: AtomicU64,
+    slow_start_steps: AtomicU32,
 }
 
 /// All calls, as the share of a ramp.
@@ -85,14 +85,14 @@ impl Live {
         rate(&self.failure_rate, config.trip.failure_rate);
         rate(&self.slow_rate, config.trip.slow_call_rate);
         self.min_calls.store(config.min_calls, Ordering::Relaxed);
-        self.probes.store(config.half_open.probes, Ordering::Relaxed);
+        self.permitted_calls.store(config.half_open.permitted_calls, Ordering::Relaxed);
         let kinds = config.failures.iter().fold(0, |bits, kind| bits | 1 << kind.to_bits());
         self.failures.store(kinds, Ordering::Relaxed);
         time(&self.slow_call, config.trip.slow_call);
-        time(&self.drop_after, config.count_drop_after);
-        time(&self.ramp_time, config.ramp.map(|ramp| ramp.time));
-        rate(&self.ramp_from, config.ramp.map(|ramp| ramp.from));
-        self.ramp_steps.store(config.ramp.map_or(0, |ramp| ramp.steps), Ordering::Relaxed);
+        time(&self.cancelled_after, config.count_cancelled_after);
+        time(&self.slow_start_window, config.slow_start.map(|slow_start| slow_start.window));
+        rate(&self.slow_start_min_share, config.slow_start.map(|slow_start| slow_start.min_share));
+        self.slow_start_steps.store(config.slow_start.map_or(0, |slow_start| slow_start.steps), Ordering::Relaxed);
     }
 
     /// Whether a rule over a time window seems to be broken: then it is judged under the lock.
@@ -104,8 +104,8 @@ impl Live {
             && (reached(counts.failures, &self.failure_rate) || reached(counts.slow, &self.slow_rate))
     }
 
-    pub(super) fn probes(&self) -> u32 {
-        self.probes.load(Ordering::Relaxed)
+    pub(super) fn permitted_calls(&self) -> u32 {
+        self.permitted_calls.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_failure(&self, kind: FailureKind) -> bool {
@@ -116,18 +116,18 @@ impl Live {
         some(&self.slow_call)
     }
 
-    pub(super) fn drop_after(&self) -> Option<Duration> {
-        some(&self.drop_after)
+    pub(super) fn cancelled_after(&self) -> Option<Duration> {
+        some(&self.cancelled_after)
     }
 
     /// The share of the calls, of [`ALL`], that a ramp lets pass so long after it began.
-    pub(super) fn ramp_share(&self, since: Duration) -> u64 {
-        let (time, since) = (self.ramp_time.load(Ordering::Relaxed), nanos(since));
+    pub(super) fn slow_start_share(&self, since: Duration) -> u64 {
+        let (time, since) = (self.slow_start_window.load(Ordering::Relaxed), nanos(since));
         if since >= time {
             return ALL;
         }
-        let from = f64::from_bits(self.ramp_from.load(Ordering::Relaxed)).min(1.0);
-        let progress = match self.ramp_steps.load(Ordering::Relaxed) {
+        let from = f64::from_bits(self.slow_start_min_share.load(Ordering::Relaxed)).min(1.0);
+        let progress = match self.slow_start_steps.load(Ordering::Relaxed) {
             0 => since as f64 / time as f64,
             // In whole numbers, so that a step begins at its very nanosecond.
             n => (u128::from(since) * u128::from(n) / u128::from(time)) as f64 / f64::from(n),
@@ -169,7 +169,7 @@ impl Plan {
         };
         let flag = |on: bool, flag: u64| if on { flag } else { 0 };
         let rules = flag(trip.consecutive_failures.is_some(), IN_A_ROW)
-            | flag(trip.slow_call.is_some() || config.count_drop_after.is_some(), TIMES_CALLS);
+            | flag(trip.slow_call.is_some() || config.count_cancelled_after.is_some(), TIMES_CALLS);
         Self(window | rules | u64::from(depth) << DEPTH)
     }
 

@@ -292,7 +292,7 @@ impl Inner {
             Refusal::Open { since, rule, last, .. } => Reason::CircuitOpen { since, rule, last },
             Refusal::Isolated { since } => Reason::Isolated { since },
             Refusal::ProbesTaken => Reason::ProbesTaken,
-            Refusal::RampingUp => Reason::RampingUp,
+            Refusal::SlowStart => Reason::SlowStart,
         };
         let wait = if let Refusal::Open { wait, .. } = refusal { Some(wait) } else { None };
         Rejected::by_policy(PolicyKind::CircuitBreaker, self.core.name.as_ref(), reason, wait)

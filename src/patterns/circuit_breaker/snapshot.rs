@@ -65,8 +65,8 @@ impl CircuitBreaker {
         time[usize::from(state.number())] += in_state;
         let gate = core.gate_if_any();
         let share = match (state, gate) {
-            (State::Closed, Some(gate)) if word.is_ramping() => {
-                set.live.ramp_share(now - load(&gate.ramp)) as f64 / ALL as f64
+            (State::Closed, Some(gate)) if word.in_slow_start() => {
+                set.live.slow_start_share(now - load(&gate.slow_start)) as f64 / ALL as f64
             }
             (State::Closed, _) => 1.0,
             _ => 0.0,

@@ -3,7 +3,7 @@
 //! Admission while closed, and a success in a healthy window, are loads of one cache line. Every change of state happens under
 //! the lock; the word is written last, so whoever reads it sees all that belongs to it.
 use super::{
-    CircuitBreakerConfig, State, Undecided,
+    CircuitBreakerConfig, OnTimeout, State,
     bads::{Bads, Counts},
     gate::{Gate, load},
     plan::{ALL, Setting},
@@ -99,7 +99,7 @@ pub(super) enum Refusal {
         since: Instant,
     },
     ProbesTaken,
-    RampingUp,
+    SlowStart,
 }
 
 impl Inner {
@@ -184,16 +184,16 @@ impl Core {
         loop {
             let word = self.word();
             match word.state() {
-                State::Closed if word.is_ramping() => {
-                    let (began, now) = (load(&gate.ramp), now());
+                State::Closed if word.in_slow_start() => {
+                    let (began, now) = (load(&gate.slow_start), now());
                     if self.word().generation() != word.generation() {
                         continue; // it may be another ramp
                     }
-                    let share = set.live.ramp_share(now - began);
+                    let share = set.live.slow_start_share(now - began);
                     if share >= ALL {
-                        self.end_ramp(set, word.generation(), now);
+                        self.end_slow_start(set, word.generation(), now);
                     } else if !gate.passes(share) {
-                        return refuse(Refusal::RampingUp);
+                        return refuse(Refusal::SlowStart);
                     }
                     return Ok(Ticket { generation: word.generation(), probe: false });
                 }
@@ -223,7 +223,7 @@ impl Core {
                         continue;
                     }
                     let now = now();
-                    let refused = waits(gate) || word.count() >= set.live.probes();
+                    let refused = waits(gate) || word.count() >= set.live.permitted_calls();
                     if refused && now < deadline {
                         return refuse(Refusal::ProbesTaken);
                     }
@@ -234,11 +234,11 @@ impl Core {
                     }
                     let inner = self.fresh(set, &mut inner);
                     if inner.probes.hang(now) {
-                        match inner.config.half_open.undecided {
-                            Undecided::Open => self.open(set, inner, now, TripRule::Undecided, None),
-                            Undecided::Close => self.close(set, inner, now, false),
+                        match inner.config.half_open.on_timeout {
+                            OnTimeout::Open => self.open(set, inner, now, TripRule::HalfOpenTimeout, None),
+                            OnTimeout::Close => self.close(set, inner, now, false),
                         }
-                    } else if waits(gate) || word.count() >= set.live.probes() {
+                    } else if waits(gate) || word.count() >= set.live.permitted_calls() {
                         return refuse(Refusal::ProbesTaken);
                     } else {
                         inner.probes.admit(now);

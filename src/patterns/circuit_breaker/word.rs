@@ -46,7 +46,7 @@ impl State {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Word(pub(super) u64);
 
-const RAMP: u64 = 1 << 61;
+const SLOW_START: u64 = 1 << 61;
 const FULL: u64 = 1 << 60;
 const GENERATION: u64 = (1 << 28) - 1;
 
@@ -72,13 +72,13 @@ impl Word {
     }
 
     #[inline]
-    pub(super) const fn is_ramping(self) -> bool {
-        self.0 & RAMP != 0
+    pub(super) const fn in_slow_start(self) -> bool {
+        self.0 & SLOW_START != 0
     }
 
     /// The same with or without the mark of a ramp.
-    pub(super) const fn with_ramp(self, on: bool) -> Self {
-        Self(if on { self.0 | RAMP } else { self.0 & !RAMP })
+    pub(super) const fn with_slow_start(self, on: bool) -> Self {
+        Self(if on { self.0 | SLOW_START } else { self.0 & !SLOW_START })
     }
 
     #[inline]

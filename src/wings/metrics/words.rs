@@ -14,7 +14,7 @@ pub(super) const REASONS: [&str; 12] = [
     "circuit_open",
     "isolated",
     "probes_taken",
-    "ramping_up",
+    "slow_start",
     "rate_limited",
     "too_large",
     "queue_full",
@@ -30,7 +30,7 @@ pub(super) const fn reason(reason: Reason) -> &'static str {
         Reason::CircuitOpen { .. } => "circuit_open",
         Reason::Isolated { .. } => "isolated",
         Reason::ProbesTaken => "probes_taken",
-        Reason::RampingUp => "ramping_up",
+        Reason::SlowStart => "slow_start",
         Reason::RateLimited => "rate_limited",
         Reason::TooLarge => "too_large",
         Reason::QueueFull => "queue_full",
@@ -62,7 +62,7 @@ pub(super) const RULES: [&str; 8] = [
     "weighted_failures",
     "unavailable",
     "probes",
-    "undecided",
+    "half_open_timeout",
     "by_hand",
 ];
 
@@ -74,7 +74,7 @@ pub(super) const fn rule(rule: TripRule) -> &'static str {
         TripRule::WeightedFailures => "weighted_failures",
         TripRule::Unavailable => "unavailable",
         TripRule::Probes => "probes",
-        TripRule::Undecided => "undecided",
+        TripRule::HalfOpenTimeout => "half_open_timeout",
         _ => "by_hand",
     }
 }

@@ -13,8 +13,8 @@ use futures::FutureExt;
 use steadfast::{
     FailureKind, KindSet, Reason, Verdict,
     circuit_breaker::{
-        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, HalfOpenConfig, OpenConfig, State, TripConfig,
-        Undecided,
+        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, HalfOpenConfig, OnTimeout, OpenConfig, State,
+        TripConfig,
     },
     outcome::TripRule,
     testing::{ManualClock, ScriptedService, drop_at_every_await},
@@ -25,7 +25,7 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 
 fn breaker(config: CircuitBreakerConfig) -> (CircuitBreaker, Clock, ManualClock) {
     let (clock, hand) = Clock::manual();
-    let open = OpenConfig::default().times(S(1), S(8)).jitter(0.0);
+    let open = OpenConfig::default().delays(S(1), S(8)).jitter(0.0);
     (CircuitBreaker::new(config.open(open)).unwrap().with_clock(&clock), clock, hand)
 }
 
@@ -51,7 +51,7 @@ fn is_send<T: Send>(t: T) -> T {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn it_probes_when_the_open_time_is_over_with_the_open_time_as_back_off() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(2, 1.0));
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(2, 1.0));
     let asked = Mutex::new(Vec::new());
     let start = hand.now();
     breaker.force_open(S(3));
@@ -66,7 +66,7 @@ fn it_probes_when_the_open_time_is_over_with_the_open_time_as_back_off() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn callers_are_not_let_through_as_probes_while_it_runs() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     breaker.force_open(S(1));
     let gate = tokio::sync::Semaphore::new(0);
     let probe = || async { gate.acquire().await.map(drop) };
@@ -89,7 +89,7 @@ fn callers_are_not_let_through_as_probes_while_it_runs() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn without_the_loop_callers_probe_again() {
-    let (breaker, _clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
+    let (breaker, _clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     breaker.force_open(S(1));
     hand.block_on(async {
         let mut run = Box::pin(breaker.run(async || Ok::<_, ()>(()), pending()));
@@ -105,7 +105,7 @@ fn without_the_loop_callers_probe_again() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn one_probe_at_a_time_also_where_several_loops_run() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(5, 1.0));
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(5, 1.0));
     breaker.force_open(S(1));
     let (running, most, all) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let probe = || async {
@@ -123,8 +123,8 @@ fn one_probe_at_a_time_also_where_several_loops_run() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn a_probe_that_hangs_is_dropped_and_decides_nothing() {
-    for (undecided, state) in [(Undecided::Open, State::Open), (Undecided::Close, State::Closed)] {
-        let half_open = HalfOpenConfig::default().probes(1, 1.0).max(S(10), undecided);
+    for (on_timeout, state) in [(OnTimeout::Open, State::Open), (OnTimeout::Close, State::Closed)] {
+        let half_open = HalfOpenConfig::default().permitted_calls(1, 1.0).max_duration(S(10), on_timeout);
         let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().half_open(half_open));
         let service = ScriptedService::new("hang", &clock).unwrap();
         breaker.force_open(S(1));
@@ -134,7 +134,7 @@ fn a_probe_that_hangs_is_dropped_and_decides_nothing() {
         assert_eq!(breaker.state(), state);
         if state == State::Open {
             let Reason::CircuitOpen { rule, .. } = breaker.try_acquire().unwrap_err().reason() else { panic!() };
-            assert_eq!(rule, TripRule::Undecided);
+            assert_eq!(rule, TripRule::HalfOpenTimeout);
         }
         assert!(breaker.snapshot().rejected <= 1, "the loop's own attempts are no rejected calls");
     }
@@ -143,14 +143,14 @@ fn a_probe_that_hangs_is_dropped_and_decides_nothing() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn every_error_of_a_probe_is_a_failure_and_slowness_too_if_it_is_a_rule() {
-    let kinds = CircuitBreakerConfig::default().probes(1, 1.0).failures(KindSet::of(&[FailureKind::Timeout]));
+    let kinds = CircuitBreakerConfig::default().permitted_calls(1, 1.0).failures(KindSet::of(&[FailureKind::Timeout]));
     let (one, clock, hand) = breaker(kinds);
     one.force_open(S(1));
     hand.block_on(one.run(async || Err::<(), _>("ill"), clock.sleep(Duration::from_millis(1500))));
     assert_eq!(one.state(), State::Open);
 
     let slow = TripConfig::default().slow_call_rate(0.5, Duration::from_millis(100));
-    let (one, clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0).trip(slow));
+    let (one, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0).trip(slow));
     one.force_open(S(1));
     let probe = async || {
         clock.sleep(Duration::from_millis(200)).await;
@@ -174,7 +174,7 @@ fn an_isolated_one_is_not_probed() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn it_hears_of_an_opening_while_it_waits_and_serves_several() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0).count_window(1, 1));
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0).count_window(1, 1));
     let asked = Mutex::new(Vec::new());
     let start = hand.now();
     hand.block_on(async {
@@ -187,13 +187,13 @@ fn it_hears_of_an_opening_while_it_waits_and_serves_several() {
         futures::join!(fails, breaker.run(probe(&clock, 0, &asked), clock.sleep(S(300))));
     });
     let after: Vec<_> = asked.lock().unwrap().iter().map(|at| (*at - start).as_secs()).collect();
-    assert_eq!(after, [11, 101, 201], "the calm between them is longer than `stable_for`");
+    assert_eq!(after, [11, 101, 201], "the calm between them is longer than `reset_after`");
 }
 
 // Guarantee: circuit_breaker 8.
 #[test]
 fn a_hint_of_the_server_is_honoured_by_the_probe() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     let asked = Mutex::new(Vec::new());
     let start = hand.now();
     let away = steadfast::Hint::UnavailableFor(S(120));
@@ -205,7 +205,7 @@ fn a_hint_of_the_server_is_honoured_by_the_probe() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn its_failures_are_told_like_any_other() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     breaker.force_open(S(1));
     let mut events = breaker.events();
     let asked = Mutex::new(Vec::new());
@@ -229,7 +229,7 @@ fn its_failures_are_told_like_any_other() {
 // Guarantee: circuit_breaker 8.
 #[test]
 fn a_probe_that_panics_is_a_bad_one_and_the_panic_goes_on() {
-    let (breaker, _clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
+    let (breaker, _clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     breaker.force_open(S(1));
     let run = breaker.run(|| async { if true { panic!("boom") } else { Ok::<_, ()>(()) } }, pending());
     assert!(hand.block_on(AssertUnwindSafe(run).catch_unwind()).is_err());
@@ -241,9 +241,12 @@ fn a_probe_that_panics_is_a_bad_one_and_the_panic_goes_on() {
 #[test]
 fn ground_a_loop_of_probes_dropped_anywhere_leaves_the_breaker_to_its_callers() {
     let (clock, hand) = Clock::manual();
-    let open = OpenConfig::default().times(S(1), S(1)).jitter(0.0);
-    let make =
-        || CircuitBreaker::new(CircuitBreakerConfig::default().probes(2, 1.0).open(open)).unwrap().with_clock(&clock);
+    let open = OpenConfig::default().delays(S(1), S(1)).jitter(0.0);
+    let make = || {
+        CircuitBreaker::new(CircuitBreakerConfig::default().permitted_calls(2, 1.0).open(open))
+            .unwrap()
+            .with_clock(&clock)
+    };
     let (service, current) =
         (ScriptedService::new("ok in 10ms, 503 in 10ms, ok in 10ms", &clock).unwrap(), Mutex::new(make()));
     let made = AtomicU32::new(0);
@@ -275,7 +278,7 @@ fn ground_a_loop_of_probes_dropped_anywhere_leaves_the_breaker_to_its_callers() 
 /// On real threads: a storm of callers while the loop is at work sees no probe of theirs admitted.
 #[test]
 fn under_load_no_caller_is_a_probe() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(3, 1.0));
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(3, 1.0));
     breaker.force_open(S(1));
     let admitted = Arc::new(AtomicU32::new(0));
     hand.block_on(async {

@@ -23,8 +23,8 @@ fn family(config: impl Into<KeyedBreakersConfig>) -> (KeyedBreakers<u32>, Manual
 
 /// Opens after two failures of two calls.
 fn quick() -> CircuitBreakerConfig {
-    let open = OpenConfig::default().times(S(10), S(10)).jitter(0.0).stable_for(S(60));
-    CircuitBreakerConfig::default().count_window(2, 2).probes(1, 1.0).open(open)
+    let open = OpenConfig::default().delays(S(10), S(10)).jitter(0.0).reset_after(S(60));
+    CircuitBreakerConfig::default().count_window(2, 2).permitted_calls(1, 1.0).open(open)
 }
 
 fn record(breaker: &CircuitBreaker, verdict: Verdict, times: usize) {
@@ -126,7 +126,7 @@ fn what_is_still_of_use_is_not_forgotten() {
         keys
     };
     assert_eq!(sweep(S(1)), [0, 1, 2, 3]);
-    assert_eq!(sweep(S(100)), [0, 1, 2], "after `stable_for` the opening is forgotten");
+    assert_eq!(sweep(S(100)), [0, 1, 2], "after `reset_after` the opening is forgotten");
     drop(held);
     assert_eq!(sweep(S(100)), [1, 2]);
     // Long after its time, with nobody who came to probe.

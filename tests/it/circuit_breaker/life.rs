@@ -4,7 +4,7 @@ use std::time::Duration;
 use steadfast::{
     FailureKind, Pipeline, Reason, Verdict,
     circuit_breaker::{
-        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, OpenConfig, RampConfig, State, TripConfig,
+        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, OpenConfig, SlowStartConfig, State, TripConfig,
     },
     observe::Subscription,
     testing::ManualClock,
@@ -25,8 +25,8 @@ fn told(events: &mut Subscription<CircuitBreakerEvent>) -> Vec<CircuitBreakerEve
 }
 
 /// Closed by a probe just now, with this ramp.
-fn ramping(ramp: RampConfig) -> (CircuitBreaker, ManualClock) {
-    let (breaker, hand) = ready(probes(1, 1.0).count_window(100, 100).ramp(ramp));
+fn ramping(ramp: SlowStartConfig) -> (CircuitBreaker, ManualClock) {
+    let (breaker, hand) = ready(probes(1, 1.0).count_window(100, 100).slow_start(ramp));
     breaker.try_acquire().unwrap().record(OK);
     assert_eq!(breaker.state(), State::Closed);
     (breaker, hand)
@@ -47,7 +47,7 @@ fn admitted(breaker: &CircuitBreaker, calls: usize) -> usize {
 // Guarantee: circuit_breaker 7.
 #[test]
 fn a_ramp_in_steps_admits_just_its_shares() {
-    let (breaker, hand) = ramping(RampConfig::stepped(S(10), 0.2, 4));
+    let (breaker, hand) = ramping(SlowStartConfig::stepped(S(10), 0.2, 4));
     for share in [0.2, 0.4, 0.6, 0.8] {
         for at in [S(0), Duration::from_millis(2499)] {
             hand.advance(at);
@@ -64,7 +64,7 @@ fn a_ramp_in_steps_admits_just_its_shares() {
 // Guarantee: circuit_breaker 7.
 #[test]
 fn a_linear_ramp_grows_with_every_moment() {
-    let (breaker, hand) = ramping(RampConfig::linear(S(10), 0.1));
+    let (breaker, hand) = ramping(SlowStartConfig::linear(S(10), 0.1));
     let mut before = 0;
     for tenth in 0..10 {
         let passed = admitted(&breaker, 1000);
@@ -80,11 +80,11 @@ fn a_linear_ramp_grows_with_every_moment() {
 // Guarantee: circuit_breaker 7.
 #[test]
 fn the_first_call_of_a_ramp_passes_and_a_refused_one_is_told_why() {
-    let (breaker, _hand) = ramping(RampConfig::linear(S(10), 0.5));
+    let (breaker, _hand) = ramping(SlowStartConfig::linear(S(10), 0.5));
     assert!(breaker.try_acquire().is_ok());
     let rejected = breaker.try_acquire().unwrap_err();
-    assert_eq!((rejected.reason(), rejected.retry_after()), (Reason::RampingUp, None));
-    assert_eq!(rejected.to_string(), "rejected by the circuit breaker `db`: ramping up after an outage");
+    assert_eq!((rejected.reason(), rejected.retry_after()), (Reason::SlowStart, None));
+    assert_eq!(rejected.to_string(), "rejected by the circuit breaker `db`: in slow start after an outage");
     assert!(breaker.try_acquire().is_ok());
     assert_eq!(breaker.snapshot().rejected, 1);
 }
@@ -101,12 +101,12 @@ fn without_a_ramp_all_calls_pass_at_once() {
 #[test]
 fn closed_by_hand_it_has_no_ramp() {
     for act in [CircuitBreaker::close, CircuitBreaker::reset] {
-        let (breaker, _hand) = breaker(CircuitBreakerConfig::default().ramp(RampConfig::default()));
+        let (breaker, _hand) = breaker(CircuitBreakerConfig::default().slow_start(SlowStartConfig::default()));
         breaker.isolate();
         act(&breaker);
         assert_eq!(admitted(&breaker, 100), 100);
         // It also ends one.
-        let (breaker, _hand) = ramping(RampConfig::default());
+        let (breaker, _hand) = ramping(SlowStartConfig::default());
         act(&breaker);
         assert_eq!(admitted(&breaker, 100), 100);
     }
@@ -115,17 +115,17 @@ fn closed_by_hand_it_has_no_ramp() {
 // Guarantee: circuit_breaker 7.
 #[test]
 fn the_end_of_a_ramp_is_told_once() {
-    let (breaker, hand) = ramping(RampConfig::linear(S(10), 0.5));
+    let (breaker, hand) = ramping(SlowStartConfig::linear(S(10), 0.5));
     let mut events = breaker.events();
     hand.advance(S(10));
     assert_eq!(admitted(&breaker, 10), 10);
-    assert_eq!(told(&mut events), [CircuitBreakerEvent::RampedUp]);
+    assert_eq!(told(&mut events), [CircuitBreakerEvent::SlowStartEnded]);
 }
 
 // Guarantee: circuit_breaker 7.
 #[test]
 fn it_opens_again_also_while_it_ramps_up() {
-    let (breaker, hand) = ready(probes(1, 1.0).count_window(4, 4).ramp(RampConfig::linear(S(10), 0.5)));
+    let (breaker, hand) = ready(probes(1, 1.0).count_window(4, 4).slow_start(SlowStartConfig::linear(S(10), 0.5)));
     breaker.try_acquire().unwrap().record(OK);
     let mut failures = 0;
     while breaker.state() == State::Closed {
@@ -144,20 +144,20 @@ fn it_opens_again_also_while_it_ramps_up() {
 // Guarantee: circuit_breaker 7.
 #[test]
 fn a_ramp_that_is_configured_away_ends() {
-    let (breaker, hand) = ramping(RampConfig::linear(S(10), 0.5));
+    let (breaker, hand) = ramping(SlowStartConfig::linear(S(10), 0.5));
     assert!(admitted(&breaker, 100) <= 51);
     breaker.reconfigure(probes(1, 1.0)).unwrap();
     assert_eq!(admitted(&breaker, 100), 100);
     // And one that is made longer goes on.
-    let (breaker, _) = (ramping(RampConfig::linear(S(10), 0.5)).0, hand);
-    breaker.reconfigure(probes(1, 1.0).ramp(RampConfig::stepped(S(100), 0.25, 1))).unwrap();
+    let (breaker, _) = (ramping(SlowStartConfig::linear(S(10), 0.5)).0, hand);
+    breaker.reconfigure(probes(1, 1.0).slow_start(SlowStartConfig::stepped(S(100), 0.25, 1))).unwrap();
     assert!(admitted(&breaker, 100).abs_diff(25) <= 1);
 }
 
 // Guarantee: circuit_breaker 7.
 #[test]
 fn shadow_mode_lets_all_pass_in_a_ramp() {
-    let (breaker, _hand) = ramping(RampConfig::linear(S(10), 0.25));
+    let (breaker, _hand) = ramping(SlowStartConfig::linear(S(10), 0.25));
     breaker.set_shadow(true);
     assert_eq!(admitted(&breaker, 100), 100);
     assert!(breaker.snapshot().rejected.abs_diff(75) <= 1, "it counts what it would have rejected");
@@ -167,7 +167,7 @@ fn shadow_mode_lets_all_pass_in_a_ramp() {
 /// Eight threads at one share: just that many pass, whoever they are.
 #[test]
 fn the_share_holds_under_concurrency() {
-    let (breaker, _hand) = ramping(RampConfig::stepped(S(10), 0.25, 1));
+    let (breaker, _hand) = ramping(SlowStartConfig::stepped(S(10), 0.25, 1));
     let passed: usize = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| admitted(&breaker, 1000))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
@@ -252,7 +252,7 @@ fn flap(breaker: &CircuitBreaker, hand: &ManualClock, n: usize, closed_for: Dura
 
 #[test]
 fn flapping_is_told() {
-    let config = probes(1, 1.0).count_window(1, 1).open(OpenConfig::default().stable_for(S(60)));
+    let config = probes(1, 1.0).count_window(1, 1).open(OpenConfig::default().reset_after(S(60)));
     let (breaker, hand) = breaker(config);
     let flapped = |times| CircuitBreakerEvent::Flapped { times };
     // The first opening comes after no closing; the next two are two in a row; then it flaps.

@@ -249,7 +249,7 @@ fn open_rejects_without_running_and_says_all_about_it() {
 #[test]
 fn of_ten_thousand_racing_callers_exactly_the_probes_are_admitted() {
     const THREADS: usize = 8;
-    let (breaker, hand) = breaker(CircuitBreakerConfig::default().probes(5, 1.0));
+    let (breaker, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(5, 1.0));
     // Not its events: rejections would push others out.
     let mut transitions = breaker.transitions();
     for round in 0..20 {
@@ -310,7 +310,8 @@ fn open_times(breaker: &CircuitBreaker, hand: &ManualClock, n: usize) -> Vec<Dur
 
 fn open(jitter: f64) -> OpenConfig {
     let mut open = OpenConfig::default();
-    (open.base, open.factor, open.cap, open.jitter, open.stable_for) = (S(1), 2.0, S(10), jitter, S(60));
+    (open.initial_delay, open.factor, open.max_delay, open.jitter, open.reset_after) =
+        (S(1), 2.0, S(10), jitter, S(60));
     open
 }
 

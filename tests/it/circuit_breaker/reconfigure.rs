@@ -4,8 +4,8 @@ use std::time::Duration;
 use steadfast::{
     FailureKind, Hint, Verdict,
     circuit_breaker::{
-        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, HalfOpenConfig, OpenConfig, RampConfig, State,
-        TripConfig, Undecided,
+        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, HalfOpenConfig, OnTimeout, OpenConfig,
+        SlowStartConfig, State, TripConfig,
     },
 };
 
@@ -168,10 +168,10 @@ fn ground_calls_under_way_from_before_an_opening_still_count_for_nothing() {
 
 #[test]
 fn ground_open_it_stays_open_and_opens_by_the_new_times_next() {
-    let (breaker, hand) = breaker(probes(1, 1.0).open(OpenConfig::default().times(S(10), S(10)).jitter(0.0)));
+    let (breaker, hand) = breaker(probes(1, 1.0).open(OpenConfig::default().delays(S(10), S(10)).jitter(0.0)));
     breaker.force_open(S(10));
     hand.advance(S(4));
-    let other = probes(2, 1.0).open(OpenConfig::default().times(S(30), S(60)).jitter(0.0).factor(1.0));
+    let other = probes(2, 1.0).open(OpenConfig::default().delays(S(30), S(60)).jitter(0.0).factor(1.0));
     breaker.reconfigure(other).unwrap();
     assert_eq!(breaker.try_acquire().unwrap_err().retry_after(), Some(S(6)));
     hand.advance(S(6));
@@ -225,14 +225,19 @@ fn ground_settings_are_replaced_under_load() {
 
 #[test]
 fn config_setters_of_the_parts_set_their_fields() {
-    let open = OpenConfig::default().times(S(1), S(2)).factor(3.0).jitter(0.4).stable_for(S(5)).max_hint(S(6));
-    assert_eq!((open.base, open.cap, open.factor, open.jitter), (S(1), S(2), 3.0, 0.4));
-    assert_eq!((open.stable_for, open.max_hint), (S(5), S(6)));
-    let half = HalfOpenConfig::default().probes(7, 0.8).max(S(9), Undecided::Close);
-    assert_eq!((half.probes, half.success_rate, half.max, half.undecided), (7, 0.8, S(9), Undecided::Close));
-    const RAMP: RampConfig = RampConfig::stepped(Duration::from_secs(10), 0.5, 5);
-    assert_eq!((RAMP.time, RAMP.from, RAMP.steps), (S(10), 0.5, 5));
-    assert!(CircuitBreaker::new(CircuitBreakerConfig::default().open(open).half_open(half).ramp(RAMP)).is_ok());
+    let open = OpenConfig::default().delays(S(1), S(2)).factor(3.0).jitter(0.4).reset_after(S(5)).max_hint(S(6));
+    assert_eq!((open.initial_delay, open.max_delay, open.factor, open.jitter), (S(1), S(2), 3.0, 0.4));
+    assert_eq!((open.reset_after, open.max_hint), (S(5), S(6)));
+    let half = HalfOpenConfig::default().permitted_calls(7, 0.8).max_duration(S(9), OnTimeout::Close);
+    assert_eq!(
+        (half.permitted_calls, half.success_rate, half.max_duration, half.on_timeout),
+        (7, 0.8, S(9), OnTimeout::Close)
+    );
+    const SLOW_START: SlowStartConfig = SlowStartConfig::stepped(Duration::from_secs(10), 0.5, 5);
+    assert_eq!((SLOW_START.window, SLOW_START.min_share, SLOW_START.steps), (S(10), 0.5, 5));
+    assert!(
+        CircuitBreaker::new(CircuitBreakerConfig::default().open(open).half_open(half).slow_start(SLOW_START)).is_ok()
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::{
 use steadfast::{
     FailureKind, Pipeline, Verdict,
     circuit_breaker::{
-        CircuitBreaker, CircuitBreakerConfig, HalfOpenConfig, KeyedBreakers, OpenConfig, State, Undecided,
+        CircuitBreaker, CircuitBreakerConfig, HalfOpenConfig, KeyedBreakers, OnTimeout, OpenConfig, State,
     },
     entropy::Entropy,
     standard::{Standard, StandardConfig},
@@ -34,7 +34,7 @@ fn recovers(hand: &ManualClock, every: Duration, breaker: impl Fn() -> CircuitBr
         hand.advance(every);
     }
     let half_open = breaker().config().half_open;
-    let required = (half_open.success_rate * f64::from(half_open.probes)).ceil() as u32;
+    let required = (half_open.success_rate * f64::from(half_open.permitted_calls)).ceil() as u32;
     let (mut good, mut refused) = (0, 0);
     while breaker().state() != State::Closed {
         let rests = breaker().snapshot().retry_after.is_some_and(|wait| !wait.is_zero());
@@ -94,7 +94,7 @@ fn a_healthy_service_closes_the_breaker_whatever_number_of_calls_is_permitted() 
     for (permitted, share) in [(1, 1.0), (2, 0.5), (2, 1.0), (3, 0.7), (10, 0.8), (100, 1.0), (1000, 0.05)] {
         for every in [1, 9, 10, 29, 30, 31, 3600].map(S) {
             for lasts in [0, 5, 29].map(S) {
-                let config = CircuitBreakerConfig::default().probes(permitted, share);
+                let config = CircuitBreakerConfig::default().permitted_calls(permitted, share);
                 let required = (share * f64::from(permitted)).ceil() as usize;
                 let (breaker, hand) = ready(config);
                 let (mut flying, mut good) = (VecDeque::new(), 0);
@@ -126,7 +126,8 @@ fn a_healthy_service_closes_the_breaker_whatever_number_of_calls_is_permitted() 
 #[test]
 fn a_probe_that_hangs_is_bounded_at_any_rate_of_calls() {
     for (every, settled) in EVERY.into_iter().flat_map(|every| [(S(every), true), (S(every), false)]) {
-        let (breaker, hand) = ready(CircuitBreakerConfig::default().probes(3, if settled { 0.6 } else { 1.0 }));
+        let (breaker, hand) =
+            ready(CircuitBreakerConfig::default().permitted_calls(3, if settled { 0.6 } else { 1.0 }));
         let hangs = breaker.try_acquire().unwrap();
         let began = hand.now();
         while breaker.state() == State::HalfOpen && hand.now() - began < S(1_000_000) {
@@ -147,11 +148,11 @@ fn a_probe_that_hangs_is_bounded_at_any_rate_of_calls() {
 /// Callers that give up give their places back, so that places never run out: the time that they waited counts all the same.
 #[test]
 fn a_service_that_hangs_is_found_out_though_every_caller_gives_up() {
-    for (undecided, state) in [(Undecided::Open, State::Open), (Undecided::Close, State::Closed)] {
+    for (on_timeout, state) in [(OnTimeout::Open, State::Open), (OnTimeout::Close, State::Closed)] {
         for every in [3, 60, 3600].map(S) {
-            let half_open = HalfOpenConfig::default().max(S(30), undecided);
+            let half_open = HalfOpenConfig::default().max_duration(S(30), on_timeout);
             let (clock, hand) = Clock::manual();
-            let open = OpenConfig::default().times(S(5), S(60)).jitter(0.0);
+            let open = OpenConfig::default().delays(S(5), S(60)).jitter(0.0);
             let config = CircuitBreakerConfig::default().half_open(half_open).open(open);
             let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
             let pipeline = Pipeline::new().then(Timeout::new(S(2)).with_clock(&clock)).then(breaker.clone());
@@ -171,7 +172,7 @@ fn a_service_that_hangs_is_found_out_though_every_caller_gives_up() {
 /// A result, also a bad one, shows that the probes do not hang.
 #[test]
 fn callers_that_give_up_now_and_then_do_not_open_a_breaker_that_hears_of_results() {
-    let (breaker, hand) = ready(CircuitBreakerConfig::default().probes(10, 0.1).probes(10, 1.0));
+    let (breaker, hand) = ready(CircuitBreakerConfig::default().permitted_calls(10, 0.1).permitted_calls(10, 1.0));
     for _ in 0..10 {
         for _ in 0..14 {
             let given_up = breaker.try_acquire().unwrap();

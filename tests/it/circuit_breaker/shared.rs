@@ -26,8 +26,8 @@ fn rules() -> CircuitBreakerConfig {
     toml::from_str(
         r#"
         trip = { consecutive_failures = 3 }
-        open = { base = "10s", cap = "80s", jitter = 0.0 }
-        half_open = { probes = 1, success_rate = 1.0 }
+        open = { initial_delay = "10s", max_delay = "80s", jitter = 0.0 }
+        half_open = { permitted_calls = 1, success_rate = 1.0 }
         "#,
     )
     .unwrap()

@@ -5,7 +5,7 @@ use futures::FutureExt;
 use steadfast::{
     FailureKind, KindSet, Pipeline, Reason, Verdict,
     circuit_breaker::{
-        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, HalfOpenConfig, State, TripConfig, Undecided,
+        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, HalfOpenConfig, OnTimeout, State, TripConfig,
     },
     testing::ManualClock,
 };
@@ -25,7 +25,7 @@ pub(crate) fn ready(config: CircuitBreakerConfig) -> (CircuitBreaker, ManualCloc
 }
 
 pub(crate) fn probes(n: u32, share: f64) -> CircuitBreakerConfig {
-    CircuitBreakerConfig::default().probes(n, share)
+    CircuitBreakerConfig::default().permitted_calls(n, share)
 }
 
 // Guarantee: circuit_breaker 6.
@@ -92,9 +92,9 @@ fn a_dropped_or_ignored_probe_gives_its_place_back() {
 /// Seen elsewhere: locked half-open on a healthy service.
 #[test]
 fn a_probe_that_hangs_cannot_wedge_it() {
-    for (undecided, state) in [(Undecided::Open, State::Open), (Undecided::Close, State::Closed)] {
+    for (on_timeout, state) in [(OnTimeout::Open, State::Open), (OnTimeout::Close, State::Closed)] {
         let mut half_open = HalfOpenConfig::default();
-        (half_open.probes, half_open.max, half_open.undecided) = (1, S(30), undecided);
+        (half_open.permitted_calls, half_open.max_duration, half_open.on_timeout) = (1, S(30), on_timeout);
         let (breaker, hand) = ready(CircuitBreakerConfig::default().half_open(half_open));
         let hangs = breaker.try_acquire().unwrap();
         hand.advance(S(30) - Duration::from_nanos(1));
@@ -255,7 +255,7 @@ fn ground_ignored_and_dropped_calls_change_no_counter() {
 
 #[test]
 fn ground_a_drop_after_d_counts_as_a_failure_if_asked_for() {
-    let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(4, 2).count_drop_after(S(3)));
+    let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(4, 2).count_cancelled_after(S(3)));
     for (ran, failures) in [(2, 0), (3, 1), (9, 2)] {
         let permit = breaker.try_acquire().unwrap();
         hand.advance(S(ran));

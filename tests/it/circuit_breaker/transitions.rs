@@ -28,7 +28,7 @@ fn ways(told: &[Event<Transition>]) -> Vec<(State, State)> {
 /// In a storm, rejections push openings out of the ring of events; not out of this one.
 #[test]
 fn breaker_events_a_follower_of_transitions_misses_none_in_a_storm() {
-    let open = OpenConfig::default().times(S(1), S(1)).jitter(0.0);
+    let open = OpenConfig::default().delays(S(1), S(1)).jitter(0.0);
     let (breaker, hand) = breaker(probes(1, 1.0).count_window(4, 4).open(open));
     let (mut events, mut transitions) = (breaker.events(), breaker.transitions());
     for _ in 0..50 {

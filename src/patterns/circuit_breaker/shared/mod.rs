@@ -53,7 +53,7 @@
 //! durations and no times, and end by the store's own clock: processes' clocks may differ. So an opening reaches the others
 //! within one `poll`, or as soon as a hint does, and ends there later than in its own process by as much at most.
 //!
-//! One look opens a breaker for no longer than its own settings would (`open.cap`, or `open.max_hint` where that is longer): a damaged
+//! One look opens a breaker for no longer than its own settings would (`open.max_delay`, or `open.max_hint` where that is longer): a damaged
 //! report does no more. While the report stands each look prolongs the opening; once it does not, say because somebody closed that
 //! breaker by hand, the opening ends here at the next look.
 //!

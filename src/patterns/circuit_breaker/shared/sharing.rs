@@ -286,7 +286,7 @@ impl Inner {
     /// Returns the longest time for which one look opens the breaker: as long as it would open by itself. A damaged report says more.
     pub(super) fn longest_opening(&self) -> Duration {
         let open = self.breaker.config().open;
-        open.cap.max(open.max_hint)
+        open.max_delay.max(open.max_hint)
     }
 }
 
