@@ -75,14 +75,15 @@ pub enum TripRule {
     Probes,
     /// Half-open came to no decision in its time.
     HalfOpenTimeout,
-    /// Somebody opened it by hand.
-    ByHand,
+    /// An operator or the application opened it.
+    Manual,
     /// The breakers of other processes opened.
     Shared,
 }
 
 impl TripRule {
-    const ALL: [Self; 9] = [
+    /// All rules, each at the index of its bits.
+    pub(crate) const ALL: [Self; 9] = [
         Self::FailureRate,
         Self::SlowCallRate,
         Self::ConsecutiveFailures,
@@ -90,16 +91,31 @@ impl TripRule {
         Self::Unavailable,
         Self::Probes,
         Self::HalfOpenTimeout,
-        Self::ByHand,
+        Self::Manual,
         Self::Shared,
     ];
+
+    /// Returns the rule as one word in snake case, as labels of metrics have it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::FailureRate => "failure_rate",
+            Self::SlowCallRate => "slow_call_rate",
+            Self::ConsecutiveFailures => "consecutive_failures",
+            Self::WeightedFailures => "weighted_failures",
+            Self::Unavailable => "unavailable",
+            Self::Probes => "probes",
+            Self::HalfOpenTimeout => "half_open_timeout",
+            Self::Manual => "manual",
+            Self::Shared => "shared",
+        }
+    }
 
     pub(crate) const fn to_bits(self) -> u8 {
         self as u8
     }
 
     pub(crate) fn from_bits(bits: u8) -> Self {
-        Self::ALL.get(usize::from(bits)).copied().unwrap_or(Self::ByHand)
+        Self::ALL.get(usize::from(bits)).copied().unwrap_or(Self::Manual)
     }
 }
 
@@ -113,7 +129,7 @@ impl fmt::Display for TripRule {
             Self::Unavailable => "the server said it is unavailable",
             Self::Probes => "failed probes",
             Self::HalfOpenTimeout => "half-open timed out",
-            Self::ByHand => "opened by hand",
+            Self::Manual => "opened manually",
             Self::Shared => "opened in other processes",
         })
     }
@@ -259,7 +275,7 @@ impl fmt::Display for Rejected {
                     None => f.write_str(")")?,
                 }
             }
-            Reason::Isolated { .. } => f.write_str(": isolated by hand")?,
+            Reason::Isolated { .. } => f.write_str(": isolated manually")?,
             Reason::ProbesTaken => f.write_str(": half-open, all probes taken")?,
             Reason::SlowStart => f.write_str(": in slow start after an outage")?,
             Reason::RateLimited => f.write_str(": used up")?,

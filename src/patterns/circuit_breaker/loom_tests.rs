@@ -77,7 +77,7 @@ fn both(breaker: &Arc<Breaker>, one: fn(&Breaker), other: fn(&Breaker)) {
 /// Open, and its time over.
 fn ready(probes: u32) -> Arc<Breaker> {
     let breaker = Breaker::new(CircuitBreakerConfig::default().permitted_calls(probes, 1.0));
-    breaker.core.open_by_hand(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
+    breaker.core.open_manually(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
     breaker
 }
 
@@ -117,7 +117,7 @@ fn loom_breaker_a_late_outcome_cannot_move_another_generation() {
         let theirs = breaker.clone();
         let thread = thread::spawn(move || {
             theirs.core.isolate(&theirs.set, NOW);
-            theirs.core.close_by_hand(&theirs.set, NOW, true);
+            theirs.core.close_manually(&theirs.set, NOW, true);
         });
         let mark = Mark { failure: Some(FailureKind::Server), ..Mark::default() };
         breaker.core.bad(&breaker.set, late, mark, || NOW);
@@ -189,7 +189,7 @@ fn loom_breaker_a_rejection_does_not_mix_two_openings() {
     loom::model(|| {
         let breaker = Breaker::new(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
         let (old, new) = (Instant::from_nanos(10), Instant::from_nanos(100));
-        breaker.core.open_by_hand(&breaker.set, old, Duration::from_nanos(90));
+        breaker.core.open_manually(&breaker.set, old, Duration::from_nanos(90));
         let theirs = breaker.clone();
         let thread = thread::spawn(move || {
             let probe = theirs.core.admit(&theirs.set, || new).unwrap();
@@ -200,7 +200,7 @@ fn loom_breaker_a_rejection_does_not_mix_two_openings() {
         let now = Instant::from_nanos(20);
         match breaker.core.admit(&breaker.set, || now) {
             Err(Refusal::Open { since, wait, rule, .. }) => {
-                let first = (old, 80, TripRule::ByHand);
+                let first = (old, 80, TripRule::Manual);
                 let second = (new, 87, TripRule::Unavailable);
                 assert!([first, second].contains(&(since, wait, rule)), "{since:?} {wait} {rule}");
             }
@@ -215,7 +215,7 @@ fn hanging() -> (Arc<Breaker>, Ticket) {
     let mut config = CircuitBreakerConfig::default().permitted_calls(2, 1.0);
     config.half_open.max_duration = Duration::from_secs(1);
     let breaker = Breaker::new(config);
-    breaker.core.open_by_hand(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
+    breaker.core.open_manually(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
     let hangs = breaker.core.admit(&breaker.set, || Instant::from_nanos(2)).unwrap();
     (breaker, hangs)
 }
@@ -367,7 +367,7 @@ fn loom_breaker_a_ramp_ends_once_and_loses_no_outcome() {
             rate(4, 4, 1.0).permitted_calls(1, 1.0).slow_start(SlowStartConfig::linear(Duration::from_nanos(10), 0.5)),
         );
         let early = Instant::from_nanos(5);
-        breaker.core.open_by_hand(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
+        breaker.core.open_manually(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
         let probe = breaker.core.admit(&breaker.set, || early).unwrap();
         breaker.core.success(&breaker.set, probe, || early);
         assert!(breaker.core.word().in_slow_start());

@@ -26,7 +26,7 @@ impl Core {
     }
 
     /// Closes it by hand; with `forget`, also forgets earlier openings.
-    pub(super) fn close_by_hand(&self, set: &Setting, now: Instant, forget: bool) {
+    pub(super) fn close_manually(&self, set: &Setting, now: Instant, forget: bool) {
         let mut inner = self.inner.lock();
         let inner = self.fresh(set, &mut inner);
         if forget {
@@ -39,11 +39,11 @@ impl Core {
     }
 
     /// Opens it by hand for `d`.
-    pub(super) fn open_by_hand(&self, set: &Setting, now: Instant, d: Duration) {
+    pub(super) fn open_manually(&self, set: &Setting, now: Instant, d: Duration) {
         let mut inner = self.inner.lock();
         let inner = self.fresh(set, &mut inner);
         self.forget_calm(inner, now);
-        self.open_until(set, inner, now, TripRule::ByHand, d);
+        self.open_until(set, inner, now, TripRule::Manual, d);
     }
 
     /// Opens it for `d` because others did, unless it is open by itself, or judging, or its family may have no more open.
@@ -108,13 +108,13 @@ impl Core {
         }
     }
 
-    pub(super) fn close(&self, set: &Setting, inner: &mut Inner, now: Instant, by_hand: bool) {
+    pub(super) fn close(&self, set: &Setting, inner: &mut Inner, now: Instant, is_manual: bool) {
         if !self.word().is_closed() {
             inner.closed_since = Some(now);
         }
         self.tally.clear(&mut inner.bads);
         inner.totals.told_spared = false;
-        let slow_start = inner.config.slow_start.is_some() && !by_hand;
+        let slow_start = inner.config.slow_start.is_some() && !is_manual;
         if slow_start {
             self.gate(set).begin_slow_start(now);
         }
@@ -209,7 +209,7 @@ impl Core {
             self.entered.store(now.as_nanos(), Ordering::Release);
         }
         if let Some(fleet) = &set.fleet {
-            let by_rule = opened.is_some_and(|(rule, _)| rule != TripRule::ByHand);
+            let by_rule = opened.is_some_and(|(rule, _)| rule != TripRule::Manual);
             match (from, to_state) {
                 (State::Closed, State::Closed) => {}
                 (State::Closed, _) if !by_rule => fleet.opened(),

@@ -201,26 +201,26 @@ impl CircuitBreaker {
 
     /// Opens it until somebody [closes](Self::close) it: it does not probe by itself.
     pub fn isolate(&self) {
-        self.by_hand(|core, set, now| core.isolate(set, now));
+        self.manually(|core, set, now| core.isolate(set, now));
     }
 
     /// Closes it, with an empty window, for all calls at once, without a ramp. Earlier openings are remembered: should it open soon
     /// again, it stays open for longer.
     pub fn close(&self) {
-        self.by_hand(|core, set, now| core.close_by_hand(set, now, false));
+        self.manually(|core, set, now| core.close_manually(set, now, false));
     }
 
     /// Closes it and forgets all that was, but the totals.
     pub fn reset(&self) {
-        self.by_hand(|core, set, now| core.close_by_hand(set, now, true));
+        self.manually(|core, set, now| core.close_manually(set, now, true));
     }
 
     /// Opens it for `d`, after which it probes.
     pub fn force_open(&self, d: Duration) {
-        self.by_hand(|core, set, now| core.open_by_hand(set, now, d));
+        self.manually(|core, set, now| core.open_manually(set, now, d));
     }
 
-    fn by_hand(&self, act: impl FnOnce(&Core, &Setting, Instant)) {
+    fn manually(&self, act: impl FnOnce(&Core, &Setting, Instant)) {
         let Inner { core, shared } = &*self.0;
         act(core, &shared.set, shared.clock.now());
         self.0.flush();

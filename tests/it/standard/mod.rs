@@ -232,7 +232,7 @@ fn clones_share_their_state_and_parts_have_names() {
     assert_eq!(error.retry_after(), Some(MS(100)));
     let steadfast::Cause::Rejected(rejected) = error.cause() else { panic!("{error:?}") };
     assert_eq!((rejected.by(), rejected.name()), (PolicyKind::CircuitBreaker, Some("drone.circuit_breaker")));
-    assert!(matches!(rejected.reason(), Reason::CircuitOpen { rule: TripRule::ByHand, .. }));
+    assert!(matches!(rejected.reason(), Reason::CircuitOpen { rule: TripRule::Manual, .. }));
     while clone.rate_limit().unwrap().check().is_ok() {}
     let error = stage.call().unwrap_err();
     assert!(
