@@ -117,11 +117,11 @@ fn an_opening_that_follows_other_processes_is_counted_under_its_own_rule() {
 
 // Guarantee: circuit_breaker 13.
 #[test]
-fn a_family_s_gauges_say_how_many_are_in_each_state() {
+fn the_gauges_of_a_registry_count_the_keys_in_each_state() {
     let (metrics, page, clock, _) = page();
-    let family = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
-    metrics.watch("hosts", &family).unwrap();
-    let held = [1, 2, 3].map(|key| family.get(&key));
+    let registry = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+    metrics.watch("hosts", &registry).unwrap();
+    let held = [1, 2, 3].map(|key| registry.get(&key));
     held[0].isolate();
     held[1].force_open(MS(10));
     let text = metrics.scrape(|| page.render());

@@ -37,7 +37,7 @@ pub enum CircuitBreakerEvent {
         times: u32,
     },
     /// A rule would have opened it, but too large a share of its family is open already: it stays closed.
-    Spared {
+    Suppressed {
         /// By which rule.
         rule: TripRule,
     },
@@ -69,7 +69,7 @@ impl Traced for CircuitBreakerEvent {
             Self::Closed => tracing::info!(target: TARGET, breaker, "closed"),
             Self::SlowStartEnded => tracing::info!(target: TARGET, breaker, "ramped up"),
             Self::Flapped { times } => tracing::warn!(target: TARGET, breaker, times, "flaps"),
-            Self::Spared { rule } => tracing::warn!(target: TARGET, breaker, %rule, "spared: too many are open"),
+            Self::Suppressed { rule } => tracing::warn!(target: TARGET, breaker, %rule, "spared: too many are open"),
             Self::Reconfigured => tracing::info!(target: TARGET, breaker, "reconfigured"),
             Self::Isolated => tracing::warn!(target: TARGET, breaker, "isolated"),
             Self::Failed { kind } => tracing::info!(target: TARGET, breaker, %kind, "call failed"),

@@ -30,9 +30,9 @@ enum Rejections {
 }
 
 impl Gate {
-    pub(super) fn new(of_family: bool) -> Self {
+    pub(super) fn new(of_registry: bool) -> Self {
         let zero = || AtomicU64::new(0);
-        let rejections = if of_family { Rejections::Few(zero()) } else { Rejections::Many(Box::new(Striped::new())) };
+        let rejections = if of_registry { Rejections::Few(zero()) } else { Rejections::Many(Box::new(Striped::new())) };
         Self {
             since: zero(),
             until: zero(),

@@ -10,8 +10,8 @@ use std::{
 use hashbrown::{HashTable, hash_table::Entry};
 
 use super::{
-    CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, KeyedBreakersConfig, State, Transition, fleet::Fleet,
-    plan::Setting, policy::Shared,
+    CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, KeyedBreakersConfig, State, Transition,
+    open_limit::OpenLimit, plan::Setting, policy::Shared,
 };
 use crate::{
     call::Operation,
@@ -43,11 +43,11 @@ use crate::{
 /// }
 /// assert_eq!((hosts.get(&one).state(), hosts.get(&other).state()), (State::Open, State::Closed));
 /// ```
-pub struct KeyedBreakers<K, S = RandomState>(Arc<Family<K, S>>);
+pub struct KeyedBreakers<K, S = RandomState>(Arc<Registry<K, S>>);
 
 type NameOf<K> = Arc<dyn Fn(&K) -> Name + Send + Sync>;
 
-struct Family<K, S> {
+struct Registry<K, S> {
     shared: Arc<Shared>,
     config: Mutex<KeyedBreakersConfig>,
     name: Option<Name>,
@@ -104,8 +104,8 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
     ) -> Self {
         let swept = clock.now();
         let shard = || Shard(Mutex::new(Keys { table: HashTable::new(), swept, full_until: swept }));
-        let set = Setting::new(config.breaker, entropy, Some(Fleet::new(config.max_open)));
-        Self(Arc::new(Family {
+        let set = Setting::new(config.breaker, entropy, Some(OpenLimit::new(config.max_open)));
+        Self(Arc::new(Registry {
             shared: Arc::new(Shared::new(set, clock)),
             config: Mutex::new(config),
             name,
@@ -181,7 +181,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
             *current = config;
             // With the settings, so that two who replace them at once do not mix theirs.
             set.replace(config.breaker);
-            set.fleet.iter().for_each(|fleet| fleet.set_share(config.max_open));
+            set.open_limit.iter().for_each(|limit| limit.set_share(config.max_open));
         }
         set.events.stage_as(self.0.name.as_ref(), now, || CircuitBreakerEvent::Reconfigured);
         for shard in &self.0.shards {
@@ -248,7 +248,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
 
     /// How many breakers are not closed, of those that are remembered or held by somebody.
     pub fn open_now(&self) -> usize {
-        self.0.shared.set.fleet.as_ref().map_or(0, |fleet| fleet.open() as usize)
+        self.0.shared.set.open_limit.as_ref().map_or(0, |limit| limit.open() as usize)
     }
 
     /// How many keys it remembers.
@@ -305,7 +305,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
 
     #[cold]
     fn add(&self, hash: u64, key: &K) -> CircuitBreaker {
-        let Family { shared, name, name_of, hasher, .. } = &*self.0;
+        let Registry { shared, name, name_of, hasher, .. } = &*self.0;
         // Outside the lock: a user's code may take its time, panic, or come back here.
         let name = name_of.as_ref().map(|name_of| name_of(key)).or_else(|| name.clone());
         let own = key.clone();

@@ -1,7 +1,7 @@
 //! A ramp and a family's guard, each by itself, under every interleaving of two threads.
 use loom::{sync::Arc, thread};
 
-use super::{fleet::Fleet, gate::Gate, plan::ALL};
+use super::{gate::Gate, open_limit::OpenLimit, plan::ALL};
 use crate::time::Instant;
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
@@ -19,16 +19,16 @@ fn loom_breaker_a_ramp_admits_just_its_share_of_racing_calls() {
 }
 
 #[test]
-fn loom_breaker_a_family_opens_no_more_than_its_share() {
+fn loom_breaker_a_registry_opens_no_more_than_its_share() {
     loom::model(|| {
-        let fleet = Arc::new(Fleet::new(0.5));
-        (0..3).for_each(|_| fleet.join()); // of three, one
-        let theirs = fleet.clone();
+        let limit = Arc::new(OpenLimit::new(0.5));
+        (0..3).for_each(|_| limit.add_member()); // of three, one
+        let theirs = limit.clone();
         let thread = thread::spawn(move || theirs.try_open());
-        let ours = fleet.try_open();
+        let ours = limit.try_open();
         assert!(ours ^ thread.join().unwrap());
-        assert_eq!(fleet.open(), 1);
-        fleet.closed();
-        assert!(fleet.try_open());
+        assert_eq!(limit.open(), 1);
+        limit.count_closed();
+        assert!(limit.try_open());
     });
 }

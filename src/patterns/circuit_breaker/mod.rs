@@ -160,7 +160,6 @@ mod bads;
 mod config;
 mod event;
 mod explain;
-mod fleet;
 mod gate;
 mod health;
 mod keyed;
@@ -170,6 +169,7 @@ mod loom_parts;
 #[cfg(all(test, steadfast_loom))]
 mod loom_tests;
 mod moves;
+mod open_limit;
 mod parts;
 mod permit;
 mod plan;

@@ -50,7 +50,7 @@ impl Core {
     pub(super) fn open_with_others(&self, set: &Setting, now: Instant, d: Duration) -> bool {
         let mut inner = self.inner.lock();
         let follows = match self.word().state() {
-            State::Closed => set.fleet.as_ref().is_none_or(|fleet| fleet.try_open()),
+            State::Closed => set.open_limit.as_ref().is_none_or(|limit| limit.try_open()),
             State::Open => self.gate_if_any().is_none_or(|gate| now >= load(&gate.until)),
             State::HalfOpen | State::Isolated => false,
         };
@@ -113,7 +113,7 @@ impl Core {
             inner.closed_since = Some(now);
         }
         self.tally.clear(&mut inner.bads);
-        inner.totals.told_spared = false;
+        inner.totals.suppression_sent = false;
         let slow_start = inner.config.slow_start.is_some() && !is_manual;
         if slow_start {
             self.gate(set).begin_slow_start(now);
@@ -139,12 +139,12 @@ impl Core {
 
     /// Opens a closed breaker by a rule, if its family may have one more open.
     pub(super) fn trip(&self, set: &Setting, inner: &mut Inner, now: Instant, rule: TripRule, hint: Option<Duration>) {
-        if set.fleet.as_ref().is_none_or(|fleet| fleet.try_open()) {
+        if set.open_limit.as_ref().is_none_or(|limit| limit.try_open()) {
             return self.open(set, inner, now, rule, hint);
         }
-        inner.totals.spared += 1;
-        if !std::mem::replace(&mut inner.totals.told_spared, true) {
-            set.events.stage_as(self.name.as_ref(), now, || Event::Spared { rule });
+        inner.totals.suppressed += 1;
+        if !std::mem::replace(&mut inner.totals.suppression_sent, true) {
+            set.events.stage_as(self.name.as_ref(), now, || Event::Suppressed { rule });
         }
     }
 
@@ -208,12 +208,12 @@ impl Core {
             inner.totals.time[usize::from(from.number())] += after;
             self.entered.store(now.as_nanos(), Ordering::Release);
         }
-        if let Some(fleet) = &set.fleet {
+        if let Some(limit) = &set.open_limit {
             let by_rule = opened.is_some_and(|(rule, _)| rule != TripRule::Manual);
             match (from, to_state) {
                 (State::Closed, State::Closed) => {}
-                (State::Closed, _) if !by_rule => fleet.opened(),
-                (_, State::Closed) => fleet.closed(),
+                (State::Closed, _) if !by_rule => limit.count_open(),
+                (_, State::Closed) => limit.count_closed(),
                 _ => {}
             }
         }

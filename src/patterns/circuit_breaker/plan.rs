@@ -1,7 +1,7 @@
 //! The settings as the machine reads them: what a success needs, in one word; what others need without a lock; and all of them.
 use std::{sync::Arc, time::Duration};
 
-use super::{CircuitBreakerConfig, CircuitBreakerEvent, Transition, WindowConfig, bads::Counts, fleet::Fleet};
+use super::{CircuitBreakerConfig, CircuitBreakerEvent, Transition, WindowConfig, bads::Counts, open_limit::OpenLimit};
 use crate::{
     entropy::Entropy,
     observe::Events,
@@ -20,11 +20,11 @@ pub(super) struct Setting {
     pub(super) entropy: Entropy,
     pub(super) events: Events<CircuitBreakerEvent>,
     pub(super) transitions: Events<Transition>,
-    pub(super) fleet: Option<Fleet>,
+    pub(super) open_limit: Option<OpenLimit>,
 }
 
 impl Setting {
-    pub(super) fn new(config: CircuitBreakerConfig, entropy: Entropy, fleet: Option<Fleet>) -> Self {
+    pub(super) fn new(config: CircuitBreakerConfig, entropy: Entropy, open_limit: Option<OpenLimit>) -> Self {
         let live = Live::default();
         live.store(&config);
         Self {
@@ -34,7 +34,7 @@ impl Setting {
             entropy,
             events: Events::new(),
             transitions: Events::new(),
-            fleet,
+            open_limit,
         }
     }
 

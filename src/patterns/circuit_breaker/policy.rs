@@ -68,8 +68,8 @@ impl CircuitBreaker {
     /// A breaker that shares settings with others, which are these now.
     pub(super) fn member(shared: Arc<Shared>, config: &CircuitBreakerConfig, name: Option<Name>) -> Self {
         let core = Core::new(config, shared.clock.now(), name);
-        if let Some(fleet) = &shared.set.fleet {
-            fleet.join();
+        if let Some(limit) = &shared.set.open_limit {
+            limit.add_member();
         }
         Self(Arc::new(Inner { core, shared }))
     }
@@ -114,7 +114,7 @@ impl CircuitBreaker {
     pub fn reconfigure(&self, config: CircuitBreakerConfig) -> Result<(), ConfigError> {
         config.check()?;
         let Shared { set, clock, .. } = &*self.0.shared;
-        crate::config::require(set.fleet.is_none(), "circuit_breaker", "belongs to a family: reconfigure that")?;
+        crate::config::require(set.open_limit.is_none(), "circuit_breaker", "belongs to a family: reconfigure that")?;
         set.replace(config);
         let now = clock.now();
         set.events.stage_as(self.0.core.name.as_ref(), now, || CircuitBreakerEvent::Reconfigured);
@@ -306,11 +306,11 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(fleet) = &self.shared.set.fleet {
+        if let Some(limit) = &self.shared.set.open_limit {
             if !self.core.word().is_closed() {
-                fleet.closed();
+                limit.count_closed();
             }
-            fleet.leave();
+            limit.remove_member();
         }
     }
 }

@@ -42,7 +42,7 @@ pub struct Snapshot {
     /// Openings since it was made.
     pub total_openings: u64,
     /// How often a rule would have opened it, but too large a share of its family was open.
-    pub total_spared: u64,
+    pub total_suppressed: u64,
     time: [Duration; 4],
 }
 
@@ -86,7 +86,7 @@ impl CircuitBreaker {
             total_failures: totals.failures,
             total_slow: totals.slow,
             total_openings: totals.openings,
-            total_spared: totals.spared,
+            total_suppressed: totals.suppressed,
             time,
         }
     }

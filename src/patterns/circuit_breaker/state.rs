@@ -60,13 +60,13 @@ pub(super) struct Totals {
     pub(super) openings: u64,
     pub(super) failures: u64,
     pub(super) slow: u64,
-    pub(super) spared: u64,
+    pub(super) suppressed: u64,
     /// In each state, until it came into the one that it is in.
     pub(super) time: [Duration; 4],
     /// How many times in a row it opened again soon after it had closed.
     pub(super) flaps: u32,
     /// Whether it was told of the present opening that it is spared.
-    pub(super) told_spared: bool,
+    pub(super) suppression_sent: bool,
 }
 
 pub(super) struct Figures {
@@ -139,7 +139,7 @@ impl Core {
     }
 
     pub(super) fn gate(&self, set: &Setting) -> &Gate {
-        self.gate.get_or_init(|| Box::new(Gate::new(set.fleet.is_some())))
+        self.gate.get_or_init(|| Box::new(Gate::new(set.open_limit.is_some())))
     }
 
     pub(super) fn gate_if_any(&self) -> Option<&Gate> {
@@ -336,7 +336,7 @@ impl Core {
         if let Some(rule) = rule {
             self.trip(set, inner, now(), rule, hint);
         } else {
-            inner.totals.told_spared = false;
+            inner.totals.suppression_sent = false;
         }
     }
 

@@ -33,13 +33,13 @@
 //! | `steadfast_circuit_breaker_state_duration_seconds` | histogram, s | `state` | how long it was in a state that it left |
 //! | `steadfast_circuit_breaker_failures_total` | counter |  | failures of calls that it let through |
 //! | `steadfast_circuit_breaker_slow_total` | counter |  | calls that were slow |
-//! | `steadfast_circuit_breaker_spared_total` | counter |  | openings that were not, because too many of its family are open |
+//! | `steadfast_circuit_breaker_suppressed_total` | counter |  | openings suppressed because `max_open` was reached |
 //! | `steadfast_circuit_breaker_rejected_total` | counter |  | calls that it rejected |
 //! | `steadfast_circuit_breaker_share` | gauge |  | the share of calls that it lets pass, from 0 to 1 |
 //! | `steadfast_circuit_breaker_window_calls` | gauge |  | calls in its window |
 //! | `steadfast_circuit_breaker_window_failures` | gauge |  | failures in its window |
 //! | `steadfast_circuit_breaker_window_slow` | gauge |  | slow calls in its window |
-//! | `steadfast_circuit_breaker_keys` | gauge | `state` | keys of a family of breakers, by their state |
+//! | `steadfast_circuit_breaker_keys` | gauge | `state` | keys of a registry of breakers, by state |
 //! | `steadfast_shared_breaker_store_up` | gauge |  | 1 while the store answers by which processes share a breaker |
 //! | `steadfast_shared_breaker_reports` | gauge |  | other processes whose breaker is open |
 //! | `steadfast_shared_breaker_events_total` | counter | `event` | reported, opened_with_others, store_failed, notifier_failed |

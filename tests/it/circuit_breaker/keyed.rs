@@ -16,7 +16,7 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 const FAILED: Verdict = Verdict::failure(FailureKind::Server);
 const OK: Verdict = Verdict::success();
 
-fn family(config: impl Into<KeyedBreakersConfig>) -> (KeyedBreakers<u32>, ManualClock) {
+fn registry(config: impl Into<KeyedBreakersConfig>) -> (KeyedBreakers<u32>, ManualClock) {
     let (clock, hand) = Clock::manual();
     (KeyedBreakers::new(config).unwrap().with_clock(&clock).named_by(|key| format!("host-{key}").into()), hand)
 }
@@ -34,7 +34,7 @@ fn record(breaker: &CircuitBreaker, verdict: Verdict, times: usize) {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn each_key_has_a_breaker_of_its_own_made_on_first_use() {
-    let (hosts, hand) = family(quick());
+    let (hosts, hand) = registry(quick());
     assert!(hosts.is_empty() && hosts.peek(&1).is_none());
     record(&hosts.get(&1), FAILED, 2);
     record(&hosts.get(&2), OK, 2);
@@ -42,7 +42,7 @@ fn each_key_has_a_breaker_of_its_own_made_on_first_use() {
     assert_eq!((hosts.get(&1).state(), hosts.get(&2).state()), (State::Open, State::Closed));
     assert!(hand.block_on(hosts.call(&1, async || Ok::<_, ()>(()))).unwrap_err().is_rejected());
     assert!(hand.block_on(hosts.call(&2, async || Ok::<_, ()>(()))).is_ok());
-    // A clone of the family has the same keys, and a key's breaker is a policy like any other.
+    // A clone of the registry has the same keys, and a key's breaker is a policy like any other.
     let pipeline = Pipeline::new().then(hosts.clone().get(&1));
     assert!(hand.block_on(pipeline.call(async || Ok::<_, ()>(()))).unwrap_err().is_rejected());
     assert_eq!(hosts.get(&1).try_acquire().unwrap_err().name(), Some("host-1"));
@@ -51,7 +51,7 @@ fn each_key_has_a_breaker_of_its_own_made_on_first_use() {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn racing_callers_get_the_same_breaker() {
-    let (hosts, _hand) = family(quick());
+    let (hosts, _hand) = registry(quick());
     let barrier = Barrier::new(8);
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -70,7 +70,7 @@ fn racing_callers_get_the_same_breaker() {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn all_keys_are_enumerable() {
-    let (hosts, _hand) = family(quick());
+    let (hosts, _hand) = registry(quick());
     (0..1000).for_each(|key| drop(hosts.get(&key)));
     hosts.get(&7).isolate();
     record(&hosts.get(&8), FAILED, 2);
@@ -89,7 +89,7 @@ fn all_keys_are_enumerable() {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn an_idle_key_is_forgotten_and_one_in_use_is_not() {
-    let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).idle(S(100)));
+    let (hosts, hand) = registry(KeyedBreakersConfig::from(quick()).idle(S(100)));
     (0..100).for_each(|key| record(&hosts.get(&key), OK, 1));
     hand.advance(S(99));
     hosts.forget_idle();
@@ -109,7 +109,7 @@ fn an_idle_key_is_forgotten_and_one_in_use_is_not() {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn what_is_still_of_use_is_not_forgotten() {
-    let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).idle(S(1)));
+    let (hosts, hand) = registry(KeyedBreakersConfig::from(quick()).idle(S(1)));
     let held = hosts.get(&0); //          somebody holds it
     hosts.get(&1).isolate(); //           by hand, until a hand closes it
     hosts.get(&2).force_open(S(1000)); // open yet
@@ -138,7 +138,7 @@ fn what_is_still_of_use_is_not_forgotten() {
 /// Traffic by ever new keys does not grow the table beyond those that are not idle.
 #[test]
 fn room_is_made_before_the_table_grows() {
-    let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).idle(S(1)));
+    let (hosts, hand) = registry(KeyedBreakersConfig::from(quick()).idle(S(1)));
     for round in 0..50u32 {
         (0..1000).for_each(|key| drop(hosts.get(&(round * 1000 + key))));
         hand.advance(S(1));
@@ -149,20 +149,20 @@ fn room_is_made_before_the_table_grows() {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn a_guard_keeps_at_most_a_share_of_the_family_open() {
-    let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).max_open(0.3));
+    let (hosts, hand) = registry(KeyedBreakersConfig::from(quick()).max_open(0.3));
     (0..10).for_each(|key| drop(hosts.get(&key)));
     let mut events = hosts.events();
     (0..10).for_each(|key| record(&hosts.get(&key), FAILED, 4 - 2 * usize::from(hosts.open_now() < 3)));
     assert_eq!((hosts.open_now(), hosts.states()[1]), (3, 3));
     let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).collect();
-    let spared: Vec<_> = told
+    let suppressed: Vec<_> = told
         .iter()
-        .filter(|event| matches!(event.what, CircuitBreakerEvent::Spared { rule: TripRule::FailureRate }))
+        .filter(|event| matches!(event.what, CircuitBreakerEvent::Suppressed { rule: TripRule::FailureRate }))
         .collect();
-    assert_eq!(spared.len(), 7, "told once each, not at every failure");
-    assert_eq!(spared[0].source.as_ref().unwrap().as_str(), "host-3");
+    assert_eq!(suppressed.len(), 7, "told once each, not at every failure");
+    assert_eq!(suppressed[0].source.as_ref().unwrap().as_str(), "host-3");
     let snapshot = hosts.get(&9).snapshot();
-    assert_eq!((snapshot.total_spared, snapshot.failures, snapshot.state), (3, 2, State::Closed));
+    assert_eq!((snapshot.total_suppressed, snapshot.failures, snapshot.state), (3, 2, State::Closed));
     // As soon as another one closes there is room for one of those that still fail.
     hand.advance(S(10));
     hosts.get(&0).try_acquire().unwrap().record(OK);
@@ -174,7 +174,7 @@ fn a_guard_keeps_at_most_a_share_of_the_family_open() {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn the_guard_counts_half_open_and_isolated_ones_and_lets_hands_act() {
-    let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).max_open(0.5));
+    let (hosts, hand) = registry(KeyedBreakersConfig::from(quick()).max_open(0.5));
     (0..4).for_each(|key| drop(hosts.get(&key)));
     hosts.get(&0).isolate();
     record(&hosts.get(&1), FAILED, 2);
@@ -196,7 +196,7 @@ fn the_guard_counts_half_open_and_isolated_ones_and_lets_hands_act() {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn at_least_one_may_be_open() {
-    let (hosts, _hand) = family(KeyedBreakersConfig::from(quick()).max_open(0.01));
+    let (hosts, _hand) = registry(KeyedBreakersConfig::from(quick()).max_open(0.01));
     record(&hosts.get(&0), FAILED, 2);
     record(&hosts.get(&1), FAILED, 2);
     assert_eq!((hosts.get(&0).state(), hosts.get(&1).state()), (State::Open, State::Closed));
@@ -205,7 +205,7 @@ fn at_least_one_may_be_open() {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn racing_openings_keep_to_the_share() {
-    let (hosts, _hand) = family(KeyedBreakersConfig::from(quick()).max_open(0.25));
+    let (hosts, _hand) = registry(KeyedBreakersConfig::from(quick()).max_open(0.25));
     let breakers: Vec<_> = (0..64).map(|key| hosts.get(&key)).collect();
     let barrier = Barrier::new(8);
     std::thread::scope(|scope| {
@@ -225,7 +225,7 @@ fn racing_openings_keep_to_the_share() {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn settings_are_replaced_for_all_keys_or_for_none() {
-    let (hosts, _hand) = family(quick());
+    let (hosts, _hand) = registry(quick());
     (0..100).for_each(|key| record(&hosts.get(&key), if key % 2 == 0 { FAILED } else { OK }, 1));
     let before = hosts.config();
     let bad = KeyedBreakersConfig::from(quick().count_window(0, 0)).max_open(0.5);
@@ -233,7 +233,7 @@ fn settings_are_replaced_for_all_keys_or_for_none() {
     assert_eq!(hosts.reconfigure(before.max_open(0.0)).unwrap_err().field(), "max_open");
     assert_eq!(hosts.reconfigure(before.idle(Duration::ZERO)).unwrap_err().field(), "idle");
     assert_eq!(hosts.config(), before);
-    // A member's settings are the family's.
+    // A member's settings are the registry's.
     assert!(hosts.get(&0).reconfigure(CircuitBreakerConfig::default()).is_err());
     // One failure is enough now: those that have one open at once, as many as may.
     let mut events = hosts.events();
@@ -249,7 +249,7 @@ fn settings_are_replaced_for_all_keys_or_for_none() {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn events_and_transitions_of_all_keys_come_in_one_stream_by_name() {
-    let (hosts, _hand) = family(quick());
+    let (hosts, _hand) = registry(quick());
     let (mut events, mut transitions) = (hosts.events(), hosts.transitions());
     std::thread::scope(|scope| {
         for n in 0..4u32 {
@@ -273,7 +273,7 @@ fn events_and_transitions_of_all_keys_come_in_one_stream_by_name() {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn shadow_mode_of_a_family_and_of_a_member() {
-    let (hosts, _hand) = family(quick());
+    let (hosts, _hand) = registry(quick());
     (0..2).for_each(|key| hosts.get(&key).isolate());
     hosts.get(&0).set_shadow(true);
     assert!(hosts.get(&0).try_acquire().is_ok() && hosts.get(&1).try_acquire().is_err());
@@ -315,19 +315,19 @@ fn ground_a_call_by_key_dropped_anywhere_gives_its_place_back() {
 fn the_name_of_a_key_is_made_outside_the_locks() {
     let (done, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let family: std::sync::OnceLock<KeyedBreakers<u32>> = std::sync::OnceLock::new();
-        let family = std::sync::Arc::new(family);
-        let inside = family.clone();
+        let registry: std::sync::OnceLock<KeyedBreakers<u32>> = std::sync::OnceLock::new();
+        let registry = std::sync::Arc::new(registry);
+        let inside = registry.clone();
         let named = KeyedBreakers::new(quick()).unwrap().named_by(move |key: &u32| {
             // It looks at all keys, and makes its own before it is done.
-            if let (Some(family), 0..10) = (inside.get(), *key) {
-                let others = family.iter().count();
-                family.get(&(key + 1));
+            if let (Some(registry), 0..10) = (inside.get(), *key) {
+                let others = registry.iter().count();
+                registry.get(&(key + 1));
                 return format!("host-{key} after {others}").into();
             }
             format!("host-{key}").into()
         });
-        family.set(named.clone()).unwrap();
+        registry.set(named.clone()).unwrap();
         named.get(&0);
         done.send(named.len()).unwrap();
     });

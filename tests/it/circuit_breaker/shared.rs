@@ -339,11 +339,11 @@ fn shadow_mode_and_isolation_are_each_process_s_own() {
 fn of_a_family_no_more_open_with_others_than_may() {
     let shared = Shared::new();
     let config_of_all = KeyedBreakersConfig::from(rules()).max_open(0.5);
-    let family = KeyedBreakers::<u32>::new(config_of_all).unwrap().with_clock(&shared.world.clock);
+    let registry = KeyedBreakers::<u32>::new(config_of_all).unwrap().with_clock(&shared.world.clock);
     let start = |key: u32| {
         let name = format!("host-{key}");
         let store: Arc<InMemoryStore> = shared.world.store.clone();
-        let member = SharedCircuitBreaker::new(family.get(&key), store.clone(), &*name, config()).unwrap();
+        let member = SharedCircuitBreaker::new(registry.get(&key), store.clone(), &*name, config()).unwrap();
         let other = CircuitBreaker::new(rules()).unwrap().with_clock(&shared.world.clock);
         let other = SharedCircuitBreaker::new(other, store, &*name, config()).unwrap();
         (shared.start(member), shared.start(other))
@@ -354,10 +354,10 @@ fn of_a_family_no_more_open_with_others_than_may() {
     }
     shared.world.pass(S(3));
     let open = pairs.iter().filter(|(member, _)| is_open(member)).count();
-    assert_eq!((open, family.open_now()), (2, 2));
+    assert_eq!((open, registry.open_now()), (2, 2));
     shared.world.pass(S(8));
     pairs.iter().for_each(|(member, _)| member.breaker().close());
-    assert_eq!(family.open_now(), 0, "each is counted once");
+    assert_eq!(registry.open_now(), 0, "each is counted once");
 }
 
 // Guarantee: circuit_breaker 11.

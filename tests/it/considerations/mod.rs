@@ -122,9 +122,9 @@ fn one_a_shard() {
     assert_eq!((shards.get(&1).state(), shards.get(&2).state()), (State::Open, State::Closed));
 }
 
-/// 6 (default): by hand.
+/// 6 (default): manual control.
 #[test]
-fn by_hand() {
+fn manual_control() {
     let (breaker, _) = breaker(CircuitBreakerConfig::default());
     breaker.force_open(S(60));
     assert_eq!(breaker.state(), State::Open);
@@ -377,10 +377,14 @@ fn a_breaker_without_the_name_of_its_provider_is_warned_of() {
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
     assert!(warns(breaker.explain()), "{}", breaker.explain());
     assert!(!warns(breaker.named("bank-eu-1").explain()));
-    // A family has a breaker for each.
-    let family: KeyedBreakers<String> = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap();
-    assert!(!warns(family.explain()));
-    assert!(family.explain().to_string().contains("circuit breaker: opens on 50 % failures"), "{}", family.explain());
+    // A registry has one breaker per key.
+    let registry: KeyedBreakers<String> = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap();
+    assert!(!warns(registry.explain()));
+    assert!(
+        registry.explain().to_string().contains("circuit breaker: opens on 50 % failures"),
+        "{}",
+        registry.explain()
+    );
     // Other settings that will hurt are told here, too.
     let eager = CircuitBreakerConfig::default().count_window(10, 2);
     let eager: KeyedBreakers<String> = KeyedBreakers::new(eager).unwrap();

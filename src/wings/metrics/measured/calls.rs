@@ -56,7 +56,7 @@ impl Measured for RetryBudget {
     }
 }
 
-/// Counts changes of state, of one breaker or of a family.
+/// Counts changes of state, of one breaker or of a registry.
 fn count_transitions(transitions: Subscription<Transition>, scope: &Scope) {
     let states = State::ALL.map(State::as_str);
     let to = scope.words("steadfast_circuit_breaker_transitions_total", "to", &states);
@@ -80,12 +80,13 @@ impl Measured for CircuitBreaker {
 
     fn measure(&self, scope: &Scope) -> Sample {
         count_transitions(self.transitions(), scope);
-        let state = |state: State| (state, scope.gauge("steadfast_circuit_breaker_state", &[("state", state.as_str())]));
+        let state =
+            |state: State| (state, scope.gauge("steadfast_circuit_breaker_state", &[("state", state.as_str())]));
         let (breaker, states) = (self.clone(), State::ALL.map(state));
         let total = |metric| scope.counter(metric, &[]);
         let total_failures = total("steadfast_circuit_breaker_failures_total");
         let total_slow = total("steadfast_circuit_breaker_slow_total");
-        let spared = total("steadfast_circuit_breaker_spared_total");
+        let suppressed = total("steadfast_circuit_breaker_suppressed_total");
         let rejected = total("steadfast_circuit_breaker_rejected_total");
         let gauge = |metric| scope.gauge(metric, &[]);
         let share = gauge("steadfast_circuit_breaker_share");
@@ -99,7 +100,7 @@ impl Measured for CircuitBreaker {
             }
             total_failures.absolute(now.total_failures);
             total_slow.absolute(now.total_slow);
-            spared.absolute(now.total_spared);
+            suppressed.absolute(now.total_suppressed);
             rejected.absolute(now.rejected);
             share.set(now.share);
             calls.set(now.calls as f64);
@@ -119,8 +120,8 @@ where
     fn measure(&self, scope: &Scope) -> Sample {
         count_transitions(self.transitions(), scope);
         let keys = |state: State| scope.gauge("steadfast_circuit_breaker_keys", &[("state", state.as_str())]);
-        let (family, keys) = (self.clone(), State::ALL.map(keys));
-        Box::new(move || keys.iter().zip(family.states()).for_each(|(gauge, n)| gauge.set(n as f64)))
+        let (registry, keys) = (self.clone(), State::ALL.map(keys));
+        Box::new(move || keys.iter().zip(registry.states()).for_each(|(gauge, n)| gauge.set(n as f64)))
     }
 }
 

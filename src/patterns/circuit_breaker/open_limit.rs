@@ -2,7 +2,7 @@
 use crate::sync::{AtomicU64, Ordering};
 
 /// Counts the members, and those of them that are not closed.
-pub(super) struct Fleet {
+pub(super) struct OpenLimit {
     /// Members in the upper half, those not closed in the lower: they are judged together.
     counts: AtomicU64,
     /// The share that may be open, as the bits of an `f64`.
@@ -11,7 +11,7 @@ pub(super) struct Fleet {
 
 const MEMBER: u64 = 1 << 32;
 
-impl Fleet {
+impl OpenLimit {
     pub(super) fn new(share: f64) -> Self {
         Self { counts: AtomicU64::new(0), share: AtomicU64::new(share.to_bits()) }
     }
@@ -20,11 +20,11 @@ impl Fleet {
         self.share.store(share.to_bits(), Ordering::Relaxed);
     }
 
-    pub(super) fn join(&self) {
+    pub(super) fn add_member(&self) {
         self.counts.fetch_add(MEMBER, Ordering::AcqRel);
     }
 
-    pub(super) fn leave(&self) {
+    pub(super) fn remove_member(&self) {
         self.counts.fetch_sub(MEMBER, Ordering::AcqRel);
     }
 
@@ -55,11 +55,11 @@ impl Fleet {
     }
 
     /// Counts one as open, whatever the share.
-    pub(super) fn opened(&self) {
+    pub(super) fn count_open(&self) {
         self.counts.fetch_add(1, Ordering::AcqRel);
     }
 
-    pub(super) fn closed(&self) {
+    pub(super) fn count_closed(&self) {
         self.counts.fetch_sub(1, Ordering::AcqRel);
     }
 }
