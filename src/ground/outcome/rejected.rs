@@ -73,7 +73,7 @@ pub enum TripRule {
     Unavailable,
     /// The probes of a half-open breaker failed.
     Probes,
-    /// Half-open came to no decision in its time.
+    /// The probes of a half-open breaker hung.
     HalfOpenTimeout,
     /// An operator or the application opened it.
     Manual,
@@ -148,14 +148,14 @@ pub enum Reason {
         /// The kind of the last failure before it opened.
         last: Option<FailureKind>,
     },
-    /// The circuit breaker is isolated: it stays open until somebody closes it.
+    /// The circuit breaker is isolated: it stays open until it is closed manually.
     Isolated {
         /// Since when.
         since: Instant,
     },
     /// The circuit breaker is half-open, and all its probes are taken.
     ProbesTaken,
-    /// The circuit breaker has closed, and its ramp lets only a share of the calls pass as yet.
+    /// The circuit breaker has closed, and its slow start admits only a share of the calls yet.
     SlowStart,
     /// The rate limit is used up for now.
     RateLimited,

@@ -1,10 +1,12 @@
-//! The failures and slow calls of a closed breaker, one by one: kept under the breaker's lock, so plain data.
+//! Failures and slow calls of a closed breaker, one by one. Plain data, kept under the breaker's
+//! lock.
 use std::{collections::VecDeque, time::Duration};
 
 use super::{CircuitBreakerConfig, word::Word};
 use crate::time::{Instant, nanos};
 
-/// The failures and slow calls of a count window, oldest first, how many there are of each, and what failures weigh.
+/// Failures and slow calls of a count window, oldest first, with their numbers of each, and the
+/// weights of failures.
 pub(super) struct Bads {
     queue: VecDeque<Bad>,
     failures: u32,
@@ -13,13 +15,13 @@ pub(super) struct Bads {
 }
 
 pub(super) struct Bad {
-    /// Its number among the recorded outcomes.
+    /// Number among the recorded outcomes.
     pub(super) number: u32,
     pub(super) failure: bool,
     pub(super) slow: bool,
 }
 
-/// What a window holds.
+/// Counts of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counts {
     pub(super) calls: u64,
@@ -27,13 +29,14 @@ pub(super) struct Counts {
     pub(super) slow: u64,
 }
 
-/// What failures weigh, by steps of their period: the number of a step, and the weight in it, oldest first.
+/// Weights of failures, by steps of their period: the number of the step and the sum of its
+/// weights, oldest first.
 struct Weights {
     period: Duration,
     steps: VecDeque<(u64, u64)>,
 }
 
-/// Weights are kept in this many steps of their period.
+/// Number of steps of a period in which weights are kept.
 const WEIGHT_STEPS: u64 = 10;
 
 impl Weights {
@@ -45,7 +48,7 @@ impl Weights {
         let step = self.step(now);
         self.steps.retain(|(at, _)| step.saturating_sub(*at) < WEIGHT_STEPS);
         match self.steps.back_mut() {
-            // The time was read under the lock: no earlier step comes after a later one.
+            // The time was read under the lock: steps do not decrease.
             Some((at, sum)) if *at >= step => *sum = sum.saturating_add(weight.into()),
             _ => self.steps.push_back((step, weight.into())),
         }
@@ -71,7 +74,7 @@ impl Bads {
         self.queue.push_back(bad);
     }
 
-    /// Forgets what is not among the last `size` outcomes, of which `newest` is the last.
+    /// Removes entries that are not among the last `size` outcomes, of which `newest` is the last.
     pub(super) fn forget_before(&mut self, newest: u32, size: u32) {
         while let Some(bad) = self.queue.front()
             && newest.wrapping_sub(bad.number) >= size
@@ -82,7 +85,8 @@ impl Bads {
         }
     }
 
-    /// What the window of `size` holds when `word` was read; entries that successes have pushed out since are left out.
+    /// Returns the counts of the window of `size` at `word`, without the entries that successes
+    /// have pushed out.
     pub(super) fn counts(&self, word: Word, size: u32) -> Counts {
         let gone = self.queue.iter().take_while(|bad| word.count().wrapping_sub(bad.number) >= size);
         let (failures, slow) = gone.fold((self.failures, self.slow), |(failures, slow), bad| {
@@ -91,17 +95,17 @@ impl Bads {
         Counts { calls: word.filled(size).into(), failures: failures.into(), slow: slow.into() }
     }
 
-    /// The number of the newest.
+    /// Returns the number of the newest entry.
     pub(super) fn newest(&self) -> Option<u32> {
         self.queue.back().map(|bad| bad.number)
     }
 
-    /// Numbers them anew, each by so much lower.
+    /// Lowers the number of every entry by `by`.
     pub(super) fn shift(&mut self, by: u32) {
         self.queue.iter_mut().for_each(|bad| bad.number = bad.number.wrapping_sub(by));
     }
 
-    /// Forgets the window, not the weights.
+    /// Clears the window, but not the weights.
     pub(super) fn clear_window(&mut self) {
         (self.queue, self.failures, self.slow) = (VecDeque::new(), 0, 0);
     }
@@ -117,12 +121,12 @@ impl Bads {
         }
     }
 
-    /// What the failures of the period weigh.
+    /// Returns the sum of the weights within the period.
     pub(super) fn weight(&self, now: &dyn Fn() -> Instant) -> Option<u64> {
         self.weights.as_ref().map(|weights| weights.sum(now()))
     }
 
-    /// Weighs failures over this period from now on; over the same as before, it forgets none.
+    /// Sets the period of the weights. An unchanged period keeps them.
     pub(super) fn weigh_over(&mut self, period: Option<Duration>) {
         if self.weights.as_ref().map(|weights| weights.period) != period {
             self.weights = period.map(|period| Weights { period, steps: VecDeque::new() });

@@ -1,4 +1,4 @@
-//! A ramp and a family's guard, each by itself, under every interleaving of two threads.
+//! A slow start and a registry's limit, each by itself, under every interleaving of two threads.
 use loom::{sync::Arc, thread};
 
 use super::{gate::Gate, open_limit::OpenLimit, plan::ALL};
@@ -7,7 +7,7 @@ use crate::time::Instant;
 const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
 
 #[test]
-fn loom_breaker_a_ramp_admits_just_its_share_of_racing_calls() {
+fn loom_breaker_a_slow_start_admits_its_share_of_racing_calls() {
     loom::model(|| {
         let gate = Arc::new(Gate::new(true));
         gate.begin_slow_start(NOW);
@@ -19,7 +19,7 @@ fn loom_breaker_a_ramp_admits_just_its_share_of_racing_calls() {
 }
 
 #[test]
-fn loom_breaker_a_registry_opens_no_more_than_its_share() {
+fn loom_breaker_a_registry_opens_at_most_its_share() {
     loom::model(|| {
         let limit = Arc::new(OpenLimit::new(0.5));
         (0..3).for_each(|_| limit.add_member()); // of three, one

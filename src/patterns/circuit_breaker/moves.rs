@@ -1,4 +1,4 @@
-//! The changes of state: each under the lock, and the word last.
+//! State transitions: each under the lock, and the word last.
 use std::time::Duration;
 
 use super::{
@@ -11,11 +11,11 @@ use super::{
 };
 use crate::{backoff::scaled, outcome::TripRule, sync::Ordering, time::Instant};
 
-/// From so many times in a row on, opening again soon after closing is called flapping.
+/// Number of consecutive openings soon after closing from which on the breaker flaps.
 const FLAPS: u32 = 3;
 
 impl Core {
-    /// Isolates it: it stays open until somebody closes it.
+    /// Isolates the breaker: it stays open until it is closed manually.
     pub(super) fn isolate(&self, set: &Setting, now: Instant) {
         let mut inner = self.inner.lock();
         let inner = self.fresh(set, &mut inner);
@@ -25,7 +25,7 @@ impl Core {
         set.events.stage_as(self.name.as_ref(), now, || Event::Isolated);
     }
 
-    /// Closes it by hand; with `forget`, also forgets earlier openings.
+    /// Closes the breaker manually. With `forget`, also forgets earlier openings.
     pub(super) fn close_manually(&self, set: &Setting, now: Instant, forget: bool) {
         let mut inner = self.inner.lock();
         let inner = self.fresh(set, &mut inner);
@@ -38,7 +38,7 @@ impl Core {
         self.close(set, inner, now, true);
     }
 
-    /// Opens it by hand for `d`.
+    /// Opens the breaker manually for `d`.
     pub(super) fn open_manually(&self, set: &Setting, now: Instant, d: Duration) {
         let mut inner = self.inner.lock();
         let inner = self.fresh(set, &mut inner);
@@ -46,7 +46,8 @@ impl Core {
         self.open_until(set, inner, now, TripRule::Manual, d);
     }
 
-    /// Opens it for `d` because others did, unless it is open by itself, or judging, or its family may have no more open.
+    /// Opens the breaker for `d` because other processes opened theirs. Returns `false` if it is
+    /// open by its own rules, half-open or isolated, or if its registry's limit is reached.
     pub(super) fn open_with_others(&self, set: &Setting, now: Instant, d: Duration) -> bool {
         let mut inner = self.inner.lock();
         let follows = match self.word().state() {
@@ -62,7 +63,8 @@ impl Core {
         follows
     }
 
-    /// Sets how long a breaker that is open with others stays so yet. One that is open by itself is left alone.
+    /// Sets the remaining open time of a breaker that opened with others. A breaker that opened by
+    /// its own rules is left unchanged.
     pub(super) fn stay_open_with_others(&self, now: Instant, left: Duration) {
         let _inner = self.inner.lock();
         if let (State::Open, Some(gate)) = (self.word().state(), self.gate_if_any())
@@ -72,11 +74,12 @@ impl Core {
         }
     }
 
-    /// Takes over settings that were replaced, and judges what is recorded by them.
+    /// Takes over a replaced configuration, and judges the recorded outcomes by it.
     pub(super) fn reconfigured(&self, set: &Setting, now: Instant) {
         let mut inner = self.inner.lock();
         if inner.is_none() {
-            // Nothing bad was ever recorded, so there is nothing to judge, and a healthy breaker of a large family stays small.
+            // No failure was ever recorded, so there is nothing to judge, and a healthy breaker of
+            // a large registry stays small.
             return self.tally.reshape(&self.word, &set.whole().1, None);
         }
         let inner = self.fresh(set, &mut inner);
@@ -90,6 +93,7 @@ impl Core {
         }
     }
 
+    /// Enters the half-open state, and admits the first probe.
     pub(super) fn half_open(&self, set: &Setting, inner: &mut Inner, now: Instant) -> Ticket {
         inner.probes = Probes::begin(now, inner.config.half_open.max_duration);
         self.gate(set).deadline.store(inner.probes.deadline().as_nanos(), Ordering::Release);
@@ -98,7 +102,7 @@ impl Core {
         Ticket { generation, probe: true }
     }
 
-    /// Goes by the probes that came back, as soon as they settle it.
+    /// Closes or opens the breaker as soon as the results of the probes settle it.
     pub(super) fn decide(&self, set: &Setting, inner: &mut Inner, now: Instant, hint: Option<Duration>) {
         let half_open = inner.config.half_open;
         if inner.probes.good >= half_open.required() {
@@ -108,6 +112,7 @@ impl Core {
         }
     }
 
+    /// Closes the breaker and empties its windows.
     pub(super) fn close(&self, set: &Setting, inner: &mut Inner, now: Instant, is_manual: bool) {
         if !self.word().is_closed() {
             inner.closed_since = Some(now);
@@ -122,7 +127,7 @@ impl Core {
         set.events.stage_as(self.name.as_ref(), now, || Event::Closed);
     }
 
-    /// Lets all calls pass from now on.
+    /// Ends the slow start: all calls pass.
     #[cold]
     pub(super) fn end_slow_start(&self, set: &Setting, generation: u32, now: Instant) {
         let _inner = self.inner.lock();
@@ -137,7 +142,7 @@ impl Core {
         }
     }
 
-    /// Opens a closed breaker by a rule, if its family may have one more open.
+    /// Opens a closed breaker by a rule, if its registry's limit allows it.
     pub(super) fn trip(&self, set: &Setting, inner: &mut Inner, now: Instant, rule: TripRule, hint: Option<Duration>) {
         if set.open_limit.as_ref().is_none_or(|limit| limit.try_open()) {
             return self.open(set, inner, now, rule, hint);
@@ -148,6 +153,7 @@ impl Core {
         }
     }
 
+    /// Opens the breaker by a rule, for a time that grows with consecutive openings.
     pub(super) fn open(&self, set: &Setting, inner: &mut Inner, now: Instant, rule: TripRule, hint: Option<Duration>) {
         let open = inner.config.open;
         let flaps = self.word().is_closed() && inner.closed_since.is_some_and(|closed| now - closed < open.reset_after);
@@ -167,7 +173,8 @@ impl Core {
         }
     }
 
-    /// Forgets an opening for each stable time that it was closed. Called before it leaves that state.
+    /// Subtracts one opening for each `reset_after` in the closed state. Called before the breaker
+    /// leaves that state.
     fn forget_calm(&self, inner: &mut Inner, now: Instant) {
         if let (true, Some(closed)) = (self.word().is_closed(), inner.closed_since) {
             let calm = (now - closed).as_nanos() / inner.config.open.reset_after.as_nanos();
@@ -179,7 +186,8 @@ impl Core {
         let gate = self.gate(set);
         gate.set_last(inner.last);
         let (_, last) = gate.why();
-        // Release: whoever reads one of them without the lock sees that the word was changed since the opening before.
+        // Release: a caller that reads one of them without the lock also sees every change of the
+        // word up to here (`gate.rs`).
         gate.since.store(now.as_nanos(), Ordering::Release);
         gate.until.store((now + open_for).as_nanos(), Ordering::Release);
         gate.set_rule(rule);
@@ -189,8 +197,8 @@ impl Core {
         set.events.stage_as(self.name.as_ref(), now, || Event::Opened { rule, open_for, openings, last });
     }
 
-    /// Writes the state, in a new generation. Called under the lock, after everything that belongs to the state. (Who opens a closed one
-    /// by a rule has counted it in its fleet.)
+    /// Writes the state, in a new generation. Called under the lock, after all values of that
+    /// state. An opening of a closed breaker by a rule was counted in the registry's limit before.
     fn enter(
         &self,
         set: &Setting,
@@ -202,7 +210,7 @@ impl Core {
         let (from, after) = (self.word().state(), now - load(&self.entered));
         let to_state = to.state();
         if to_state != State::Closed {
-            self.gate(set); // now, so that no rejection has to allocate it
+            self.gate(set); // allocated here, so that no rejection allocates
         }
         if from != to_state {
             inner.totals.time[usize::from(from.number())] += after;
@@ -217,8 +225,9 @@ impl Core {
                 _ => {}
             }
         }
-        // A concurrent compare-and-set of the old generation loses; whoever made it is late. The old word's generation cannot change
-        // without the lock. (A store would do, but loom orders only swaps among compare-and-sets.)
+        // A concurrent compare-and-set of the old generation fails: its outcome is late. The old word's
+        // generation cannot change without the lock. (A store would suffice, but loom orders only
+        // read-modify-writes among compare-and-sets.)
         let word = to.in_generation(self.word().generation()).next();
         inner.lineage = word.generation();
         self.word.swap(word.0, Ordering::AcqRel);
@@ -235,7 +244,8 @@ impl Core {
         word.generation()
     }
 
-    /// Whether a family may forget it: it is as good as new, or the time to probe is long past and nobody has come.
+    /// Returns whether a registry may remove the breaker: it is as good as new, or the time to
+    /// probe is long past and no call has come.
     pub(super) fn is_forgettable(&self, config: &CircuitBreakerConfig, now: Instant) -> bool {
         let inner = self.inner.lock();
         let calm = config.open.reset_after;

@@ -1,4 +1,5 @@
-//! The settings as the machine reads them: what a success needs, in one word; what others need without a lock; and all of them.
+//! Settings as the state machine reads them: one word for a success, single values for lock-free
+//! readers, and the whole configuration.
 use std::{sync::Arc, time::Duration};
 
 use super::{CircuitBreakerConfig, CircuitBreakerEvent, Transition, WindowConfig, bads::Counts, open_limit::OpenLimit};
@@ -10,11 +11,11 @@ use crate::{
     time::nanos,
 };
 
-/// What all calls of a breaker, and all breakers of one family, have in common.
+/// State shared by all clones of a breaker and all breakers of a registry.
 pub(super) struct Setting {
-    /// The settings, and how often they were replaced. Locked last of all, and for a moment.
+    /// Configuration and its version. This lock is the last in order, and is held for a moment.
     whole: Mutex<(u32, Arc<CircuitBreakerConfig>)>,
-    /// How often they were replaced, for who holds a copy.
+    /// Version of the configuration; readers compare it with the version of their cached copy.
     number: AtomicU32,
     pub(super) live: Live,
     pub(super) entropy: Entropy,
@@ -38,7 +39,7 @@ impl Setting {
         }
     }
 
-    /// The settings, and their number.
+    /// Returns the version and the configuration.
     pub(super) fn whole(&self) -> (u32, Arc<CircuitBreakerConfig>) {
         self.whole.lock().clone()
     }
@@ -51,7 +52,8 @@ impl Setting {
         self.number.load(Ordering::Acquire)
     }
 
-    /// Puts other settings, which were checked, in their place. Breakers take them over one by one.
+    /// Replaces the configuration by one that was checked. Each breaker takes it over at its next
+    /// access.
     pub(super) fn replace(&self, config: CircuitBreakerConfig) {
         let mut whole = self.whole.lock();
         *whole = (whole.0.wrapping_add(1), Arc::new(config));
@@ -60,7 +62,13 @@ impl Setting {
     }
 }
 
-/// What is read of the settings without a lock, beside the plan. Absent times are 0, absent rates above 1.
+/// Settings that are read without a lock, beside the plan. Absent times are 0, absent rates above
+/// 1.
+///
+/// The values are stored one by one, `Relaxed`: during a replacement a reader may combine old and
+/// new ones. That is allowed, because each is a valid setting by itself: the rates are judged again
+/// under the lock by the whole configuration, and of the others each is used alone, or, for the
+/// three values of a slow start, affects the share of calls that pass for one moment.
 #[derive(Default)]
 pub(super) struct Live {
     failure_rate: AtomicU64,
@@ -75,7 +83,7 @@ pub(super) struct Live {
     slow_start_steps: AtomicU32,
 }
 
-/// All calls, as the share of a ramp.
+/// All calls, as the share of a slow start.
 pub(super) const ALL: u64 = 1 << 32;
 
 impl Live {
@@ -95,7 +103,8 @@ impl Live {
         self.slow_start_steps.store(config.slow_start.map_or(0, |slow_start| slow_start.steps), Ordering::Relaxed);
     }
 
-    /// Whether a rule over a time window seems to be broken: then it is judged under the lock.
+    /// Returns whether a rule over a time window seems to be broken. It is then judged under the
+    /// lock.
     pub(super) fn seems_broken(&self, counts: Counts) -> bool {
         let reached = |bad: u64, rate: &AtomicU64| {
             bad as f64 / counts.calls as f64 >= f64::from_bits(rate.load(Ordering::Relaxed))
@@ -120,7 +129,8 @@ impl Live {
         some(&self.cancelled_after)
     }
 
-    /// The share of the calls, of [`ALL`], that a ramp lets pass so long after it began.
+    /// Returns the share of the calls, in units of [`ALL`], that a slow start admits at this time
+    /// after its beginning.
     pub(super) fn slow_start_share(&self, since: Duration) -> u64 {
         let (time, since) = (self.slow_start_window.load(Ordering::Relaxed), nanos(since));
         if since >= time {
@@ -129,10 +139,10 @@ impl Live {
         let from = f64::from_bits(self.slow_start_min_share.load(Ordering::Relaxed)).min(1.0);
         let progress = match self.slow_start_steps.load(Ordering::Relaxed) {
             0 => since as f64 / time as f64,
-            // In whole numbers, so that a step begins at its very nanosecond.
+            // In integers, so that a step begins at its exact nanosecond.
             n => (u128::from(since) * u128::from(n) / u128::from(time)) as f64 / f64::from(n),
         };
-        // Half a unit more, for shares such as 0.7 lie just below what is meant.
+        // Half a unit is added, because shares such as 0.7 lie just below the intended value.
         ((((from + (1.0 - from) * progress) * ALL as f64) + 0.5) as u64).min(ALL)
     }
 }
@@ -144,8 +154,8 @@ fn some(time: &AtomicU64) -> Option<Duration> {
     }
 }
 
-/// What a success must know. From the bottom: the count window's size (20 bits), its least number of calls (20), which rules there are,
-/// and how many time windows lie before the one in use.
+/// Settings that a success reads. From the bottom: size of the count window (20 bits), minimum
+/// number of calls (20), flags of the rules, and the number of time windows before the one in use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Plan(pub(super) u64);
 

@@ -1,4 +1,4 @@
-//! The time windows that rates are measured over.
+//! Time windows over which rates are measured.
 use std::{sync::OnceLock, time::Duration};
 
 use super::bads::Counts;
@@ -8,8 +8,11 @@ use crate::{
     window::TimeWindow,
 };
 
-/// The windows, and larger ones behind them: who counts does not lock, so windows that were outgrown are not freed before the
-/// breaker is. Each is at least twice as large as the one before it, so they take at most twice what the largest takes.
+/// Time windows, each with a larger one behind it.
+///
+/// Recording does not lock, so windows that were outgrown are not freed before the breaker is. Each
+/// is at least twice as large as the one before it, so together they take at most twice the memory
+/// of the largest.
 #[derive(Default)]
 pub(super) struct Rates(OnceLock<Box<Windows>>);
 
@@ -19,13 +22,13 @@ pub(super) struct Windows {
     pub(super) slow: TimeWindow,
     span: AtomicU64,
     buckets: AtomicU32,
-    /// 1 while a bucket is halved.
+    /// 1 while a bucket is being halved.
     halves: AtomicU32,
     larger: Rates,
 }
 
 impl Rates {
-    /// The windows at this depth, if there are any.
+    /// Returns the windows at this depth, if there are any.
     #[inline]
     pub(super) fn at(&self, depth: u32) -> Option<&Windows> {
         let mut windows = self.0.get()?;
@@ -35,7 +38,7 @@ impl Rates {
         Some(windows)
     }
 
-    /// The depth of windows that can have so many buckets; they are made if there are none.
+    /// Returns the depth of windows with room for `buckets`, and creates them if there are none.
     pub(super) fn make_room(&self, span: Duration, buckets: u32) -> u32 {
         let (mut rates, mut depth, mut least) = (self, 0, buckets);
         loop {
@@ -66,7 +69,7 @@ impl Windows {
         }
     }
 
-    /// Whether what came then may still lie in the window.
+    /// Returns whether an outcome at this time may still lie in the window.
     #[inline]
     pub(super) fn may_hold(&self, at: u64, now: Instant) -> bool {
         now.as_nanos().saturating_sub(at) < self.span.load(Ordering::Relaxed)
@@ -76,7 +79,7 @@ impl Windows {
         self.span.load(Ordering::Relaxed) == nanos(span) && self.buckets.load(Ordering::Relaxed) == buckets
     }
 
-    /// Gives the windows another shape, and empties them.
+    /// Changes the shape of the windows and empties them.
     pub(super) fn reshape(&self, span: Duration, buckets: u32) {
         self.span.store(nanos(span), Ordering::Relaxed);
         self.buckets.store(buckets, Ordering::Relaxed);
@@ -92,12 +95,14 @@ impl Windows {
     pub(super) fn call(&self, generation: u32, now: Instant) {
         if !self.calls.add(generation, now, 1) {
             self.make_room(generation, now);
-            // No room again: another halves just now. Of so many calls one is not missed.
+            // If there is no room again, another thread is halving the bucket. One call of so many is
+            // negligible.
             self.calls.add(generation, now, 1);
         }
     }
 
-    /// Counts a call that was bad. Calls last: a success that is counted after it sees all that belongs to it.
+    /// Counts a failed or slow call. `calls` is increased last, so that a success that sees this
+    /// call in its sum sees the rest of it.
     pub(super) fn bad_call(&self, generation: u32, now: Instant, failed: bool, slow: bool) {
         if !self.calls.has_room(generation, now) {
             self.make_room(generation, now);
@@ -111,8 +116,10 @@ impl Windows {
         self.calls.add(generation, now, 1);
     }
 
-    /// Halves the buckets of `now`, so that the rates stay as they are and go on moving. Calls are halved last: meanwhile the rates
-    /// are too low, and never too high. One caller halves at a time, and the others wait for nobody.
+    /// Halves the buckets of `now`, so that the rates keep their values and go on changing.
+    ///
+    /// `calls` is halved last: meanwhile the rates are too low, and never too high. One thread
+    /// halves at a time; the others do not wait.
     #[cold]
     fn make_room(&self, generation: u32, now: Instant) {
         if self.halves.compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed).is_err() {

@@ -1,4 +1,4 @@
-//! What becomes of the outcomes of a closed breaker when its settings are replaced.
+//! Outcomes of a closed breaker across a change of its configuration.
 use super::{
     CircuitBreakerConfig, WindowConfig,
     bads::Bads,
@@ -9,8 +9,8 @@ use super::{
 use crate::sync::{AtomicU64, Ordering};
 
 impl Tally {
-    /// Takes over other settings: the plan, the windows, and what in them still makes sense. Called under the breaker's lock. No
-    /// `bads` means that there never was any.
+    /// Takes over another configuration: the plan, the windows, and the outcomes that fit them.
+    /// Called under the breaker's lock. `bads` is `None` if no failure was ever recorded.
     pub(super) fn reshape(&self, word: &AtomicU64, config: &CircuitBreakerConfig, mut bads: Option<&mut Bads>) {
         let was = self.plan();
         let mut plan = Plan::of(config, was.depth());
@@ -20,7 +20,7 @@ impl Tally {
             if !was.by_time() || !same(was.depth()) {
                 same_windows = false;
                 plan = Plan::of(config, self.rates.make_room(time, buckets));
-                // Before the word: who sees the new generation sees its windows.
+                // Before the word: a caller that sees the new generation sees its windows.
                 if let Some(windows) = self.rates.at(plan.depth()) {
                     windows.reshape(time, buckets);
                 }
@@ -31,8 +31,9 @@ impl Tally {
             bads.iter_mut().for_each(|bads| bads.clear_window());
         }
         self.plan.store(plan.0, Ordering::Release);
-        // A success that was begun by the old plan must fail to be counted by it. Time windows of the same shape are the same
-        // whatever else is new, and belong to their generation.
+        // A success that began by the old plan must not be counted by it: the new generation makes
+        // its compare-and-set fail. Time windows of an unchanged shape are kept, and belong to
+        // their generation.
         if !same_windows || plan.by_count() && plan != was {
             self.renumber(word, was, plan, bads.as_deref_mut());
         }
@@ -44,15 +45,17 @@ impl Tally {
         }
     }
 
-    /// Moves a closed breaker's word on to the next generation, with what is left of its window.
+    /// Moves a closed breaker's word to the next generation, with the outcomes that its new window
+    /// holds.
     fn renumber(&self, word: &AtomicU64, was: Plan, plan: Plan, bads: Option<&mut Bads>) {
         let mut seen = Word(word.load(Ordering::Acquire));
         if !seen.is_closed() {
-            return; // its count is of probes, and its windows are emptied when it closes
+            return; // its count is of probes; its windows are emptied when it closes
         }
         let moved = loop {
             let held = if was.by_count() && plan.by_count() { seen.filled(was.size()) } else { 0 };
-            // A window that is full goes on counting from where it was; one that is not counts what it holds.
+            // A full window keeps its count; a window that is not full counts the outcomes that it
+            // holds.
             let full = plan.by_count() && held >= plan.size();
             let next = seen.with_window(full, if full { seen.count() } else { held }).next();
             match word.compare_exchange(seen.0, next.0, Ordering::AcqRel, Ordering::Acquire) {
@@ -61,7 +64,8 @@ impl Tally {
             }
         };
         if let (Some(bads), true) = (bads, plan.by_count()) {
-            // What successes had pushed out of the old window is not to come back in a larger one.
+            // Entries that successes had pushed out of the old window must not reappear in a larger
+            // one.
             bads.forget_before(seen.count(), was.size());
             bads.shift(seen.count().wrapping_sub(moved.count()));
             bads.forget_before(moved.count(), plan.size());
@@ -71,8 +75,8 @@ impl Tally {
         self.carry_streak(moved.generation());
     }
 
-    /// Hands the row of failures on to the next generation. A success that comes in between sees a row of another one, and is counted
-    /// by the lock.
+    /// Moves the consecutive failures to the next generation. A success that comes in between sees
+    /// a streak of another generation, and is counted under the lock.
     fn carry_streak(&self, generation: u32) {
         let mut streak = self.streak.load(Ordering::Acquire);
         loop {

@@ -23,7 +23,7 @@ enum Step {
     Slow,
     Ignored,
     Dropped,
-    /// A call that ends only when the next such step comes, whatever has happened by then.
+    /// A call that ends only at the next such step, in any state.
     Late {
         fails: bool,
     },
@@ -39,7 +39,7 @@ struct Record {
     weight: u32,
 }
 
-/// What the documentation says, in the most obvious way.
+/// Naive version of the documented behaviour.
 struct Model {
     config: CircuitBreakerConfig,
     state: Modelled,
@@ -59,7 +59,7 @@ struct Closed {
     window: Vec<Record>,
     weights: Vec<Record>,
     in_a_row: u32,
-    /// When the ramp began, and the sum of the shares of all calls that asked since.
+    /// Start of the slow start, and the sum of the shares of all calls since.
     slow_start: Option<(Instant, f64)>,
 }
 
@@ -130,7 +130,7 @@ impl Model {
         self.settle(decided, now);
     }
 
-    /// Whether it closes (true) or opens now.
+    /// Returns whether the breaker closes (`true`) or opens (`false`) now.
     fn settled(&self, now: Instant) -> Option<bool> {
         let required = self.config.half_open.required();
         match self.state {
@@ -175,7 +175,7 @@ impl Model {
         self.settle(self.settled(now), now);
     }
 
-    /// What the window of the rates holds.
+    /// Returns the records in the window of the rates.
     fn window(&self, now: Instant) -> Vec<Record> {
         let Modelled::Closed(closed) = &self.state else { return Vec::new() };
         match self.config.window {
@@ -233,7 +233,8 @@ impl CircuitBreakerConfig {
     }
 }
 
-/// Whether an instant lies in the last `buckets` steps of `span`, of which the one of now is the last.
+/// Returns whether `at` lies in the last `buckets` steps of `span`, of which the step of `now` is
+/// the last.
 fn within(now: Instant, at: Instant, span: Duration, buckets: u32) -> bool {
     let width = (span / buckets).as_nanos() as u64;
     now.as_nanos() / width - at.as_nanos() / width < u64::from(buckets)
@@ -321,7 +322,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn breaker_the_machine_equals_the_naive_model(config in configs(), steps in steps()) {
+    fn the_state_machine_equals_the_naive_model(config in configs(), steps in steps()) {
         let (clock, hand) = Clock::manual();
         let began = hand.now();
         let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
@@ -342,12 +343,12 @@ proptest! {
                         late = permit.zip(admitted);
                     }
                     Some((permit, generation)) => {
-                        // However long it took, it is slow only if slowness is a rule and the time says so.
+                        // Slow only under a slow-call rule, and by its duration.
                         let verdict = if fails { Verdict::failure(FailureKind::Server).weighing(1) } else { Verdict::ignore() };
                         permit.record(verdict);
                         let now = hand.now();
                         if fails && model.config.trip.slow_call.is_some() {
-                            // Whether it was slow the model cannot know without its start: leave such cases to the other steps.
+                            // The model does not know the start of the call: other steps cover slowness.
                             return Ok(());
                         }
                         let record = fails.then_some(Record { at: now, failed: true, slow: false, weight: 1 });
@@ -368,14 +369,14 @@ proptest! {
 }
 
 #[test]
-fn the_count_may_wrap_without_anybody_noticing() {
+fn the_count_may_wrap_without_effect() {
     let (clock, _hand) = Clock::manual();
     let rules = TripConfig::default().failure_rate(0.5);
     let config = CircuitBreakerConfig::default().trip(rules).count_window(10, 10);
     let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
     let record = |verdict, n| (0..n).for_each(|_| breaker.try_acquire().unwrap().record(verdict));
     record(Verdict::success(), 20);
-    // As after four thousand million outcomes.
+    // As after 2^32 outcomes.
     breaker.set_count_for_test(u32::MAX - 3);
     record(Verdict::failure(FailureKind::Server), 4);
     record(Verdict::success(), 9);

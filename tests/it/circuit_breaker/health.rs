@@ -1,4 +1,4 @@
-//! Circuit breaker, behaviour 8: recovery by a health probe instead of user traffic.
+//! Circuit breaker: recovery by a health probe instead of callers' requests.
 use std::{
     future::{Future, pending},
     panic::AssertUnwindSafe,
@@ -29,7 +29,8 @@ fn breaker(config: CircuitBreakerConfig) -> (CircuitBreaker, Clock, ManualClock)
     (CircuitBreaker::new(config.open(open)).unwrap().with_clock(&clock), clock, hand)
 }
 
-/// A probe that says what the list says, then that all is well; and the times at which it was asked.
+/// Returns a probe that fails `fails` times and then succeeds, and that records the times of its
+/// calls.
 fn probe<'a>(
     clock: &'a Clock,
     fails: u32,
@@ -50,22 +51,22 @@ fn is_send<T: Send>(t: T) -> T {
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn it_probes_when_the_open_time_is_over_with_the_open_time_as_back_off() {
+fn the_loop_probes_after_each_open_time() {
     let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(2, 1.0));
     let asked = Mutex::new(Vec::new());
     let start = hand.now();
     breaker.force_open(S(3));
     hand.block_on(is_send(breaker.run(probe(&clock, 3, &asked), clock.sleep(S(60)))));
-    // Openings by failed probes are 1, 2 and 4 s long; then two good ones, one after the other.
+    // The forced opening lasts 3 s, those by failed probes 1, 2 and 4 s; then two probes succeed.
     let after: Vec<_> = asked.lock().unwrap().iter().map(|at| (*at - start).as_secs()).collect();
     assert_eq!(after, [3, 4, 6, 10, 10]);
     assert_eq!(breaker.state(), State::Closed);
-    assert_eq!(hand.now() - start, S(60), "it runs until it is told to end");
+    assert_eq!(hand.now() - start, S(60), "the loop runs until shutdown");
 }
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn callers_are_not_let_through_as_probes_while_it_runs() {
+fn callers_do_not_probe_while_the_loop_runs() {
     let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     breaker.force_open(S(1));
     let gate = tokio::sync::Semaphore::new(0);
@@ -74,7 +75,7 @@ fn callers_are_not_let_through_as_probes_while_it_runs() {
         let mut run = Box::pin(breaker.run(probe, pending()));
         assert!(futures::poll!(&mut run).is_pending());
         clock.sleep(S(1)).await;
-        // Its time is over, and the loop has not looked yet.
+        // The open time is over, and the loop has not been polled yet.
         assert_eq!(breaker.try_acquire().unwrap_err().reason(), Reason::ProbesTaken);
         assert!(futures::poll!(&mut run).is_pending());
         assert_eq!(breaker.state(), State::HalfOpen);
@@ -88,7 +89,7 @@ fn callers_are_not_let_through_as_probes_while_it_runs() {
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn without_the_loop_callers_probe_again() {
+fn callers_probe_again_after_the_loop_is_dropped() {
     let (breaker, _clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     breaker.force_open(S(1));
     hand.block_on(async {
@@ -104,7 +105,7 @@ fn without_the_loop_callers_probe_again() {
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn one_probe_at_a_time_also_where_several_loops_run() {
+fn several_loops_probe_one_at_a_time() {
     let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(5, 1.0));
     breaker.force_open(S(1));
     let (running, most, all) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
@@ -122,7 +123,7 @@ fn one_probe_at_a_time_also_where_several_loops_run() {
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn a_probe_that_hangs_is_dropped_and_decides_nothing() {
+fn a_health_probe_that_hangs_is_dropped_and_the_half_open_state_times_out() {
     for (on_timeout, state) in [(OnTimeout::Open, State::Open), (OnTimeout::Close, State::Closed)] {
         let half_open = HalfOpenConfig::default().permitted_calls(1, 1.0).max_duration(S(10), on_timeout);
         let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().half_open(half_open));
@@ -136,13 +137,13 @@ fn a_probe_that_hangs_is_dropped_and_decides_nothing() {
             let Reason::CircuitOpen { rule, .. } = breaker.try_acquire().unwrap_err().reason() else { panic!() };
             assert_eq!(rule, TripRule::HalfOpenTimeout);
         }
-        assert!(breaker.snapshot().rejected <= 1, "the loop's own attempts are no rejected calls");
+        assert!(breaker.snapshot().rejected <= 1, "attempts of the loop do not count as rejected calls");
     }
 }
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn every_error_of_a_probe_is_a_failure_and_slowness_too_if_it_is_a_rule() {
+fn every_error_of_a_health_probe_is_a_failure_and_so_is_slowness_under_a_slow_call_rule() {
     let kinds = CircuitBreakerConfig::default().permitted_calls(1, 1.0).failures(KindSet::of(&[FailureKind::Timeout]));
     let (one, clock, hand) = breaker(kinds);
     one.force_open(S(1));
@@ -162,7 +163,7 @@ fn every_error_of_a_probe_is_a_failure_and_slowness_too_if_it_is_a_rule() {
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn an_isolated_one_is_not_probed() {
+fn an_isolated_breaker_is_not_probed() {
     let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default());
     let asked = Mutex::new(Vec::new());
     breaker.isolate();
@@ -173,7 +174,7 @@ fn an_isolated_one_is_not_probed() {
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn it_hears_of_an_opening_while_it_waits_and_serves_several() {
+fn the_loop_probes_after_each_of_several_openings() {
     let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0).count_window(1, 1));
     let asked = Mutex::new(Vec::new());
     let start = hand.now();
@@ -192,7 +193,7 @@ fn it_hears_of_an_opening_while_it_waits_and_serves_several() {
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn a_hint_of_the_server_is_honoured_by_the_probe() {
+fn the_loop_waits_for_as_long_as_the_server_announced() {
     let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     let asked = Mutex::new(Vec::new());
     let start = hand.now();
@@ -204,7 +205,7 @@ fn a_hint_of_the_server_is_honoured_by_the_probe() {
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn its_failures_are_told_like_any_other() {
+fn failures_of_health_probes_are_sent_as_events() {
     let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     breaker.force_open(S(1));
     let mut events = breaker.events();
@@ -228,18 +229,18 @@ fn its_failures_are_told_like_any_other() {
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn a_probe_that_panics_is_a_bad_one_and_the_panic_goes_on() {
+fn a_health_probe_that_panics_fails_and_the_panic_unwinds() {
     let (breaker, _clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     breaker.force_open(S(1));
     let run = breaker.run(|| async { if true { panic!("boom") } else { Ok::<_, ()>(()) } }, pending());
     assert!(hand.block_on(AssertUnwindSafe(run).catch_unwind()).is_err());
     assert_eq!(breaker.state(), State::Open);
     hand.advance(S(60));
-    assert!(breaker.try_acquire().is_ok(), "the loop is gone, and callers probe");
+    assert!(breaker.try_acquire().is_ok(), "callers probe after the loop has ended");
 }
 
 #[test]
-fn ground_a_loop_of_probes_dropped_anywhere_leaves_the_breaker_to_its_callers() {
+fn a_loop_dropped_at_any_await_frees_its_permits() {
     let (clock, hand) = Clock::manual();
     let open = OpenConfig::default().delays(S(1), S(1)).jitter(0.0);
     let make = || {
@@ -265,7 +266,7 @@ fn ground_a_loop_of_probes_dropped_anywhere_leaves_the_breaker_to_its_callers() 
             assert_eq!(service.running(), 0);
             if breaker.state() != State::Closed {
                 hand.advance(S(2));
-                // No place is lost: two callers probe, and close it.
+                // No permit is lost: two callers probe, and close the breaker.
                 (0..2).for_each(|_| breaker.try_acquire().unwrap().record(Verdict::success()));
             }
             assert_eq!(breaker.state(), State::Closed);
@@ -275,9 +276,9 @@ fn ground_a_loop_of_probes_dropped_anywhere_leaves_the_breaker_to_its_callers() 
 }
 
 // Guarantee: circuit_breaker 8.
-/// On real threads: a storm of callers while the loop is at work sees no probe of theirs admitted.
+/// On real threads: while the loop runs, no caller of many is admitted as a probe.
 #[test]
-fn under_load_no_caller_is_a_probe() {
+fn under_load_no_caller_probes_while_the_loop_runs() {
     let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(3, 1.0));
     breaker.force_open(S(1));
     let admitted = Arc::new(AtomicU32::new(0));
