@@ -13,12 +13,12 @@
 //
 // Between windows: the changes are `AcqRel` and the loads of `sum` are `Acquire`. A reader that
 // sees a count in one window sees what its writer had added to other windows before. The breaker
-// relies on this: it adds to `calls` last (`circuit_breaker/rates.rs`).
+// relies on this: it adds to `calls` last (`circuit_breaker/window/records.rs`).
 //
 // `width` and `live` are `Relaxed`. They change in `reshape` alone, whose caller changes the epoch
 // too. A thread that adds by the old shape adds to the old epoch, whose events are not counted any
-// more. A thread that uses the new epoch has loaded it (`Acquire`) from a word that was stored after
-// the shape, so it sees the new shape.
+// more. A thread that uses the new epoch has loaded it (`Acquire`) from a word that was stored
+// after the shape, so it sees the new shape.
 //
 // An epoch has 8 bits and comes round after 256 changes: `clear` empties the buckets at each
 // change, so that no bucket of an older epoch is taken for a current one.

@@ -7,8 +7,8 @@ use std::{
 
 use super::{
     CircuitBreaker, Permit, State, Transition,
-    gate::load,
     policy::{Inner, Shared},
+    state::load,
 };
 use crate::{
     observe::Subscription,

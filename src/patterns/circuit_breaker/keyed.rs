@@ -9,8 +9,8 @@ use std::{
 use hashbrown::{HashTable, hash_table::Entry};
 
 use super::{
-    CircuitBreaker, CircuitBreakerEvent, KeyedBreakersConfig, Transition, open_limit::OpenLimit, plan::Setting,
-    policy::Shared,
+    CircuitBreaker, CircuitBreakerEvent, KeyedBreakersConfig, Transition, open_limit::OpenLimit, policy::Shared,
+    window::Setting,
 };
 use crate::{
     call::Operation,

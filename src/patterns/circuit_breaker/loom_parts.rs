@@ -1,7 +1,7 @@
 //! A slow start and a registry's limit, each by itself, under every interleaving of two threads.
 use loom::{sync::Arc, thread};
 
-use super::{gate::Gate, open_limit::OpenLimit, plan::ALL};
+use super::{open_limit::OpenLimit, state::Gate, window::ALL};
 use crate::time::Instant;
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000_000);

@@ -5,11 +5,9 @@ use loom::{sync::Arc, thread};
 
 use super::{
     CircuitBreakerConfig, State, TripConfig,
-    bads::Counts,
     parts::SlowStartConfig,
-    plan::Setting,
     state::{Core, Refusal, Ticket},
-    tally::Mark,
+    window::{Counts, Mark, Setting},
 };
 use crate::{
     entropy::Entropy,

@@ -218,11 +218,9 @@
 //! Michael Nygard, "Release It!" (2007). "Circuit Breaker pattern", Azure Architecture Center.
 //! Rules and half-open as in resilience4j; growing ejection as in Envoy's outlier detection, slow
 //! start as in its load balancer.
-mod bads;
 mod config;
 mod event;
 mod explain;
-mod gate;
 mod health;
 mod keyed;
 mod keyed_config;
@@ -231,24 +229,17 @@ mod keyed_idle;
 mod loom_parts;
 #[cfg(all(test, steadfast_loom))]
 mod loom_tests;
-mod moves;
 mod open_limit;
 mod parts;
 mod permit;
-mod plan;
 mod policy;
 mod probes;
-mod rates;
-#[cfg(all(test, not(steadfast_loom)))]
-mod rates_tests;
-mod reshape;
 pub mod shared;
 mod snapshot;
 mod state;
-mod tally;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
-mod word;
+mod window;
 
 pub use config::{CircuitBreakerConfig, WindowConfig};
 pub use event::{CircuitBreakerEvent, Transition};
@@ -261,4 +252,4 @@ pub use shared::{
     Agreement, CircuitReport, SharedCircuitBreaker, SharedCircuitBreakerConfig, SharedCircuitBreakerEvent,
 };
 pub use snapshot::Snapshot;
-pub use word::State;
+pub use state::State;

@@ -4,7 +4,7 @@ use std::fmt;
 use super::{
     policy::{Inner, Shared},
     state::Ticket,
-    tally::Mark,
+    window::Mark,
 };
 use crate::{
     call::Ledger,

@@ -12,8 +12,8 @@ use std::{
 
 use super::{
     CircuitBreakerConfig, CircuitBreakerEvent, Permit, State, Transition,
-    plan::Setting,
     state::{Core, Refusal, Ticket},
+    window::Setting,
 };
 use crate::{
     call::{self, Attempt, CallContext, Cold, Explanation, Operation, Policy},

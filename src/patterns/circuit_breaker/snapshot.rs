@@ -3,12 +3,9 @@ use std::time::Duration;
 
 use super::{
     CircuitBreaker, State,
-    bads::Counts,
-    gate::load,
-    plan::ALL,
     policy::{Inner, Shared},
-    state::{Core, Totals},
-    word::Word,
+    state::{Core, Totals, Word, load},
+    window::{ALL, Counts},
 };
 use crate::time::Instant;
 

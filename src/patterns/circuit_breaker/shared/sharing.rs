@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    super::{CircuitBreaker, State, gate::load},
+    super::{CircuitBreaker, State, state::load},
     SharedCircuitBreakerConfig, SharedCircuitBreakerEvent as Event,
     report::Followed,
 };

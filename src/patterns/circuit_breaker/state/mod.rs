@@ -7,7 +7,7 @@
 // Admission while closed is one `Acquire` load of the word; a success in a healthy count window is
 // three loads of one cache line. Every change of state happens under the lock `inner`, and swaps the
 // word last, `AcqRel`: a caller that loads the new word sees all values that belong to the new
-// state (`gate.rs`, `tally.rs`).
+// state (`word.rs`, `window/mod.rs`).
 //
 // Invariant: the generation changes only under the lock. A ticket carries the generation that
 // admitted it, and an outcome counts only if its ticket's generation belongs to the present state
@@ -18,14 +18,16 @@
 // lock-free; it changes no generation and loses against a concurrent change of state. The word of
 // every other state is written only under the lock.
 
+mod moves;
+mod word;
+
+pub use word::State;
+pub(super) use word::{Gate, Word, load};
+
 use super::{
-    CircuitBreakerConfig, OnTimeout, State,
-    bads::Bads,
-    gate::{Gate, load},
-    plan::{ALL, Setting},
+    CircuitBreakerConfig, OnTimeout,
     probes::Probes,
-    tally::{Counted, Mark, Tally},
-    word::Word,
+    window::{ALL, Bads, Counted, Mark, Setting, Tally},
 };
 use crate::{
     config::Name,

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 use std::time::Duration;
 
-use super::{CircuitBreaker, CircuitBreakerConfig, State, word::Word};
+use super::super::{CircuitBreaker, CircuitBreakerConfig, State, state::Word};
 use crate::{
     outcome::{FailureKind, TripRule, Verdict},
     sync::Ordering,

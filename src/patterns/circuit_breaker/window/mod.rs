@@ -1,6 +1,6 @@
 //! Outcomes of a closed breaker, and the rules over them.
 
-// Failures and slow calls are rare and stored one by one under the breaker's lock (`bads.rs`).
+// Failures and slow calls are rare and stored one by one under the breaker's lock (`records.rs`).
 // Successes are only numbered: the word's count goes up by one, and in a count window that holds
 // nothing but successes not even that. So a success in a healthy count window only loads, and no
 // cache line moves between processors.
@@ -12,7 +12,7 @@
 // window and counts as having come before the failure.
 //
 // Time window. `newest_bad` holds an instant, stored (`Release`) before the failure is added to the
-// buckets; the buckets add the call last (`rates.rs`). A success that sees the call in its bucket
+// buckets; the buckets add the call last (`records.rs`). A success that sees the call in its bucket
 // sees the rest.
 //
 // Streak. One atomic of generation and consecutive failures, changed by compare-and-sets: a success
@@ -23,15 +23,18 @@
 // began before a change of state or of the windows is not counted in the new ones. `plan` is stored
 // (`Release`) before the word, so a caller that sees a new word reads the plan that it was made by.
 
+mod plan;
+mod records;
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests;
+
+pub(super) use plan::{ALL, Live, Plan, Setting};
+pub(super) use records::{Bads, Counts};
+
 use std::time::Duration;
 
-use super::{
-    CircuitBreakerConfig, WindowConfig,
-    bads::{Bad, Bads, Counts},
-    plan::{Live, Plan},
-    rates::Rates,
-    word::Word,
-};
+use self::records::{Bad, Rates};
+use super::{CircuitBreakerConfig, WindowConfig, state::Word};
 use crate::{
     outcome::{FailureKind, TripRule},
     sync::{AtomicU64, Ordering},

@@ -2,12 +2,8 @@
 use std::time::Duration;
 
 use super::{
-    CircuitBreakerConfig, CircuitBreakerEvent as Event, State, Transition,
-    gate::load,
-    plan::Setting,
-    probes::Probes,
-    state::{Core, Inner, Ticket},
-    word::Word,
+    super::{CircuitBreakerConfig, CircuitBreakerEvent as Event, Transition, probes::Probes, window::Setting},
+    Core, Inner, State, Ticket, Word, load,
 };
 use crate::{backoff::scaled, outcome::TripRule, sync::Ordering, time::Instant};
 
@@ -16,7 +12,7 @@ const FLAPS: u32 = 3;
 
 impl Core {
     /// Isolates the breaker: it stays open until it is closed manually.
-    pub(super) fn isolate(&self, set: &Setting, now: Instant) {
+    pub(in super::super) fn isolate(&self, set: &Setting, now: Instant) {
         let mut inner = self.inner.lock();
         let inner = self.fresh(set, &mut inner);
         self.forget_calm(inner, now);
@@ -26,7 +22,7 @@ impl Core {
     }
 
     /// Closes the breaker manually. With `forget`, also forgets earlier openings.
-    pub(super) fn close_manually(&self, set: &Setting, now: Instant, forget: bool) {
+    pub(in super::super) fn close_manually(&self, set: &Setting, now: Instant, forget: bool) {
         let mut inner = self.inner.lock();
         let inner = self.fresh(set, &mut inner);
         if forget {
@@ -39,7 +35,7 @@ impl Core {
     }
 
     /// Opens the breaker manually for `d`.
-    pub(super) fn open_manually(&self, set: &Setting, now: Instant, d: Duration) {
+    pub(in super::super) fn open_manually(&self, set: &Setting, now: Instant, d: Duration) {
         let mut inner = self.inner.lock();
         let inner = self.fresh(set, &mut inner);
         self.forget_calm(inner, now);
@@ -48,7 +44,7 @@ impl Core {
 
     /// Opens the breaker for `d` because other processes opened theirs. Returns `false` if it is
     /// open by its own rules, half-open or isolated, or if its registry's limit is reached.
-    pub(super) fn open_with_others(&self, set: &Setting, now: Instant, d: Duration) -> bool {
+    pub(in super::super) fn open_with_others(&self, set: &Setting, now: Instant, d: Duration) -> bool {
         let mut inner = self.inner.lock();
         let follows = match self.word().state() {
             State::Closed => set.open_limit.as_ref().is_none_or(|limit| limit.try_open()),
@@ -65,7 +61,7 @@ impl Core {
 
     /// Sets the remaining open time of a breaker that opened with others. A breaker that opened by
     /// its own rules is left unchanged.
-    pub(super) fn stay_open_with_others(&self, now: Instant, left: Duration) {
+    pub(in super::super) fn stay_open_with_others(&self, now: Instant, left: Duration) {
         let _inner = self.inner.lock();
         if let (State::Open, Some(gate)) = (self.word().state(), self.gate_if_any())
             && gate.why().0 == TripRule::Shared
@@ -75,7 +71,7 @@ impl Core {
     }
 
     /// Takes over a replaced configuration, and judges the recorded outcomes by it.
-    pub(super) fn reconfigured(&self, set: &Setting, now: Instant) {
+    pub(in super::super) fn reconfigured(&self, set: &Setting, now: Instant) {
         let mut inner = self.inner.lock();
         if inner.is_none() {
             // No failure was ever recorded, so there is nothing to judge, and a healthy breaker of
@@ -94,7 +90,7 @@ impl Core {
     }
 
     /// Enters the half-open state, and admits the first probe.
-    pub(super) fn half_open(&self, set: &Setting, inner: &mut Inner, now: Instant) -> Ticket {
+    pub(in super::super) fn half_open(&self, set: &Setting, inner: &mut Inner, now: Instant) -> Ticket {
         inner.probes = Probes::begin(now, inner.config.half_open.max_duration);
         self.gate(set).deadline.store(inner.probes.deadline().as_nanos(), Ordering::Release);
         let generation = self.enter(set, inner, now, Word::new(State::HalfOpen, 0, 1), None);
@@ -103,7 +99,7 @@ impl Core {
     }
 
     /// Closes or opens the breaker as soon as the results of the probes settle it.
-    pub(super) fn decide(&self, set: &Setting, inner: &mut Inner, now: Instant, hint: Option<Duration>) {
+    pub(in super::super) fn decide(&self, set: &Setting, inner: &mut Inner, now: Instant, hint: Option<Duration>) {
         let half_open = inner.config.half_open;
         if inner.probes.good >= half_open.required() {
             self.close(set, inner, now, false);
@@ -113,7 +109,7 @@ impl Core {
     }
 
     /// Closes the breaker and empties its windows.
-    pub(super) fn close(&self, set: &Setting, inner: &mut Inner, now: Instant, is_manual: bool) {
+    pub(in super::super) fn close(&self, set: &Setting, inner: &mut Inner, now: Instant, is_manual: bool) {
         if !self.word().is_closed() {
             inner.closed_since = Some(now);
         }
@@ -129,7 +125,7 @@ impl Core {
 
     /// Ends the slow start: all calls pass.
     #[cold]
-    pub(super) fn end_slow_start(&self, set: &Setting, generation: u32, now: Instant) {
+    pub(in super::super) fn end_slow_start(&self, set: &Setting, generation: u32, now: Instant) {
         let _inner = self.inner.lock();
         loop {
             let word = self.word();
@@ -143,7 +139,14 @@ impl Core {
     }
 
     /// Opens a closed breaker by a rule, if its registry's limit allows it.
-    pub(super) fn trip(&self, set: &Setting, inner: &mut Inner, now: Instant, rule: TripRule, hint: Option<Duration>) {
+    pub(in super::super) fn trip(
+        &self,
+        set: &Setting,
+        inner: &mut Inner,
+        now: Instant,
+        rule: TripRule,
+        hint: Option<Duration>,
+    ) {
         if set.open_limit.as_ref().is_none_or(|limit| limit.try_open()) {
             return self.open(set, inner, now, rule, hint);
         }
@@ -154,7 +157,14 @@ impl Core {
     }
 
     /// Opens the breaker by a rule, for a time that grows with consecutive openings.
-    pub(super) fn open(&self, set: &Setting, inner: &mut Inner, now: Instant, rule: TripRule, hint: Option<Duration>) {
+    pub(in super::super) fn open(
+        &self,
+        set: &Setting,
+        inner: &mut Inner,
+        now: Instant,
+        rule: TripRule,
+        hint: Option<Duration>,
+    ) {
         let open = inner.config.open;
         let flaps = self.word().is_closed() && inner.closed_since.is_some_and(|closed| now - closed < open.reset_after);
         if self.word().is_closed() {
@@ -187,7 +197,7 @@ impl Core {
         gate.set_last(inner.last);
         let (_, last) = gate.why();
         // Release: a caller that reads one of them without the lock also sees every change of the
-        // word up to here (`gate.rs`).
+        // word up to here (`word.rs`).
         gate.since.store(now.as_nanos(), Ordering::Release);
         gate.until.store((now + open_for).as_nanos(), Ordering::Release);
         gate.set_rule(rule);
@@ -246,7 +256,7 @@ impl Core {
 
     /// Returns whether a registry may remove the breaker: it is as good as new, or the time to
     /// probe is long past and no call has come.
-    pub(super) fn is_forgettable(&self, config: &CircuitBreakerConfig, now: Instant) -> bool {
+    pub(in super::super) fn is_forgettable(&self, config: &CircuitBreakerConfig, now: Instant) -> bool {
         let inner = self.inner.lock();
         let calm = config.open.reset_after;
         match (self.word().state(), inner.as_deref()) {
