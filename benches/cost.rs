@@ -101,9 +101,9 @@ mod calls {
 
     #[divan::bench(threads = [1, 2])]
     fn breaker_of_a_key(bencher: Bencher<'_, '_>) {
-        let family = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap();
-        (0..10_000u64).for_each(|key| drop(family.get(&key)));
-        bencher.bench(|| now(family.get(black_box(&7)).call(work)));
+        let registry = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap();
+        (0..10_000u64).for_each(|key| drop(registry.get(&key)));
+        bencher.bench(|| now(registry.get(black_box(&7)).call(work)));
     }
 
     #[divan::bench(threads = [1, 2])]

@@ -35,8 +35,8 @@ fn breaker(world: &World) -> CircuitBreaker {
     let rules: CircuitBreakerConfig = toml::from_str(
         r#"
         trip = { consecutive_failures = 3 }
-        open = { base = "10s", cap = "10s", jitter = 0.0 }
-        half_open = { probes = 2, success_rate = 1.0 }
+        open = { initial_delay = "10s", max_delay = "10s", jitter = 0.0 }
+        half_open = { permitted_calls = 2, success_rate = 1.0 }
         "#,
     )
     .unwrap();

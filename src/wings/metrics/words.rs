@@ -1,8 +1,7 @@
 //! What is an enumeration in the code, as words for labels.
 use crate::{
-    circuit_breaker::State,
     hedge::{HedgeCause, Held},
-    outcome::{Reason, Stop, TripRule},
+    outcome::{Reason, Stop},
 };
 
 /// The kinds of failures.
@@ -14,7 +13,7 @@ pub(super) const REASONS: [&str; 12] = [
     "circuit_open",
     "isolated",
     "probes_taken",
-    "ramping_up",
+    "slow_start",
     "rate_limited",
     "too_large",
     "queue_full",
@@ -30,7 +29,7 @@ pub(super) const fn reason(reason: Reason) -> &'static str {
         Reason::CircuitOpen { .. } => "circuit_open",
         Reason::Isolated { .. } => "isolated",
         Reason::ProbesTaken => "probes_taken",
-        Reason::RampingUp => "ramping_up",
+        Reason::SlowStart => "slow_start",
         Reason::RateLimited => "rate_limited",
         Reason::TooLarge => "too_large",
         Reason::QueueFull => "queue_full",
@@ -42,40 +41,6 @@ pub(super) const fn reason(reason: Reason) -> &'static str {
         Reason::SwitchedOff => "switched_off",
         Reason::Injected { .. } => "injected",
         _ => "custom",
-    }
-}
-
-pub(super) const fn state(state: State) -> &'static str {
-    match state {
-        State::Closed => "closed",
-        State::Open => "open",
-        State::HalfOpen => "half_open",
-        State::Isolated => "isolated",
-    }
-}
-
-/// The rules by which a breaker opens.
-pub(super) const RULES: [&str; 8] = [
-    "failure_rate",
-    "slow_call_rate",
-    "consecutive_failures",
-    "weighted_failures",
-    "unavailable",
-    "probes",
-    "undecided",
-    "by_hand",
-];
-
-pub(super) const fn rule(rule: TripRule) -> &'static str {
-    match rule {
-        TripRule::FailureRate => "failure_rate",
-        TripRule::SlowCallRate => "slow_call_rate",
-        TripRule::ConsecutiveFailures => "consecutive_failures",
-        TripRule::WeightedFailures => "weighted_failures",
-        TripRule::Unavailable => "unavailable",
-        TripRule::Probes => "probes",
-        TripRule::Undecided => "undecided",
-        _ => "by_hand",
     }
 }
 

@@ -141,7 +141,8 @@ fn ground_a_place_granted_to_a_dropped_call_goes_to_the_next() {
 #[test]
 fn ground_a_probe_under_a_retry_gives_its_place_back() {
     let (clock, hand) = Clock::manual();
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().probes(1, 1.0)).unwrap().with_clock(&clock);
+    let breaker =
+        CircuitBreaker::new(CircuitBreakerConfig::default().permitted_calls(1, 1.0)).unwrap().with_clock(&clock);
     breaker.force_open(MS(1));
     hand.advance(MS(1));
     let service = ScriptedService::new("ok in 10ms", &clock).unwrap();

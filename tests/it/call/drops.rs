@@ -17,7 +17,7 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 #[test]
 fn ground_a_half_open_breaker_keeps_its_places() {
     let (clock, hand) = Clock::manual();
-    let config = CircuitBreakerConfig::default().probes(1, 1.0);
+    let config = CircuitBreakerConfig::default().permitted_calls(1, 1.0);
     let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
     breaker.force_open(MS(1));
     hand.advance(MS(1));

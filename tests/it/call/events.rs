@@ -257,7 +257,7 @@ fn ground_tracing_is_told_of_a_fallback_and_of_what_the_operation_is_called() {
     assert_eq!(
         *told,
         [
-            "steadfast::chaos message=chaos switched off chaos=\"storm\"",
+            "steadfast::chaos message=chaos disabled chaos=\"storm\"",
             "call pipeline=\"shop\"",
             "attempt operation=\"price\" number=1",
             "steadfast::fallback message=fell back fallback=\"yesterday\" after=Failure(Overloaded)",

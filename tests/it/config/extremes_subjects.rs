@@ -80,9 +80,9 @@ fn calls<P: Policy + Clone>(policy: &P, clock: &Clock, hand: &ManualClock) {
 }
 
 const BREAKER: &str = r#"
-    count_drop_after = "1s"
+    count_cancelled_after = "1s"
     trip = { failure_rate = 0.5, slow_call_rate = 0.5, slow_call = "1s", consecutive_failures = 2, weight = 5, weight_period = "1s" }
-    ramp = { time = "1m", from = 0.1, steps = 4 }
+    slow_start = { window = "1m", min_share = 0.1, steps = 4 }
 "#;
 
 const ADAPTIVE: &str = "shares = { low = 0.3, normal = 0.7, high = 1.0, critical = 1.0 }";
@@ -223,9 +223,9 @@ fn protected_calls() -> Vec<Subject> {
 const BREAKER_WITHIN: &str = r#"
     max_open = 0.5
     [breaker]
-    count_drop_after = "1s"
+    count_cancelled_after = "1s"
     trip = { failure_rate = 0.5, slow_call_rate = 0.5, slow_call = "1s", consecutive_failures = 2, weight = 5, weight_period = "1s" }
-    ramp = { time = "1m", from = 0.1, steps = 4 }
+    slow_start = { window = "1m", min_share = 0.1, steps = 4 }
 "#;
 
 const STANDARD: &str = r#"

@@ -73,7 +73,7 @@ fn kinds_of_fault_differ() {
 /// 3 (default), 13 (default): failed calls are events, and so is every change of state.
 #[test]
 fn failures_and_changes_are_events() {
-    let (breaker, hand) = breaker(in_a_row(2).probes(1, 1.0));
+    let (breaker, hand) = breaker(in_a_row(2).permitted_calls(1, 1.0));
     let mut events = breaker.events();
     breaker.try_acquire().unwrap().record(Verdict::success());
     fail(&breaker, FailureKind::Server, 2);
@@ -91,7 +91,7 @@ fn failures_and_changes_are_events() {
 fn the_open_time_fits_the_recovery() {
     let mut open = OpenConfig::default();
     open.jitter = 0.0;
-    let (breaker, hand) = breaker(in_a_row(1).open(open).probes(1, 1.0));
+    let (breaker, hand) = breaker(in_a_row(1).open(open).permitted_calls(1, 1.0));
     let open_for = || {
         fail(&breaker, FailureKind::Server, 1);
         let open_for = breaker.snapshot().retry_after.unwrap();
@@ -108,7 +108,7 @@ fn the_open_time_fits_the_recovery() {
 #[test]
 fn a_probe_finds_out() {
     let (clock, hand) = Clock::manual();
-    let breaker = CircuitBreaker::new(in_a_row(1).probes(1, 1.0)).unwrap().with_clock(&clock);
+    let breaker = CircuitBreaker::new(in_a_row(1).permitted_calls(1, 1.0)).unwrap().with_clock(&clock);
     fail(&breaker, FailureKind::Server, 1);
     hand.block_on(breaker.run(async || Ok::<_, ()>(()), clock.sleep(S(10))));
     assert_eq!(breaker.state(), State::Closed);
@@ -122,9 +122,9 @@ fn one_a_shard() {
     assert_eq!((shards.get(&1).state(), shards.get(&2).state()), (State::Open, State::Closed));
 }
 
-/// 6 (default): by hand.
+/// 6 (default): manual control.
 #[test]
-fn by_hand() {
+fn manual_control() {
     let (breaker, _) = breaker(CircuitBreakerConfig::default());
     breaker.force_open(S(60));
     assert_eq!(breaker.state(), State::Open);
@@ -377,10 +377,14 @@ fn a_breaker_without_the_name_of_its_provider_is_warned_of() {
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
     assert!(warns(breaker.explain()), "{}", breaker.explain());
     assert!(!warns(breaker.named("bank-eu-1").explain()));
-    // A family has a breaker for each.
-    let family: KeyedBreakers<String> = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap();
-    assert!(!warns(family.explain()));
-    assert!(family.explain().to_string().contains("circuit breaker: opens on 50 % failures"), "{}", family.explain());
+    // A registry has one breaker per key.
+    let registry: KeyedBreakers<String> = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap();
+    assert!(!warns(registry.explain()));
+    assert!(
+        registry.explain().to_string().contains("circuit breaker: opens on 50 % failures"),
+        "{}",
+        registry.explain()
+    );
     // Other settings that will hurt are told here, too.
     let eager = CircuitBreakerConfig::default().count_window(10, 2);
     let eager: KeyedBreakers<String> = KeyedBreakers::new(eager).unwrap();

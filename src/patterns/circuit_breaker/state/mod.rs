@@ -1,15 +1,33 @@
-//! The machine: who is admitted, and what an outcome does. Takes `now` as an argument; knows neither async nor tokio.
-//!
-//! Admission while closed, and a success in a healthy window, are loads of one cache line. Every change of state happens under
-//! the lock; the word is written last, so whoever reads it sees all that belongs to it.
+//! State machine of a breaker: admission, and the effect of an outcome. Takes `now` as an argument;
+//! knows neither async nor tokio.
+
+// States: closed, open, half-open, isolated (`word.rs`). The word holds the state, its generation
+// and a count.
+//
+// Admission while closed is one `Acquire` load of the word; a success in a healthy count window is
+// three loads of one cache line. Every change of state happens under the lock `inner`, and swaps the
+// word last, `AcqRel`: a caller that loads the new word sees all values that belong to the new
+// state (`word.rs`, `window/mod.rs`).
+//
+// Invariant: the generation changes only under the lock. A ticket carries the generation that
+// admitted it, and an outcome counts only if its ticket's generation belongs to the present state
+// (`Word::is_since` of `lineage`). That is checked under the lock, by a compare-and-set of the whole
+// word, or by the epoch of a time window's bucket. So a late outcome moves nothing.
+//
+// A successful compare-and-set of a closed word (a counted outcome, the end of a slow start) is
+// lock-free; it changes no generation and loses against a concurrent change of state. The word of
+// every other state is written only under the lock.
+
+mod moves;
+mod word;
+
+pub use word::State;
+pub(super) use word::{Gate, Word, load};
+
 use super::{
-    CircuitBreakerConfig, State, Undecided,
-    bads::{Bads, Counts},
-    gate::{Gate, load},
-    plan::{ALL, Setting},
+    CircuitBreakerConfig, OnTimeout,
     probes::Probes,
-    tally::{Counted, Mark, Tally},
-    word::Word,
+    window::{ALL, Bads, Counted, Mark, Setting, Tally},
 };
 use crate::{
     config::Name,
@@ -22,73 +40,64 @@ use std::{
     time::Duration,
 };
 
-/// One breaker's state.
+/// State of one breaker.
 pub(super) struct Core {
     pub(super) word: AtomicU64,
     pub(super) tally: Tally,
-    /// When it came into the state that it is in.
+    /// Time at which the breaker entered its present state.
     pub(super) entered: AtomicU64,
-    /// Made when it first stops being closed.
+    /// Allocated when the breaker first leaves the closed state.
     gate: OnceLock<Box<Gate>>,
-    /// Nothing until something goes wrong.
+    /// State under the lock; allocated at the first outcome that is not a plain success.
     pub(super) inner: Mutex<Option<Box<Inner>>>,
     pub(super) name: Option<Name>,
-    /// Of a family's member: whether it was asked for since its family last looked for idle ones.
+    /// Of a breaker in a registry: `true` if it was used since the last sweep for idle keys.
     pub(super) used: AtomicBool,
     pub(super) shadow: AtomicBool,
 }
 
-/// What is read and written under the lock alone.
+/// State that is read and written under the lock alone.
 pub(super) struct Inner {
-    /// The settings that it goes by, and their number.
+    /// Configuration that this breaker uses, and its version.
     pub(super) config: Arc<CircuitBreakerConfig>,
     number: u32,
     pub(super) openings: u32,
     pub(super) closed_since: Option<Instant>,
-    /// The first generation of the state that it is in: an outcome of any since then counts.
+    /// First generation of the present state. Outcomes of this generation or a later one count.
     pub(super) lineage: u32,
     pub(super) probes: Probes,
     pub(super) bads: Bads,
     pub(super) totals: Totals,
-    /// The kind of the last failure, while it has no gate to tell it.
+    /// Kind of the last failure. The gate has a copy, once it is allocated.
     pub(super) last: Option<FailureKind>,
 }
 
-/// What is counted over a breaker's life.
+/// Totals over the life of a breaker.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Totals {
     pub(super) openings: u64,
     pub(super) failures: u64,
     pub(super) slow: u64,
-    pub(super) spared: u64,
-    /// In each state, until it came into the one that it is in.
+    pub(super) suppressed: u64,
+    /// Time spent in each state, without the present stay.
     pub(super) time: [Duration; 4],
-    /// How many times in a row it opened again soon after it had closed.
+    /// Number of consecutive openings that came soon after closing.
     pub(super) flaps: u32,
-    /// Whether it was told of the present opening that it is spared.
-    pub(super) told_spared: bool,
+    /// `true` if an event has reported that the present opening is suppressed.
+    pub(super) suppression_sent: bool,
 }
 
-pub(super) struct Figures {
-    pub(super) word: Word,
-    pub(super) entered: Instant,
-    /// Openings in a row.
-    pub(super) openings: u32,
-    pub(super) counts: Counts,
-    pub(super) totals: Totals,
-}
-
-/// Leave to make a call, by a generation of the state.
+/// Permission to make one call, tied to a state generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
     pub(super) generation: u32,
     pub(super) probe: bool,
 }
 
-/// No leave.
+/// Why a call was not admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// For so many nanoseconds more.
+    /// Open, for `wait` more nanoseconds.
     Open {
         since: Instant,
         rule: TripRule,
@@ -99,7 +108,7 @@ pub(super) enum Refusal {
         since: Instant,
     },
     ProbesTaken,
-    RampingUp,
+    SlowStart,
 }
 
 impl Inner {
@@ -139,14 +148,14 @@ impl Core {
     }
 
     pub(super) fn gate(&self, set: &Setting) -> &Gate {
-        self.gate.get_or_init(|| Box::new(Gate::new(set.fleet.is_some())))
+        self.gate.get_or_init(|| Box::new(Gate::new(set.open_limit.is_some())))
     }
 
     pub(super) fn gate_if_any(&self) -> Option<&Gate> {
         self.gate.get().map(|gate| &**gate)
     }
 
-    /// What the lock guards, by the settings of now.
+    /// Returns the state under the lock, updated to the current configuration.
     pub(super) fn fresh<'a>(&self, set: &Setting, inner: &'a mut Option<Box<Inner>>) -> &'a mut Inner {
         let is_new = inner.is_none();
         let inner = inner.get_or_insert_with(|| Box::new(Inner::new(set)));
@@ -157,20 +166,21 @@ impl Core {
         inner
     }
 
-    /// Leave to make a call, if it is closed and lets all calls pass.
+    /// Admits a call if the breaker is closed and not in a slow start.
     #[inline]
     pub(super) fn admit_closed(&self) -> Option<Ticket> {
         let word = self.word();
         word.passes_all().then_some(Ticket { generation: word.generation(), probe: false })
     }
 
-    /// Asks to make a call in whatever state. `now` is read only if it is needed.
+    /// Admits a call in any state. `now` is called only if it is needed.
     #[inline]
     pub(super) fn admit(&self, set: &Setting, now: impl Fn() -> Instant) -> Result<Ticket, Refusal> {
         self.admit_as(set, now, false)
     }
 
-    /// Asks to make a call, as a caller or as the probe of a loop: with such a loop at work, callers do not probe.
+    /// Admits a call, of a caller or of a health probe loop. While such a loop runs, callers do not
+    /// probe.
     #[inline]
     pub(super) fn admit_as(&self, set: &Setting, now: impl Fn() -> Instant, prober: bool) -> Result<Ticket, Refusal> {
         let gate = self.gate(set);
@@ -184,16 +194,16 @@ impl Core {
         loop {
             let word = self.word();
             match word.state() {
-                State::Closed if word.is_ramping() => {
-                    let (began, now) = (load(&gate.ramp), now());
+                State::Closed if word.in_slow_start() => {
+                    let (began, now) = (load(&gate.slow_start), now());
                     if self.word().generation() != word.generation() {
-                        continue; // it may be another ramp
+                        continue; // it may be another slow start
                     }
-                    let share = set.live.ramp_share(now - began);
+                    let share = set.live.slow_start_share(now - began);
                     if share >= ALL {
-                        self.end_ramp(set, word.generation(), now);
+                        self.end_slow_start(set, word.generation(), now);
                     } else if !gate.passes(share) {
-                        return refuse(Refusal::RampingUp);
+                        return refuse(Refusal::SlowStart);
                     }
                     return Ok(Ticket { generation: word.generation(), probe: false });
                 }
@@ -223,7 +233,7 @@ impl Core {
                         continue;
                     }
                     let now = now();
-                    let refused = waits(gate) || word.count() >= set.live.probes();
+                    let refused = waits(gate) || word.count() >= set.live.permitted_calls();
                     if refused && now < deadline {
                         return refuse(Refusal::ProbesTaken);
                     }
@@ -234,11 +244,11 @@ impl Core {
                     }
                     let inner = self.fresh(set, &mut inner);
                     if inner.probes.hang(now) {
-                        match inner.config.half_open.undecided {
-                            Undecided::Open => self.open(set, inner, now, TripRule::Undecided, None),
-                            Undecided::Close => self.close(set, inner, now, false),
+                        match inner.config.half_open.on_timeout {
+                            OnTimeout::Open => self.open(set, inner, now, TripRule::HalfOpenTimeout, None),
+                            OnTimeout::Close => self.close(set, inner, now, false),
                         }
-                    } else if waits(gate) || word.count() >= set.live.probes() {
+                    } else if waits(gate) || word.count() >= set.live.permitted_calls() {
                         return refuse(Refusal::ProbesTaken);
                     } else {
                         inner.probes.admit(now);
@@ -250,19 +260,21 @@ impl Core {
         }
     }
 
-    /// Writes how many probes of a half-open breaker are taken, and when those in flight will have hung. Called under the lock.
+    /// Writes the number of used permits of a half-open breaker, and the time at which its probes
+    /// will have hung. Called under the lock.
     fn set_probes(&self, gate: &Gate, inner: &Inner, word: Word) {
         gate.deadline.store(inner.probes.deadline().as_nanos(), Ordering::Release);
-        // Only the lock's holder writes a half-open word. (A store would do, but loom orders only swaps among compare-and-sets.)
+        // Only the holder of the lock writes a half-open word. (A store would suffice, but loom orders only
+        // read-modify-writes among compare-and-sets.)
         self.word.swap(word.0, Ordering::AcqRel);
     }
 
-    /// How many calls were refused.
+    /// Returns the number of rejected calls.
     pub(super) fn rejected(&self) -> u64 {
         self.gate_if_any().map_or(0, Gate::rejected)
     }
 
-    /// Gives back a ticket whose call came to nothing.
+    /// Returns a ticket whose call has no outcome.
     pub(super) fn ignore(&self, set: &Setting, ticket: Ticket, now: impl Fn() -> Instant) {
         if !ticket.probe {
             return;
@@ -277,7 +289,7 @@ impl Core {
         }
     }
 
-    /// Records a success that was not slow. True if it may have changed the state.
+    /// Records a success that was not slow. Returns `true` if it may have changed the state.
     #[inline]
     pub(super) fn success(&self, set: &Setting, ticket: Ticket, now: impl Fn() -> Instant) -> bool {
         if ticket.probe {
@@ -286,7 +298,8 @@ impl Core {
         }
         match self.tally.success(&self.word, &set.live, ticket.generation, &now) {
             Counted::Done => false,
-            // The outcomes before it are bad enough, and it brings the window to where they are judged; or the window is another.
+            // Either this success completes the calls over which the failures before it are judged, or the
+            // window was replaced.
             counted => {
                 self.judge(set, ticket, None, counted == Counted::Late, &now);
                 true
@@ -304,7 +317,8 @@ impl Core {
         }
     }
 
-    /// Records what is not plain success, or counts a success that the rules are judged at, and opens if one says so.
+    /// Records an outcome under the lock: a failure, a slow success, or a success at which the
+    /// rules are judged. Opens the breaker if a rule is broken.
     #[cold]
     fn judge(&self, set: &Setting, ticket: Ticket, mark: Option<Mark>, late: bool, now: &dyn Fn() -> Instant) {
         let mut inner = self.inner.lock();
@@ -319,7 +333,7 @@ impl Core {
                 self.tally.bad(&self.word, word.generation(), &mut inner.bads, mark, now)
             }
             None => {
-                // Once more where its windows were changed under it.
+                // Counted again if the windows were replaced meanwhile.
                 let late = late || word.generation() != ticket.generation;
                 let again = || self.tally.success(&self.word, &set.live, word.generation(), &now);
                 if late && again() != Counted::Judge {
@@ -336,7 +350,7 @@ impl Core {
         if let Some(rule) = rule {
             self.trip(set, inner, now(), rule, hint);
         } else {
-            inner.totals.told_spared = false;
+            inner.totals.suppression_sent = false;
         }
     }
 
@@ -362,6 +376,7 @@ impl Core {
         }
     }
 
+    /// Counts a failure or slow call in the totals, and stores its kind.
     fn remember(&self, inner: &mut Inner, mark: Mark) {
         inner.totals.slow += u64::from(mark.slow);
         if let Some(kind) = mark.failure {
@@ -373,17 +388,7 @@ impl Core {
         }
     }
 
-    /// What it looks like at one moment: no state changes meanwhile.
-    pub(super) fn figures(&self, now: Instant) -> Figures {
-        let inner = self.inner.lock();
-        let (word, entered) = (self.word(), load(&self.entered));
-        let (openings, counts, totals) = match inner.as_deref() {
-            Some(inner) => (inner.openings, self.tally.counts(word, &inner.bads, now), inner.totals),
-            None => (0, self.tally.counts_of_good(word, now), Totals::default()),
-        };
-        Figures { word, entered, openings, counts, totals }
-    }
-
+    /// Replaces the word `old` by `new`, if it is still `old`.
     pub(super) fn replace(&self, old: Word, new: Word) -> bool {
         self.word.compare_exchange(old.0, new.0, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }

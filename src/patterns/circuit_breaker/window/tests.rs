@@ -1,8 +1,8 @@
-//! Time windows whose buckets are full.
+//! Time windows with full buckets.
 #![allow(clippy::unwrap_used, reason = "tests")]
 use std::time::Duration;
 
-use super::{CircuitBreaker, CircuitBreakerConfig, State, word::Word};
+use super::super::{CircuitBreaker, CircuitBreakerConfig, State, state::Word};
 use crate::{
     outcome::{FailureKind, TripRule, Verdict},
     sync::Ordering,
@@ -23,13 +23,13 @@ fn record(breaker: &CircuitBreaker, verdict: Verdict) {
     }
 }
 
-/// A breaker whose bucket of now holds as many calls as it can, of which this share failed.
+/// Returns a breaker whose current bucket is full, with this share of failures.
 fn full(failed: f64) -> CircuitBreaker {
     let (clock, hand) = Clock::manual();
     hand.advance(Duration::from_secs(100));
     let config = CircuitBreakerConfig::default().time_window(Duration::from_secs(3_600), 10, 20);
     let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
-    // One of each, so that it knows of bad calls.
+    // One of each, so that the window has a failure.
     record(&breaker, success());
     record(&breaker, failure());
     let core = &breaker.0.core;
@@ -47,9 +47,10 @@ fn full(failed: f64) -> CircuitBreaker {
     breaker
 }
 
-/// Was: once a bucket was full the rate stayed as it was, and an outage in the rest of its time went unseen.
+/// Regression: once a bucket was full its rate no longer changed, so that an outage in the rest of
+/// its time was not detected.
 #[test]
-fn an_outage_is_seen_however_many_calls_came_before_it() {
+fn an_outage_is_detected_after_any_number_of_calls() {
     let breaker = full(0.4999);
     let mut transitions = breaker.transitions();
     let mut failures = 0;
@@ -65,7 +66,7 @@ fn an_outage_is_seen_however_many_calls_came_before_it() {
 }
 
 #[test]
-fn a_full_bucket_is_halved_by_successes_too_and_its_rate_falls_with_them() {
+fn successes_halve_a_full_bucket_and_lower_its_rate() {
     let breaker = full(0.4);
     let counts = |breaker: &CircuitBreaker| {
         let (calls, failed) = (breaker.snapshot().calls as f64, breaker.snapshot().failures as f64);

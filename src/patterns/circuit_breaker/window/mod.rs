@@ -1,67 +1,94 @@
-//! The outcomes of a closed breaker, and the rules over them.
-//!
-//! Failures and slow calls are rare and kept one by one under the breaker's lock. Successes are only numbered: the word's count
-//! goes up by one, and once the window holds nothing but successes not even that, for one more changes nothing. So a success in
-//! a healthy count window is two loads, and no cache line moves between processors.
+//! Outcomes of a closed breaker, and the rules over them.
+
+// Failures and slow calls are rare and stored one by one under the breaker's lock (`records.rs`).
+// Successes are only numbered: the word's count goes up by one, and in a count window that holds
+// nothing but successes not even that. So a success in a healthy count window only loads, and no
+// cache line moves between processors.
+//
+// Count window. `bad` stores `newest_bad = PENDING` (`Release`), then numbers the failure by a
+// compare-and-set of the word (`AcqRel`), then stores the number. A success that loads a word
+// (`Acquire`) with the failure's number therefore sees `PENDING` or the number in `newest_bad`, and
+// not the clean window of before: it is counted. A success that loads the word before sees an older
+// window and counts as having come before the failure.
+//
+// Time window. `newest_bad` holds an instant, stored (`Release`) before the failure is added to the
+// buckets; the buckets add the call last (`records.rs`). A success that sees the call in its bucket
+// sees the rest.
+//
+// Streak. One atomic of generation and consecutive failures, changed by compare-and-sets: a success
+// ends it before it is counted, in a loop, because a lost race with a failure must not leave the
+// streak going on over the success.
+//
+// Generations. Every compare-and-set of the word compares its generation too, so an outcome that
+// began before a change of state or of the windows is not counted in the new ones. `plan` is stored
+// (`Release`) before the word, so a caller that sees a new word reads the plan that it was made by.
+
+mod plan;
+mod records;
+#[cfg(all(test, not(steadfast_loom)))]
+mod tests;
+
+pub(super) use plan::{ALL, Live, Plan, Setting};
+pub(super) use records::{Bads, Counts};
+
 use std::time::Duration;
 
-use super::{
-    CircuitBreakerConfig, WindowConfig,
-    bads::{Bad, Bads, Counts},
-    plan::{Live, Plan},
-    rates::Rates,
-    word::Word,
-};
+use self::records::{Bad, Rates};
+use super::{CircuitBreakerConfig, WindowConfig, state::Word};
 use crate::{
     outcome::{FailureKind, TripRule},
     sync::{AtomicU64, Ordering},
     time::Instant,
 };
 
-/// An outcome that is not a plain success.
+/// Outcome that is not a plain success.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Mark {
     pub(super) failure: Option<FailureKind>,
     pub(super) weight: u32,
     pub(super) slow: bool,
-    /// The server asks not to be called for this long.
+    /// Duration for which the server asks not to be called.
     pub(super) retry_after: Option<Duration>,
-    /// The server will be away for this long.
+    /// Duration for which the server announces to be unavailable.
     pub(super) unavailable: Option<Duration>,
 }
 
-/// What a record made: the word as it left it (others may have counted on since), and the failures in a row.
+/// Result of a record: the word that it left (others may have counted since), and the consecutive
+/// failures.
 #[derive(Clone, Copy)]
 pub(super) struct Made {
     word: Word,
     streak: u32,
 }
 
-/// What came of counting a success.
+/// Result of counting a success.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Counted {
     Done,
     /// Not counted yet: the rules must be judged at it, under the lock.
     Judge,
-    /// Not counted: the state or the settings are others by now. The lock will tell.
+    /// Not counted: the state or the settings have changed. The lock decides.
     Late,
 }
 
+/// Windows of a closed breaker.
 pub(super) struct Tally {
-    /// What the settings ask for. Written before the word, so whoever sees a new word sees the plan that it was made by.
+    /// [`Plan`] of the current settings. Written before the word, so that a caller that sees a new
+    /// word sees the plan that it was made by.
     pub(super) plan: AtomicU64,
-    /// Count window: the number of the newest failure or slow call, below its generation. Time window: its instant. Or one of the
-    /// two marks below.
+    /// Newest failure or slow call: in a count window its number, below its generation; in a time
+    /// window its instant. Or one of the two marks below.
     pub(super) newest_bad: AtomicU64,
-    /// The failures in a row, below the generation they belong to.
+    /// Number of consecutive failures, below their generation.
     pub(super) streak: AtomicU64,
-    /// The time windows, if the rates are, or were, measured over one.
+    /// Time windows, if the rates are or were measured over one.
     pub(super) rates: Rates,
 }
 
-/// There is none. No number (60 bits) and no instant (584 years) comes near it or the next.
+/// No failure or slow call. No number (60 bits) and no instant (584 years) comes near this value or
+/// the next.
 pub(super) const NONE: u64 = u64::MAX;
-/// One is being recorded just now.
+/// A failure or slow call is being recorded.
 const PENDING: u64 = u64::MAX - 1;
 
 impl Tally {
@@ -91,14 +118,14 @@ impl Tally {
     ) -> Counted {
         let seen = Word(word.load(Ordering::Acquire));
         if !seen.is_closed() {
-            return Counted::Done; // it comes late, and changes nothing
+            return Counted::Done; // late: it changes nothing
         }
         let plan = self.plan();
         if seen.generation() != generation || plan.in_a_row() && !self.end_streak(generation) {
             return Counted::Late;
         }
         if plan.by_count() {
-            // Full of successes: one more changes nothing, and it counts as having come when `seen` was read.
+            // Full of successes: one more changes nothing. It counts as of the load of `seen`.
             if seen.is_full() && self.is_clean(seen, plan.size()) {
                 return Counted::Done;
             }
@@ -113,20 +140,21 @@ impl Tally {
     fn count_over_time(&self, plan: Plan, live: &Live, generation: u32, now: Instant) -> Counted {
         let Some(rates) = self.rates.at(plan.depth()) else { return Counted::Done };
         rates.call(generation, now);
-        // Without a bad call in the window no rate can be reached.
+        // Without a failure or slow call in the window no rate can be reached.
         let newest = self.newest_bad.load(Ordering::Acquire);
         let bad = newest != NONE && rates.may_hold(newest, now);
         if bad && live.seems_broken(rates.counts(generation, now)) { Counted::Judge } else { Counted::Done }
     }
 
-    /// Whether the last `size` outcomes up to `seen` are all successes.
+    /// Returns whether the last `size` outcomes up to `seen` are all successes.
     #[inline]
     fn is_clean(&self, seen: Word, size: u32) -> bool {
         match self.newest_bad.load(Ordering::Acquire) {
             NONE => true,
-            // Of another generation it was numbered anew since `seen` was read (or is being recorded): to be counted, which will fail.
+            // A number of another generation, or `PENDING`: the window has changed since `seen` was
+            // read, so the success is counted by a compare-and-set of the word.
             newest if (newest >> 32) as u32 != seen.generation() => false,
-            // More than half the range away means that it is newer than `seen`.
+            // A distance of more than half the range means that it is newer than `seen`.
             newest => (size..=u32::MAX / 2).contains(&seen.count().wrapping_sub(newest as u32)),
         }
     }
@@ -136,8 +164,9 @@ impl Tally {
         let generation = seen.generation();
         loop {
             let counted = seen.counted(plan.size());
-            // A success lowers both rates, but it may be the call that makes them count. Then it is numbered under the lock, so
-            // that the rules are judged over just the calls up to it. (If there is no bad call in `seen`, there is none before it.)
+            // A success lowers both rates, but it may be the `min_calls`th call, at which they are first
+            // judged. Then it is numbered under the lock, so that the rules are judged over exactly the calls
+            // up to it. (If no failure was recorded when `seen` was read, there is none before this success.)
             if !seen.is_full()
                 && counted.filled(plan.size()) == plan.min_calls()
                 && self.newest_bad.load(Ordering::Acquire) != NONE
@@ -154,14 +183,15 @@ impl Tally {
         }
     }
 
-    /// Ends the count of a success at which the rules must be judged. Called under the breaker's lock.
+    /// Counts a success at which the rules must be judged. Called under the breaker's lock.
     pub(super) fn success_judged(&self, word: &AtomicU64) -> Made {
         let plan = self.plan();
         let word = if plan.by_count() { number(word, plan.size()) } else { Word(word.load(Ordering::Acquire)) };
         Made { word, streak: 0 }
     }
 
-    /// Records a failure or a slow call. Called under the breaker's lock, with the generation that the word has.
+    /// Records a failure or a slow call. Called under the breaker's lock, with the word's
+    /// generation.
     pub(super) fn bad(
         &self,
         word: &AtomicU64,
@@ -181,8 +211,8 @@ impl Tally {
             bads.weigh(mark.weight, now);
         }
         if plan.by_count() {
-            // First the mark, then the number, then the mark off: a success that sees the number sees that its window is
-            // no longer clean.
+            // First `PENDING`, then the number in the word, then the number here: a success that sees the
+            // word with this number sees that its window is no longer clean.
             self.newest_bad.store(PENDING, Ordering::Release);
             let counted = number(word, plan.size());
             self.newest_bad.store(tagged(counted, counted.count()), Ordering::Release);
@@ -198,7 +228,8 @@ impl Tally {
         Made { word: Word(word.load(Ordering::Acquire)), streak }
     }
 
-    /// The rule that the outcomes up to this one break, if any. Called under the breaker's lock.
+    /// Returns the rule that the outcomes up to this one break, if any. Called under the breaker's
+    /// lock.
     pub(super) fn verdict(
         &self,
         Made { word, streak }: Made,
@@ -223,7 +254,7 @@ impl Tally {
             })
     }
 
-    /// What the window holds.
+    /// Returns the counts of the window.
     pub(super) fn counts(&self, word: Word, bads: &Bads, now: Instant) -> Counts {
         let plan = self.plan();
         if !word.is_closed() {
@@ -235,7 +266,7 @@ impl Tally {
         }
     }
 
-    /// What the window of a breaker holds that has never seen anything bad.
+    /// Returns the counts of the window of a breaker that has recorded only plain successes.
     pub(super) fn counts_of_good(&self, word: Word, now: Instant) -> Counts {
         let plan = self.plan();
         match (word.is_closed(), plan.by_time()) {
@@ -245,7 +276,8 @@ impl Tally {
         }
     }
 
-    /// Empties the windows. Called under the breaker's lock, before a new generation; what the old one adds yet is not counted.
+    /// Empties the windows. Called under the breaker's lock, before a new generation: what the old
+    /// generation adds later is not counted.
     pub(super) fn clear(&self, bads: &mut Bads) {
         bads.clear();
         if let Some(rates) = self.rates.at(self.plan().depth()) {
@@ -259,14 +291,15 @@ impl Tally {
         self.rates.at(plan.depth()).map_or(Counts::default(), |rates| rates.counts(generation, now))
     }
 
-    /// What the window holds and the failures in a row, for a judgement of its own. Called under the breaker's lock.
+    /// Snapshots the window and the number of consecutive failures. Called under the breaker's
+    /// lock.
     pub(super) fn as_it_is(&self, word: Word) -> Made {
         let streak = self.streak.load(Ordering::Acquire);
         let streak = if (streak >> 32) as u32 == word.generation() { streak as u32 } else { 0 };
         Made { word, streak }
     }
 
-    /// One failure more in a row: how many that makes.
+    /// Adds one consecutive failure, and returns their number.
     fn extend_streak(&self, generation: u32) -> u32 {
         let mut old = self.streak.load(Ordering::Acquire);
         loop {
@@ -280,12 +313,13 @@ impl Tally {
         }
     }
 
-    /// False if the row belongs to another generation: then this one is over.
+    /// Ends the consecutive failures. Returns `false` if they belong to another generation, so that
+    /// this one is over.
     #[inline]
     fn end_streak(&self, generation: u32) -> bool {
         let mut streak = self.streak.load(Ordering::Acquire);
-        // Until it is done, also where a failure comes in between: given up then, it would have ended nothing, and a row of
-        // failures would go on over a success.
+        // Repeated until it succeeds, even if a failure comes in between: otherwise the streak would continue
+        // over a success.
         while streak as u32 != 0 {
             if (streak >> 32) as u32 != generation {
                 return false;
@@ -300,7 +334,7 @@ impl Tally {
     }
 }
 
-/// Counts one outcome more in a window of `size`, for its number.
+/// Counts one more outcome in a window of `size`, and returns the word with its number.
 fn number(word: &AtomicU64, size: u32) -> Word {
     let mut seen = Word(word.load(Ordering::Acquire));
     loop {
@@ -312,7 +346,7 @@ fn number(word: &AtomicU64, size: u32) -> Word {
     }
 }
 
-/// The number of an outcome, below the generation that it is counted in.
+/// Returns the number of an outcome, below the generation in which it is counted.
 pub(super) fn tagged(word: Word, number: u32) -> u64 {
     u64::from(word.generation()) << 32 | u64::from(number)
 }
