@@ -5,9 +5,9 @@ use loom::{sync::Arc, thread};
 
 use super::{
     AdaptiveLimitConfig, AdaptiveLimiter, QueueOrder, Quota,
-    gauge::Due,
-    gcra::{Gcra, Pace},
-    semaphore::{Semaphore, Wish},
+    concurrency::semaphore::{Semaphore, Wish},
+    rate::gcra::{Gcra, Pace},
+    shed::gauge::Due,
 };
 use crate::{
     outcome::Reason,

@@ -185,57 +185,23 @@
 //! Forero Cuervo, "Handling Overload" (Site Reliability Engineering, 2016); its aggression and floor: Envoy's admission control. Shedding by a cut
 //! through priorities that follows the load: Zhou et al., "Overload Control for Scaling WeChat Microservices" (SoCC 2018).
 mod adaptive;
-mod adaptive_config;
-mod client_throttle;
-mod client_throttle_config;
+mod client;
 mod concurrency;
-mod concurrency_config;
-mod degradation;
-mod degradation_config;
-mod degradation_state;
 mod event;
-mod gauge;
-mod gcra;
-mod gradient;
 mod keyed;
-mod keyed_limit;
-mod keyed_shard;
-mod keyed_take;
-mod limit;
 #[cfg(all(test, steadfast_loom))]
 mod loom_tests;
-mod odds;
 mod rate;
-mod rate_config;
-mod semaphore;
 pub mod shared;
-mod shares;
 mod shed;
-mod shed_config;
-mod shed_state;
-mod strict;
-#[cfg(all(test, not(steadfast_loom)))]
-mod tests;
-mod turns;
 
-pub use adaptive::AdaptiveLimiter;
 pub(crate) use adaptive::AdaptivePermit;
-pub use adaptive_config::{Adaptation, AdaptiveLimitConfig};
-pub use client_throttle::{ClientThrottle, ClientThrottlePermit, ClientThrottleSnapshot};
-pub use client_throttle_config::ClientThrottleConfig;
-pub use concurrency::{ConcurrencyLimiter, ConcurrencyPermit};
-pub use concurrency_config::{ConcurrencyLimitConfig, QueueOrder};
-pub use degradation::{Degradation, Feature};
-pub use degradation_config::DegradationConfig;
+pub use adaptive::{Adaptation, AdaptiveLimitConfig, AdaptiveLimiter, PriorityShares};
+pub use client::{ClientThrottle, ClientThrottleConfig, ClientThrottlePermit, ClientThrottleSnapshot};
+pub use concurrency::{ConcurrencyLimitConfig, ConcurrencyLimiter, ConcurrencyPermit, QueueOrder};
 pub use event::{DegradationEvent, ThrottlingEvent};
-pub(crate) use gauge::Gauges;
-pub use gauge::{Gauge, Limits, Reading};
-pub use keyed::{KeyUsage, KeyedRateLimiter, Metered};
-pub use keyed_limit::KeyLimit;
-pub use limit::{Limit, check_all};
-pub use rate::RateLimiter;
-pub use rate_config::{Quota, RateLimitConfig, RateMode};
+pub use keyed::{KeyLimit, KeyUsage, KeyedRateLimiter, Metered};
+pub use rate::{Limit, Quota, RateLimitConfig, RateLimiter, RateMode, check_all};
 pub use shared::{SharedRateLimitConfig, SharedRateLimitEvent, SharedRateLimiter, Sharing, WhenDown};
-pub use shares::PriorityShares;
-pub use shed::Shedder;
-pub use shed_config::ShedderConfig;
+pub(crate) use shed::Gauges;
+pub use shed::{Degradation, DegradationConfig, Feature, Gauge, Limits, Reading, Shedder, ShedderConfig};

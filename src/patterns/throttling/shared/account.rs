@@ -16,7 +16,7 @@ use crate::{
     port::{Failure, PortError, PortErrorKind},
     race::{First, race, yield_now},
     store::{Key, Precondition, PutOptions, StoreError},
-    throttling::gcra::Pace,
+    throttling::rate::gcra::Pace,
     time::{Instant, nanos},
 };
 

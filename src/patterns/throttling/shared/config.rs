@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::{Quota, gcra::Pace};
+use super::super::{Quota, rate::gcra::Pace};
 use crate::{
     config::{ConfigError, human, require, require_share, require_some_time},
     time::nanos,

@@ -23,7 +23,7 @@ use crate::{
     port::{Capability, PortError, PortErrorKind, check_part},
     store::Store,
     sync::Mutex,
-    throttling::{Quota, gcra::Pace},
+    throttling::{Quota, rate::gcra::Pace},
     time::{Clock, Instant, Timestamp},
 };
 

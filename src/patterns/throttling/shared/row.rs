@@ -1,13 +1,13 @@
 //! The limit's row, and the time in which it counts: the pure part.
 //!
-//! The row has the theoretical arrival time of the [algorithm](super::super::gcra), and the time at which it was written. Both are in
+//! The row has the theoretical arrival time of the [algorithm](crate::throttling::RateMode::Smooth), and the time at which it was written. Both are in
 //! *shared time*: each process takes the wall clock once, when it begins, goes on with its monotonic clock, and never falls behind what it
 //! reads in the row (a hybrid logical clock: Kulkarni et al., "Logical Physical Clocks", 2014). So no later jump of a wall clock
 //! matters, and processes that began with different times come together at the one that is furthest ahead. A clock that is ahead by
 //! `d` counts as if it had waited `d`: what that can give away is at most a burst, once.
 use bytes::Bytes;
 
-use super::super::gcra::Pace;
+use super::super::rate::gcra::Pace;
 use crate::{
     port::{PortError, PortErrorKind},
     sync::{AtomicU64, Ordering},

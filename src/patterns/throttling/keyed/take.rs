@@ -9,15 +9,20 @@ use std::{
 use hashbrown::HashTable;
 
 use super::{
-    KeyedRateLimiter, Quota, RateLimitConfig, RateLimiter, RateMode, ThrottlingEvent,
-    gcra::Pace,
-    keyed::{Inner, Parts, ROUNDS, SHARDS},
-    keyed_shard::{Shard, Tier, Tiers, of},
-    turns::{Refusal, Taken},
+    KeyedRateLimiter,
+    limiter::{Inner, Parts, ROUNDS, SHARDS},
+    shard::{Shard, Tier, Tiers, of},
 };
 use crate::{
     config::ConfigError,
     outcome::{PolicyKind, Reason, Rejected},
+    throttling::{
+        Quota, RateLimitConfig, RateLimiter, RateMode, ThrottlingEvent,
+        rate::{
+            gcra::Pace,
+            turns::{Refusal, Taken},
+        },
+    },
     time::{Instant, nanos},
 };
 

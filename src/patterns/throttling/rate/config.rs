@@ -58,7 +58,7 @@ impl Quota {
         }
     }
 
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         require(self.permits >= 1, "permits", "must be at least 1")?;
         require_some_time(self.per, "per")?;
         require(self.per <= Duration::from_secs(366 * 24 * 3600), "per", "must be at most 366days")?;
@@ -87,7 +87,7 @@ pub enum RateMode {
     Strict,
 }
 
-/// Settings of a [`RateLimiter`](super::RateLimiter).
+/// Settings of a [`RateLimiter`](crate::throttling::RateLimiter).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
@@ -112,7 +112,7 @@ pub struct RateLimitConfig {
 }
 
 /// As long as a breaker's.
-pub(super) const MAX_HINT: Duration = Duration::from_secs(15 * 60);
+pub(crate) const MAX_HINT: Duration = Duration::from_secs(15 * 60);
 
 impl Default for RateLimitConfig {
     fn default() -> Self {

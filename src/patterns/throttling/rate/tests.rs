@@ -1,9 +1,10 @@
 //! Turns at a rate limit: a bucket or a list, and a queue that is served when it can be, without any reservation.
+#![allow(clippy::unwrap_used, reason = "tests")]
 use std::{collections::BTreeMap, task::Waker, time::Duration};
 
 use proptest::prelude::*;
 
-use crate::throttling::{
+use super::{
     Quota, RateMode,
     turns::{Look, Refusal, Turns},
 };

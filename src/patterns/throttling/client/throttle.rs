@@ -1,7 +1,7 @@
 //! The client throttle: a client that turns its own calls away while the other side refuses too many of them.
 use std::{fmt, future::Future, sync::Arc};
 
-use super::{ClientThrottleConfig, ThrottlingEvent, odds::Odds};
+use super::{ClientThrottleConfig, odds::Odds};
 use crate::{
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name},
@@ -9,6 +9,7 @@ use crate::{
     observe::{Events, Subscription},
     outcome::{CallError, Class, KindSet, Outcome, PolicyKind, Reason, Rejected, Verdict},
     sync::{AtomicU64, Mutex, Ordering},
+    throttling::ThrottlingEvent,
     time::{Clock, Instant},
     window::{ChangingWindow, Stamp},
 };

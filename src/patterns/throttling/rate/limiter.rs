@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    Limit, Quota, RateLimitConfig, RateMode, ThrottlingEvent,
+    Limit, Quota, RateLimitConfig, RateMode,
     limit::sealed::Sealed,
     turns::{Look, Refusal, Taken, Turns},
 };
@@ -19,6 +19,7 @@ use crate::{
     observe::{Events, Subscription},
     outcome::{CallError, Hint, Outcome, PolicyKind, Reason, Rejected},
     sync::{AtomicU64, Ordering},
+    throttling::ThrottlingEvent,
     time::{Clock, Instant, Sleep, nanos},
 };
 
@@ -170,7 +171,7 @@ impl RateLimiter {
     /// Pauses for as long as the other side asked for with a failure.
     #[cold]
     #[inline(never)]
-    pub(super) fn heed(&self, hint: Hint) {
+    pub(crate) fn heed(&self, hint: Hint) {
         let time = hint.retry_after().unwrap_or_default().min(self.0.max_hint());
         if !time.is_zero() {
             self.pause(time);
@@ -191,21 +192,21 @@ impl RateLimiter {
     }
 
     /// The machine inside, for a limiter of many keys.
-    pub(super) fn turns(&self) -> &Turns {
+    pub(crate) fn turns(&self) -> &Turns {
         &self.0.turns
     }
 
     /// Whether it says no more than a new one, and nobody else holds it.
-    pub(super) fn is_unused(&self, now: u64) -> bool {
+    pub(crate) fn is_unused(&self, now: u64) -> bool {
         Arc::strong_count(&self.0) == 1 && self.0.turns.is_idle(now)
     }
 
     /// Whether somebody else holds it.
-    pub(super) fn is_held(&self) -> bool {
+    pub(crate) fn is_held(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    pub(super) async fn wait_until(&self, n: u32, now: Instant, latest: Instant) -> Result<(), Rejected> {
+    pub(crate) async fn wait_until(&self, n: u32, now: Instant, latest: Instant) -> Result<(), Rejected> {
         let Inner { turns, clock, events, name, .. } = &*self.0;
         let queued = turns.enqueue(n, now.as_nanos(), latest.as_nanos()).map_err(|refusal| self.0.rejected(refusal))?;
         let Some((id, ready)) = queued else { return Ok(()) };

@@ -3,8 +3,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ConcurrencyLimitConfig, PriorityShares, rate_config::MAX_HINT};
-use crate::config::{ConfigError, human, require, require_some_time};
+use super::PriorityShares;
+use crate::{
+    config::{ConfigError, human, require, require_some_time},
+    throttling::{ConcurrencyLimitConfig, rate::MAX_HINT},
+};
 
 /// How the limit follows what is seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
@@ -18,7 +21,7 @@ pub enum Adaptation {
     Aimd,
 }
 
-/// Settings of an [`AdaptiveLimiter`](super::AdaptiveLimiter).
+/// Settings of an [`AdaptiveLimiter`](crate::throttling::AdaptiveLimiter).
 ///
 /// ```
 /// use steadfast::throttling::{AdaptiveLimitConfig, AdaptiveLimiter};

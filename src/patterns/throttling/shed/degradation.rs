@@ -3,9 +3,8 @@ use std::{fmt, future::Future, sync::Arc};
 
 use super::{
     DegradationConfig,
-    degradation_state::Ladder,
-    event::DegradationEvent,
     gauge::{Due, Gauges, Reading},
+    ladder::Ladder,
 };
 use crate::{
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
@@ -14,13 +13,14 @@ use crate::{
     outcome::{CallError, Outcome, PolicyKind, Reason, Rejected},
     race::{First, race},
     sync::{AtomicU32, Mutex, Ordering},
+    throttling::DegradationEvent,
     time::{Clock, Instant},
 };
 
 /// Switches features off, one after the other in a stated order, while a gauge is above its soft limit; and on again, in reverse order, when all
 /// are below.
 ///
-/// Where a [`Shedder`](super::Shedder) serves fewer calls, this serves all of them with less. A clone is the same degradation.
+/// Where a [`Shedder`](crate::throttling::Shedder) serves fewer calls, this serves all of them with less. A clone is the same degradation.
 ///
 /// ```
 /// use steadfast::{throttling::{Degradation, DegradationConfig, Gauge}, time::Clock};
@@ -111,7 +111,7 @@ impl Degradation {
         Self(Arc::new(Inner { gauges, name, clock, due: Due::new(), machine, events: Events::new() }))
     }
 
-    /// A new degradation of the same settings that watches this gauge too: a closure, or a [`Gauge`](super::Gauge). One of the same name is replaced.
+    /// A new degradation of the same settings that watches this gauge too: a closure, or a [`Gauge`](crate::throttling::Gauge). One of the same name is replaced.
     ///
     /// # Errors
     /// If the settings have no limits for a gauge of this name.

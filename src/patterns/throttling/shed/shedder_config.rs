@@ -12,7 +12,7 @@ use crate::{
     outcome::Priority,
 };
 
-/// Settings of a [`Shedder`](super::Shedder).
+/// Settings of a [`Shedder`](crate::throttling::Shedder).
 ///
 /// ```
 /// use steadfast::throttling::{Gauge, ShedderConfig, Shedder};

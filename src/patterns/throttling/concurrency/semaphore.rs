@@ -14,7 +14,7 @@ use crate::{
     sync::{AtomicI64, AtomicU32, Line, Mutex, Ordering},
 };
 
-pub(super) struct Semaphore {
+pub(crate) struct Semaphore {
     /// Twice the free permits (below zero after a shrink), plus one if somebody waits.
     word: Line<AtomicI64>,
     /// The queue's, to be read without its lock.
@@ -40,13 +40,13 @@ struct Waiting {
 
 /// What became of a wish for permits.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(crate) enum Wish {
     Granted,
     Waits(u64),
 }
 
 impl Semaphore {
-    pub(super) fn new(capacity: u32, limit: u32, order: QueueOrder) -> Self {
+    pub(crate) fn new(capacity: u32, limit: u32, order: QueueOrder) -> Self {
         let queue = Queue {
             capacity,
             limit: limit as usize,
@@ -64,13 +64,13 @@ impl Semaphore {
 
     /// Takes `n` permits if they are free and nobody waits.
     #[inline]
-    pub(super) fn try_take(&self, n: u32) -> bool {
+    pub(crate) fn try_take(&self, n: u32) -> bool {
         self.try_take_leaving(n, 0)
     }
 
     /// Takes `n` permits if so many more are free then, and nobody waits.
     #[inline]
-    pub(super) fn try_take_leaving(&self, n: u32, left: u32) -> bool {
+    pub(crate) fn try_take_leaving(&self, n: u32, left: u32) -> bool {
         let want = i64::from(n) * 2;
         let least = want + i64::from(left) * 2;
         let mut word = self.word.0.load(Ordering::Relaxed);
@@ -88,14 +88,14 @@ impl Semaphore {
 
     /// Gives `n` permits back.
     #[inline]
-    pub(super) fn give_back(&self, n: u32) {
+    pub(crate) fn give_back(&self, n: u32) {
         if self.word.0.fetch_add(i64::from(n) * 2, Ordering::AcqRel) & 1 != 0 {
             self.serve();
         }
     }
 
     /// Takes `n` permits, or joins the queue, or is turned away.
-    pub(super) fn take_or_wait(&self, n: u32) -> Result<Wish, Reason> {
+    pub(crate) fn take_or_wait(&self, n: u32) -> Result<Wish, Reason> {
         let mut turned_away = None;
         let mut queue = self.queue.lock();
         if n > queue.capacity {
@@ -134,7 +134,7 @@ impl Semaphore {
     }
 
     /// What became of `id`, if anything; otherwise it will be woken.
-    pub(super) fn look(&self, id: u64, waker: &Waker) -> Option<Result<(), Reason>> {
+    pub(crate) fn look(&self, id: u64, waker: &Waker) -> Option<Result<(), Reason>> {
         let mut queue = self.queue.lock();
         if let Some(result) = queue.settled.remove(&id) {
             return Some(result);
@@ -146,7 +146,7 @@ impl Semaphore {
     }
 
     /// Leaves the queue; permits that were granted in the meantime go back.
-    pub(super) fn leave(&self, id: u64, n: u32) {
+    pub(crate) fn leave(&self, id: u64, n: u32) {
         let mut queue = self.queue.lock();
         let waited = queue.waiting.remove(&id).is_some();
         let settled = queue.settled.remove(&id);
@@ -160,13 +160,13 @@ impl Semaphore {
     }
 
     /// Changes the capacity. Permits that are out stay out: after a shrink none is given until enough are back.
-    pub(super) fn resize(&self, capacity: u32) {
+    pub(crate) fn resize(&self, capacity: u32) {
         self.apply(capacity, None);
     }
 
     /// Changes the capacity, and the length and order of the queue. Who no longer fits into the queue is turned away: who came last, or, where the
     /// newest go first, who came first.
-    pub(super) fn change(&self, capacity: u32, limit: u32, order: QueueOrder) {
+    pub(crate) fn change(&self, capacity: u32, limit: u32, order: QueueOrder) {
         self.apply(capacity, Some((limit, order)));
     }
 
@@ -240,24 +240,24 @@ impl Semaphore {
     }
 
     /// Free permits; below zero after a shrink.
-    pub(super) fn free(&self) -> i64 {
+    pub(crate) fn free(&self) -> i64 {
         self.word.0.load(Ordering::Acquire) >> 1
     }
 
     /// The capacity, and how many wait.
-    pub(super) fn size(&self) -> (u32, usize) {
+    pub(crate) fn size(&self) -> (u32, usize) {
         let queue = self.queue.lock();
         (queue.capacity, queue.waiting.len())
     }
 
     /// The capacity, without the lock.
     #[inline]
-    pub(super) fn capacity(&self) -> u32 {
+    pub(crate) fn capacity(&self) -> u32 {
         self.capacity.load(Ordering::Relaxed)
     }
 
     /// The capacity, and the length and order of the queue.
-    pub(super) fn settings(&self) -> (u32, u32, QueueOrder) {
+    pub(crate) fn settings(&self) -> (u32, u32, QueueOrder) {
         let queue = self.queue.lock();
         (queue.capacity, queue.limit as u32, queue.order)
     }

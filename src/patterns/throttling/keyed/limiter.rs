@@ -6,21 +6,20 @@ use std::{
 
 use hashbrown::HashTable;
 
-pub use super::keyed_shard::Metered;
 use super::{
-    Quota, RateLimitConfig, ThrottlingEvent,
-    keyed_shard::{Held, Shard, Tiers, of},
-    keyed_take::checked,
+    shard::{Held, Metered, Shard, Tiers, of},
+    take::checked,
 };
 use crate::{
     config::{ConfigError, Name, require},
     observe::{Events, Subscription},
     outcome::Rejected,
     sync::{AtomicU64, Mutex, Ordering},
+    throttling::{Quota, RateLimitConfig, ThrottlingEvent},
     time::Clock,
 };
 
-/// A [`RateLimiter`](super::RateLimiter) for each key: each tenant, each host, each user.
+/// A [`RateLimiter`](crate::throttling::RateLimiter) for each key: each tenant, each host, each user.
 ///
 /// A clone is the same limiter. A key is remembered in its own size and 8 bytes more, and only while its permits are not all
 /// back: a key that has been quiet for so long is the same as one never seen, and makes room when the table would grow. (In strict mode, and

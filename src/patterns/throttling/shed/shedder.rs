@@ -2,9 +2,9 @@
 use std::{fmt, future::Future, sync::Arc};
 
 use super::{
-    ShedderConfig, ThrottlingEvent,
+    ShedderConfig,
+    cut::{Cut, share},
     gauge::{Due, Gauges, Reading},
-    shed_state::{Cut, share},
 };
 use crate::{
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
@@ -14,6 +14,7 @@ use crate::{
     outcome::{CallError, Outcome, PolicyKind, Priority, Reason, Rejected},
     race::{First, race},
     sync::{AtomicU64, Mutex, Ordering},
+    throttling::ThrottlingEvent,
     time::{Clock, Instant},
 };
 
@@ -95,7 +96,7 @@ impl Shedder {
         }))
     }
 
-    /// A new shedder of the same settings that watches this gauge too: a closure, or a [`Gauge`](super::Gauge). One of the same name is replaced.
+    /// A new shedder of the same settings that watches this gauge too: a closure, or a [`Gauge`](crate::throttling::Gauge). One of the same name is replaced.
     ///
     /// # Errors
     /// If the settings have no limits for a gauge of this name.

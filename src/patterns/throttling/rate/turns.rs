@@ -17,7 +17,7 @@ use super::{
 };
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
 
-pub(super) struct Turns {
+pub(crate) struct Turns {
     /// The mode as a number; changes under the lock.
     mode: AtomicU32,
     gcra: Gcra,
@@ -54,7 +54,7 @@ struct Waiting {
 
 /// Why there is no turn. The later in order, the longer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Refusal {
+pub(crate) enum Refusal {
     /// Not now; after so many nanoseconds.
     Wait(u64),
     /// The limit can never give so many at once.
@@ -63,7 +63,7 @@ pub(super) enum Refusal {
 
 /// What has become of a call that waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
+pub(crate) enum Look {
     Come,
     At(u64),
     Refused(Refusal),
@@ -71,14 +71,14 @@ pub(super) enum Look {
 
 /// Permits that were taken: enough to give them back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Taken {
-    pub(super) permits: u32,
+pub(crate) struct Taken {
+    pub(crate) permits: u32,
     /// Smooth: the arrival time that they led to. Strict: when they were used.
-    pub(super) stamp: u64,
+    pub(crate) stamp: u64,
 }
 
 impl Turns {
-    pub(super) fn new(mode: RateMode, quota: Quota) -> Self {
+    pub(crate) fn new(mode: RateMode, quota: Quota) -> Self {
         let queue = Queue {
             quota,
             strict: Strict::new(&quota),
@@ -93,7 +93,7 @@ impl Turns {
     }
 
     /// With permits taken that lead to this arrival time.
-    pub(super) fn start_at(&self, tat: u64) {
+    pub(crate) fn start_at(&self, tat: u64) {
         self.gcra.start_at(tat);
     }
 
@@ -102,14 +102,14 @@ impl Turns {
         if self.mode.load(Ordering::Relaxed) == RateMode::Smooth as u32 { RateMode::Smooth } else { RateMode::Strict }
     }
 
-    pub(super) fn settings(&self) -> (RateMode, Quota) {
+    pub(crate) fn settings(&self) -> (RateMode, Quota) {
         let queue = self.queue.lock();
         (self.mode(), queue.quota)
     }
 
     /// Takes `n` permits at `now`; nobody passes those who wait.
     #[inline]
-    pub(super) fn take(&self, n: u32, now: u64) -> Result<Taken, Refusal> {
+    pub(crate) fn take(&self, n: u32, now: u64) -> Result<Taken, Refusal> {
         let stamp = match self.mode() {
             RateMode::Smooth => self.gcra.take(n, now).map_err(|wait| self.smooth_refusal(n, wait))?,
             RateMode::Strict => {
@@ -126,7 +126,7 @@ impl Turns {
     }
 
     /// How long `n` permits would have to wait at `now`, which may be no time at all. Takes nothing.
-    pub(super) fn refusal(&self, n: u32, now: u64) -> Refusal {
+    pub(crate) fn refusal(&self, n: u32, now: u64) -> Refusal {
         // No turn can come before now: all are too late.
         let mut queue = self.queue.lock();
         let asked = queue.reserve(&self.gcra, self.mode(), n, now.max(1), now.max(1) - 1);
@@ -135,7 +135,7 @@ impl Turns {
     }
 
     /// Gives back what was taken, if that has not come back by itself meanwhile.
-    pub(super) fn give_back(&self, taken: Taken, now: u64) {
+    pub(crate) fn give_back(&self, taken: Taken, now: u64) {
         let mut queue = self.queue.lock();
         queue.release(now);
         match self.mode() {
@@ -157,7 +157,7 @@ impl Turns {
     }
 
     /// Reserves the next turn for `n` permits, if it comes by `latest`: who waits, and until when. `None`: it is now.
-    pub(super) fn enqueue(&self, n: u32, now: u64, latest: u64) -> Result<Option<(u64, u64)>, Refusal> {
+    pub(crate) fn enqueue(&self, n: u32, now: u64, latest: u64) -> Result<Option<(u64, u64)>, Refusal> {
         // Without the lock where nobody waits. While somebody does, this cannot succeed: their turns are to come, and each
         // of them is a whole burst ahead of what is free.
         if self.mode() == RateMode::Smooth && now <= latest && self.gcra.take(n, now).is_ok() {
@@ -176,7 +176,7 @@ impl Turns {
     }
 
     /// What has become of `id`; it will be woken when that changes other than by time.
-    pub(super) fn look(&self, id: u64, now: u64, waker: &Waker) -> Look {
+    pub(crate) fn look(&self, id: u64, now: u64, waker: &Waker) -> Look {
         let mut queue = self.queue.lock();
         queue.release(now);
         let look = if let Some(refusal) = queue.refused.remove(&id) {
@@ -198,7 +198,7 @@ impl Turns {
     }
 
     /// Gives back the place of a call that no longer waits, unless its turn has come: then it is used.
-    pub(super) fn leave(&self, id: u64, now: u64) {
+    pub(crate) fn leave(&self, id: u64, now: u64) {
         let mut queue = self.queue.lock();
         queue.release(now);
         queue.refused.remove(&id);
@@ -228,7 +228,7 @@ impl Turns {
 
     /// Lets no turn come before `until`; a pause that lasts longer stays. Those who wait are set anew in order; who would wait for too long is
     /// turned away.
-    pub(super) fn pause(&self, until: u64, now: u64) {
+    pub(crate) fn pause(&self, until: u64, now: u64) {
         let mut queue = self.queue.lock();
         queue.release(now);
         if until > queue.pause.max(now) {
@@ -245,7 +245,7 @@ impl Turns {
     }
 
     /// Whether it says no more than a new one: nothing is taken, and nobody waits.
-    pub(super) fn is_idle(&self, now: u64) -> bool {
+    pub(crate) fn is_idle(&self, now: u64) -> bool {
         let mut queue = self.queue.lock();
         queue.release(now);
         let is_free = match self.mode() {
@@ -256,7 +256,7 @@ impl Turns {
     }
 
     /// How many permits are not back at `now`, those that wait included.
-    pub(super) fn used(&self, now: u64) -> u64 {
+    pub(crate) fn used(&self, now: u64) -> u64 {
         let queue = self.queue.lock();
         match self.mode() {
             RateMode::Smooth => self.gcra.used(now, 0),
@@ -266,7 +266,7 @@ impl Turns {
 
     /// Changes the quota, and how it counts. Those who wait are set anew in order; who no longer fits (too many permits, or a turn later than it may
     /// be) is turned away.
-    pub(super) fn change(&self, mode: RateMode, quota: Quota, now: u64) {
+    pub(crate) fn change(&self, mode: RateMode, quota: Quota, now: u64) {
         let mut queue = self.queue.lock();
         queue.release(now);
         let reserved = queue.reserved();

@@ -1,4 +1,5 @@
 //! The semaphore: a plain list of who waits, and a number.
+#![allow(clippy::unwrap_used, reason = "tests")]
 use std::{
     collections::BTreeMap,
     sync::{
@@ -10,13 +11,11 @@ use std::{
 
 use proptest::prelude::*;
 
-use crate::{
-    outcome::Reason,
-    throttling::{
-        QueueOrder,
-        semaphore::{Semaphore, Wish},
-    },
+use super::{
+    QueueOrder,
+    semaphore::{Semaphore, Wish},
 };
+use crate::outcome::Reason;
 
 /// Counts how often a waiting call was woken.
 #[derive(Default)]

@@ -96,9 +96,9 @@ impl Limits {
 }
 
 /// Limits by the names of their gauges.
-pub(super) type LimitsByName = BTreeMap<String, Limits>;
+pub(crate) type LimitsByName = BTreeMap<String, Limits>;
 
-pub(super) fn check_limits(limits: &LimitsByName) -> Result<(), ConfigError> {
+pub(crate) fn check_limits(limits: &LimitsByName) -> Result<(), ConfigError> {
     limits.iter().try_for_each(|(name, limits)| limits.check().map_err(|e| e.within(&format!("limits.{name}"))))
 }
 
@@ -108,7 +108,7 @@ pub(crate) struct Gauges(Vec<(Name, Arc<dyn Reading>)>);
 
 impl Gauges {
     /// The same with one more, or another of the same name.
-    pub(super) fn with(self, name: Name, gauge: impl Reading, limits: &LimitsByName) -> Result<Self, ConfigError> {
+    pub(crate) fn with(self, name: Name, gauge: impl Reading, limits: &LimitsByName) -> Result<Self, ConfigError> {
         let gauges = self.and(name, gauge);
         gauges.all_have(limits)?;
         Ok(gauges)
@@ -130,7 +130,7 @@ impl Gauges {
     }
 
     /// The pressure of the gauge that is furthest up, if any is known: 0 at its soft limit, 1 at its hard one.
-    pub(super) fn pressure(&self, limits: &LimitsByName) -> Option<f64> {
+    pub(crate) fn pressure(&self, limits: &LimitsByName) -> Option<f64> {
         let pressures = self.0.iter().filter_map(|(name, gauge)| {
             let pressure = limits.get(name.as_str())?.pressure(gauge.read());
             (!pressure.is_nan()).then_some(pressure)
@@ -139,7 +139,7 @@ impl Gauges {
     }
 
     /// What will hurt in these limits.
-    pub(super) fn warnings(&self, limits: &LimitsByName) -> Vec<String> {
+    pub(crate) fn warnings(&self, limits: &LimitsByName) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.0.is_empty() {
             warnings.push("it watches no gauge, and never does anything".to_owned());
@@ -165,7 +165,7 @@ impl fmt::Debug for Gauges {
 }
 
 /// Whose turn it is to read the gauges: of all calls that come when it is due, one's. Lock-free.
-pub(super) struct Due(AtomicU64);
+pub(crate) struct Due(AtomicU64);
 
 /// Somebody reads now.
 const BUSY: u64 = u64::MAX;
@@ -174,18 +174,18 @@ const BUSY: u64 = u64::MAX;
 const STALE: u64 = BUSY - 1;
 
 impl Due {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self(AtomicU64::new(0))
     }
 
     /// Whether it is due at `now`, in nanoseconds.
     #[inline]
-    pub(super) fn is(&self, now: u64) -> bool {
+    pub(crate) fn is(&self, now: u64) -> bool {
         now >= self.0.load(Ordering::Relaxed)
     }
 
     /// Takes the turn, if nobody else did; it is over when the guard is dropped, also by a panic of a gauge.
-    pub(super) fn take(&self, now: u64) -> Option<Turn<'_>> {
+    pub(crate) fn take(&self, now: u64) -> Option<Turn<'_>> {
         let due = self.0.load(Ordering::Acquire);
         let is_mine = now >= due
             && due < STALE
@@ -195,7 +195,7 @@ impl Due {
     }
 
     /// Makes it due at once; where somebody reads now, as soon as they have.
-    pub(super) fn now(&self) {
+    pub(crate) fn now(&self) {
         let mut due = self.0.load(Ordering::Acquire);
         loop {
             let next = if due < STALE { 0 } else { STALE };
@@ -208,7 +208,7 @@ impl Due {
 }
 
 /// The turn to read the gauges. Settings are looked up after it was taken: if they change later, it is [due](Due::now) again.
-pub(super) struct Turn<'a> {
+pub(crate) struct Turn<'a> {
     due: &'a Due,
     now: u64,
     next: u64,
@@ -216,7 +216,7 @@ pub(super) struct Turn<'a> {
 
 impl Turn<'_> {
     /// It is due again after so long.
-    pub(super) fn again_after(&mut self, every: Duration) {
+    pub(crate) fn again_after(&mut self, every: Duration) {
         self.next = self.now.saturating_add(nanos(every)).min(STALE - 1);
     }
 }

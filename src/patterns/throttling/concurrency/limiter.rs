@@ -9,8 +9,8 @@ use std::{
 };
 
 use super::{
-    ConcurrencyLimitConfig, QueueOrder, ThrottlingEvent,
-    concurrency_config::check_capacity,
+    ConcurrencyLimitConfig, QueueOrder,
+    config::check_capacity,
     semaphore::{Semaphore, Wish},
 };
 use crate::{
@@ -19,6 +19,7 @@ use crate::{
     observe::{Events, Subscription},
     outcome::{CallError, Outcome, PolicyKind, Reason, Rejected},
     sync::{AtomicU64, Ordering},
+    throttling::ThrottlingEvent,
     time::{Clock, Instant, nanos},
 };
 
@@ -128,7 +129,7 @@ impl ConcurrencyLimiter {
 
     /// Takes its place if so many more are free then, and nobody waits.
     #[inline]
-    pub(super) fn try_admit_leaving(&self, left: u32) -> Option<ConcurrencyPermit<'_>> {
+    pub(crate) fn try_admit_leaving(&self, left: u32) -> Option<ConcurrencyPermit<'_>> {
         // Not `then_some`: a permit that is made and dropped gives back what nobody took.
         let taken = self.inner.semaphore.try_take_leaving(self.weight, left);
         taken.then(|| ConcurrencyPermit { limiter: self, weight: self.weight })
@@ -206,12 +207,12 @@ impl ConcurrencyLimiter {
     }
 
     #[cold]
-    pub(super) fn rejected(&self, reason: Reason) -> Rejected {
+    pub(crate) fn rejected(&self, reason: Reason) -> Rejected {
         self.rejected_for(reason, None)
     }
 
     #[cold]
-    pub(super) fn rejected_for(&self, reason: Reason, retry_after: Option<Duration>) -> Rejected {
+    pub(crate) fn rejected_for(&self, reason: Reason, retry_after: Option<Duration>) -> Rejected {
         let Inner { clock, events, name, .. } = &*self.inner;
         if events.wanted() {
             events.send(name.as_ref(), clock.now(), || ThrottlingEvent::Rejected { reason, retry_after });
@@ -223,7 +224,7 @@ impl ConcurrencyLimiter {
         }
     }
 
-    pub(super) fn tell_pause(&self, now: Instant, time: Duration) {
+    pub(crate) fn tell_pause(&self, now: Instant, time: Duration) {
         self.inner.events.send(self.inner.name.as_ref(), now, || ThrottlingEvent::Paused { time });
     }
 

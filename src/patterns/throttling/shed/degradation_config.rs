@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::{Limits, gauge::check_limits};
 use crate::config::{ConfigError, human, require, require_some_time};
 
-/// Settings of a [`Degradation`](super::Degradation).
+/// Settings of a [`Degradation`](crate::throttling::Degradation).
 ///
 /// ```
 /// use steadfast::throttling::{Degradation, DegradationConfig};

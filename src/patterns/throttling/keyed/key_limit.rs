@@ -6,18 +6,21 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    KeyedRateLimiter, Limit,
-    limit::sealed::Sealed,
-    turns::{Refusal, Taken},
-};
+use super::KeyedRateLimiter;
 use crate::{
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
     outcome::{CallError, Outcome, PolicyKind, Rejected},
+    throttling::{
+        Limit,
+        rate::{
+            sealed::Sealed,
+            turns::{Refusal, Taken},
+        },
+    },
 };
 
 /// The limit of one key: what [`KeyedRateLimiter::for_key`] gives. It is a policy, and one of the limits of
-/// [`check_all`](super::check_all). It holds the key and the limiter, and no state of its own.
+/// [`check_all`](crate::throttling::check_all). It holds the key and the limiter, and no state of its own.
 #[derive(Clone)]
 pub struct KeyLimit<K, S = RandomState> {
     limiter: KeyedRateLimiter<K, S>,
@@ -25,7 +28,7 @@ pub struct KeyLimit<K, S = RandomState> {
 }
 
 impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
-    /// The limit of this key, as a policy of a pipeline and for [`check_all`](super::check_all).
+    /// The limit of this key, as a policy of a pipeline and for [`check_all`](crate::throttling::check_all).
     pub fn for_key(&self, key: K) -> KeyLimit<K, S> {
         KeyLimit { limiter: KeyedRateLimiter::share(self), key }
     }

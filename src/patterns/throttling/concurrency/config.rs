@@ -17,7 +17,7 @@ pub enum QueueOrder {
     NewestFirst,
 }
 
-/// Settings of a [`ConcurrencyLimiter`](super::ConcurrencyLimiter).
+/// Settings of a [`ConcurrencyLimiter`](crate::throttling::ConcurrencyLimiter).
 ///
 /// ```
 /// use steadfast::throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter};

@@ -2,13 +2,13 @@
 use super::turns::{Refusal, Taken};
 use crate::outcome::Rejected;
 
-/// A rate limit that takes part in [`check_all`]: a [`RateLimiter`](super::RateLimiter), or the limit of one key,
-/// [`KeyLimit`](super::KeyLimit).
+/// A rate limit that takes part in [`check_all`]: a [`RateLimiter`](crate::throttling::RateLimiter), or the limit of one key,
+/// [`KeyLimit`](crate::throttling::KeyLimit).
 ///
 /// Implemented by this crate alone.
 pub trait Limit: sealed::Sealed {}
 
-pub(super) mod sealed {
+pub(crate) mod sealed {
     use super::{Refusal, Rejected, Taken};
 
     pub trait Sealed {

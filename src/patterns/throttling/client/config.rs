@@ -8,7 +8,7 @@ use crate::{
     outcome::{FailureKind, KindSet},
 };
 
-/// Settings of a [`ClientThrottle`](super::ClientThrottle).
+/// Settings of a [`ClientThrottle`](crate::throttling::ClientThrottle).
 ///
 /// ```
 /// use steadfast::throttling::{ClientThrottle, ClientThrottleConfig};

@@ -2,7 +2,7 @@
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use super::{
-    AdaptiveLimitConfig, ConcurrencyLimiter, ConcurrencyPermit, PriorityShares, ThrottlingEvent,
+    AdaptiveLimitConfig, PriorityShares,
     gradient::{Gradient, Sample},
 };
 use crate::{
@@ -12,6 +12,7 @@ use crate::{
     observe::Subscription,
     outcome::{CallError, Class, FailureKind, Hint, Outcome, PolicyKind, Priority, Reason, Rejected},
     sync::{AtomicU64, Mutex, Ordering},
+    throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, ConcurrencyPermit, ThrottlingEvent},
     time::{Clock, Instant, scaled},
 };
 
@@ -83,7 +84,7 @@ impl AdaptiveLimiter {
             }
             machine.reconfigure(config, self.0.clock.now())
         });
-        self.0.places.reconfigure(super::ConcurrencyLimitConfig { capacity, ..config.places() })?;
+        self.0.places.reconfigure(ConcurrencyLimitConfig { capacity, ..config.places() })?;
         self.follow(capacity);
         Ok(())
     }
@@ -130,8 +131,8 @@ impl AdaptiveLimiter {
         u32::try_from(taken).unwrap_or(0)
     }
 
-    /// How much of the limit is taken: 1 where all of it is. A gauge for a [`Shedder`](super::Shedder) or a
-    /// [`Degradation`](super::Degradation).
+    /// How much of the limit is taken: 1 where all of it is. A gauge for a [`Shedder`](crate::throttling::Shedder) or a
+    /// [`Degradation`](crate::throttling::Degradation).
     pub fn load(&self) -> f64 {
         f64::from(self.in_flight()) / f64::from(self.limit())
     }

@@ -6,8 +6,10 @@ use std::{
 
 use hashbrown::{HashTable, hash_table::Entry};
 
-use super::{Quota, RateLimiter, gcra::Pace};
-use crate::sync::Mutex;
+use crate::{
+    sync::Mutex,
+    throttling::{Quota, RateLimiter, rate::gcra::Pace},
+};
 
 /// Aligned to a cache line, so that two processors at two shards do not wait for each other.
 #[repr(align(64))]
