@@ -1,4 +1,4 @@
-//! Throttling, behaviour 3: the concurrency limit's edges: events, weights, who leaves, and all of it at random.
+//! The concurrency limit's queue: events, weights, calls that leave, and random sequences.
 use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -32,16 +32,16 @@ fn poll<'a>(wish: &mut Wish<'a>) -> Option<Result<ConcurrencyPermit<'a>, Rejecte
     }
 }
 
-/// One that waits.
+/// Begins a call that waits.
 fn waits(limiter: &ConcurrencyLimiter) -> Wish<'_> {
     let mut wish: Wish<'_> = Box::pin(limiter.acquire());
     assert!(poll(&mut wish).is_none());
     wish
 }
 
-// Guarantee: throttling 3.
+// Guarantee: throttling 12.
 #[test]
-fn rejects_say_queue_full_or_waited_too_long() {
+fn a_rejection_says_queue_full_or_waited_too_long() {
     let (limiter, clock, hand) = limiter(ConcurrencyLimitConfig::of(1).queue(1, MS(250)));
     let limiter = limiter.named("db");
     let mut events = limiter.events();
@@ -68,9 +68,9 @@ fn rejects_say_queue_full_or_waited_too_long() {
     assert_eq!(told[2..], [rejected(Reason::WaitedTooLong { limit: MS(250) })]);
 }
 
-// Guarantee: throttling 3.
+// Guarantee: throttling 12.
 #[test]
-fn without_a_queue_it_rejects_at_once() {
+fn a_limit_without_a_queue_rejects_at_once() {
     let (limiter, _, hand) = limiter(ConcurrencyLimitConfig::of(1).queue(0, Duration::ZERO));
     let _runs = limiter.try_acquire().unwrap();
     let start = hand.now();
@@ -78,9 +78,9 @@ fn without_a_queue_it_rejects_at_once() {
     assert_eq!(hand.now(), start);
 }
 
-// Guarantee: throttling 3.
+// Guarantee: throttling 11.
 #[test]
-fn weights_take_several_places_and_nobody_passes_a_heavy_one() {
+fn no_light_call_overtakes_a_heavy_one_that_waits() {
     let (limiter, clock, _) = limiter(ConcurrencyLimitConfig::of(4));
     let heavy = limiter.weighing(3);
     let light = limiter.try_acquire().unwrap();
@@ -98,16 +98,16 @@ fn weights_take_several_places_and_nobody_passes_a_heavy_one() {
     assert_eq!(limiter.available(), 4);
     assert_eq!(limiter.weighing(5).try_acquire().unwrap_err().reason(), Reason::TooLarge);
     assert_eq!(limiter.weighing(u32::MAX).try_acquire().unwrap_err().reason(), Reason::TooLarge);
-    // A weight was once lost with a new name or clock.
+    // A weight was once lost by a new name or clock.
     let renamed = limiter.weighing(3).named("heavy").with_clock(&clock);
     let _permit = renamed.try_acquire().unwrap();
     assert_eq!(renamed.available(), 1);
 }
 
-// Guarantee: throttling 3.
-/// A heavy call that gives up was in the way of the light ones behind it.
+// Guarantee: throttling 11.
+/// A heavy call at the head of the queue blocks lighter ones until it gives up.
 #[test]
-fn leaving_lets_those_behind_go() {
+fn calls_behind_one_that_leaves_can_run() {
     let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(4));
     let heavy = limiter.weighing(4);
     let _light = limiter.try_acquire().unwrap();
@@ -117,17 +117,18 @@ fn leaving_lets_those_behind_go() {
     assert!(poll(&mut behind).unwrap().is_ok());
 }
 
-// Guarantee: throttling 3.
+// Guarantee: throttling 11, 13.
 #[test]
-fn resize_in_use() {
+fn growth_admits_waiting_calls_and_shrinking_waits_for_running_ones() {
     let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(2));
     let heavy = limiter.weighing(2);
     let (a, b) = (limiter.try_acquire().unwrap(), limiter.try_acquire().unwrap());
-    // Grow: who waits goes at once.
+    // Growth: the waiting call runs at once.
     let mut waiting = waits(&limiter);
     limiter.resize(3).unwrap();
     let c = poll(&mut waiting).unwrap().unwrap();
-    // Shrink below what is out: it runs on, and nobody begins before enough is back.
+    // Shrinking below the used permits: running calls go on, and none begins before enough permits
+    // are back.
     let mut heavy_waits = waits(&heavy);
     let mut light_waits = waits(&limiter);
     limiter.resize(1).unwrap();
@@ -143,10 +144,11 @@ fn resize_in_use() {
     assert_eq!((error.field(), limiter.capacity()), ("capacity", 1));
 }
 
-// Guarantee: throttling 3.
-/// As the million random ends, but whole calls with weights, while the size changes and time passes.
+// Guarantee: throttling 13.
+/// Like the million random ends, but with whole calls and weights, while the capacity changes and
+/// time passes.
 #[test]
-fn whole_calls_conserve_permits_while_it_is_resized() {
+fn whole_calls_conserve_permits_while_the_capacity_changes() {
     for (seed, order) in [(1, QueueOrder::Fifo), (2, QueueOrder::NewestFirst)] {
         let (limiter, _, hand) = limiter(ConcurrencyLimitConfig::of(8).queue(16, MS(5)).order(order));
         let random = Entropy::from_seed(seed);
@@ -157,7 +159,7 @@ fn whole_calls_conserve_permits_while_it_is_resized() {
         while ends < 200_000 {
             let pick = random.up_to(31) as usize;
             match random.up_to(15) {
-                // A call begins; it will hang, end or panic after some polls.
+                // A call begins; after some polls it will hang, end or panic.
                 0..6 if calls.len() < 32 => {
                     let (limiter, mut polls, panics) = (&kinds[pick % 3], random.up_to(2), pick.is_multiple_of(8));
                     let call = limiter.call(move || {
@@ -173,7 +175,7 @@ fn whole_calls_conserve_permits_while_it_is_resized() {
                     });
                     calls.push(Box::pin(async move { drop(call.await) }));
                 }
-                // One is polled.
+                // One call is polled.
                 0..12 if pick < calls.len() => {
                     let polled = catch_unwind(AssertUnwindSafe(|| calls[pick].as_mut().poll(&mut cx)));
                     if !matches!(polled, Ok(Poll::Pending)) {
@@ -181,7 +183,7 @@ fn whole_calls_conserve_permits_while_it_is_resized() {
                         ends += 1;
                     }
                 }
-                // One is dropped, wherever it is.
+                // One call is dropped, at any await point.
                 12..15 if pick < calls.len() => {
                     drop(calls.swap_remove(pick));
                     ends += 1;

@@ -1,4 +1,4 @@
-//! Throttling, behaviour 1: a limit for each tenant, with tiers.
+//! A rate limit for each tenant, with tiers.
 use std::{
     collections::HashMap,
     hash::{BuildHasher, Hasher},
@@ -15,8 +15,8 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 proptest! {
-    // Guarantee: throttling 1.
-    /// Each key has a bucket of its own, of its tier, that fills whether or not the limiter remembers it.
+    // Guarantee: throttling 7.
+    /// Each key has a bucket of its tier, which refills even if the limiter has forgotten the key.
     #[test]
     fn each_key_equals_a_bucket_of_its_own(
         steps in prop::collection::vec((0u64..6, 0u32..5, 0u64..700, prop::bool::weighted(0.1)), 1..150)
@@ -42,7 +42,7 @@ proptest! {
             *missing = u64::saturating_sub(*missing, (hand.now() - *since).as_nanos() as u64);
             *since = hand.now();
             let cost = u64::from(n) * interval;
-            match limiter.check_n(&key, n) {
+            match limiter.try_acquire_n(&key, n) {
                 Ok(()) => {
                     prop_assert!(*missing + cost <= full);
                     *missing += cost;
@@ -58,14 +58,14 @@ proptest! {
     }
 }
 
-// Guarantee: throttling 1.
-/// As the unkeyed one: again exactly then it succeeds, one nanosecond earlier it does not.
+// Guarantee: throttling 1, 7.
+/// A permit is available exactly at that time, and not one nanosecond earlier.
 #[test]
 fn a_keys_retry_after_is_exact() {
     let (clock, hand) = Clock::manual();
     let limiter = KeyedRateLimiter::new(Quota::per_second(3)).unwrap().named("tenants").with_clock(&clock);
-    limiter.check_n(&7, 3).unwrap();
-    let rejected = limiter.check_n(&7, 2).unwrap_err();
+    limiter.try_acquire_n(&7, 3).unwrap();
+    let rejected = limiter.try_acquire_n(&7, 2).unwrap_err();
     assert_eq!(
         (rejected.by(), rejected.name(), rejected.reason()),
         (PolicyKind::RateLimit, Some("tenants"), Reason::RateLimited)
@@ -73,52 +73,51 @@ fn a_keys_retry_after_is_exact() {
     let wait = rejected.retry_after().unwrap();
     assert_eq!(wait, Duration::from_nanos(2 * 333_333_334));
     hand.advance(wait - Duration::from_nanos(1));
-    assert_eq!(limiter.check_n(&7, 2).unwrap_err().retry_after(), Some(Duration::from_nanos(1)));
+    assert_eq!(limiter.try_acquire_n(&7, 2).unwrap_err().retry_after(), Some(Duration::from_nanos(1)));
     hand.advance(Duration::from_nanos(1));
-    limiter.check_n(&7, 2).unwrap();
-    assert_eq!(limiter.check_n(&7, u32::MAX).unwrap_err().reason(), Reason::TooLarge);
+    limiter.try_acquire_n(&7, 2).unwrap();
+    assert_eq!(limiter.try_acquire_n(&7, u32::MAX).unwrap_err().reason(), Reason::TooLarge);
 }
 
-// Guarantee: throttling 1.
-/// A refusal remembers nothing: whoever asks for too much, or in the name of many, takes no memory by it.
+// Guarantee: throttling 8.
+/// A rejected call leaves no entry: asking for too much, or for many keys, uses no memory.
 #[test]
 fn a_key_that_took_nothing_is_not_remembered() {
     let limiter = KeyedRateLimiter::new(Quota::per_second(3)).unwrap();
     for key in 0..1000 {
-        limiter.check_n(&key, 4).unwrap_err();
-        limiter.check_n(&key, 0).unwrap();
+        limiter.try_acquire_n(&key, 4).unwrap_err();
+        limiter.try_acquire_n(&key, 0).unwrap();
     }
     assert!(limiter.is_empty());
 }
 
-// Guarantee: throttling 1.
-/// Clones are one limiter; a limiter that gets a clock, a name or tiers is a new one.
+/// A clone is the same limiter; a limiter with another clock, name or tiers is a new one.
 #[test]
-fn clones_share_their_keys() {
+fn a_clone_shares_its_keys_and_a_new_limiter_does_not() {
     let limiter = KeyedRateLimiter::new(Quota::per_second(1)).unwrap();
     let clone = limiter.clone();
-    limiter.check(&"a").unwrap();
-    clone.check(&"a").unwrap_err();
-    clone.named("new").check(&"a").unwrap();
+    limiter.try_acquire(&"a").unwrap();
+    clone.try_acquire(&"a").unwrap_err();
+    clone.named("new").try_acquire(&"a").unwrap();
     assert!(KeyedRateLimiter::<u8>::new(Quota::per_second(1).burst(0)).is_err_and(|e| e.field() == "burst"));
 }
 
-// Guarantee: throttling 1.
-/// Two thousand threads' worth of calls on a hundred keys: of each key exactly its burst is given.
+// Guarantee: throttling 7.
+/// Calls of many threads on a hundred keys: each key gives exactly its burst.
 #[test]
-fn racing_callers_get_exactly_the_burst() {
+fn racing_callers_get_exactly_the_burst_of_each_key() {
     let (clock, _hand) = Clock::manual();
     let limiter = KeyedRateLimiter::new(Quota::per_second(50)).unwrap().with_clock(&clock);
     let granted: usize = std::thread::scope(|scope| {
         let callers: Vec<_> = (0..4)
-            .map(|_| scope.spawn(|| (0..20_000u32).filter(|i| limiter.check(&(i % 100)).is_ok()).count()))
+            .map(|_| scope.spawn(|| (0..20_000u32).filter(|i| limiter.try_acquire(&(i % 100)).is_ok()).count()))
             .collect();
         callers.into_iter().map(|caller| caller.join().unwrap()).sum()
     });
     assert_eq!(granted, 50 * 100);
 }
 
-/// Puts every key into the same shard.
+/// A hasher that puts every key into the same shard.
 #[derive(Clone)]
 struct OneShard;
 
@@ -133,7 +132,7 @@ impl BuildHasher for OneShard {
 
 impl Hasher for Low {
     fn finish(&self) -> u64 {
-        // As SplitMix64, without the bits that choose the shard.
+        // SplitMix64 without the bits that choose the shard.
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         (z ^ (z >> 31)) & !(0x3f << 48)
@@ -146,16 +145,16 @@ impl Hasher for Low {
     }
 }
 
-// Guarantee: throttling 1.
-/// A table that is all but full of keys that are not idle must not be looked through for every new key: then this test would
-/// take minutes.
+// Guarantee: throttling 8.
+/// A table that is nearly full of busy keys must not be scanned for every new key, or this test
+/// would take minutes.
 #[test]
 fn a_steady_flow_of_new_keys_stays_quick() {
     let (clock, hand) = Clock::manual();
     let limiter = KeyedRateLimiter::with_hasher(Quota::per_second(1), OneShard).unwrap().with_clock(&clock);
     let step = Duration::from_nanos(1_000_000_000 / 28_600); // a table that fits 28,672
     for key in 0..150_000u64 {
-        limiter.check(&key).unwrap();
+        limiter.try_acquire(&key).unwrap();
         hand.advance(step);
     }
     assert!(limiter.len() < 57_344);

@@ -1,4 +1,5 @@
-//! A limiter of many keys: its meter, waiting, the strict mode, as a policy, as one of several limits, and how many keys it remembers.
+//! A keyed rate limiter: metering, waiting, strict mode, policies by key, several limits, and the
+//! maximum number of keys.
 use std::{collections::BTreeMap, time::Duration};
 
 use proptest::prelude::*;
@@ -6,7 +7,9 @@ use steadfast::{
     FailureKind, Hint, Pipeline, Reason, Verdict,
     call::AttemptInfo,
     testing::drop_at_every_await,
-    throttling::{KeyedRateLimiter, Limit, Quota, RateLimitConfig, RateLimiter, ThrottlingEvent as Event, check_all},
+    throttling::{
+        KeyedRateLimiter, Limit, Quota, RateLimitConfig, RateLimiter, ThrottlingEvent as Event, try_acquire_all,
+    },
     time::{Clock, ManualClock},
 };
 
@@ -23,10 +26,10 @@ fn strict(quota: Quota) -> RateLimitConfig {
 }
 
 #[test]
-fn what_a_key_has_used_of_its_quota_can_be_read() {
+fn the_use_of_a_key_s_quota_can_be_read() {
     for config in [Quota::per_second(10).into(), strict(Quota::per_second(10))] {
         let (limiter, hand) = limiter(config);
-        limiter.check_n(&1, 4).unwrap();
+        limiter.try_acquire_n(&1, 4).unwrap();
         let usage = limiter.usage(&1);
         assert_eq!((usage.used, usage.available, usage.quota), (4, 6, Quota::per_second(10)));
         assert_eq!((limiter.usage(&2).used, limiter.usage(&2).available), (0, 10));
@@ -37,7 +40,8 @@ fn what_a_key_has_used_of_its_quota_can_be_read() {
 }
 
 proptest! {
-    /// A bill is written from it: whatever is asked and by which door, all that each key took and was refused is read once.
+    /// A bill may be based on the meter: all permits that a key took or was refused, by any method,
+    /// are read exactly once.
     #[test]
     fn a_meter_by_tenant_counts_every_permit_once(
         steps in prop::collection::vec((0u32..5, 1u32..4, 0u8..5, 0u64..700), 1..200), is_strict: bool,
@@ -58,7 +62,7 @@ proptest! {
                     }
                     continue;
                 }
-                _ => limiter.check_n(&key, n).is_ok(),
+                _ => limiter.try_acquire_n(&key, n).is_ok(),
             };
             let sum = model.entry(key).or_default();
             if ok { sum.0 += u64::from(n) } else { sum.1 += u64::from(n) }
@@ -71,7 +75,8 @@ proptest! {
         prop_assert!(limiter.readings().is_empty());
     }
 
-    /// In either mode a key is what an unkeyed limiter of the same settings is, by every door.
+    // Guarantee: throttling 7.
+    /// In either mode, and by every method, a key equals an unkeyed limiter with the same settings.
     #[test]
     fn each_key_equals_a_limiter_of_its_own(
         steps in prop::collection::vec((0u32..3, 0u32..6, 0u8..4, 0u64..900), 1..120), is_strict: bool,
@@ -85,7 +90,7 @@ proptest! {
             let one = &own[key as usize];
             match door {
                 0 => {
-                    // Side by side, so that both are asked at the same time.
+                    // Concurrently, so that both are asked at the same time.
                     let both = hand.block_on(async {
                         futures::join!(limiter.acquire_n(&key, n, MS(700)), one.acquire_n(n, MS(700)))
                     });
@@ -96,17 +101,18 @@ proptest! {
                     one.pause(MS(50));
                 }
                 2 => limiter.forget_idle(),
-                _ => prop_assert_eq!(limiter.check_n(&key, n), one.check_n(n)),
+                _ => prop_assert_eq!(limiter.try_acquire_n(&key, n), one.try_acquire_n(n)),
             }
         }
     }
 }
 
+// Guarantee: throttling 4, 7.
 #[test]
 fn callers_wait_for_a_key_in_order_and_not_for_another() {
     for config in [Quota::new(1, S(1)).into(), strict(Quota::new(1, S(1)))] {
         let (limiter, hand) = limiter(config);
-        limiter.check(&1).unwrap();
+        limiter.try_acquire(&1).unwrap();
         let start = hand.now();
         let took = hand.block_on(async {
             let wait = async |key| {
@@ -120,13 +126,14 @@ fn callers_wait_for_a_key_in_order_and_not_for_another() {
         assert_eq!((refused.reason(), refused.retry_after()), (Reason::RateLimited, Some(S(1))));
         assert_eq!(hand.block_on(limiter.acquire_n(&1, 2, S(60))).unwrap_err().reason(), Reason::TooLarge);
         assert_eq!(hand.now() - start, S(3), "nobody waited in vain");
-        // Who waits keeps the key.
+        // A waiting call keeps its key.
         hand.advance(S(60));
         limiter.forget_idle();
         assert!(limiter.is_empty());
     }
 }
 
+// Guarantee: throttling 4.
 #[test]
 fn a_caller_dropped_while_it_waits_for_a_key_takes_nothing() {
     for config in [Quota::new(2, S(1)).into(), strict(Quota::new(2, S(1)))] {
@@ -142,17 +149,18 @@ fn a_caller_dropped_while_it_waits_for_a_key_takes_nothing() {
             },
             |_| {
                 hand.advance(S(60));
-                assert_eq!((0..5).filter(|_| limiter.check(&1).is_ok()).count(), 2);
+                assert_eq!((0..5).filter(|_| limiter.try_acquire(&1).is_ok()).count(), 2);
                 hand.advance(S(60));
             },
         );
     }
 }
 
+// Guarantee: throttling 2, 5.
 #[test]
 fn a_strict_limit_of_a_key_holds_in_every_window_and_after_a_change() {
     let (limiter, hand) = limiter(strict(Quota::per_second(10)));
-    let passed = |n| (0..n).filter(|_| limiter.check(&7).is_ok()).count();
+    let passed = |n| (0..n).filter(|_| limiter.try_acquire(&7).is_ok()).count();
     hand.advance(MS(900));
     assert_eq!(passed(5), 5);
     hand.advance(MS(600));
@@ -167,8 +175,9 @@ fn a_strict_limit_of_a_key_holds_in_every_window_and_after_a_change() {
     assert_eq!(burst.field(), "burst");
 }
 
+// Guarantee: throttling 4, 6.
 #[test]
-fn the_limit_of_a_key_is_a_policy_that_waits_and_heeds_hints() {
+fn the_limit_of_a_key_is_a_policy_that_waits_and_obeys_hints() {
     let (limiter, hand) = limiter(RateLimitConfig::from(Quota::new(1, S(1))).max_wait(S(2)));
     let tenant = Pipeline::new().then(limiter.for_key(1));
     assert!(tenant.explain().to_string().contains("for each key"), "{}", tenant.explain());
@@ -176,7 +185,7 @@ fn the_limit_of_a_key_is_a_policy_that_waits_and_heeds_hints() {
     let call = || hand.block_on(tenant.call(|| async { Ok::<_, ()>(()) }));
     assert_eq!([call(), call(), call()].map(|answer| answer.is_ok()), [true; 3]);
     assert_eq!(hand.now() - start, S(2));
-    // Before its deadline, or not at all.
+    // Before the deadline, or not at all.
     let soon = AttemptInfo::with_deadline(hand.now() + MS(500));
     let late = hand.block_on(tenant.call_within(soon, || async { Ok::<_, ()>(()) })).unwrap_err();
     assert!(late.is_rejected());
@@ -186,15 +195,16 @@ fn the_limit_of_a_key_is_a_policy_that_waits_and_heeds_hints() {
     assert!(!hand.block_on(other.call(|| async { Err::<(), _>(()) })).unwrap_err().is_rejected());
     let refused = hand.block_on(other.call(|| async { Err::<(), _>(()) })).unwrap_err();
     assert_eq!((refused.is_rejected(), refused.retry_after()), (true, Some(S(60))));
-    assert!(limiter.check(&4).is_ok());
+    assert!(limiter.try_acquire(&4).is_ok());
 }
 
+// Guarantee: throttling 3.
 #[test]
-fn limits_of_keys_and_of_all_are_checked_as_one() {
+fn limits_of_keys_and_of_all_calls_are_acquired_as_one() {
     let (limiter, hand) = limiter(Quota::new(2, S(10)));
     let for_all = RateLimiter::new(Quota::new(3, S(60))).unwrap().with_clock(&hand.clock());
     let metered = limiter.metered();
-    let both = |key| check_all::<dyn Limit>(&[&metered.for_key(key), &for_all]);
+    let both = |key| try_acquire_all::<dyn Limit>(&[&metered.for_key(key), &for_all]);
     assert!(both(1).is_ok() && both(1).is_ok());
     assert_eq!(both(1).unwrap_err().retry_after(), Some(S(5)), "the tenant's own");
     assert_eq!(for_all.config().permits, 3);
@@ -207,12 +217,12 @@ fn limits_of_keys_and_of_all_are_checked_as_one() {
 }
 
 #[test]
-fn a_limiter_of_keys_tells_of_each_by_its_name() {
+fn events_carry_the_name_of_the_key() {
     let (limiter, hand) = limiter(Quota::new(1, S(1)));
     let limiter = limiter.named("tenants").named_by(|key| format!("tenant-{key}").into());
     let mut events = limiter.events();
-    limiter.check(&1).unwrap();
-    let refused = limiter.check(&1).unwrap_err();
+    limiter.try_acquire(&1).unwrap();
+    let refused = limiter.try_acquire(&1).unwrap_err();
     assert_eq!(refused.name(), Some("tenant-1"));
     hand.block_on(limiter.acquire(&1)).unwrap();
     limiter.pause(&2, S(9));
@@ -232,19 +242,20 @@ fn a_limiter_of_keys_tells_of_each_by_its_name() {
     );
 }
 
+// Guarantee: throttling 8.
 /// An attacker invents keys.
 #[test]
-fn no_more_keys_are_remembered_than_configured_and_those_that_used_most_are_kept() {
+fn a_full_limiter_keeps_the_keys_that_used_most() {
     for config in [Quota::new(100, S(3_600)).into(), strict(Quota::new(100, S(3_600)))] {
         let (limiter, _hand) = limiter(config);
         let limiter = limiter.max_keys(1_000).unwrap();
-        limiter.check_n(&0, 100).unwrap();
+        limiter.try_acquire_n(&0, 100).unwrap();
         for key in 1..20_000 {
-            limiter.check(&key).unwrap();
+            limiter.try_acquire(&key).unwrap();
             assert!(limiter.len() <= 1_024, "{}", limiter.len());
         }
         assert!(limiter.len() > 700, "{}", limiter.len());
-        assert!(limiter.check(&0).is_err(), "what used all of it is not forgotten");
+        assert!(limiter.try_acquire(&0).is_err(), "what used all of it is not forgotten");
     }
     assert_eq!(limiter(Quota::per_second(1)).0.max_keys(0).unwrap_err().field(), "max_keys");
 }

@@ -1,5 +1,5 @@
-//! What limits cost those who are well: an adaptive limit that measures a slow service, what refusals earn, how many keys breakers remember,
-//! gauges of which nothing is known.
+//! The cost of limits to healthy callers: measuring a slow service, times to come back, remembered
+//! keys, and unknown gauges.
 use std::{cell::Cell, pin::pin, time::Duration};
 
 use futures::{StreamExt, stream::FuturesUnordered};
@@ -17,7 +17,7 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const S: fn(u64) -> Duration = Duration::from_secs;
 
-/// So many calls a second to a service that takes so long for each, however many there are: the share that is refused in an hour.
+/// Returns the share of calls that are rejected in an hour, by a service with a fixed latency.
 fn refused_share(config: AdaptiveLimitConfig, takes: Duration, every: Duration) -> f64 {
     let (clock, hand) = Clock::manual();
     let limiter = AdaptiveLimiter::new(config).unwrap().with_clock(&clock);
@@ -54,9 +54,10 @@ fn refused_share(config: AdaptiveLimitConfig, takes: Duration, every: Duration) 
     f64::from(refused.get()) / f64::from(all.get())
 }
 
-/// A third of its limit is used. It refuses while it measures, which lasts as long as some calls of the service.
+/// A third of the limit is in use. The limiter rejects calls while it measures, for as long as some
+/// calls take.
 #[test]
-fn an_adaptive_limit_that_measures_a_slow_service_refuses_few_calls() {
+fn an_adaptive_limit_that_measures_a_slow_service_rejects_few_calls() {
     for takes in [MS(50), MS(500), S(2), S(5), S(20)] {
         let every = takes / 8;
         let share = refused_share(AdaptiveLimitConfig::default(), takes, every);
@@ -65,7 +66,7 @@ fn an_adaptive_limit_that_measures_a_slow_service_refuses_few_calls() {
 }
 
 #[test]
-fn a_refusal_by_an_adaptive_limit_says_when_a_place_may_be_free() {
+fn a_rejection_by_an_adaptive_limit_estimates_when_a_permit_is_free() {
     let (clock, hand) = Clock::manual();
     let shares = PriorityShares::new(0.5, 1.0, 1.0);
     let config = AdaptiveLimitConfig::default().limits(2, 1, 4).queue(1, S(9)).shares(shares);
@@ -80,7 +81,7 @@ fn a_refusal_by_an_adaptive_limit_says_when_a_place_may_be_free() {
         let three = futures::future::join_all((0..3).map(|_| pipeline.call(work)));
         let refused = async {
             let full = pipeline.call(work).await.unwrap_err();
-            // One waits, two run at once, each of which takes two seconds.
+            // One call waits and two run at once, each of which takes two seconds.
             assert_eq!((full.is_rejected(), full.retry_after()), (true, Some(S(2))));
             let low = steadfast::call::with_priority(Priority::Low, work);
             let shed = pipeline.call(low).await.unwrap_err();
@@ -90,17 +91,18 @@ fn a_refusal_by_an_adaptive_limit_says_when_a_place_may_be_free() {
     });
 }
 
-/// It reads no clock while its places are free, so it does not know what a call takes.
+/// The limiter reads no clock while its permits are free, so it does not know how long a call
+/// takes.
 #[test]
-fn a_refusal_by_a_concurrency_limit_promises_no_time() {
+fn a_rejection_by_a_concurrency_limit_has_no_time() {
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, S(1))).unwrap();
     let _held = limiter.try_acquire().unwrap();
     assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), None);
 }
 
-/// The target saw none of them.
+/// The target received none of these calls.
 #[test]
-fn refusals_by_an_open_breaker_earn_no_retries() {
+fn rejections_by_an_open_breaker_earn_no_retries() {
     let (clock, hand) = Clock::manual();
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.2).min_per_second(1)).unwrap();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
@@ -141,7 +143,7 @@ fn breakers_by_key_remember_no_more_keys_than_configured_and_keep_what_is_open()
     assert_eq!(breakers.peek(&0).unwrap().state(), State::Open);
     assert!(breakers.peek(&1).is_some());
     drop(held);
-    // All that are remembered are open: a new one works, and is not remembered.
+    // All remembered breakers are open: a new one works, and is not remembered.
     for key in 20_000..40_000 {
         fail(key);
     }
@@ -153,7 +155,8 @@ fn breakers_by_key_remember_no_more_keys_than_configured_and_keep_what_is_open()
     assert!(none.is_err_and(|refused| refused.field() == "max_keys"));
 }
 
-/// Not known is the same for both: nothing changes.
+// Guarantee: throttling 17, 18.
+/// An unknown value has the same effect on both: nothing changes.
 #[test]
 fn a_gauge_that_is_not_a_number_changes_nothing_for_a_shedder_and_a_degradation() {
     let (clock, hand) = Clock::manual();
@@ -166,14 +169,14 @@ fn a_gauge_that_is_not_a_number_changes_nothing_for_a_shedder_and_a_degradation(
     let seen = |now| {
         gauge.set(now);
         hand.advance(S(60));
-        let _ = (shedder.try_admit(Priority::Low), a.is_on());
-        ((shedder.shed_share(Priority::Low) * 100.0).round(), a.is_on(), b.is_on())
+        let _ = (shedder.try_acquire(Priority::Low), a.is_enabled());
+        ((shedder.shed_share(Priority::Low) * 100.0).round(), a.is_enabled(), b.is_enabled())
     };
     assert_eq!(seen(f64::NAN), (0.0, true, true));
     assert_eq!(seen(0.6), (60.0, false, true));
     assert_eq!(seen(f64::NAN), (60.0, false, true));
     assert_eq!(seen(f64::NAN), (60.0, false, true));
-    let refused = shedder.try_admit(Priority::Low).err().or(shedder.try_admit(Priority::Low).err());
+    let refused = shedder.try_acquire(Priority::Low).err().or(shedder.try_acquire(Priority::Low).err());
     assert!(refused.is_none_or(|refused| matches!(refused.reason(), Reason::Shed { .. })));
     assert_eq!(seen(0.1).0, 0.0);
 }

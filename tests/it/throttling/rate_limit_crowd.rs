@@ -1,4 +1,5 @@
-//! Many calls wait for their turns at a rate limit, and leave: each costs its own wake-up, not one of everybody behind it.
+//! Many calls wait at a rate limit and leave: each costs its own wake-up, not one for every call
+//! behind it.
 use std::{
     future::Future,
     pin::Pin,
@@ -34,11 +35,11 @@ fn limiter(strict: bool) -> (RateLimiter, ManualClock) {
     let config = RateLimitConfig::from(Quota::per_second(1));
     let config = if strict { config.strict() } else { config };
     let limiter = RateLimiter::new(config).unwrap().with_clock(&clock);
-    limiter.check().unwrap();
+    limiter.try_acquire().unwrap();
     (limiter, hand)
 }
 
-/// So many wait: each with its own count of wake-ups.
+/// Begins `n` waiting calls, each with a count of its wake-ups.
 fn crowd(limiter: &RateLimiter, n: usize) -> Vec<(Turn<'_>, Arc<Count>)> {
     let begin = |_| {
         let count = Arc::new(Count::default());
@@ -56,6 +57,7 @@ fn poll(turn: &mut Turn<'_>, count: &Arc<Count>) -> Option<Result<(), Rejected>>
     }
 }
 
+// Guarantee: throttling 4.
 #[test]
 fn callers_that_leave_a_queue_wake_at_most_one_other_each() {
     const N: usize = 1_000;
@@ -72,7 +74,7 @@ fn callers_that_leave_a_queue_wake_at_most_one_other_each() {
                     _ => at,
                 };
                 drop(crowd.remove(leaves));
-                // Who was woken looks.
+                // Polls the calls that were woken.
                 for (turn, count) in &mut crowd {
                     if count.0.swap(0, SeqCst) > 0 {
                         wakes += 1;
@@ -85,7 +87,9 @@ fn callers_that_leave_a_queue_wake_at_most_one_other_each() {
     }
 }
 
-/// Whoever leaves: each of the others passes at the first moment that the limit allows, in order.
+// Guarantee: throttling 4.
+/// After calls have left, each other one passes at the first moment that the limit allows, in
+/// order.
 #[test]
 fn callers_behind_one_that_left_pass_as_early_as_the_limit_allows() {
     for strict in [false, true] {
@@ -115,7 +119,8 @@ fn callers_behind_one_that_left_pass_as_early_as_the_limit_allows() {
     }
 }
 
-/// A change of the quota, too.
+// Guarantee: throttling 4, 5.
+/// The same after a change of the quota.
 #[test]
 fn callers_in_a_queue_pass_as_early_as_a_faster_limit_allows() {
     for strict in [false, true] {

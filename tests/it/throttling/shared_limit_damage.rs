@@ -1,4 +1,4 @@
-//! A shared limit over a store that errs: a row that is misread, and conflicts without end.
+//! A shared limit over a faulty store: a row that is misread, and conflicts without end.
 use std::{
     sync::{
         Arc, Mutex,
@@ -19,7 +19,7 @@ use steadfast::{
 const S: fn(u64) -> Duration = Duration::from_secs;
 const WALL: u64 = 1_800_000_000_000;
 
-/// Reads a row as something else where it is told to, and may answer each write with a conflict.
+/// A store that misreads a row on demand, and may answer each write with a conflict.
 #[derive(Debug)]
 struct Errs {
     store: InMemoryStore,
@@ -68,9 +68,10 @@ fn closed() -> SharedRateLimitConfig {
     SharedRateLimitConfig::from(Quota::per_second(10)).when_down(WhenDown::FailClosed)
 }
 
-/// One digit more or less, in either number of the row, read once.
+// Guarantee: throttling 10.
+/// One digit more or less, in either number of the row, in one read.
 #[test]
-fn a_row_that_was_misread_once_shuts_a_process_for_some_seconds_at_most() {
+fn a_row_that_was_misread_once_stops_a_process_for_some_seconds_at_most() {
     let now = u128::from(WALL) * 1_000_000;
     let (one, many, day) = (now * 2, 9_000_000_000_000_000_000, now + 80_000_000_000_000);
     for (tat, written) in [(many, now), (one, now), (now, many), (many, many), (day, now), (now, day), (day, day)] {
@@ -85,7 +86,8 @@ fn a_row_that_was_misread_once_shuts_a_process_for_some_seconds_at_most() {
     }
 }
 
-/// And while it is read so, it is as if the store were down.
+// Guarantee: throttling 10.
+/// While the row is read so, the store counts as down.
 #[test]
 fn a_row_that_lies_implausibly_far_ahead_is_damaged() {
     let (store, limiter, hand) = world(false, closed());
@@ -99,8 +101,9 @@ fn a_row_that_lies_implausibly_far_ahead_is_damaged() {
     assert!((10..=11).contains(&passed), "{passed}");
 }
 
+// Guarantee: throttling 10.
 #[test]
-fn conflicts_without_end_leave_the_thread_and_end_with_the_call_s_time() {
+fn endless_conflicts_yield_the_thread_and_end_with_the_call_time_out() {
     for timeout in [Duration::from_millis(250), Duration::MAX] {
         let (store, limiter, hand) = world(true, closed().call_timeout(timeout));
         let start = hand.now();

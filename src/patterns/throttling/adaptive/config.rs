@@ -9,15 +9,17 @@ use crate::{
     throttling::{ConcurrencyLimitConfig, rate::MAX_HINT},
 };
 
-/// How the limit follows what is seen.
+/// The signal that the limit follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Adaptation {
-    /// By latency: smaller in proportion when calls take longer than they do alone, larger by a little when they do not.
+    /// Latency: the limit shrinks in proportion when calls take longer than the base latency, and
+    /// grows slowly when they do not.
     #[default]
     Gradient,
-    /// By failures alone: larger by one when calls succeed, smaller by a share when one times out or is turned away for overload.
+    /// Failures alone (additive increase, multiplicative decrease): the limit grows by one when
+    /// calls succeed, and shrinks by a factor when a call times out or is rejected for overload.
     Aimd,
 }
 
@@ -36,41 +38,43 @@ pub enum Adaptation {
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct AdaptiveLimitConfig {
-    /// What it follows. The gradient of latencies by default.
+    /// The signal that the limit follows. The latency gradient by default.
     pub by: Adaptation,
-    /// The limit at first. 20 by default.
+    /// Initial limit. 20 by default.
     pub initial: u32,
-    /// The lowest. 1 by default.
+    /// Minimum limit. 1 by default.
     pub min: u32,
-    /// The highest. 200 by default.
+    /// Maximum limit. 200 by default.
     pub max: u32,
-    /// How long calls are watched before the limit is thought over. 100 ms by default.
+    /// Length of a measurement window, after which the limit is adjusted. 100 ms by default.
     #[serde(with = "human")]
     pub window: Duration,
-    /// Of how many calls at least. 10 by default.
+    /// Minimum number of calls in a window. 10 by default.
     pub min_calls: u32,
-    /// By which factor latency may grow before the limit shrinks. 1.5 by default.
+    /// Factor by which latency may exceed the base before the limit shrinks. 1.5 by default.
     pub tolerance: f64,
-    /// How often it is measured what a call takes where hardly any runs beside it, give or take a fifth. 60 s by default.
+    /// Interval between two measurements of the base latency, with 20 % jitter: what a call takes
+    /// under a very low limit. 60 s by default.
     #[serde(with = "human")]
     pub remeasure: Duration,
-    /// How many calls may wait at the other side: by so many the limit may grow in a window, before smoothing. 4 by default.
+    /// Number of calls that may queue at the service. The limit may grow by this number in a
+    /// window, before smoothing. 4 by default.
     pub headroom: u32,
-    /// The share of each change that is made. 0.2 by default.
+    /// Share of each change that is applied. 0.2 by default.
     pub smoothing: f64,
-    /// What the limit is multiplied with when a call fails for overload. 0.9 by default.
+    /// Factor for the limit when a call fails for overload. 0.9 by default.
     pub decrease: f64,
-    /// How many calls wait for a place, at most. 128 by default; 0 turns them away at once.
+    /// Maximum number of calls that wait for a permit. 128 by default; 0 rejects at once.
     pub queue: u32,
-    /// How long a call waits for a place. 1 s by default.
+    /// Maximum time that a call waits for a permit. 1 s by default.
     #[serde(with = "human")]
     pub max_wait: Duration,
-    /// The longest that a server's hint ("come back in 60 s", with a failure) keeps it from admitting calls. 15 min by default; zero takes no
-    /// hint.
+    /// Maximum time that a server's hint ("come back in 60 s", with a failure) pauses the limiter.
+    /// 15 min by default; zero ignores hints.
     #[serde(with = "human")]
     pub max_hint: Duration,
-    /// How much of the limit calls of each priority may take. None by default: all of it. Calls of a priority that may not take all of it do not
-    /// wait for a place.
+    /// Shares of the limit by priority. None by default: every call may use all of it. Calls of a
+    /// priority with less than the whole limit do not wait for a permit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub shares: Option<PriorityShares>,
 }
@@ -98,49 +102,49 @@ impl Default for AdaptiveLimitConfig {
 }
 
 impl AdaptiveLimitConfig {
-    /// Sets what it follows.
+    /// Sets the signal that the limit follows.
     #[must_use]
     pub const fn by(mut self, by: Adaptation) -> Self {
         self.by = by;
         self
     }
 
-    /// Sets the limit at first, the lowest and the highest.
+    /// Sets the initial, minimum and maximum limit.
     #[must_use]
     pub const fn limits(mut self, initial: u32, min: u32, max: u32) -> Self {
         (self.initial, self.min, self.max) = (initial, min, max);
         self
     }
 
-    /// Sets how long, and of how many calls, each look at them is.
+    /// Sets the length of a measurement window and its minimum number of calls.
     #[must_use]
     pub const fn window(mut self, window: Duration, min_calls: u32) -> Self {
         (self.window, self.min_calls) = (window, min_calls);
         self
     }
 
-    /// Sets how often it is measured what a call takes where hardly any runs beside it.
+    /// Sets the interval between two measurements of the base latency.
     #[must_use]
     pub const fn remeasure(mut self, every: Duration) -> Self {
         self.remeasure = every;
         self
     }
 
-    /// Sets how many calls wait, and for how long.
+    /// Sets the maximum number of waiting calls, and their maximum wait.
     #[must_use]
     pub const fn queue(mut self, calls: u32, max_wait: Duration) -> Self {
         (self.queue, self.max_wait) = (calls, max_wait);
         self
     }
 
-    /// Sets the longest that a server's hint keeps it from admitting calls.
+    /// Sets the maximum time that a server's hint pauses the limiter.
     #[must_use]
     pub const fn max_hint(mut self, longest: Duration) -> Self {
         self.max_hint = longest;
         self
     }
 
-    /// Sets how much of the limit calls of each priority may take.
+    /// Sets the shares of the limit by priority.
     #[must_use]
     pub const fn shares(mut self, shares: PriorityShares) -> Self {
         self.shares = Some(shares);
@@ -163,27 +167,27 @@ impl AdaptiveLimitConfig {
         require(
             self.queue == 0 || !self.max_wait.is_zero(),
             "max_wait",
-            "must be longer than zero, or `queue` must be 0: nobody could wait",
+            "must be longer than zero unless `queue` is 0",
         )?;
         self.shares.map_or(Ok(()), |shares| shares.check().map_err(|e| e.within("shares")))
     }
 
-    /// What will hurt.
+    /// Returns warnings about settings that will cause trouble.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.min == self.max {
-            warnings.push(format!("its limit is {} always: it cannot adapt", self.min));
+            warnings.push(format!("the limit is always {}: it cannot adapt", self.min));
         }
         if self.headroom == 0 && self.by == Adaptation::Gradient {
-            warnings.push("without head-room its limit only ever falls".to_owned());
+            warnings.push("with a `headroom` of 0 the limit never grows".to_owned());
         }
         if self.shares.is_some_and(|shares| shares.low >= 1.0) {
-            warnings.push("its shares keep no place for what matters more than low priority".to_owned());
+            warnings.push("the shares reserve nothing for priorities above low".to_owned());
         }
         warnings
     }
 
-    pub(super) fn places(&self) -> ConcurrencyLimitConfig {
+    pub(super) fn semaphore_config(&self) -> ConcurrencyLimitConfig {
         ConcurrencyLimitConfig {
             capacity: self.initial,
             queue: self.queue,

@@ -1,37 +1,39 @@
-//! The machine of the adaptive limit: takes `now` as an argument; knows neither async nor tokio.
+//! The state machine of the adaptive limit. Takes `now` as an argument; independent of async and
+//! tokio.
 use std::time::Duration;
 
 use super::{Adaptation, AdaptiveLimitConfig};
 use crate::time::{Instant, scaled};
 
-/// How one call ended, as far as it tells of load.
+/// The result of one call, as a signal of load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Sample {
-    /// It was served.
+    /// The call was served.
     Served,
-    /// It failed because there was too much to do: it timed out, or was turned away.
+    /// The call failed because of overload: it timed out or was rejected.
     Overloaded,
 }
 
-/// The limit, and what it is thought over with.
+/// The limit, and the data to adjust it.
 ///
-/// Latencies are measured against a base: what a call takes where hardly any runs beside it. Were it a mean of what was seen before, the
-/// latency that the limit itself makes would become the norm, and the limit would creep. So the base falls with what is seen, and rises only when it is
-/// measured again, under a low limit.
+/// Latencies are compared with a base: what a call takes under a very low limit. If the base were a
+/// mean of earlier latencies, the latency that the limit itself causes would become the norm, and
+/// the limit would creep up. So the base falls with observed latencies, and rises only when it is
+/// measured again under a low limit.
 #[derive(Debug, Clone)]
 pub(super) struct Gradient {
     config: AdaptiveLimitConfig,
     limit: f64,
     /// In seconds.
     base: Option<f64>,
-    /// The base is being measured, since then.
+    /// Set while the base is being measured, which began at `measured_from`.
     measures: bool,
     measured_from: Instant,
     measure_at: Instant,
-    /// Windows in a row at the lowest limit.
+    /// Number of consecutive windows at the minimum limit.
     at_min: u32,
     window: Window,
-    /// Calls that began before then were under another limit, and say nothing of this one.
+    /// Calls that began before this time ran under another limit, and are ignored.
     since: Instant,
 }
 
@@ -39,9 +41,9 @@ pub(super) struct Gradient {
 struct Window {
     began: Instant,
     calls: u32,
-    /// Of their latencies, in seconds.
+    /// Sum of the latencies, in seconds.
     sum: f64,
-    /// The most calls that were under way at once.
+    /// Largest number of calls that ran at once.
     peak: u32,
     overloaded: bool,
 }
@@ -52,20 +54,20 @@ impl Window {
     }
 }
 
-/// Under which limit the base is measured, at most.
+/// Maximum limit during a measurement of the base.
 const HARDLY_ANY: u32 = 3;
 
-/// After so many windows of measuring calls are slow.
+/// Number of windows after which a measurement counts as one of slow calls.
 const SLOW: u32 = 10;
 
-/// At most one part in so many of the time is spent on measuring: while it lasts, most calls are refused.
+/// Divisor of the share of time that measurements may take: most calls are rejected meanwhile.
 const RARELY: u32 = 50;
 
-/// After so many windows at the lowest limit it is the base that is wrong: Envoy's number.
+/// Number of windows at the minimum limit after which the base is taken to be wrong, as in Envoy.
 const AT_MIN: u32 = 5;
 
 impl Gradient {
-    /// `unit` is drawn from `0.0..1.0`.
+    /// Creates the state machine. `unit` is drawn from `0.0..1.0`.
     pub(super) fn new(config: AdaptiveLimitConfig, now: Instant, unit: f64) -> Self {
         let mut machine = Self {
             config,
@@ -86,7 +88,8 @@ impl Gradient {
         self.config
     }
 
-    /// Takes other settings, and keeps what it has learnt, if it has learnt anything; gives the limit.
+    /// Applies other settings and returns the limit. Keeps what was learned; without any, starts at
+    /// `initial`.
     pub(super) fn reconfigure(&mut self, config: AdaptiveLimitConfig, now: Instant) -> u32 {
         self.config = config;
         let is_new = self.base.is_none() && self.window.calls == 0;
@@ -101,19 +104,20 @@ impl Gradient {
         if self.measures { limit.min(HARDLY_ANY.max(self.config.min)) } else { limit }
     }
 
-    /// What a call takes where hardly any runs beside it.
+    /// Returns the base latency: what a call takes under a very low limit.
     pub(super) fn base(&self) -> Option<Duration> {
         self.base.and_then(|base| Duration::try_from_secs_f64(base).ok())
     }
 
-    /// What a call takes now, as far as it is known: by the calls of this window, or else alone.
+    /// Returns the current latency: the mean of this window, or else the base.
     pub(super) fn typical(&self) -> Option<Duration> {
         let Window { calls, sum, .. } = self.window;
         let seen = (calls > 0).then(|| sum / f64::from(calls)).or(self.base);
         seen.and_then(|seen| Duration::try_from_secs_f64(seen).ok())
     }
 
-    /// A call that began then ended now, beside so many others; gives the new limit where it is another.
+    /// Records a call that began at `began`, ended at `now`, and ran beside `under_way` calls.
+    /// Returns the limit if it changed.
     pub(super) fn record(
         &mut self,
         (began, now): (Instant, Instant),
@@ -129,14 +133,16 @@ impl Gradient {
         window.sum += (now - began).as_secs_f64();
         window.peak = window.peak.max(under_way);
         window.overloaded |= sample == Sample::Overloaded;
-        // A measurement is as short as can be: where calls are slow, as many as run at once are enough.
+        // A measurement is kept short. If calls are slow, as many samples as run at once are
+        // enough.
         let over = if self.measures {
             let is_slow = now - self.measured_from >= self.config.window.saturating_mul(SLOW);
             window.calls >= self.config.min_calls || (is_slow && window.calls >= HARDLY_ANY)
         } else {
             window.calls >= self.config.min_calls && now - window.began >= self.config.window
         };
-        // Overload is answered at once, and once: calls that began before do not count again.
+        // An overload is answered at once, and only once: calls that began before do not count
+        // again.
         if !over && sample != Sample::Overloaded {
             return None;
         }
@@ -157,7 +163,7 @@ impl Gradient {
             self.measures = false;
             return;
         }
-        // Where its callers are the bottleneck, that all goes well proves nothing about a higher limit.
+        // If the callers are the bottleneck, good latencies prove nothing about a higher limit.
         let is_used = f64::from(window.peak) * 2.0 >= self.limit;
         if config.by == Adaptation::Aimd {
             self.limit += f64::from(u8::from(is_used));
@@ -180,10 +186,10 @@ impl Gradient {
         if next <= self.limit || is_used {
             self.limit = next;
         }
-        // Too slow even where hardly any call runs.
+        // Too slow even at a very low limit.
         let is_low = self.limit <= f64::from(HARDLY_ANY.max(config.min)) + f64::from(config.headroom) * 2.0;
         self.at_min = if is_low && gradient <= 0.5 { self.at_min + 1 } else { 0 };
-        // Much faster than it was measured to be: what is seen now is under a high limit still.
+        // Much faster than the measured base: calls now run under a limit that is still high.
         let is_faster = before.is_some_and(|before| seen * config.tolerance < before);
         if self.at_min >= AT_MIN || is_faster || now >= self.measure_at {
             (self.measures, self.at_min) = (true, 0);
@@ -191,7 +197,8 @@ impl Gradient {
         }
     }
 
-    /// When to measure again: at random, so that many limiters of one service do not do so together.
+    /// Schedules the next measurement at random, so that many limiters of one service do not
+    /// measure together.
     fn put_off(&mut self, now: Instant, unit: f64) {
         self.measure_at = now + scaled(self.config.remeasure, 0.8 + 0.4 * unit);
     }

@@ -1,4 +1,5 @@
-//! The adaptive concurrency limiter: a concurrency limiter whose capacity follows what it sees.
+//! The adaptive concurrency limiter: a concurrency limiter whose capacity follows the observed
+//! latency.
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use super::{
@@ -16,11 +17,12 @@ use crate::{
     time::{Clock, Instant, scaled},
 };
 
-/// Lets as many calls run at once as the other side bears: the limit shrinks when calls take longer, and grows when they do not.
+/// Bounds the number of calls that run at once, and finds the bound itself: the limit shrinks when
+/// calls take longer, and grows when they do not.
 ///
-/// It does not grow while its callers ask for less than half of it. Calls that were dropped, and those that began under a higher
-/// limit, tell it nothing. What a call takes alone is measured again and again, for some calls under a low limit, so that
-/// after a lasting shift of latency the limit recovers.
+/// The limit does not grow while its callers use less than half of it. Dropped calls, and calls
+/// that began under a higher limit, are ignored. The base latency is measured again at intervals,
+/// for a few calls under a low limit, so that the limit recovers after a lasting shift of latency.
 ///
 /// A clone is the same limiter.
 ///
@@ -35,130 +37,138 @@ use crate::{
 /// # });
 /// ```
 #[derive(Clone)]
-pub struct AdaptiveLimiter(Arc<Inner>);
+pub struct AdaptiveLimiter(Arc<AdaptiveCore>);
 
-struct Inner {
-    /// The share of the limit that calls of each priority may take together with those below them, as floats.
+struct AdaptiveCore {
+    /// For each priority, the share of the limit up to which its calls are admitted, as bits of a
+    /// float. Independent words, so `Relaxed` suffices.
     shares: [AtomicU64; 4],
-    /// No call is admitted before, in nanoseconds; the end of no pause is long past.
+    /// Time in nanoseconds before which no call is admitted; zero if the limiter was never paused.
+    /// The word publishes no other memory, so `Relaxed` suffices.
     paused_until: AtomicU64,
-    places: ConcurrencyLimiter,
+    semaphore: ConcurrencyLimiter,
     name: Option<Name>,
     clock: Clock,
     entropy: Entropy,
-    machine: Mutex<Gradient>,
+    gradient: Mutex<Gradient>,
 }
 
 impl AdaptiveLimiter {
-    /// A limiter by these settings.
+    /// Creates a limiter by these settings.
     ///
     /// # Errors
-    /// Where a setting breaks its rule.
+    /// If a setting is invalid.
     pub fn new(config: AdaptiveLimitConfig) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Self::make(config, Clock::tokio(), Entropy::default(), None))
     }
 
     pub(crate) fn make(config: AdaptiveLimitConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
-        let places = ConcurrencyLimiter::make(config.places(), clock.clone(), name.clone());
-        let machine = Mutex::new(Gradient::new(config, clock.now(), entropy.unit()));
+        let semaphore = ConcurrencyLimiter::make(config.semaphore_config(), clock.clone(), name.clone());
+        let gradient = Mutex::new(Gradient::new(config, clock.now(), entropy.unit()));
         let shares = PriorityShares::by_priority(config.shares).map(|share| AtomicU64::new(share.to_bits()));
         let paused_until = AtomicU64::new(0);
-        Self(Arc::new(Inner { shares, paused_until, places, name, clock, entropy, machine }))
+        Self(Arc::new(AdaptiveCore { shares, paused_until, semaphore, name, clock, entropy, gradient }))
     }
 
-    /// Its settings, as they are now.
+    /// Returns the current settings.
     pub fn config(&self) -> AdaptiveLimitConfig {
-        self.machine(|machine| machine.config())
+        self.gradient(|gradient| gradient.config())
     }
 
-    /// Changes the settings while it is in use. What it has learnt stays learnt: its limit is brought between the new bounds. `initial` is for one that has learnt nothing yet.
+    /// Changes the settings while the limiter is in use. What was learned is kept, and the limit is
+    /// clamped to the new bounds. `initial` applies only if nothing was learned yet.
     ///
     /// # Errors
-    /// Where a setting breaks its rule; then nothing has changed.
+    /// If a setting is invalid; then nothing has changed.
     pub fn reconfigure(&self, config: AdaptiveLimitConfig) -> Result<(), ConfigError> {
         config.check()?;
-        let capacity = self.machine(|machine| {
+        let capacity = self.gradient(|gradient| {
             for (dial, share) in self.0.shares.iter().zip(PriorityShares::by_priority(config.shares)) {
                 dial.store(share.to_bits(), Ordering::Relaxed);
             }
-            machine.reconfigure(config, self.0.clock.now())
+            gradient.reconfigure(config, self.0.clock.now())
         });
-        self.0.places.reconfigure(ConcurrencyLimitConfig { capacity, ..config.places() })?;
-        self.follow(capacity);
+        self.0.semaphore.reconfigure(ConcurrencyLimitConfig { capacity, ..config.semaphore_config() })?;
+        self.apply_limit(capacity);
         Ok(())
     }
 
-    /// The places were set to this limit. Whoever was overtaken between the machine and the places finds another one now, and sets that.
-    fn follow(&self, mut set: u32) {
+    /// Sets the semaphore's capacity until it equals the state machine's limit. A task that was
+    /// overtaken between the two finds another limit here, and applies it.
+    fn apply_limit(&self, mut set: u32) {
         loop {
-            let limit = self.machine(|machine| machine.limit());
+            let limit = self.gradient(|gradient| gradient.limit());
             if limit == set {
                 return;
             }
-            // It is never zero, which alone is refused.
-            let _ = self.0.places.resize(limit);
+            // The limit is at least one; only zero is refused.
+            let _ = self.0.semaphore.resize(limit);
             set = limit;
         }
     }
 
-    /// A new limiter of the same settings with a name, for errors and events.
+    /// Returns a new limiter with the same settings and a name, for errors and events.
     #[must_use]
     pub fn named(self, name: impl Into<Name>) -> Self {
         Self::make(self.config(), self.0.clock.clone(), self.0.entropy.clone(), Some(name.into()))
     }
 
-    /// A new limiter of the same settings on another clock.
+    /// Returns a new limiter with the same settings on another clock.
     #[must_use]
     pub fn with_clock(self, clock: &Clock) -> Self {
         Self::make(self.config(), clock.clone(), self.0.entropy.clone(), self.0.name.clone())
     }
 
-    /// A new limiter of the same settings, drawing from this stream when it measures. Seeded by the system by default.
+    /// Returns a new limiter with the same settings that draws the times of its measurements from
+    /// `entropy`. Seeded by the system by default.
     #[must_use]
     pub fn with_entropy(self, entropy: &Entropy) -> Self {
         Self::make(self.config(), self.0.clock.clone(), entropy.clone(), self.0.name.clone())
     }
 
-    /// How many calls may run at once now.
+    /// Returns the current maximum number of calls at once.
     pub fn limit(&self) -> u32 {
-        self.0.places.capacity()
+        self.0.semaphore.capacity()
     }
 
-    /// How many run.
+    /// Returns the number of running calls.
     pub fn in_flight(&self) -> u32 {
-        let taken = i64::from(self.0.places.capacity()) - self.0.places.available();
+        let taken = i64::from(self.0.semaphore.capacity()) - self.0.semaphore.available();
         u32::try_from(taken).unwrap_or(0)
     }
 
-    /// How much of the limit is taken: 1 where all of it is. A gauge for a [`Shedder`](crate::throttling::Shedder) or a
+    /// Returns the used share of the limit; 1 is all of it. Usable as a gauge of a
+    /// [`Shedder`](crate::throttling::Shedder) or a
     /// [`Degradation`](crate::throttling::Degradation).
     pub fn load(&self) -> f64 {
         f64::from(self.in_flight()) / f64::from(self.limit())
     }
 
-    /// How many calls wait for a place.
+    /// Returns the number of calls that wait for a permit.
     pub fn waiting(&self) -> usize {
-        self.0.places.waiting()
+        self.0.semaphore.waiting()
     }
 
-    /// How long a call takes where hardly any runs beside it, as far as it is known: what latencies are measured against.
+    /// Returns the base latency, if known: what a call takes under a very low limit. Other
+    /// latencies are compared with it.
     pub fn base_latency(&self) -> Option<Duration> {
-        self.machine(|machine| machine.base())
+        self.gradient(|gradient| gradient.base())
     }
 
-    /// Its events from now on.
+    /// Subscribes to the events from now on.
     pub fn events(&self) -> Subscription<ThrottlingEvent> {
-        self.0.places.events()
+        self.0.semaphore.events()
     }
 
-    /// Runs `operation` with nothing but this limiter around it.
+    /// Runs `operation` under this limiter alone.
     ///
     /// # Errors
-    /// The operation's own, or the rejection.
+    /// The operation's own error, or the rejection.
     ///
     /// # Cancel safety
-    /// Dropped, it drops the operation, gives its place to the next, and learns nothing from it.
+    /// A future that is dropped drops the operation and gives its permit to the next call. The
+    /// limiter ignores the call.
     pub fn call<O: Operation>(
         &self,
         operation: O,
@@ -166,45 +176,46 @@ impl AdaptiveLimiter {
         call::call_alone(self, operation)
     }
 
-    fn machine<T>(&self, ask: impl FnOnce(&mut Gradient) -> T) -> T {
-        ask(&mut self.0.machine.lock())
+    fn gradient<T>(&self, ask: impl FnOnce(&mut Gradient) -> T) -> T {
+        ask(&mut self.0.gradient.lock())
     }
 
-    /// Takes a place: where the priority has the whole limit, it waits for one in the queue; else it is shed where its share is taken.
+    /// Takes a permit. A priority with the whole limit waits for one in the queue; another one is
+    /// shed if its share is in use.
     #[inline]
-    pub(crate) async fn admit(&self, cx: CallContext<'_>) -> Result<AdaptivePermit<'_>, Rejected> {
+    pub(crate) async fn acquire_for(&self, cx: CallContext<'_>) -> Result<AdaptivePermit<'_>, Rejected> {
         if self.0.paused_until.load(Ordering::Relaxed) != 0 {
             self.paused(self.0.clock.now())?;
         }
         let permit = self.place(cx).await?;
         let began = self.0.clock.now();
-        // It may have waited, and the pause begun meanwhile.
+        // The call may have waited while a pause began.
         if self.0.paused_until.load(Ordering::Relaxed) != 0 {
             self.paused(began)?;
         }
         Ok(AdaptivePermit { limiter: self, permit, began, under_way: self.in_flight() })
     }
 
-    /// Refuses while it is paused.
+    /// Rejects the call while the limiter is paused.
     #[cold]
     fn paused(&self, now: Instant) -> Result<(), Rejected> {
         let left = Instant::from_nanos(self.0.paused_until.load(Ordering::Relaxed)) - now;
-        if left.is_zero() { Ok(()) } else { Err(self.0.places.rejected_for(Reason::AskedToPause, Some(left))) }
+        if left.is_zero() { Ok(()) } else { Err(self.0.semaphore.rejected_for(Reason::AskedToPause, Some(left))) }
     }
 
-    /// Admits no call for so long; as a policy it does so itself when the other side asks for it. Calls that run go on. A pause that lasts
-    /// longer stays.
+    /// Admits no call for `time`. As a policy the limiter pauses itself if a failure carries a
+    /// server's hint. Running calls go on. A running pause that ends later stays.
     pub fn pause(&self, time: Duration) {
         let now = self.0.clock.now();
         self.0.paused_until.fetch_max((now + time).as_nanos(), Ordering::Relaxed);
-        self.0.places.tell_pause(now, time);
+        self.0.semaphore.emit_pause(now, time);
     }
 
-    /// Pauses for as long as the other side asked for with a failure.
+    /// Pauses for the time that the server asked for, at most `max_hint`.
     #[cold]
     #[inline(never)]
-    fn heed(&self, hint: Hint) {
-        let longest = self.machine(|machine| machine.config().max_hint);
+    fn apply_hint(&self, hint: Hint) {
+        let longest = self.gradient(|gradient| gradient.config().max_hint);
         let time = hint.retry_after().unwrap_or_default().min(longest);
         if !time.is_zero() {
             self.pause(time);
@@ -212,51 +223,53 @@ impl AdaptiveLimiter {
     }
 
     async fn place(&self, cx: CallContext<'_>) -> Result<ConcurrencyPermit<'_>, Rejected> {
-        let places = &self.0.places;
+        let semaphore = &self.0.semaphore;
         let priority = cx.priority();
         let share = f64::from_bits(self.0.shares[priority.index()].load(Ordering::Relaxed));
         if share >= 1.0 {
-            return places.admit(|| cx.deadline()).await.map_err(|rejected| self.with_estimate(rejected));
+            return semaphore.acquire_within(|| cx.deadline()).await.map_err(|rejected| self.with_estimate(rejected));
         }
-        // Of a small limit at least one place is everybody's.
-        let limit = places.capacity();
+        // Each priority may use at least one permit, even of a small limit.
+        let limit = semaphore.capacity();
         let own = ((f64::from(limit) * share).round() as u32).max(1);
-        places.try_admit_leaving(limit.saturating_sub(own)).ok_or_else(|| self.shed(priority))
+        semaphore.try_acquire_leaving(limit.saturating_sub(own)).ok_or_else(|| self.shed(priority))
     }
 
     #[cold]
     fn shed(&self, priority: Priority) -> Rejected {
-        self.with_estimate(self.0.places.rejected(Reason::Shed { priority }))
+        self.with_estimate(self.0.semaphore.rejected(Reason::Shed { priority }))
     }
 
-    /// Says when a place may be free: after what a call takes, for as many calls as wait, over as many as run at once.
+    /// Adds an estimate of the time until a permit is free: the latency of a call, times the number
+    /// of waiting calls, divided by the number of calls that run at once.
     #[cold]
     fn with_estimate(&self, rejected: Rejected) -> Rejected {
-        let Some(typical) = self.machine(|machine| machine.typical()) else { return rejected };
+        let Some(typical) = self.gradient(|gradient| gradient.typical()) else { return rejected };
         let turns = (self.waiting() + 1) as f64 / f64::from(self.limit().max(1));
         rejected.with_retry_after(scaled(typical, turns))
     }
 
-    /// What a call tells of the load of the other side.
+    /// Records the outcome of a call as a signal of load.
     fn learn(&self, began: Instant, under_way: u32, outcome: Outcome) {
         let sample = match outcome.class() {
             Class::Success => Sample::Served,
             Class::Failure {
                 kind: FailureKind::Timeout | FailureKind::Throttled | FailureKind::Overloaded, ..
             } => Sample::Overloaded,
-            // It did not reach the other side, or failed sooner than its work takes: no measure of load.
+            // The call did not reach the service, or failed sooner than its work takes: no signal
+            // of load.
             Class::Failure { .. } | Class::Ignore => return,
         };
         let now = self.0.clock.now();
         let unit = || self.0.entropy.unit();
-        if let Some(limit) = self.machine(|machine| machine.record((began, now), under_way, sample, unit)) {
-            let _ = self.0.places.resize(limit);
-            self.follow(limit);
+        if let Some(limit) = self.gradient(|gradient| gradient.record((began, now), under_way, sample, unit)) {
+            let _ = self.0.semaphore.resize(limit);
+            self.apply_limit(limit);
         }
     }
 }
 
-/// A place, and what is needed to learn from the call that has it. Dropped, it teaches nothing.
+/// A permit with the data to learn from its call. A permit that is dropped teaches nothing.
 pub(crate) struct AdaptivePermit<'a> {
     limiter: &'a AdaptiveLimiter,
     permit: ConcurrencyPermit<'a>,
@@ -265,7 +278,7 @@ pub(crate) struct AdaptivePermit<'a> {
 }
 
 impl AdaptivePermit<'_> {
-    /// Gives the place back, and learns.
+    /// Gives back the permit and records the outcome.
     pub(crate) fn settle(self, outcome: Outcome) {
         drop(self.permit);
         self.limiter.learn(self.began, self.under_way, outcome);
@@ -275,13 +288,13 @@ impl AdaptivePermit<'_> {
 impl Policy for AdaptiveLimiter {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let permit = match self.admit(cx).await {
+        let permit = match self.acquire_for(cx).await {
             Ok(permit) => permit,
             Err(rejected) => return inner.refuse(rejected),
         };
         let outcome = inner.attempt(cx).await;
         if outcome.is_failure() {
-            self.heed(inner.ledger().hint());
+            self.apply_hint(inner.ledger().hint());
         }
         permit.settle(outcome);
         outcome

@@ -1,4 +1,5 @@
-//! The adaptive concurrency limit: the limiter, the algorithms that find the limit, and shares of it by priority.
+//! The adaptive concurrency limit: the limiter, the algorithms that find the limit, and shares of
+//! it by priority.
 mod config;
 mod gradient;
 mod limiter;

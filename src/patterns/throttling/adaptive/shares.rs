@@ -1,4 +1,4 @@
-//! How much of a limit calls of each priority may take.
+//! Shares of a limit by priority.
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -6,16 +6,19 @@ use crate::{
     outcome::Priority,
 };
 
-/// The share of a limit up to which calls of each priority are let in: the rest is kept for those that matter more.
+/// The share of a limit that calls of each priority may use. The rest is reserved for calls that
+/// matter more.
 ///
-/// With `low = 0.5` a low call is let in while less than half of the limit is taken, by whomever. So under overload low calls are shed first, and high
-/// ones always find a place; and while there is little to do, nobody is refused. It decides by what is taken in that moment: there is nothing that could
-/// swing.
+/// With `low = 0.5` a low call is admitted while less than half of the limit is in use, by calls of
+/// any priority. Under overload low calls are shed first and high calls always find a permit; at
+/// low load no call is rejected. The decision depends on the current use alone, so it cannot
+/// oscillate.
 ///
 /// ```
 /// use steadfast::throttling::{AdaptiveLimitConfig, AdaptiveLimiter};
 ///
-/// let config: AdaptiveLimitConfig = toml::from_str("shares = { low = 0.3, normal = 0.7 }").unwrap();
+/// let config = toml::from_str("shares = { low = 0.3, normal = 0.7 }");
+/// let config: AdaptiveLimitConfig = config.unwrap();
 /// assert!(AdaptiveLimiter::new(config).is_ok());
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
@@ -39,7 +42,7 @@ impl Default for PriorityShares {
 }
 
 impl PriorityShares {
-    /// These shares, and all of the limit for critical calls.
+    /// Returns these shares, with the whole limit for critical calls.
     pub const fn new(low: f64, normal: f64, high: f64) -> Self {
         Self { low, normal, high, critical: 1.0 }
     }

@@ -24,20 +24,23 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ClientThrottleConfig {
-    /// How many requests are made for each that is accepted, before any is rejected: from 1, which lets none go in vain, upwards. 2 by
-    /// default: of three calls, one may be refused by the other side.
+    /// Number of requests per accepted one above which requests are rejected. At least 1, which
+    /// tolerates no refusal; 2 by default, which tolerates one refusal in two requests.
     pub k: f64,
-    /// How long a request counts. 2 minutes by default.
+    /// Time for which a request counts. 2 minutes by default.
     #[serde(with = "human")]
     pub window: Duration,
-    /// How steeply the probability rises: it is taken to the power of one over this. 1, in proportion, by default; above 1 more is rejected.
+    /// Steepness of the rejection probability, which is raised to the power of one over this value.
+    /// 1, proportional, by default; above 1 more is rejected.
     pub aggression: f64,
-    /// Nothing is rejected while fewer requests a second come than this, on the average of the window: few calls prove little. 1 by default.
+    /// Request rate per second, averaged over the window, below which no request is rejected: few
+    /// calls prove little. 1 by default.
     pub min_rps: f64,
-    /// The highest probability. 0.9 by default: the tenth call still finds out that the other side is well again.
+    /// Maximum rejection probability. 0.9 by default: one call in ten still finds out that the
+    /// service has recovered.
     pub max_rejection: f64,
-    /// The kinds of failure by which the other side says that it did not accept a request: `throttled` and `overloaded` by default. Every
-    /// other answer, an error too, is one that it took the request for.
+    /// Kinds of failure that mean that the service refused a request: `throttled` and `overloaded`
+    /// by default. Any other response, even an error, counts as accepted.
     pub refusals: KindSet,
 }
 
@@ -48,8 +51,8 @@ impl Default for ClientThrottleConfig {
 }
 
 impl ClientThrottleConfig {
-    /// The formula as the SRE book has it, with neither a floor nor a highest probability: after an outage of a whole window hardly any call is
-    /// let through to find out that it is over.
+    /// Returns the formula of the SRE book, with no floor and no maximum probability. After an
+    /// outage of a whole window, hardly any call passes and finds out that it is over.
     pub const fn sre() -> Self {
         Self {
             k: 2.0,
@@ -61,49 +64,50 @@ impl ClientThrottleConfig {
         }
     }
 
-    /// As Envoy's admission control: begins to reject where less than `threshold` of the requests succeed (its default is 0.95), over 30 s, at
-    /// most 80 %; every failure counts against the other side.
+    /// Returns settings like those of Envoy's admission control: rejects if less than `threshold`
+    /// of the requests succeed (0.95 in Envoy), over 30 s, at most 80 %. Every kind of failure is a
+    /// refusal.
     pub const fn admission(threshold: f64) -> Self {
         let window = Duration::from_secs(30);
         Self { k: threshold.recip(), window, max_rejection: 0.8, refusals: KindSet::ALL, ..Self::sre() }
     }
 
-    /// Sets how many requests are made for each that is accepted.
+    /// Sets the number of requests per accepted one above which requests are rejected.
     #[must_use]
     pub const fn k(mut self, k: f64) -> Self {
         self.k = k;
         self
     }
 
-    /// Sets how long a request counts.
+    /// Sets the time for which a request counts.
     #[must_use]
     pub const fn window(mut self, window: Duration) -> Self {
         self.window = window;
         self
     }
 
-    /// Sets how steeply the probability rises.
+    /// Sets the steepness of the rejection probability.
     #[must_use]
     pub const fn aggression(mut self, aggression: f64) -> Self {
         self.aggression = aggression;
         self
     }
 
-    /// Sets the floor, in requests a second.
+    /// Sets the floor, in requests per second.
     #[must_use]
     pub const fn min_rps(mut self, floor: f64) -> Self {
         self.min_rps = floor;
         self
     }
 
-    /// Sets the highest probability.
+    /// Sets the maximum rejection probability.
     #[must_use]
     pub const fn max_rejection(mut self, most: f64) -> Self {
         self.max_rejection = most;
         self
     }
 
-    /// Sets the kinds of failure by which the other side says that it did not accept a request.
+    /// Sets the kinds of failure that mean that the service refused a request.
     #[must_use]
     pub const fn refusals(mut self, kinds: KindSet) -> Self {
         self.refusals = kinds;
@@ -124,15 +128,15 @@ impl ClientThrottleConfig {
         require(!self.refusals.is_empty(), "refusals", "must name at least one kind of failure")
     }
 
-    /// What will hurt.
+    /// Returns warnings about settings that will cause trouble.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.k < 1.05 {
-            warnings.push(format!("with k = {} a single refusal begins to reject: there is no head-room", self.k));
+            warnings.push(format!("with k = {} there is no head-room: a single refusal starts rejections", self.k));
         }
         if self.max_rejection > 0.99 {
             warnings.push(
-                "without a highest probability, hardly any call finds out that an outage of a whole window is over"
+                "with a `max_rejection` this high, hardly any call finds out that an outage of a whole window is over"
                     .to_owned(),
             );
         }

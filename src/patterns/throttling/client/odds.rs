@@ -1,16 +1,16 @@
-//! With which probability a client turns its own calls away. Pure: knows no clock.
+//! The rejection probability of a client throttle. Pure; reads no clock.
 use super::ClientThrottleConfig;
 
-/// The settings as the formula wants them.
+/// The settings in the form that the formula uses.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Odds {
-    /// How many requests a client may make for each that was accepted.
+    /// Number of requests per accepted one above which requests are rejected.
     pub(super) k: f64,
     /// One over the aggression.
     pub(super) power: f64,
-    /// With fewer requests in the window than this, none is rejected.
+    /// Number of requests in the window below which none is rejected.
     pub(super) floor: f64,
-    /// The highest probability.
+    /// Maximum probability.
     pub(super) most: f64,
 }
 
@@ -24,7 +24,8 @@ impl Odds {
         }
     }
 
-    /// The probability after so many requests in the window, of which so many were accepted.
+    /// Returns the rejection probability after `requests` in the window, of which `accepts` were
+    /// accepted.
     #[inline]
     pub(super) fn of_rejection(&self, requests: u64, accepts: u64) -> f64 {
         let (requests, accepts) = (requests as f64, accepts as f64);

@@ -1,4 +1,5 @@
-//! The client throttle: a client that turns its own calls away while the other side refuses too many of them.
+//! The client throttle: a client that rejects its own calls while the service refuses too many of
+//! them.
 use std::{fmt, future::Future, sync::Arc};
 
 use super::{ClientThrottleConfig, odds::Odds};
@@ -14,17 +15,23 @@ use crate::{
     window::{ChangingWindow, Stamp},
 };
 
-/// Rejects calls here, with the probability `max(0, (requests - k * accepts) / (requests + 1))`, while the other side refuses too many.
+/// Rejects calls on the client's side while the service refuses too many of them. The probability
+/// is `max(0, (requests - k * accepts) / (requests + 1))`.
 ///
-/// A refusal costs an overloaded service nearly as much as an answer; this saves it most of them, and needs nothing of it but that it refuses
-/// recognisably (kinds `throttled` and `overloaded`). Requests count before they return, and those that are rejected here count too; a dropped
-/// call, and one that a policy inside refused, count as if they had not been. It differs from a
-/// [circuit breaker](crate::circuit_breaker) in that it knows no states: it rejects as large a share as is in vain.
+/// A refusal costs an overloaded service nearly as much as an answer. The throttle saves the
+/// service most of them, if refusals are recognizable (kinds `throttled` and `overloaded`).
+/// Requests count before they return, and requests that are rejected here count too. A dropped
+/// call, and a call that an inner policy rejected, do not count. Unlike a [circuit
+/// breaker](crate::circuit_breaker) the throttle has no states: the share that it rejects follows
+/// the share that is in vain.
 ///
 /// A clone is the same throttle.
 ///
 /// ```
-/// use steadfast::{FailureKind, Pipeline, Verdict, throttling::{ClientThrottle, ClientThrottleConfig}};
+/// use steadfast::{
+///     FailureKind, Pipeline, Verdict,
+///     throttling::{ClientThrottle, ClientThrottleConfig},
+/// };
 ///
 /// # tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap().block_on(async {
 /// let throttle = ClientThrottle::new(ClientThrottleConfig::sre()).unwrap();
@@ -39,12 +46,12 @@ use crate::{
 /// # });
 /// ```
 #[derive(Clone)]
-pub struct ClientThrottle(Arc<Inner>);
+pub struct ClientThrottle(Arc<ThrottleCore>);
 
-struct Inner {
-    /// The settings as they were given; calls read the dials.
+struct ThrottleCore {
+    /// The settings as they were given. Calls read `live`.
     config: Mutex<ClientThrottleConfig>,
-    dials: Dials,
+    live: LiveSettings,
     requests: ChangingWindow,
     accepts: ChangingWindow,
     name: Option<Name>,
@@ -53,33 +60,35 @@ struct Inner {
     events: Events<ThrottlingEvent>,
 }
 
-/// The settings as calls read them, each in a word of its own: between the writes of a change a call may see some old and some new.
-struct Dials {
+/// The settings as calls read them, each in a word of its own, written under the lock of `config`.
+/// A call that races with a change may combine old and new words. That gives one decision by a
+/// mixture of two valid settings, so `Relaxed` suffices.
+struct LiveSettings {
     odds: [AtomicU64; 4],
     refusals: AtomicU64,
 }
 
-/// So many steps has the window: an event counts for the window less one step, or longer.
+/// Number of buckets in the window: an event counts for the window less one bucket, or longer.
 const BUCKETS: u32 = 12;
 
-impl Dials {
+impl LiveSettings {
     fn new(config: &ClientThrottleConfig) -> Self {
-        let dials = Self { odds: std::array::from_fn(|_| AtomicU64::new(0)), refusals: AtomicU64::new(0) };
-        dials.set(config);
-        dials
+        let live = Self { odds: std::array::from_fn(|_| AtomicU64::new(0)), refusals: AtomicU64::new(0) };
+        live.set(config);
+        live
     }
 
     fn set(&self, config: &ClientThrottleConfig) {
         let Odds { k, power, floor, most } = Odds::of(config);
-        for (dial, value) in self.odds.iter().zip([k, power, floor, most]) {
-            dial.store(value.to_bits(), Ordering::Relaxed);
+        for (word, value) in self.odds.iter().zip([k, power, floor, most]) {
+            word.store(value.to_bits(), Ordering::Relaxed);
         }
         self.refusals.store(config.refusals.to_bits().into(), Ordering::Relaxed);
     }
 
     #[inline]
     fn odds(&self) -> Odds {
-        let [k, power, floor, most] = self.odds.each_ref().map(|dial| f64::from_bits(dial.load(Ordering::Relaxed)));
+        let [k, power, floor, most] = self.odds.each_ref().map(|word| f64::from_bits(word.load(Ordering::Relaxed)));
         Odds { k, power, floor, most }
     }
 
@@ -89,32 +98,32 @@ impl Dials {
     }
 }
 
-/// What a [`ClientThrottle`] has seen in its window.
+/// The counts of a [`ClientThrottle`] in its window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub struct ClientThrottleSnapshot {
-    /// Calls that were made, or rejected here.
+    /// Number of calls that were made, or rejected here.
     pub requests: u64,
-    /// Calls that the other side accepted.
+    /// Number of calls that the service accepted.
     pub accepts: u64,
-    /// The probability with which the next call is rejected, from 0 to 1.
+    /// Probability with which the next call is rejected, from 0 to 1.
     pub rejection: f64,
 }
 
 impl ClientThrottle {
-    /// A throttle by these settings, which has seen nothing.
+    /// Creates a throttle by these settings, with empty counts.
     ///
     /// # Errors
-    /// Where a setting breaks its rule.
+    /// If a setting is invalid.
     pub fn new(config: ClientThrottleConfig) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Self::make(config, Clock::tokio(), Entropy::from_os(), None))
     }
 
     pub(crate) fn make(config: ClientThrottleConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(ThrottleCore {
             config: Mutex::new(config),
-            dials: Dials::new(&config),
+            live: LiveSettings::new(&config),
             requests: ChangingWindow::new(config.window, BUCKETS),
             accepts: ChangingWindow::new(config.window, BUCKETS),
             name,
@@ -124,60 +133,63 @@ impl ClientThrottle {
         }))
     }
 
-    /// A new throttle of the same settings with a name, for errors and events.
+    /// Returns a new throttle with the same settings and a name, for errors and events.
     #[must_use]
     pub fn named(self, name: impl Into<Name>) -> Self {
         Self::make(self.config(), self.0.clock.clone(), self.0.entropy.clone(), Some(name.into()))
     }
 
-    /// A new throttle of the same settings on another clock.
+    /// Returns a new throttle with the same settings on another clock.
     #[must_use]
     pub fn with_clock(self, clock: &Clock) -> Self {
         Self::make(self.config(), clock.clone(), self.0.entropy.clone(), self.0.name.clone())
     }
 
-    /// A new throttle of the same settings that draws from this stream. Seeded by the system by default.
+    /// Returns a new throttle with the same settings that draws from `entropy`. Seeded by the
+    /// system by default.
     #[must_use]
     pub fn with_entropy(self, entropy: &Entropy) -> Self {
         Self::make(self.config(), self.0.clock.clone(), entropy.clone(), self.0.name.clone())
     }
 
-    /// Its settings, as they are now.
+    /// Returns the current settings.
     pub fn config(&self) -> ClientThrottleConfig {
         *self.0.config.lock()
     }
 
-    /// Changes the settings while it is in use. What it has seen stays seen, in proportion where the window becomes shorter.
+    /// Changes the settings while the throttle is in use. The counts are kept, in proportion if the
+    /// window becomes shorter.
     ///
     /// # Errors
-    /// Where a setting breaks its rule; then nothing has changed.
+    /// If a setting is invalid; then nothing has changed.
     pub fn reconfigure(&self, config: ClientThrottleConfig) -> Result<(), ConfigError> {
         config.check()?;
-        let Inner { dials, requests, accepts, clock, events, name, .. } = &*self.0;
+        let ThrottleCore { live, requests, accepts, clock, events, name, .. } = &*self.0;
         let now = clock.now();
         {
             let mut current = self.0.config.lock();
             *current = config;
-            dials.set(&config);
+            live.set(&config);
             ChangingWindow::set_spans([requests, accepts], config.window, now);
         }
         events.send(name.as_ref(), now, || ThrottlingEvent::LimitChanged);
         Ok(())
     }
 
-    /// What it has seen, and what it would do now.
+    /// Returns the counts and the current rejection probability.
     pub fn snapshot(&self) -> ClientThrottleSnapshot {
         let now = self.0.clock.now();
         let (requests, accepts) = (self.0.requests.sum(now), self.0.accepts.sum(now));
-        ClientThrottleSnapshot { requests, accepts, rejection: self.0.dials.odds().of_rejection(requests, accepts) }
+        ClientThrottleSnapshot { requests, accepts, rejection: self.0.live.odds().of_rejection(requests, accepts) }
     }
 
-    /// Its events from now on.
+    /// Subscribes to the events from now on.
     pub fn events(&self) -> Subscription<ThrottlingEvent> {
         self.0.events.subscribe()
     }
 
-    /// Asks to make a call: a permit, by which to tell what came of it.
+    /// Counts a request and decides about it. Returns a permit, by which the caller records the
+    /// outcome.
     ///
     /// # Errors
     /// The rejection: [`Reason::LikelyRefused`].
@@ -185,7 +197,7 @@ impl ClientThrottle {
     pub fn try_acquire(&self) -> Result<ClientThrottlePermit<'_>, Rejected> {
         let this = &*self.0;
         let now = this.clock.now();
-        let odds = this.dials.odds().of_rejection(this.requests.sum(now), this.accepts.sum(now));
+        let odds = this.live.odds().of_rejection(this.requests.sum(now), this.accepts.sum(now));
         let stamp = this.requests.add(now, 1, &this.accepts);
         if odds > 0.0 && this.entropy.unit() < odds {
             return Err(this.rejected(now));
@@ -193,14 +205,15 @@ impl ClientThrottle {
         Ok(ClientThrottlePermit { throttle: this, stamp: Some(stamp) })
     }
 
-    /// Runs `operation` with nothing but this throttle around it. Every `Err` is of kind `other`, which no refusal is by default: to say which errors
-    /// are, use it in a [`Pipeline`](crate::Pipeline) with a classifier.
+    /// Runs `operation` under this throttle alone. Every `Err` is of kind `other`, which is no
+    /// refusal by default. To tell refusals apart, use the throttle in a
+    /// [`Pipeline`](crate::Pipeline) with a classifier.
     ///
     /// # Errors
-    /// The operation's own, or the rejection.
+    /// The operation's own error, or the rejection.
     ///
     /// # Cancel safety
-    /// Dropped, it drops the operation, and counts as if it had not been made.
+    /// A future that is dropped drops the operation, and its request does not count.
     pub fn call<O: Operation>(
         &self,
         operation: O,
@@ -209,7 +222,7 @@ impl ClientThrottle {
     }
 }
 
-impl Inner {
+impl ThrottleCore {
     #[cold]
     fn rejected(&self, now: Instant) -> Rejected {
         let reason = Reason::LikelyRefused;
@@ -217,23 +230,23 @@ impl Inner {
         Rejected::new(PolicyKind::ClientThrottle, reason).named(self.name.clone())
     }
 
-    /// An accept of a request that was counted before the window changed.
+    /// Records the accept of a request that was counted before the window changed.
     #[cold]
     fn accept_now(&self) {
         self.accepts.add(self.clock.now(), 1, &self.requests);
     }
 }
 
-/// A call that is under way. Dropped without a word it counts as if it had not been made.
+/// A request under way. A permit that is dropped without `record` uncounts its request.
 #[must_use = "a permit that is dropped at once counts nothing"]
 pub struct ClientThrottlePermit<'a> {
-    throttle: &'a Inner,
-    /// `None` when it was recorded.
+    throttle: &'a ThrottleCore,
+    /// `None` after the outcome was recorded.
     stamp: Option<Stamp>,
 }
 
 impl ClientThrottlePermit<'_> {
-    /// Tells what came of the call.
+    /// Records the outcome of the request.
     pub fn record(self, verdict: Verdict) {
         self.settle(verdict.class());
     }
@@ -242,10 +255,11 @@ impl ClientThrottlePermit<'_> {
     pub(crate) fn settle(mut self, class: Class) {
         let accepted = match class {
             Class::Success => true,
-            Class::Failure { kind, .. } => !self.throttle.dials.refusals().contains(kind),
+            Class::Failure { kind, .. } => !self.throttle.live.refusals().contains(kind),
             Class::Ignore => return,
         };
-        // With its request, so that both leave the window together, and no clock is read.
+        // In the bucket of its request, so that both leave the window together, and without a clock
+        // read.
         if let Some(stamp) = self.stamp.take()
             && accepted
             && !self.throttle.accepts.add_at(stamp)
@@ -286,7 +300,7 @@ impl Policy for ClientThrottle {
         let config = self.config();
         let ClientThrottleConfig { k, window, max_rejection, .. } = config;
         let settings = format!(
-            "at most {k} requests for each accepted one in {window:?}, rejects at most {:.0} %",
+            "rejects above {k} requests per accepted one in {window:?}, at most {:.0} %",
             max_rejection * 100.0
         );
         let layer = Layer::new(PolicyKind::ClientThrottle, self.0.name.clone(), settings);

@@ -5,15 +5,16 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, human, require};
 
-/// Who goes first when a place is free.
+/// The order in which waiting calls get a free permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum QueueOrder {
-    /// Who has waited longest: fair.
+    /// First in, first out: the call that has waited longest is next.
     #[default]
     Fifo,
-    /// Who came last: under overload it answers somebody in time, where fairness answers everybody too late. A full queue
-    /// turns the oldest away.
+    /// Last in, first out: the newest call is next. Under overload some calls are answered in time,
+    /// while first in, first out answers all of them too late. A full queue rejects its oldest
+    /// call.
     NewestFirst,
 }
 
@@ -33,14 +34,14 @@ pub enum QueueOrder {
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ConcurrencyLimitConfig {
-    /// How many calls run at once. 32 by default.
+    /// Number of calls that run at once. 32 by default.
     pub capacity: u32,
-    /// How many more may wait. 128 by default; 0 rejects at once.
+    /// Number of calls that wait in addition. 128 by default; 0 rejects at once.
     pub queue: u32,
-    /// How long one waits at most. 1 s by default.
+    /// Maximum time that a call waits. 1 s by default.
     #[serde(with = "human")]
     pub max_wait: Duration,
-    /// Who goes first. Fair by default.
+    /// Order of the queue. First in, first out by default.
     pub order: QueueOrder,
 }
 
@@ -51,12 +52,12 @@ impl Default for ConcurrencyLimitConfig {
 }
 
 impl ConcurrencyLimitConfig {
-    /// At most `capacity` calls at once.
+    /// Returns settings for at most `capacity` calls at once.
     pub fn of(capacity: u32) -> Self {
         Self { capacity, ..Self::default() }
     }
 
-    /// Sets how many more may wait, and for how long.
+    /// Sets the number of calls that wait, and their maximum wait.
     #[must_use]
     pub const fn queue(mut self, queue: u32, max_wait: Duration) -> Self {
         self.queue = queue;
@@ -64,7 +65,7 @@ impl ConcurrencyLimitConfig {
         self
     }
 
-    /// Sets who goes first.
+    /// Sets the order of the queue.
     #[must_use]
     pub const fn order(mut self, order: QueueOrder) -> Self {
         self.order = order;
@@ -73,11 +74,7 @@ impl ConcurrencyLimitConfig {
 
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         check_capacity(self.capacity)?;
-        require(
-            self.queue == 0 || !self.max_wait.is_zero(),
-            "max_wait",
-            "must be longer than zero, or `queue` must be 0: nobody could wait",
-        )
+        require(self.queue == 0 || !self.max_wait.is_zero(), "max_wait", "must be longer than zero unless `queue` is 0")
     }
 }
 

@@ -1,4 +1,4 @@
-//! The concurrency limiter: the semaphore with a clock, a wait limit and events around it.
+//! The concurrency limiter: the semaphore with a clock, a wait limit and events.
 use std::{
     fmt,
     future::{Future, poll_fn},
@@ -11,7 +11,7 @@ use std::{
 use super::{
     ConcurrencyLimitConfig, QueueOrder,
     config::check_capacity,
-    semaphore::{Semaphore, Wish},
+    semaphore::{Admission, Semaphore},
 };
 use crate::{
     call::{self, Attempt, CallContext, Explanation, Layer, Operation, Policy},
@@ -23,17 +23,18 @@ use crate::{
     time::{Clock, Instant, nanos},
 };
 
-/// Lets so many calls run at once: a bulkhead.
+/// Bounds the number of calls that run at once (a bulkhead).
 ///
-/// A clone is the same limiter; [`weighing`](Self::weighing) makes one whose calls take several places.
+/// A clone is the same limiter; [`weighing`](Self::weighing) returns one whose calls take several
+/// permits.
 #[derive(Clone)]
 pub struct ConcurrencyLimiter {
-    inner: Arc<Inner>,
+    inner: Arc<ConcurrencyCore>,
     weight: u32,
 }
 
-struct Inner {
-    /// Nanoseconds. The other settings are the semaphore's.
+struct ConcurrencyCore {
+    /// In nanoseconds. The semaphore has the other settings.
     max_wait: AtomicU64,
     name: Option<Name>,
     clock: Clock,
@@ -42,103 +43,107 @@ struct Inner {
 }
 
 impl ConcurrencyLimiter {
-    /// A limiter by these settings, with all its places free.
+    /// Creates a limiter by these settings, with all its permits free.
     ///
     /// # Errors
-    /// Where a setting breaks its rule.
+    /// If a setting is invalid.
     pub fn new(config: ConcurrencyLimitConfig) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Self::make(config, Clock::tokio(), None))
     }
 
-    /// For settings that were checked before.
+    /// Creates a limiter by settings that were validated before.
     pub(crate) fn make(config: ConcurrencyLimitConfig, clock: Clock, name: Option<Name>) -> Self {
         let semaphore = Semaphore::new(config.capacity, config.queue, config.order);
         let max_wait = AtomicU64::new(nanos(config.max_wait));
-        Self { inner: Arc::new(Inner { max_wait, name, clock, semaphore, events: Events::new() }), weight: 1 }
+        Self { inner: Arc::new(ConcurrencyCore { max_wait, name, clock, semaphore, events: Events::new() }), weight: 1 }
     }
 
-    /// A new limiter of the same settings with a name, for errors and events.
+    /// Returns a new limiter with the same settings and a name, for errors and events.
     #[must_use]
     pub fn named(self, name: impl Into<Name>) -> Self {
         Self { weight: self.weight, ..Self::make(self.config(), self.inner.clock.clone(), Some(name.into())) }
     }
 
-    /// A new limiter of the same settings on another clock.
+    /// Returns a new limiter with the same settings on another clock.
     #[must_use]
     pub fn with_clock(self, clock: &Clock) -> Self {
         Self { weight: self.weight, ..Self::make(self.config(), clock.clone(), self.inner.name.clone()) }
     }
 
-    /// The same limiter, for calls that take `weight` places each.
+    /// Returns the same limiter, for calls that take `weight` permits each.
     #[must_use]
     pub fn weighing(&self, weight: u32) -> Self {
         Self { inner: self.inner.clone(), weight: weight.max(1) }
     }
 
-    /// Its settings, as they are now.
+    /// Returns the current settings.
     pub fn config(&self) -> ConcurrencyLimitConfig {
         let (capacity, queue, order) = self.inner.semaphore.settings();
         ConcurrencyLimitConfig { capacity, queue, max_wait: self.inner.max_wait(), order }
     }
 
-    /// How many places it has now.
+    /// Returns the current number of permits.
     pub fn capacity(&self) -> u32 {
         self.inner.semaphore.capacity()
     }
 
-    /// How many places are free; below zero after it was made smaller than what was taken.
+    /// Returns the number of free permits, which is negative while a reduced capacity is exceeded.
     pub fn available(&self) -> i64 {
         self.inner.semaphore.free()
     }
 
-    /// How many calls wait.
+    /// Returns the number of waiting calls.
     pub fn waiting(&self) -> usize {
         self.inner.semaphore.size().1
     }
 
-    /// Its events from now on.
+    /// Subscribes to the events from now on.
     pub fn events(&self) -> Subscription<ThrottlingEvent> {
         self.inner.events.subscribe()
     }
 
-    /// Changes the number of places while it is in use. Calls that run go on; a call that waits for more than there are now is
-    /// turned away.
+    /// Changes the number of permits while the limiter is in use. Running calls go on. A waiting
+    /// call with a weight above the new capacity is rejected.
     ///
     /// # Errors
     /// If the capacity is zero; then nothing has changed.
     pub fn resize(&self, capacity: u32) -> Result<(), ConfigError> {
         check_capacity(capacity)?;
         self.inner.semaphore.resize(capacity);
-        self.inner.tell_change();
+        self.inner.emit_change();
         Ok(())
     }
 
-    /// Changes all settings while it is in use. Calls that run go on; a call that waits keeps its patience, and is turned away where the queue becomes too
-    /// short for it (who came last, or, where the newest go first, who came first).
+    /// Changes all settings while the limiter is in use. Running calls go on, and waiting calls
+    /// keep their maximum wait. If the queue becomes shorter, excess calls are rejected: the newest
+    /// ones, or with [`QueueOrder::NewestFirst`] the oldest ones.
     ///
     /// # Errors
-    /// Where a setting breaks its rule; then nothing has changed.
+    /// If a setting is invalid; then nothing has changed.
     pub fn reconfigure(&self, config: ConcurrencyLimitConfig) -> Result<(), ConfigError> {
         config.check()?;
         self.inner.max_wait.store(nanos(config.max_wait), Ordering::Relaxed);
         self.inner.semaphore.change(config.capacity, config.queue, config.order);
-        self.inner.tell_change();
+        self.inner.emit_change();
         Ok(())
     }
 
-    /// Takes its place if so many more are free then, and nobody waits.
+    /// Takes a permit if at least `left` more stay free and no call waits.
     #[inline]
-    pub(crate) fn try_admit_leaving(&self, left: u32) -> Option<ConcurrencyPermit<'_>> {
-        // Not `then_some`: a permit that is made and dropped gives back what nobody took.
+    pub(crate) fn try_acquire_leaving(&self, left: u32) -> Option<ConcurrencyPermit<'_>> {
+        // Not `then_some`: it would build and drop a permit, which gives back a permit that was not
+        // taken.
         let taken = self.inner.semaphore.try_take_leaving(self.weight, left);
         taken.then(|| ConcurrencyPermit { limiter: self, weight: self.weight })
     }
 
-    /// Takes its place (or, [`weighing`](Self::weighing) more, its places) if they are free and nobody waits.
+    /// Takes a permit, or as many as the [weight](Self::weighing), if they are free and no call
+    /// waits.
     ///
     /// # Errors
-    /// The rejection: [`Reason::QueueFull`], for this door has no queue, or [`Reason::TooLarge`].
+    /// The rejection: [`Reason::QueueFull`], since this method never waits, or
+    /// [`Reason::TooLarge`].
     #[inline]
     pub fn try_acquire(&self) -> Result<ConcurrencyPermit<'_>, Rejected> {
         if self.inner.semaphore.try_take(self.weight) {
@@ -148,21 +153,23 @@ impl ConcurrencyLimiter {
         }
     }
 
-    /// Takes its place, or waits for it in the queue, for at most the configured `max_wait`.
+    /// Takes a permit, or waits for one in the queue for at most the configured `max_wait`.
     ///
     /// # Errors
     /// The rejection: [`Reason::QueueFull`], [`Reason::WaitedTooLong`] or [`Reason::TooLarge`].
     ///
     /// # Cancel safety
-    /// Dropped while it waits, it leaves the queue; a place that it had been given in that moment goes to the next.
+    /// A future that is dropped while it waits leaves the queue. A permit that it was granted at
+    /// that moment goes to the next call.
     #[inline]
     pub async fn acquire(&self) -> Result<ConcurrencyPermit<'_>, Rejected> {
-        self.admit(|| None).await
+        self.acquire_within(|| None).await
     }
 
-    /// Takes its place, or waits for it until then at most. It does not ask for the deadline unless it waits.
+    /// Takes a permit, or waits for one until the deadline at most. Asks for the deadline only if
+    /// it waits.
     #[inline]
-    pub(crate) async fn admit(
+    pub(crate) async fn acquire_within(
         &self,
         deadline: impl FnOnce() -> Option<Instant>,
     ) -> Result<ConcurrencyPermit<'_>, Rejected> {
@@ -173,25 +180,25 @@ impl ConcurrencyLimiter {
     }
 
     async fn wait(&self, deadline: Option<Instant>) -> Result<ConcurrencyPermit<'_>, Rejected> {
-        let Inner { clock, semaphore, events, name, .. } = &*self.inner;
+        let ConcurrencyCore { clock, semaphore, events, name, .. } = &*self.inner;
         let id = match semaphore.take_or_wait(self.weight) {
-            Ok(Wish::Granted) => return Ok(ConcurrencyPermit { limiter: self, weight: self.weight }),
-            Ok(Wish::Waits(id)) => id,
+            Ok(Admission::Granted) => return Ok(ConcurrencyPermit { limiter: self, weight: self.weight }),
+            Ok(Admission::Waits(id)) => id,
             Err(reason) => return Err(self.rejected(reason)),
         };
-        let mut place = Place { semaphore, id, weight: self.weight, settled: false };
+        let mut guard = WaiterGuard { semaphore, id, weight: self.weight, settled: false };
         let now = clock.now();
         events.send(name.as_ref(), now, || ThrottlingEvent::Queued { wait: None });
-        let patience = now + self.inner.max_wait();
-        let mut timer = pin!(clock.sleep_until(deadline.map_or(patience, |d| d.min(patience))));
-        let result = poll_fn(|cx| match semaphore.look(id, cx.waker()) {
+        let latest = now + self.inner.max_wait();
+        let mut timer = pin!(clock.sleep_until(deadline.map_or(latest, |d| d.min(latest))));
+        let result = poll_fn(|cx| match semaphore.poll(id, cx.waker()) {
             Some(result) => Poll::Ready(Some(result)),
             None => timer.as_mut().poll(cx).map(|()| None),
         })
         .await;
         match result {
             Some(result) => {
-                place.settled = true;
+                guard.settled = true;
                 match result {
                     Ok(()) => Ok(ConcurrencyPermit { limiter: self, weight: self.weight }),
                     Err(reason) => Err(self.rejected(reason)),
@@ -213,7 +220,7 @@ impl ConcurrencyLimiter {
 
     #[cold]
     pub(crate) fn rejected_for(&self, reason: Reason, retry_after: Option<Duration>) -> Rejected {
-        let Inner { clock, events, name, .. } = &*self.inner;
+        let ConcurrencyCore { clock, events, name, .. } = &*self.inner;
         if events.wanted() {
             events.send(name.as_ref(), clock.now(), || ThrottlingEvent::Rejected { reason, retry_after });
         }
@@ -224,17 +231,17 @@ impl ConcurrencyLimiter {
         }
     }
 
-    pub(crate) fn tell_pause(&self, now: Instant, time: Duration) {
+    pub(crate) fn emit_pause(&self, now: Instant, time: Duration) {
         self.inner.events.send(self.inner.name.as_ref(), now, || ThrottlingEvent::Paused { time });
     }
 
-    /// Runs `operation` with nothing but this limiter around it.
+    /// Runs `operation` under this limiter alone.
     ///
     /// # Errors
-    /// The operation's own, or the rejection.
+    /// The operation's own error, or the rejection.
     ///
     /// # Cancel safety
-    /// Dropped, it drops the operation and gives its place to the next.
+    /// A future that is dropped drops the operation and gives its permit to the next call.
     #[inline]
     pub fn call<O: Operation>(
         &self,
@@ -244,17 +251,17 @@ impl ConcurrencyLimiter {
     }
 }
 
-impl Inner {
+impl ConcurrencyCore {
     fn max_wait(&self) -> Duration {
         Duration::from_nanos(self.max_wait.load(Ordering::Relaxed))
     }
 
-    fn tell_change(&self) {
+    fn emit_change(&self) {
         self.events.send(self.name.as_ref(), self.clock.now(), || ThrottlingEvent::LimitChanged);
     }
 }
 
-/// A place among the calls that run; free again when dropped.
+/// Permission to run, given back on drop.
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct ConcurrencyPermit<'a> {
     limiter: &'a ConcurrencyLimiter,
@@ -274,15 +281,15 @@ impl fmt::Debug for ConcurrencyPermit<'_> {
     }
 }
 
-/// A place in the queue, left when dropped.
-struct Place<'a> {
+/// A call's entry in the queue, removed on drop.
+struct WaiterGuard<'a> {
     semaphore: &'a Semaphore,
     id: u64,
     weight: u32,
     settled: bool,
 }
 
-impl Drop for Place<'_> {
+impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
         if !self.settled {
             self.semaphore.leave(self.id, self.weight);
@@ -293,7 +300,7 @@ impl Drop for Place<'_> {
 impl Policy for ConcurrencyLimiter {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let permit = match self.admit(|| cx.deadline()).await {
+        let permit = match self.acquire_within(|| cx.deadline()).await {
             Ok(permit) => permit,
             Err(rejected) => return inner.refuse(rejected),
         };

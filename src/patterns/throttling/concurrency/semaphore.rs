@@ -1,8 +1,26 @@
-//! Permits with a queue: taken and given back by one atomic operation each while nobody waits.
+//! A semaphore with a queue. While no call waits, permits are taken and given back by one atomic
+//! operation each.
 //!
-//! Unlike tokio's semaphore it can serve the newest first, bound its queue, and shrink below what is taken. The one word holds
-//! the free permits and a mark "somebody waits"; as both are in one word, a permit given back and a call that begins to wait cannot
-//! miss each other.
+//! Unlike tokio's semaphore it can serve the newest call first, bound its queue, and shrink below
+//! the number of taken permits.
+
+// Concurrency. `word` is twice the number of free permits, plus one as the mark "a call waits".
+//
+// Invariant: while the queue is not empty, the mark is set. It is set before the first entry and
+// cleared after the last one, both under the lock. A mark without an entry may exist for a moment;
+// it only sends calls to the slow path.
+//
+// Because both facts are in one word, no wake-up is lost. `give_back` adds its permits and reads
+// the mark in one operation. If it sees the mark, it serves the queue under the lock, and so after
+// the entry was inserted. If it does not, its permits come before the mark in the modification
+// order, so the compare-and-set in `take_or_wait` fails or sees them, and takes them instead of
+// waiting. `try_take` refuses while the mark is set, so no call overtakes the queue.
+//
+// Orderings: `give_back` releases and each successful take acquires, so that the writes of a call
+// happen before those of the call that gets its permit. A permit that is granted through the queue
+// is published by the mutex (`settled`). The first load of `try_take` is `Relaxed`, since the
+// compare-and-set decides. `capacity` is a copy for readers that need no more than a recent value.
+
 use std::{
     collections::{BTreeMap, HashMap},
     task::Waker,
@@ -15,39 +33,39 @@ use crate::{
 };
 
 pub(crate) struct Semaphore {
-    /// Twice the free permits (below zero after a shrink), plus one if somebody waits.
+    /// Twice the number of free permits (negative after a shrink), plus one if a call waits.
     word: Line<AtomicI64>,
-    /// The queue's, to be read without its lock.
+    /// A copy of the queue's capacity, readable without the lock.
     capacity: AtomicU32,
-    queue: Mutex<Queue>,
+    queue: Mutex<PermitQueue>,
 }
 
-struct Queue {
+struct PermitQueue {
     capacity: u32,
-    /// How many may wait.
+    /// Maximum number of waiting calls.
     limit: usize,
     order: QueueOrder,
     next_id: u64,
-    waiting: BTreeMap<u64, Waiting>,
-    /// What became of those that no longer wait but have not looked yet.
+    waiting: BTreeMap<u64, Waiter>,
+    /// Results of calls that no longer wait but have not been polled since.
     settled: HashMap<u64, Result<(), Reason>>,
 }
 
-struct Waiting {
+struct Waiter {
     permits: u32,
     waker: Option<Waker>,
 }
 
-/// What became of a wish for permits.
+/// The result of a request for permits.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Wish {
+pub(crate) enum Admission {
     Granted,
     Waits(u64),
 }
 
 impl Semaphore {
     pub(crate) fn new(capacity: u32, limit: u32, order: QueueOrder) -> Self {
-        let queue = Queue {
+        let queue = PermitQueue {
             capacity,
             limit: limit as usize,
             order,
@@ -62,20 +80,20 @@ impl Semaphore {
         }
     }
 
-    /// Takes `n` permits if they are free and nobody waits.
+    /// Takes `n` permits if they are free and no call waits.
     #[inline]
     pub(crate) fn try_take(&self, n: u32) -> bool {
         self.try_take_leaving(n, 0)
     }
 
-    /// Takes `n` permits if so many more are free then, and nobody waits.
+    /// Takes `n` permits if `left` more stay free and no call waits.
     #[inline]
     pub(crate) fn try_take_leaving(&self, n: u32, left: u32) -> bool {
         let want = i64::from(n) * 2;
         let least = want + i64::from(left) * 2;
         let mut word = self.word.0.load(Ordering::Relaxed);
         loop {
-            // An odd word: somebody waits, and nobody goes before.
+            // An odd word: a call waits, and no call overtakes it.
             if word & 1 != 0 || word < least {
                 return false;
             }
@@ -94,9 +112,10 @@ impl Semaphore {
         }
     }
 
-    /// Takes `n` permits, or joins the queue, or is turned away.
-    pub(crate) fn take_or_wait(&self, n: u32) -> Result<Wish, Reason> {
-        let mut turned_away = None;
+    /// Takes `n` permits, or enters the queue. Fails if the queue is full or `n` exceeds the
+    /// capacity.
+    pub(crate) fn take_or_wait(&self, n: u32) -> Result<Admission, Reason> {
+        let mut rejected = None;
         let mut queue = self.queue.lock();
         if n > queue.capacity {
             return Err(Reason::TooLarge);
@@ -113,7 +132,7 @@ impl Semaphore {
             };
             match self.word.0.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) if next == word | 1 => break,
-                Ok(_) => return Ok(Wish::Granted),
+                Ok(_) => return Ok(Admission::Granted),
                 Err(changed) => word = changed,
             }
         }
@@ -121,20 +140,20 @@ impl Semaphore {
             && let Some((oldest, waiting)) = queue.waiting.pop_first()
         {
             queue.settled.insert(oldest, Err(Reason::QueueFull));
-            turned_away = waiting.waker;
+            rejected = waiting.waker;
         }
         queue.next_id += 1;
         let id = queue.next_id;
-        queue.waiting.insert(id, Waiting { permits: n, waker: None });
+        queue.waiting.insert(id, Waiter { permits: n, waker: None });
         drop(queue);
-        if let Some(waker) = turned_away {
+        if let Some(waker) = rejected {
             waker.wake();
         }
-        Ok(Wish::Waits(id))
+        Ok(Admission::Waits(id))
     }
 
-    /// What became of `id`, if anything; otherwise it will be woken.
-    pub(crate) fn look(&self, id: u64, waker: &Waker) -> Option<Result<(), Reason>> {
+    /// Returns the result of call `id` if there is one; otherwise registers its waker.
+    pub(crate) fn poll(&self, id: u64, waker: &Waker) -> Option<Result<(), Reason>> {
         let mut queue = self.queue.lock();
         if let Some(result) = queue.settled.remove(&id) {
             return Some(result);
@@ -145,7 +164,7 @@ impl Semaphore {
         None
     }
 
-    /// Leaves the queue; permits that were granted in the meantime go back.
+    /// Leaves the queue, and gives back permits that were granted in the meantime.
     pub(crate) fn leave(&self, id: u64, n: u32) {
         let mut queue = self.queue.lock();
         let waited = queue.waiting.remove(&id).is_some();
@@ -154,18 +173,20 @@ impl Semaphore {
         if settled == Some(Ok(())) {
             self.give_back(n);
         } else if waited {
-            // It may have kept smaller wishes behind it waiting.
+            // A large request at the head may have kept smaller ones waiting.
             self.serve();
         }
     }
 
-    /// Changes the capacity. Permits that are out stay out: after a shrink none is given until enough are back.
+    /// Changes the capacity. Taken permits stay taken: after a shrink no permit is granted until
+    /// enough have returned.
     pub(crate) fn resize(&self, capacity: u32) {
         self.apply(capacity, None);
     }
 
-    /// Changes the capacity, and the length and order of the queue. Who no longer fits into the queue is turned away: who came last, or, where the
-    /// newest go first, who came first.
+    /// Changes the capacity, and the length and order of the queue. Calls that no longer fit into
+    /// the queue are rejected: the newest ones, or with [`QueueOrder::NewestFirst`] the oldest
+    /// ones.
     pub(crate) fn change(&self, capacity: u32, limit: u32, order: QueueOrder) {
         self.apply(capacity, Some((limit, order)));
     }
@@ -179,15 +200,15 @@ impl Semaphore {
         }
         self.capacity.store(capacity, Ordering::Relaxed);
         self.word.0.fetch_add(grown * 2, Ordering::AcqRel);
-        // Wishes that can no longer come true do not wait for ever.
-        let hopeless: Vec<u64> =
+        // A request above the capacity would wait for ever.
+        let too_large: Vec<u64> =
             queue.waiting.iter().filter(|(_, w)| w.permits > capacity).map(|(id, _)| *id).collect();
         let mut wakers = Vec::new();
-        for id in hopeless {
+        for id in too_large {
             wakers.extend(queue.waiting.remove(&id).and_then(|w| w.waker));
             queue.settled.insert(id, Err(Reason::TooLarge));
         }
-        // Before the queue is cut: nobody is turned away for whom there is a place now.
+        // Before the queue is cut: no call is rejected while a permit is free for it.
         self.grant(&mut queue, &mut wakers);
         while queue.waiting.len() > queue.limit {
             let last = match queue.order {
@@ -210,8 +231,8 @@ impl Semaphore {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Gives free permits to those who wait, in order, and takes the mark away when nobody is left.
-    fn grant(&self, queue: &mut Queue, wakers: &mut Vec<Waker>) {
+    /// Grants free permits to waiting calls, in order, and clears the mark when no call waits.
+    fn grant(&self, queue: &mut PermitQueue, wakers: &mut Vec<Waker>) {
         loop {
             let next = match queue.order {
                 QueueOrder::Fifo => queue.waiting.first_key_value(),
@@ -239,24 +260,24 @@ impl Semaphore {
         }
     }
 
-    /// Free permits; below zero after a shrink.
+    /// Returns the number of free permits, which is negative after a shrink.
     pub(crate) fn free(&self) -> i64 {
         self.word.0.load(Ordering::Acquire) >> 1
     }
 
-    /// The capacity, and how many wait.
+    /// Returns the capacity and the number of waiting calls.
     pub(crate) fn size(&self) -> (u32, usize) {
         let queue = self.queue.lock();
         (queue.capacity, queue.waiting.len())
     }
 
-    /// The capacity, without the lock.
+    /// Returns the capacity, without the lock.
     #[inline]
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity.load(Ordering::Relaxed)
     }
 
-    /// The capacity, and the length and order of the queue.
+    /// Returns the capacity, and the length and order of the queue.
     pub(crate) fn settings(&self) -> (u32, u32, QueueOrder) {
         let queue = self.queue.lock();
         (queue.capacity, queue.limit as u32, queue.order)

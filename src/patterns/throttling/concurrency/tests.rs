@@ -1,4 +1,4 @@
-//! The semaphore: a plain list of who waits, and a number.
+//! The semaphore, compared with a plain list of waiting calls and a number.
 #![allow(clippy::unwrap_used, reason = "tests")]
 use std::{
     collections::BTreeMap,
@@ -13,11 +13,11 @@ use proptest::prelude::*;
 
 use super::{
     QueueOrder,
-    semaphore::{Semaphore, Wish},
+    semaphore::{Admission, Semaphore},
 };
 use crate::outcome::Reason;
 
-/// Counts how often a waiting call was woken.
+/// A waker that counts the wake-ups of a waiting call.
 #[derive(Default)]
 struct Woken(AtomicUsize);
 
@@ -34,7 +34,7 @@ struct Naive {
     free: i64,
     /// Number and permits, oldest first.
     waiting: Vec<(u64, u32)>,
-    /// What became of those that no longer wait.
+    /// Results of calls that no longer wait.
     settled: BTreeMap<u64, (u32, Result<(), Reason>)>,
 }
 
@@ -47,7 +47,7 @@ impl Naive {
         granted
     }
 
-    /// Whether it is granted at once; otherwise it waits, as number `id`.
+    /// Returns `true` if the call is granted at once; otherwise it waits, as number `id`.
     fn take_or_wait(&mut self, n: u32, id: u64) -> Result<bool, Reason> {
         let newest = self.order == QueueOrder::NewestFirst;
         if n > self.capacity {
@@ -105,9 +105,9 @@ impl Naive {
 enum Step {
     TryTake(u32),
     Take(u32),
-    /// One that waits, or has been granted or refused without having looked, leaves.
+    /// A call leaves that waits, or that was granted or refused and not polled since.
     Leave(prop::sample::Index),
-    /// One looks.
+    /// One call is polled.
     Look(prop::sample::Index),
     GiveBack(prop::sample::Index),
     Resize(u32),
@@ -129,10 +129,10 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    // Guarantee: throttling 3.
-    /// Throttling 3: capacity, bounded queue, both orders, weights; all of it changed in use.
+    // Guarantee: throttling 11, 13.
+    /// Capacity, bounded queue, both orders and weights, all of them changed in use.
     #[test]
-    fn equals_a_list(
+    fn the_semaphore_equals_a_list(
         capacity in 1u32..8, limit in 0u32..5, newest: bool, steps in steps()
     ) {
         let order = if newest { QueueOrder::NewestFirst } else { QueueOrder::Fifo };
@@ -140,7 +140,8 @@ proptest! {
         let mut naive = Naive {
             capacity, limit: limit as usize, order, free: capacity.into(), waiting: Vec::new(), settled: BTreeMap::new(),
         };
-        // Permits that are out; calls in the queue that have not heard of their end; and whether those were woken.
+        // Taken permits; queued calls that were not polled since their end; and those of them that
+        // were woken.
         let (mut out, mut calls) = (Vec::new(), Vec::<(u64, u32, Arc<Woken>)>::new());
         for step in steps {
             match step {
@@ -153,14 +154,14 @@ proptest! {
                 }
                 Step::Take(n) => {
                     let answer = semaphore.take_or_wait(n);
-                    let id = if let Ok(Wish::Waits(id)) = answer { id } else { 0 };
+                    let id = if let Ok(Admission::Waits(id)) = answer { id } else { 0 };
                     let expected = naive.take_or_wait(n, id);
-                    prop_assert_eq!(&answer, &expected.map(|granted| if granted { Wish::Granted } else { Wish::Waits(id) }));
+                    prop_assert_eq!(&answer, &expected.map(|granted| if granted { Admission::Granted } else { Admission::Waits(id) }));
                     match answer {
-                        Ok(Wish::Granted) => out.push(n),
-                        Ok(Wish::Waits(id)) => {
+                        Ok(Admission::Granted) => out.push(n),
+                        Ok(Admission::Waits(id)) => {
                             let woken = Arc::new(Woken::default());
-                            prop_assert_eq!(semaphore.look(id, &Waker::from(woken.clone())), None);
+                            prop_assert_eq!(semaphore.poll(id, &Waker::from(woken.clone())), None);
                             calls.push((id, n, woken));
                         }
                         Err(_) => {}
@@ -178,7 +179,7 @@ proptest! {
                 }
                 Step::Look(which) => {
                     let (id, n, woken) = calls.remove(which.index(calls.len()));
-                    let seen = semaphore.look(id, &Waker::from(woken.clone()));
+                    let seen = semaphore.poll(id, &Waker::from(woken.clone()));
                     let expected = naive.settled.remove(&id);
                     prop_assert_eq!(seen, expected.map(|(_, result)| result));
                     match seen {

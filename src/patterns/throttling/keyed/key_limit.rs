@@ -1,4 +1,4 @@
-//! The limit of one key of a keyed rate limiter: as a policy, and as one of several limits.
+//! The limit of one key of a keyed rate limiter, as a policy and as one of several limits.
 use std::{
     fmt,
     future::Future,
@@ -19,8 +19,9 @@ use crate::{
     },
 };
 
-/// The limit of one key: what [`KeyedRateLimiter::for_key`] gives. It is a policy, and one of the limits of
-/// [`check_all`](crate::throttling::check_all). It holds the key and the limiter, and no state of its own.
+/// The limit of one key, returned by [`KeyedRateLimiter::for_key`]. It is a policy, and a limit for
+/// [`try_acquire_all`](crate::throttling::try_acquire_all). It holds the key and the limiter, and
+/// no state of its own.
 #[derive(Clone)]
 pub struct KeyLimit<K, S = RandomState> {
     limiter: KeyedRateLimiter<K, S>,
@@ -28,7 +29,8 @@ pub struct KeyLimit<K, S = RandomState> {
 }
 
 impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
-    /// The limit of this key, as a policy of a pipeline and for [`check_all`](crate::throttling::check_all).
+    /// Returns the limit of `key`, as a policy of a pipeline and for
+    /// [`try_acquire_all`](crate::throttling::try_acquire_all).
     pub fn for_key(&self, key: K) -> KeyLimit<K, S> {
         KeyLimit { limiter: KeyedRateLimiter::share(self), key }
     }
@@ -39,13 +41,13 @@ where
     K: Eq + Hash + Clone + Send + Sync,
     S: BuildHasher + Send + Sync,
 {
-    /// Runs `operation` with nothing but this limit around it.
+    /// Runs `operation` under this limit alone.
     ///
     /// # Errors
-    /// The operation's own, or the rejection.
+    /// The operation's own error, or the rejection.
     ///
     /// # Cancel safety
-    /// Dropped while it waits for its turn, it gives its place back; later, the permit is used.
+    /// A future that is dropped while it waits gives back its turn. Afterwards the permit is used.
     pub fn call<O: Operation>(
         &self,
         operation: O,
@@ -60,7 +62,7 @@ where
     S: BuildHasher + Send + Sync,
 {
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        match self.limiter.admit(&self.key, cx.deadline()).await {
+        match self.limiter.acquire_for(&self.key, cx.deadline()).await {
             Ok(()) => {
                 let outcome = inner.attempt(cx).await;
                 if outcome.is_failure() {

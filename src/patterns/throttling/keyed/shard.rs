@@ -1,4 +1,4 @@
-//! A part of the keys of a keyed rate limiter, under one lock.
+//! A shard of the keys of a keyed rate limiter, under one lock.
 use std::{
     hash::{BuildHasher, Hash},
     sync::Arc,
@@ -13,16 +13,17 @@ use crate::{
 
 /// Aligned to a cache line, so that two processors at two shards do not wait for each other.
 #[repr(align(64))]
-pub(super) struct Shard<K>(pub(super) Mutex<Held<K>>);
+pub(super) struct Shard<K>(pub(super) Mutex<ShardState<K>>);
 
-pub(super) struct Held<K> {
-    /// The arrival time of each key. A key that is in `full` is not here.
+pub(super) struct ShardState<K> {
+    /// The arrival time of each key. A key in `full` is not in this table.
     pub(super) table: HashTable<(K, u64)>,
-    /// Whole limiters, of keys that need more than a number: calls wait for them, they are paused, or the limit is strict.
-    pub(super) full: HashTable<(K, RateLimiter)>,
-    /// What was admitted and refused since it was read, where that is metered.
+    /// Complete limiters, for keys that need more than a number: calls wait for the key, it is
+    /// paused, or the limit is strict.
+    pub(super) limiters: HashTable<(K, RateLimiter)>,
+    /// Permits admitted and refused since the last reading, if the limiter is metered.
     pub(super) meter: Option<HashTable<(K, Metered)>>,
-    /// The quotas by which the table's numbers are meant, and after how many changes.
+    /// The quotas to which the table's arrival times belong, and their version.
     pub(super) tiers: Tiers,
     pub(super) change: u64,
 }
@@ -33,38 +34,39 @@ pub(super) struct Tier {
     pub(super) pace: Pace,
 }
 
-/// The quota of everybody, then those of the tiers.
+/// The default quota, then the quotas of the tiers.
 pub(super) type Tiers = Arc<[Tier]>;
 
-/// Which of the quotas: the first is everybody's.
+/// Returns the quota with index `tier`, or the default one.
 pub(super) fn of(tiers: &[Tier], tier: usize) -> &Tier {
     tiers.get(tier).unwrap_or(&tiers[0])
 }
 
-/// Permits of one key since they were read last.
+/// The permits of one key since the last reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Metered {
-    /// Permits that it took.
+    /// Number of permits that the key took.
     pub admitted: u64,
-    /// Permits that it was refused.
+    /// Number of permits that the key was refused.
     pub refused: u64,
 }
 
-impl<K: Eq + Hash + Clone> Held<K> {
+impl<K: Eq + Hash + Clone> ShardState<K> {
     pub(super) fn new(tiers: Tiers, is_metered: bool) -> Self {
         let meter = is_metered.then(HashTable::new);
-        Self { table: HashTable::new(), full: HashTable::new(), meter, tiers, change: 0 }
+        Self { table: HashTable::new(), limiters: HashTable::new(), meter, tiers, change: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.table.len() + self.full.len()
+        self.table.len() + self.limiters.len()
     }
 
-    /// Remembers the arrival time of a key that is not there.
+    /// Inserts the arrival time of a key that is not in the table.
     pub(super) fn remember<S: BuildHasher>(&mut self, hasher: &S, most: usize, (key, tat): (&K, u64), now: u64) {
         if self.table.len() == self.table.capacity() {
-            // Before it grows: what is all back says nothing that an absent key does not say.
+            // Before the table grows: an entry whose permits have all returned equals an absent
+            // one.
             self.table.retain(|(_, tat)| *tat > now);
         }
         self.make_room(most, now);
@@ -75,7 +77,7 @@ impl<K: Eq + Hash + Clone> Held<K> {
         }
     }
 
-    /// Keeps a whole limiter for a key that has none.
+    /// Inserts a complete limiter for a key that has none.
     pub(super) fn keep<S: BuildHasher>(
         &mut self,
         hasher: &S,
@@ -83,15 +85,16 @@ impl<K: Eq + Hash + Clone> Held<K> {
         (key, limiter): (&K, &RateLimiter),
         now: u64,
     ) {
-        if self.full.len() == self.full.capacity() {
-            self.full.retain(|(_, limiter)| !limiter.is_unused(now));
+        if self.limiters.len() == self.limiters.capacity() {
+            self.limiters.retain(|(_, limiter)| !limiter.is_unused(now));
         }
         self.make_room(most, now);
-        self.full.insert_unique(hasher.hash_one(key), (key.clone(), limiter.clone()), |(k, _)| hasher.hash_one(k));
+        self.limiters.insert_unique(hasher.hash_one(key), (key.clone(), limiter.clone()), |(k, _)| hasher.hash_one(k));
     }
 
-    /// Makes room for one more, where there are as many as there may be: forgets keys whose permits are all back, and, if that is not enough,
-    /// an eighth of the others, those whose permits are back soonest. They have a whole burst again.
+    /// Makes room for one more key if the shard is full: forgets keys whose permits have all
+    /// returned, and if that is not enough, an eighth of the others, those whose permits return
+    /// soonest. They have a whole burst again.
     #[inline]
     fn make_room(&mut self, most: usize, now: u64) {
         if self.len() >= most {
@@ -102,8 +105,9 @@ impl<K: Eq + Hash + Clone> Held<K> {
     #[cold]
     fn forget_some(&mut self, most: usize, now: u64) {
         self.table.retain(|(_, tat)| *tat > now);
-        self.full.retain(|(_, limiter)| !limiter.is_unused(now));
-        // So many at once that each new key costs a look at some others, not at all.
+        self.limiters.retain(|(_, limiter)| !limiter.is_unused(now));
+        // An eighth at once, so that the scan costs each new key a look at a few others, not at all
+        // of them.
         let keeps = most - most.div_ceil(8);
         let mut excess = self.len().saturating_sub(keeps);
         if self.len() < most {
@@ -118,11 +122,11 @@ impl<K: Eq + Hash + Clone> Held<K> {
                 !forgotten
             });
         }
-        let mut used: Vec<u64> = self.full.iter().map(|(_, limiter)| limiter.turns().used(now)).collect();
+        let mut used: Vec<u64> = self.limiters.iter().map(|(_, limiter)| limiter.turns().used(now)).collect();
         if let Some(last) = excess.min(used.len()).checked_sub(1) {
             let least = *used.select_nth_unstable(last).1;
-            // Where calls wait it is kept.
-            self.full.retain(|(_, limiter)| {
+            // A limiter with waiting calls is kept.
+            self.limiters.retain(|(_, limiter)| {
                 let forgotten = excess > 0 && !limiter.is_held() && limiter.turns().used(now) <= least;
                 excess -= usize::from(forgotten);
                 !forgotten
@@ -130,7 +134,8 @@ impl<K: Eq + Hash + Clone> Held<K> {
         }
     }
 
-    /// Counts permits of a key. A key that is one too many is not metered before the next reading.
+    /// Counts permits of a key. If the meter is full, a new key is not counted before the next
+    /// reading.
     pub(super) fn count<S: BuildHasher>(&mut self, hasher: &S, most: usize, key: &K, n: u32, is_admitted: bool) {
         let Some(meter) = &mut self.meter else { return };
         let has_room = meter.len() < most;

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, human, require, require_some_time};
 
-/// So many permits in so much time.
+/// A number of permits per period.
 ///
 /// ```
 /// use std::time::Duration;
@@ -17,40 +17,40 @@ use crate::config::{ConfigError, human, require, require_some_time};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Quota {
-    /// How many permits.
+    /// Number of permits in each period.
     pub permits: u32,
-    /// In how much time.
+    /// Length of the period.
     #[serde(with = "human")]
     pub per: Duration,
-    /// How many of them may be taken at one moment. As many as `permits` by default.
+    /// Number of permits that may be taken at one moment. Equal to `permits` by default.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub burst: Option<u32>,
 }
 
 impl Quota {
-    /// `permits` every `per`.
+    /// Returns a quota of `permits` every `per`.
     pub const fn new(permits: u32, per: Duration) -> Self {
         Self { permits, per, burst: None }
     }
 
-    /// `permits` every second.
+    /// Returns a quota of `permits` every second.
     pub const fn per_second(permits: u32) -> Self {
         Self::new(permits, Duration::from_secs(1))
     }
 
-    /// `permits` every minute.
+    /// Returns a quota of `permits` every minute.
     pub const fn per_minute(permits: u32) -> Self {
         Self::new(permits, Duration::from_secs(60))
     }
 
-    /// The same, with at most `burst` of them at one moment.
+    /// Returns the same quota with at most `burst` permits at one moment.
     #[must_use]
     pub const fn burst(mut self, burst: u32) -> Self {
         self.burst = Some(burst);
         self
     }
 
-    /// The largest number of permits that it can give at one moment.
+    /// Returns the largest number of permits that can be taken at one moment.
     pub const fn largest(&self) -> u32 {
         match self.burst {
             Some(burst) => burst,
@@ -68,22 +68,23 @@ impl Quota {
             "must be at most one for each nanosecond of `per`",
         )?;
         require(self.burst != Some(0), "burst", "must be at least 1")?;
-        // So that a debt of a whole burst stays far below the range of an `Instant`.
+        // Keeps the refill time of a whole burst far below the range of an `Instant`.
         let longest = self.per.as_nanos() / u128::from(self.permits) * u128::from(self.largest());
         require(longest <= 100 * 366 * 24 * 3600 * 1_000_000_000, "burst", "must refill within 100 years")
     }
 }
 
-/// How a rate limit counts.
+/// The algorithm by which a rate limit counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum RateMode {
-    /// Permits come back one by one, evenly (GCRA, a leaky bucket as a meter). 8 bytes, lock-free. After a quiet while, one
-    /// window of `per` may see a burst and then the even flow: up to `permits + burst`.
+    /// Permits return one by one at even intervals (GCRA, a leaky bucket as a meter). Takes 8
+    /// bytes, lock-free. After a quiet period, one window of `per` may admit a burst and then the
+    /// even flow: up to `permits + burst`.
     #[default]
     Smooth,
-    /// Never more than `permits` in any window of length `per`, wherever it starts. Remembers the time of each permit: 8
-    /// bytes for each, behind a lock. Knows no burst of its own.
+    /// At most `permits` in any window of length `per`, wherever it starts. Remembers the time of
+    /// each permit: 8 bytes each, behind a lock. Has no separate burst.
     Strict,
 }
 
@@ -92,26 +93,27 @@ pub enum RateMode {
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RateLimitConfig {
-    /// How many permits. 100 by default.
+    /// Number of permits in each period. 100 by default.
     pub permits: u32,
-    /// In how much time. 1 s by default.
+    /// Length of the period. 1 s by default.
     #[serde(with = "human")]
     pub per: Duration,
-    /// How many of them may be taken at one moment. As many as `permits` by default.
+    /// Number of permits that may be taken at one moment. Equal to `permits` by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<u32>,
-    /// How it counts. Smooth by default.
+    /// The algorithm by which permits are counted. Smooth by default.
     pub mode: RateMode,
-    /// How long a call under this policy may wait for its turn; it is rejected at once if its turn comes later. Not at all by
-    /// default.
+    /// Maximum time that a call under this policy waits for its turn. A call whose turn comes later
+    /// is rejected at once. Zero, no waiting, by default.
     #[serde(with = "human")]
     pub max_wait: Duration,
-    /// The longest that a server's hint ("come back in 60 s", with a failure) pauses the limit. 15 min by default; zero takes no hint.
+    /// Maximum time that a server's hint ("come back in 60 s", with a failure) pauses the limit. 15
+    /// min by default; zero ignores hints.
     #[serde(with = "human")]
     pub max_hint: Duration,
 }
 
-/// As long as a breaker's.
+/// Default of `max_hint`, equal to that of a circuit breaker.
 pub(crate) const MAX_HINT: Duration = Duration::from_secs(15 * 60);
 
 impl Default for RateLimitConfig {
@@ -134,26 +136,26 @@ impl From<Quota> for RateLimitConfig {
 }
 
 impl RateLimitConfig {
-    /// The limit itself.
+    /// Returns the limit as a quota.
     pub const fn quota(&self) -> Quota {
         Quota { permits: self.permits, per: self.per, burst: self.burst }
     }
 
-    /// Never more than `permits` in any window.
+    /// Selects strict mode: at most `permits` in any window.
     #[must_use]
     pub const fn strict(mut self) -> Self {
         self.mode = RateMode::Strict;
         self
     }
 
-    /// Sets how long a call may wait for its turn.
+    /// Sets the maximum time that a call waits for its turn.
     #[must_use]
     pub const fn max_wait(mut self, longest: Duration) -> Self {
         self.max_wait = longest;
         self
     }
 
-    /// Sets the longest that a server's hint pauses the limit.
+    /// Sets the maximum time that a server's hint pauses the limit.
     #[must_use]
     pub const fn max_hint(mut self, longest: Duration) -> Self {
         self.max_hint = longest;
@@ -163,12 +165,12 @@ impl RateLimitConfig {
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         self.quota().check()?;
         if self.mode == RateMode::Strict {
-            require(self.burst.is_none(), "burst", "must be absent in strict mode, which knows no burst of its own")?;
+            require(self.burst.is_none(), "burst", "must be absent in strict mode")?;
             require(self.permits <= MAX_STRICT, "permits", "must be at most 1000000 in strict mode")?;
         }
         Ok(())
     }
 }
 
-/// A strict limit remembers 8 bytes for each permit: at most 8 MB.
+/// Maximum number of permits in strict mode, which stores 8 bytes per permit: at most 8 MB.
 const MAX_STRICT: u32 = 1_000_000;

@@ -11,5 +11,5 @@ pub(crate) mod turns;
 pub(crate) use config::MAX_HINT;
 pub use config::{Quota, RateLimitConfig, RateMode};
 pub(crate) use limit::sealed;
-pub use limit::{Limit, check_all};
+pub use limit::{Limit, try_acquire_all};
 pub use limiter::RateLimiter;

@@ -1,4 +1,5 @@
-//! Turns at a rate limit: a bucket or a list, and a queue that is served when it can be, without any reservation.
+//! The rate limiter's state machine, compared with a bucket or a list and a queue that is served
+//! when possible, without reservations.
 #![allow(clippy::unwrap_used, reason = "tests")]
 use std::{collections::BTreeMap, task::Waker, time::Duration};
 
@@ -6,22 +7,23 @@ use proptest::prelude::*;
 
 use super::{
     Quota, RateMode,
-    turns::{Look, Refusal, Turns},
+    turns::{Refusal, TurnStatus, Turns},
 };
 
 const START: u64 = 1_000;
 
-/// Holds no arrival time and reserves nothing: who waits is served, in order, when there is enough.
+/// A model without arrival times and reservations: waiting calls are served in order when there is
+/// enough.
 #[derive(Clone, Debug)]
 struct Naive {
     mode: RateMode,
     quota: Quota,
     now: u64,
-    /// Smooth: what is in the bucket, in nanoseconds of refilling.
+    /// Smooth mode: the content of the bucket, in nanoseconds of refilling.
     level: u64,
-    /// Strict: when each permit was used, for ever.
+    /// Strict mode: the time of use of each permit, kept for ever.
     used: Vec<u64>,
-    /// Who waits: number, permits, the latest turn that it takes.
+    /// The waiting calls: number, permits, and the latest turn that they accept.
     waiting: Vec<(u64, u32, u64)>,
 }
 
@@ -40,7 +42,7 @@ impl Naive {
         self.interval() * u64::from(self.quota.largest())
     }
 
-    /// The first moment, from now on, at which `n` permits are there for whoever is first.
+    /// Returns the first time from now on at which `n` permits are available to the first call.
     fn earliest(&self, n: u32) -> u64 {
         match self.mode {
             RateMode::Smooth => self.now + (self.interval() * u64::from(n)).saturating_sub(self.level),
@@ -81,7 +83,8 @@ impl Naive {
         self.pass_time(to);
     }
 
-    /// When each of those who wait will be served, and when `n` more behind them would be.
+    /// Returns the times at which the waiting calls will be served, and that of `n` more permits
+    /// behind them.
     fn foresee(&self, n: u32) -> (BTreeMap<u64, u64>, u64) {
         let (mut future, mut turns) = (self.clone(), BTreeMap::new());
         for (id, permits, _) in std::mem::take(&mut future.waiting) {
@@ -101,7 +104,7 @@ impl Naive {
         if turn <= latest { Ok(turn) } else { Err(Refusal::Wait(turn - self.now)) }
     }
 
-    /// Those who no longer fit.
+    /// Changes the quota and returns the calls that no longer fit.
     fn change(&mut self, quota: Quota) -> BTreeMap<u64, Refusal> {
         let missing = u128::from(self.full() - self.level);
         let old = u128::from(self.full());
@@ -200,13 +203,14 @@ fn equals_the_naive_model(mode: RateMode, permits: u32, burst: u32, steps: Vec<S
             }
         }
         for (id, refusal) in refused {
-            prop_assert_eq!(turns.look(id, now, Waker::noop()), Look::Refused(refusal));
+            prop_assert_eq!(turns.poll(id, now, Waker::noop()), TurnStatus::Refused(refusal));
         }
         for (id, at) in naive.foresee(1).0 {
-            prop_assert_eq!(turns.look(id, now, Waker::noop()), Look::At(at), "call {} at {}", id, now);
+            prop_assert_eq!(turns.poll(id, now, Waker::noop()), TurnStatus::At(at), "call {} at {}", id, now);
         }
     }
-    // Everybody leaves, and all is quiet for long: the full burst is there, and not one more.
+    // All calls leave, and a long quiet period follows: the full burst is available, and no permit
+    // more.
     for (id, ..) in naive.waiting {
         turns.leave(id, now);
     }
@@ -217,25 +221,25 @@ fn equals_the_naive_model(mode: RateMode, permits: u32, burst: u32, steps: Vec<S
 }
 
 proptest! {
-    // Guarantee: throttling 1.
-    /// Throttling 1: smooth, as a bucket with a queue.
+    // Guarantee: throttling 1, 4.
+    /// Compared with a bucket and a queue.
     #[test]
     fn smooth_turns_equal_a_bucket_with_a_queue(permits in 1u32..12, burst in 1u32..12, steps in steps()) {
         equals_the_naive_model(RateMode::Smooth, permits, burst, steps)?;
     }
 
-    // Guarantee: throttling 1.
-    /// Throttling 1: strict, as a list of every use.
+    // Guarantee: throttling 2, 4.
+    /// Compared with a list of every use and a queue.
     #[test]
     fn strict_turns_equal_a_list_with_a_queue(permits in 1u32..12, steps in steps()) {
         equals_the_naive_model(RateMode::Strict, permits, permits, steps)?;
     }
 }
 
-// Guarantee: throttling 1.
-/// What is given back late has come back by itself: it makes no second permit.
+// Guarantee: throttling 3.
+/// Permits that are given back late have already returned: no second permit is made.
 #[test]
-fn what_came_back_by_itself_is_not_given_back_again() {
+fn permits_that_returned_by_themselves_are_not_given_back_again() {
     for mode in [RateMode::Smooth, RateMode::Strict] {
         let turns = Turns::new(mode, quota(mode, 2, 2));
         let taken = turns.take(1, START).unwrap();
@@ -246,9 +250,9 @@ fn what_came_back_by_itself_is_not_given_back_again() {
     }
 }
 
-// Guarantee: throttling 1.
-/// A permit is given back among later ones: those who wait move up, and the others' permits keep their times. (It once took the
-/// newest entry instead, which may be a reservation of somebody else.)
+// Guarantee: throttling 3.
+/// A permit is given back among later ones: waiting calls move up, and the other permits keep their
+/// times. (The newest entry was once removed instead, which may be a reservation of another call.)
 #[test]
 fn giving_back_finds_its_own_permit() {
     let turns = Turns::new(RateMode::Strict, quota(RateMode::Strict, 2, 2));
@@ -257,13 +261,13 @@ fn giving_back_finds_its_own_permit() {
     let Ok(Some((id, ready))) = turns.enqueue(1, START + 400, u64::MAX) else { panic!("must wait") };
     assert_eq!(ready, START + 1_000);
     turns.give_back(taken, START + 500);
-    assert_eq!(turns.look(id, START + 500, Waker::noop()), Look::Come);
+    assert_eq!(turns.poll(id, START + 500, Waker::noop()), TurnStatus::Ready);
     // Used at 300 and at 500.
     assert_eq!(turns.take(2, START + 1_300).err(), Some(Refusal::Wait(200)));
     turns.take(2, START + 1_500).unwrap();
 }
 
-// Guarantee: throttling 1.
+// Guarantee: throttling 5.
 /// Making room for a longer pace near the clock's origin must not wrap around.
 #[test]
 fn no_arithmetic_wraps() {
@@ -272,7 +276,7 @@ fn no_arithmetic_wraps() {
     let Ok(Some((id, _))) = turns.enqueue(u32::MAX, 0, u64::MAX) else { panic!("must wait") };
     let slow = Quota::new(1, Duration::from_secs(366 * 24 * 3600));
     turns.change(RateMode::Smooth, slow, 0);
-    assert_eq!(turns.look(id, 0, Waker::noop()), Look::Refused(Refusal::TooLarge));
+    assert_eq!(turns.poll(id, 0, Waker::noop()), TurnStatus::Refused(Refusal::TooLarge));
     turns.leave(id, 0);
     let year = slow.per.as_nanos() as u64;
     assert_eq!(turns.take(1, 0).err(), Some(Refusal::Wait(year)));

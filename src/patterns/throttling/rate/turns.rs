@@ -1,10 +1,13 @@
-//! Who may pass, and who waits for a turn: the two algorithms behind one door, with a queue of the calls that wait.
+//! The state machine of a rate limiter: both algorithms behind one interface, with the queue of
+//! waiting calls.
 //!
-//! Time is an argument: it knows no clock. A turn that has come is used, whether or not its call has noticed; a turn that is still
-//! to come is given back when its call leaves, and those behind it move up.
+//! A *turn* is the time from which a queued call may pass. Time is an argument; the machine reads
+//! no clock. A turn that has come is used, even if its call has not noticed. A turn that is still
+//! to come is given back when its call leaves, and the calls behind it move up.
 //!
-//! A call that moves up is not woken for that: only the first of the queue is, and the turn of each tells the next. So N calls that leave
-//! cost at most N wake-ups, not one for each pair of them.
+//! A call that moves up is not woken. Only the first call in the queue is, and each call learns its
+//! new turn when it is polled. So N calls that leave cause at most N wake-ups, not one for each
+//! pair of calls.
 use std::{
     collections::{HashMap, VecDeque},
     task::Waker,
@@ -18,68 +21,69 @@ use super::{
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
 
 pub(crate) struct Turns {
-    /// The mode as a number; changes under the lock.
+    /// The mode as a number. It changes under the queue's lock. A call that reads it without the
+    /// lock may race with the change and pass in the old mode.
     mode: AtomicU32,
     gcra: Gcra,
-    queue: Mutex<Queue>,
+    queue: Mutex<TurnQueue>,
 }
 
-/// The calls that wait, oldest first, and what only they and strict mode need.
-struct Queue {
+/// The waiting calls, oldest first, and the data that only they and strict mode need.
+struct TurnQueue {
     quota: Quota,
     strict: Strict,
     next_id: u64,
-    waiting: VecDeque<Waiting>,
-    /// Subtracted from each `ready` of the queue: when the first leaves, all others move up by one write.
+    waiting: VecDeque<QueuedCall>,
+    /// Subtracted from each `ready`: one write moves up all calls when the first one leaves.
     earlier: u64,
-    /// No turn comes before.
+    /// Time before which no turn comes.
     pause: u64,
-    /// Calls that a change turned away and that have not looked yet.
+    /// Calls that a change rejected and that have not been polled since.
     refused: HashMap<u64, Refusal>,
-    /// Whom to tell, once the lock is free, that things have changed.
+    /// Wakers to wake after the lock is released.
     to_wake: Vec<Waker>,
 }
 
-struct Waiting {
+struct QueuedCall {
     id: u64,
     permits: u32,
-    /// Its turn, and [`Queue::earlier`].
+    /// The call's turn plus [`TurnQueue::earlier`].
     ready: u64,
-    /// Its turn must not come later.
+    /// Latest turn that the call accepts.
     latest: u64,
-    /// The turn that it was told when it looked last, and waits for by itself.
-    told: u64,
+    /// The turn that the call saw on its last poll. The call has a timer for it.
+    timer_at: u64,
     waker: Option<Waker>,
 }
 
-/// Why there is no turn. The later in order, the longer.
+/// The reason why no permit is available, ordered by the length of the wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Refusal {
-    /// Not now; after so many nanoseconds.
+    /// No permit now; one after this number of nanoseconds.
     Wait(u64),
-    /// The limit can never give so many at once.
+    /// More permits than the limit can ever give at once.
     TooLarge,
 }
 
-/// What has become of a call that waits.
+/// The state of a queued call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
-    Come,
+pub(crate) enum TurnStatus {
+    Ready,
     At(u64),
     Refused(Refusal),
 }
 
-/// Permits that were taken: enough to give them back.
+/// Permits that were taken, with the data to give them back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) permits: u32,
-    /// Smooth: the arrival time that they led to. Strict: when they were used.
+    /// In smooth mode, the arrival time after the permits. In strict mode, their time of use.
     pub(crate) stamp: u64,
 }
 
 impl Turns {
     pub(crate) fn new(mode: RateMode, quota: Quota) -> Self {
-        let queue = Queue {
+        let queue = TurnQueue {
             quota,
             strict: Strict::new(&quota),
             next_id: 0,
@@ -92,7 +96,7 @@ impl Turns {
         Self { mode: AtomicU32::new(mode as u32), gcra: Gcra::new(Pace::new(&quota)), queue: Mutex::new(queue) }
     }
 
-    /// With permits taken that lead to this arrival time.
+    /// Starts with this arrival time, for a key whose limiter grows from a single number.
     pub(crate) fn start_at(&self, tat: u64) {
         self.gcra.start_at(tat);
     }
@@ -107,7 +111,7 @@ impl Turns {
         (self.mode(), queue.quota)
     }
 
-    /// Takes `n` permits at `now`; nobody passes those who wait.
+    /// Takes `n` permits at `now`; fails while calls wait.
     #[inline]
     pub(crate) fn take(&self, n: u32, now: u64) -> Result<Taken, Refusal> {
         let stamp = match self.mode() {
@@ -125,22 +129,22 @@ impl Turns {
         if self.gcra.pace().allows(n) { Refusal::Wait(wait) } else { Refusal::TooLarge }
     }
 
-    /// How long `n` permits would have to wait at `now`, which may be no time at all. Takes nothing.
+    /// Returns the wait of `n` permits at `now`, which may be zero. Takes nothing.
     pub(crate) fn refusal(&self, n: u32, now: u64) -> Refusal {
-        // No turn can come before now: all are too late.
+        // No turn comes before now, so every reservation is too late and takes nothing.
         let mut queue = self.queue.lock();
-        let asked = queue.reserve(&self.gcra, self.mode(), n, now.max(1), now.max(1) - 1);
+        let reserved = queue.reserve(&self.gcra, self.mode(), n, now.max(1), now.max(1) - 1);
         drop(queue);
-        asked.err().unwrap_or(Refusal::Wait(0))
+        reserved.err().unwrap_or(Refusal::Wait(0))
     }
 
-    /// Gives back what was taken, if that has not come back by itself meanwhile.
+    /// Gives back permits, except those that have returned by themselves since.
     pub(crate) fn give_back(&self, taken: Taken, now: u64) {
         let mut queue = self.queue.lock();
         queue.release(now);
         match self.mode() {
             RateMode::Smooth => {
-                // At the stamp the bucket was full again as far as these permits go; a pause stands for all that was taken before it.
+                // After the stamp the bucket has refilled these permits; a pause replaces them.
                 if taken.stamp > now && queue.pause <= now {
                     let earlier = self.gcra.give_back(taken.permits, now);
                     queue.move_up(0, earlier);
@@ -150,16 +154,17 @@ impl Turns {
                 let reserved = queue.reserved();
                 queue.strict.give_back_last(reserved);
                 queue.strict.give_back_at(taken.permits, taken.stamp);
-                queue.set_anew(&self.gcra, self.mode(), now);
+                queue.reserve_again(&self.gcra, self.mode(), now);
             }
         }
         queue.wake_and_unlock();
     }
 
-    /// Reserves the next turn for `n` permits, if it comes by `latest`: who waits, and until when. `None`: it is now.
+    /// Reserves the next turn for `n` permits, if it comes by `latest`. Returns the queued call's
+    /// number and turn, or `None` if the permits are taken now.
     pub(crate) fn enqueue(&self, n: u32, now: u64, latest: u64) -> Result<Option<(u64, u64)>, Refusal> {
-        // Without the lock where nobody waits. While somebody does, this cannot succeed: their turns are to come, and each
-        // of them is a whole burst ahead of what is free.
+        // Without the lock if no call waits. While calls wait this cannot succeed: their turns are
+        // to come, and each of them is a whole burst ahead of the free permits.
         if self.mode() == RateMode::Smooth && now <= latest && self.gcra.take(n, now).is_ok() {
             return Ok(None);
         }
@@ -170,34 +175,34 @@ impl Turns {
         }
         queue.next_id += 1;
         let id = queue.next_id;
-        let waiting = Waiting { id, permits: n, ready: queue.written(ready), latest, told: ready, waker: None };
+        let waiting = QueuedCall { id, permits: n, ready: queue.stored(ready), latest, timer_at: ready, waker: None };
         queue.waiting.push_back(waiting);
         Ok(Some((id, ready)))
     }
 
-    /// What has become of `id`; it will be woken when that changes other than by time.
-    pub(crate) fn look(&self, id: u64, now: u64, waker: &Waker) -> Look {
+    /// Returns the state of call `id`, and registers its waker for changes other than by time.
+    pub(crate) fn poll(&self, id: u64, now: u64, waker: &Waker) -> TurnStatus {
         let mut queue = self.queue.lock();
         queue.release(now);
-        let look = if let Some(refusal) = queue.refused.remove(&id) {
-            Look::Refused(refusal)
+        let status = if let Some(refusal) = queue.refused.remove(&id) {
+            TurnStatus::Refused(refusal)
         } else if let Some(at) = queue.find(id) {
             let ready = queue.ready(at);
             let waiting = &mut queue.waiting[at];
-            waiting.told = ready;
+            waiting.timer_at = ready;
             match &mut waiting.waker {
                 Some(known) => known.clone_from(waker),
                 unknown => *unknown = Some(waker.clone()),
             }
-            Look::At(ready)
+            TurnStatus::At(ready)
         } else {
-            Look::Come
+            TurnStatus::Ready
         };
         queue.wake_and_unlock();
-        look
+        status
     }
 
-    /// Gives back the place of a call that no longer waits, unless its turn has come: then it is used.
+    /// Removes call `id` and gives back its turn. A turn that has come stays used.
     pub(crate) fn leave(&self, id: u64, now: u64) {
         let mut queue = self.queue.lock();
         queue.release(now);
@@ -219,32 +224,33 @@ impl Turns {
                     let reserved = queue.reserved();
                     queue.waiting.remove(at);
                     queue.strict.give_back_last(reserved);
-                    queue.set_anew(&self.gcra, self.mode(), now);
+                    queue.reserve_again(&self.gcra, self.mode(), now);
                 }
             }
         }
         queue.wake_and_unlock();
     }
 
-    /// Lets no turn come before `until`; a pause that lasts longer stays. Those who wait are set anew in order; who would wait for too long is
-    /// turned away.
+    /// Admits no turn before `until`; a pause that ends later stays. Waiting calls reserve again,
+    /// in order. A call whose turn would come too late is rejected.
     pub(crate) fn pause(&self, until: u64, now: u64) {
         let mut queue = self.queue.lock();
         queue.release(now);
         if until > queue.pause.max(now) {
             let reserved = queue.reserved();
-            // At its end there is one permit, and then the even flow: what comes back from a rest is not met by a burst.
+            // At the end of the pause there is one permit and then the even flow: a service that
+            // has just recovered receives no burst.
             queue.pause = until;
             self.gcra.drain(until, reserved);
             if self.mode() == RateMode::Strict {
                 queue.strict.give_back_last(reserved);
             }
-            queue.set_anew(&self.gcra, self.mode(), now);
+            queue.reserve_again(&self.gcra, self.mode(), now);
         }
         queue.wake_and_unlock();
     }
 
-    /// Whether it says no more than a new one: nothing is taken, and nobody waits.
+    /// Returns `true` if the machine equals a new one: no permit is taken, and no call waits.
     pub(crate) fn is_idle(&self, now: u64) -> bool {
         let mut queue = self.queue.lock();
         queue.release(now);
@@ -255,7 +261,7 @@ impl Turns {
         is_free && queue.waiting.is_empty() && queue.refused.is_empty() && queue.pause <= now
     }
 
-    /// How many permits are not back at `now`, those that wait included.
+    /// Returns the number of permits that are out at `now`, with those of waiting calls.
     pub(crate) fn used(&self, now: u64) -> u64 {
         let queue = self.queue.lock();
         match self.mode() {
@@ -264,8 +270,8 @@ impl Turns {
         }
     }
 
-    /// Changes the quota, and how it counts. Those who wait are set anew in order; who no longer fits (too many permits, or a turn later than it may
-    /// be) is turned away.
+    /// Changes the quota and the mode. Waiting calls reserve again, in order. A call that no longer
+    /// fits (too many permits, or a turn after its latest) is rejected.
     pub(crate) fn change(&self, mode: RateMode, quota: Quota, now: u64) {
         let mut queue = self.queue.lock();
         queue.release(now);
@@ -278,7 +284,7 @@ impl Turns {
                 queue.strict.change(&quota);
             }
             (RateMode::Smooth, RateMode::Strict) => {
-                // As of now, who takes one looks at the other: only then is it known what was taken.
+                // Stored first, so that later calls use the strict list and none is missed in it.
                 self.mode.store(mode as u32, Ordering::Relaxed);
                 let used = self.gcra.used(now, reserved);
                 queue.strict.change(&quota);
@@ -293,15 +299,15 @@ impl Turns {
         }
         queue.quota = quota;
         if queue.pause > now {
-            // Nothing passed since it began, so that it stands for all that was used.
+            // No call has passed since the pause began, so the pause stands for all used permits.
             self.gcra.restart_drained(queue.pause);
         }
-        queue.set_anew(&self.gcra, mode, now);
+        queue.reserve_again(&self.gcra, mode, now);
         queue.wake_and_unlock();
     }
 }
 
-impl Queue {
+impl TurnQueue {
     fn reserve(&mut self, gcra: &Gcra, mode: RateMode, n: u32, now: u64, latest: u64) -> Result<u64, Refusal> {
         if n > self.quota.largest() {
             return Err(Refusal::TooLarge);
@@ -313,11 +319,11 @@ impl Queue {
         ready.map_err(Refusal::Wait)
     }
 
-    /// Lets those go whose turn has come. Who waits for a later one by itself is woken.
+    /// Removes calls whose turn has come. A call with a timer for a later turn is woken.
     fn release(&mut self, now: u64) {
         while !self.waiting.is_empty() && self.ready(0) <= now {
             let Some(first) = self.waiting.pop_front() else { break };
-            if first.told > now {
+            if first.timer_at > now {
                 self.to_wake.extend(first.waker);
             }
         }
@@ -326,13 +332,11 @@ impl Queue {
         }
     }
 
-    /// The turn of the call at this place.
     fn ready(&self, at: usize) -> u64 {
         self.waiting[at].ready.saturating_sub(self.earlier)
     }
 
-    /// A turn as the queue writes it down.
-    fn written(&self, ready: u64) -> u64 {
+    fn stored(&self, ready: u64) -> u64 {
         ready.saturating_add(self.earlier)
     }
 
@@ -340,12 +344,12 @@ impl Queue {
         self.waiting.binary_search_by_key(&id, |w| w.id).ok()
     }
 
-    /// The permits of all that wait: what they reserved.
+    /// Returns the permits that the waiting calls reserved.
     fn reserved(&self) -> u64 {
         self.waiting.iter().map(|w| u64::from(w.permits)).sum()
     }
 
-    /// Those from place `at` on come earlier by so much.
+    /// Moves the calls from index `at` on forward by `earlier`.
     fn move_up(&mut self, at: usize, earlier: u64) {
         if at == 0 {
             self.earlier = self.earlier.saturating_add(earlier);
@@ -354,8 +358,8 @@ impl Queue {
         }
     }
 
-    /// Reserves again for all that wait, in order. Their old reservations must have been given back.
-    fn set_anew(&mut self, gcra: &Gcra, mode: RateMode, now: u64) {
+    /// Reserves again for all waiting calls, in order. Their old reservations are given back.
+    fn reserve_again(&mut self, gcra: &Gcra, mode: RateMode, now: u64) {
         self.earlier = 0;
         for mut waiting in std::mem::take(&mut self.waiting) {
             match self.reserve(gcra, mode, waiting.permits, now, waiting.latest) {
@@ -376,12 +380,12 @@ trait WakeAndUnlock {
     fn wake_and_unlock(self);
 }
 
-impl WakeAndUnlock for MutexGuard<'_, Queue> {
+impl WakeAndUnlock for MutexGuard<'_, TurnQueue> {
     fn wake_and_unlock(mut self) {
-        // Who is first waits for its turn by itself: it must know when that is.
-        if !self.waiting.is_empty() && self.ready(0) < self.waiting[0].told {
+        // The first call has a timer for its turn, so it must learn of an earlier one.
+        if !self.waiting.is_empty() && self.ready(0) < self.waiting[0].timer_at {
             let first = &mut self.waiting[0];
-            first.told = 0;
+            first.timer_at = 0;
             let waker = first.waker.take();
             self.to_wake.extend(waker);
         }

@@ -19,28 +19,32 @@ use crate::config::{ConfigError, human, require, require_some_time};
 ///     limits.cpu = { soft = 0.7, hard = 0.9 }
 ///     hold = "30s"
 /// "#).unwrap();
-/// assert!(Degradation::new(config).unwrap().feature("search").is_some_and(|search| search.is_on()));
+/// let degradation = Degradation::new(config).unwrap();
+/// assert!(degradation.feature("search").is_some_and(|search| search.is_enabled()));
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct DegradationConfig {
-    /// The features, in the order in which they are switched off: what is missed least comes first. On again they come in reverse order.
+    /// The features, in the order in which they are switched off: the least important one comes
+    /// first. They are switched on in reverse order.
     pub features: Vec<String>,
     /// The limits of each gauge, by its name. None by default.
     pub limits: BTreeMap<String, Limits>,
-    /// How often the gauges are read. 100 ms by default.
+    /// Interval between two readings of the gauges. 100 ms by default.
     #[serde(with = "human")]
     pub sample_every: Duration,
-    /// How long after one feature the next is switched off, while a gauge is above its soft limit. 1 s by default. Above the hard limit all are
-    /// switched off at once.
+    /// Time between switching off two features, while a gauge is above its soft limit. 1 s by
+    /// default. From the hard limit on, all features are switched off at once.
     #[serde(with = "human")]
     pub step: Duration,
-    /// For how long all gauges must be below before a feature is switched on again; and as long again before the next. 10 s by default.
+    /// Time for which all gauges must be below before a feature is switched on, and again before
+    /// the next one. 10 s by default.
     #[serde(with = "human")]
     pub hold: Duration,
-    /// How far below the soft limit "below" is, as a share of the way between the two limits. 0.1 by default: what a feature costs when it comes
-    /// back shall not switch it off again.
+    /// Distance below the soft limit that counts as "below", as a share of the distance between
+    /// both limits. 0.1 by default: the load of a feature that returns shall not switch it off
+    /// again.
     pub margin: f64,
 }
 
@@ -58,7 +62,7 @@ impl Default for DegradationConfig {
 }
 
 impl DegradationConfig {
-    /// Of these features, in the order in which they are switched off.
+    /// Returns settings with these features, in the order in which they are switched off.
     pub fn of<F: Into<String>>(features: impl IntoIterator<Item = F>) -> Self {
         Self { features: features.into_iter().map(Into::into).collect(), ..Self::default() }
     }
@@ -70,21 +74,22 @@ impl DegradationConfig {
         self
     }
 
-    /// Sets how often the gauges are read.
+    /// Sets the interval between two readings of the gauges.
     #[must_use]
     pub const fn sample_every(mut self, every: Duration) -> Self {
         self.sample_every = every;
         self
     }
 
-    /// Sets how long after one feature the next is switched off, and how long the gauges must be below before one is switched on.
+    /// Sets the time between switching off two features, and the time for which the gauges must be
+    /// below before one is switched on.
     #[must_use]
     pub const fn times(mut self, step: Duration, hold: Duration) -> Self {
         (self.step, self.hold) = (step, hold);
         self
     }
 
-    /// Sets how far below the soft limit "below" is.
+    /// Sets the distance below the soft limit that counts as "below".
     #[must_use]
     pub const fn margin(mut self, share: f64) -> Self {
         self.margin = share;

@@ -1,4 +1,25 @@
-//! What tells how much there is to do: gauges, their limits, and whose turn it is to read them.
+//! Gauges and their limits, and the choice of the call that reads them.
+
+// Concurrency of `Due`. Its word is a time (the next reading is due then), `BUSY` (one call reads)
+// or `STALE` (one call reads, and `now` was called since). The transitions are:
+//
+//   time -> BUSY    `take`, by compare-and-set: elects one call and makes its guard
+//   BUSY -> time    drop of the guard
+//   BUSY -> STALE   `now`
+//   STALE -> 0      drop of the guard: due at once
+//   time -> 0       `now`
+//
+// Invariant: at most one guard exists. Only a compare-and-set from a time creates one, and only its
+// drop leaves `BUSY` and `STALE`.
+//
+// The settings are published by the mutex of the component, not by this word: a change writes them
+// under the lock and then calls `now`; the elected call reads them under the lock after `take`. If
+// `now` comes after `take`, it leaves `STALE`, and the reading is repeated. If it comes before, the
+// release in `now` and the acquire in `take` order the new settings before the election.
+//
+// `is` loads `Relaxed`: a stale value costs a failed `take`, or delays the reading to the next
+// call. A `Gauge` is one word that publishes nothing else, so `Relaxed` suffices.
+
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use serde::{Deserialize, Serialize};
@@ -9,13 +30,15 @@ use crate::{
     time::nanos,
 };
 
-/// Something that can be read: a share of a processor, of memory, a queue's depth, the age of its oldest message.
+/// A value that can be read: a share of a processor or of memory, a queue's depth, or the age of
+/// its oldest message.
 ///
-/// Every `Fn() -> f64` is one, and so is a [`Gauge`]. It is read every 100 ms or so by one of the calls that come then, so it should be quick: read
-/// what is slow elsewhere, and set a gauge. What is not a number is not known: such a gauge is left out,
-/// and while no gauge is known nothing changes: as much is shed, and as much is switched off, as before.
+/// Every `Fn() -> f64` is a reading, and so is a [`Gauge`]. One call in about 100 ms reads it, so
+/// it should be quick: measure slow values elsewhere, and set a gauge. NaN means unknown: such a
+/// gauge is left out, and while no gauge is known, the amount of shedding and the disabled features
+/// stay as they are.
 pub trait Reading: Send + Sync + 'static {
-    /// What it is now.
+    /// Returns the current value.
     fn read(&self) -> f64;
 }
 
@@ -25,7 +48,8 @@ impl<F: Fn() -> f64 + Send + Sync + 'static> Reading for F {
     }
 }
 
-/// A number that one part of a program sets and another reads. A clone is the same gauge; it begins at zero.
+/// A number that one part of a program sets and another one reads. A clone is the same gauge. It
+/// begins at zero.
 ///
 /// ```
 /// use steadfast::throttling::{Gauge, Reading};
@@ -38,12 +62,12 @@ impl<F: Fn() -> f64 + Send + Sync + 'static> Reading for F {
 pub struct Gauge(Arc<AtomicU64>);
 
 impl Gauge {
-    /// A gauge at zero.
+    /// Creates a gauge at zero.
     pub fn new() -> Self {
         Self(Arc::new(AtomicU64::new(0f64.to_bits())))
     }
 
-    /// Sets it.
+    /// Sets the value.
     pub fn set(&self, value: f64) {
         self.0.store(value.to_bits(), Ordering::Relaxed);
     }
@@ -67,18 +91,18 @@ impl fmt::Debug for Gauge {
     }
 }
 
-/// Between which values of a gauge there is too much to do.
+/// The values of a gauge at which shedding begins and is complete.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Limits {
-    /// Above this something is given up, little by little.
+    /// Value above which load is shed, gradually.
     pub soft: f64,
-    /// From here on all is given up that may be.
+    /// Value from which on all load is shed that may be.
     pub hard: f64,
 }
 
 impl Limits {
-    /// From `soft` to `hard`.
+    /// Returns limits from `soft` to `hard`.
     pub const fn new(soft: f64, hard: f64) -> Self {
         Self { soft, hard }
     }
@@ -89,7 +113,7 @@ impl Limits {
         require(self.soft < self.hard, "hard", "must be above `soft`")
     }
 
-    /// Where a value lies: 0 at the soft limit, 1 at the hard one.
+    /// Returns the position of a value between the limits: 0 at the soft limit, 1 at the hard one.
     fn pressure(&self, value: f64) -> f64 {
         (value - self.soft) / (self.hard - self.soft)
     }
@@ -102,34 +126,35 @@ pub(crate) fn check_limits(limits: &LimitsByName) -> Result<(), ConfigError> {
     limits.iter().try_for_each(|(name, limits)| limits.check().map_err(|e| e.within(&format!("limits.{name}"))))
 }
 
-/// Gauges by their names.
+/// Gauges with their names.
 #[derive(Clone, Default)]
 pub(crate) struct Gauges(Vec<(Name, Arc<dyn Reading>)>);
 
 impl Gauges {
-    /// The same with one more, or another of the same name.
+    /// Adds a gauge, or replaces one of the same name. Fails if a gauge has no limits.
     pub(crate) fn with(self, name: Name, gauge: impl Reading, limits: &LimitsByName) -> Result<Self, ConfigError> {
         let gauges = self.and(name, gauge);
         gauges.all_have(limits)?;
         Ok(gauges)
     }
 
-    /// The same with one more, or another of the same name, whether or not it has limits.
+    /// Adds a gauge, or replaces one of the same name, without a check of its limits.
     pub(crate) fn and(mut self, name: Name, gauge: impl Reading) -> Self {
         self.0.retain(|(known, _)| *known != name);
         self.0.push((name, Arc::new(gauge)));
         self
     }
 
-    /// That each has its limits.
+    /// Fails if a gauge has no limits.
     pub(crate) fn all_have(&self, limits: &LimitsByName) -> Result<(), ConfigError> {
         let without = self.0.iter().find(|(name, _)| !limits.contains_key(name.as_str()));
         without.map_or(Ok(()), |(name, _)| {
-            Err(ConfigError::new(format!("limits.{name}"), "must be there: a gauge of that name is watched"))
+            Err(ConfigError::new(format!("limits.{name}"), "must be present: a gauge of this name is watched"))
         })
     }
 
-    /// The pressure of the gauge that is furthest up, if any is known: 0 at its soft limit, 1 at its hard one.
+    /// Returns the highest pressure of the known gauges, if any: 0 at the soft limit, 1 at the hard
+    /// one.
     pub(crate) fn pressure(&self, limits: &LimitsByName) -> Option<f64> {
         let pressures = self.0.iter().filter_map(|(name, gauge)| {
             let pressure = limits.get(name.as_str())?.pressure(gauge.read());
@@ -138,19 +163,19 @@ impl Gauges {
         pressures.reduce(f64::max)
     }
 
-    /// What will hurt in these limits.
+    /// Returns warnings about limits that will cause trouble.
     pub(crate) fn warnings(&self, limits: &LimitsByName) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.0.is_empty() {
-            warnings.push("it watches no gauge, and never does anything".to_owned());
+            warnings.push("no gauge is watched, so nothing is ever shed or switched off".to_owned());
         }
         for (name, Limits { soft, hard }) in limits {
             if !self.0.iter().any(|(known, _)| known.as_str() == name) {
-                warnings.push(format!("it has limits for a gauge `{name}` that nobody gave it"));
+                warnings.push(format!("there are limits for a gauge `{name}`, which is not watched"));
             }
             if hard - soft < 0.05 * hard.abs() {
                 warnings.push(format!(
-                    "the limits of `{name}`, {soft} and {hard}, leave no head-room: all is given up at once"
+                    "the limits of `{name}`, {soft} and {hard}, leave no head-room: the reaction is all or nothing"
                 ));
             }
         }
@@ -164,13 +189,15 @@ impl fmt::Debug for Gauges {
     }
 }
 
-/// Whose turn it is to read the gauges: of all calls that come when it is due, one's. Lock-free.
+/// The time of the next reading, in nanoseconds, or one of two marks. Elects one of the concurrent
+/// calls to read the gauges when a reading is due.
 pub(crate) struct Due(AtomicU64);
 
-/// Somebody reads now.
+/// A call is reading the gauges.
 const BUSY: u64 = u64::MAX;
 
-/// Somebody reads now, by settings that have changed meanwhile: it is due again as soon as they have.
+/// A call is reading the gauges by settings that have changed since. A reading is due again when it
+/// ends.
 const STALE: u64 = BUSY - 1;
 
 impl Due {
@@ -178,23 +205,24 @@ impl Due {
         Self(AtomicU64::new(0))
     }
 
-    /// Whether it is due at `now`, in nanoseconds.
+    /// Returns `true` if a reading is due at `now`, in nanoseconds.
     #[inline]
     pub(crate) fn is(&self, now: u64) -> bool {
         now >= self.0.load(Ordering::Relaxed)
     }
 
-    /// Takes the turn, if nobody else did; it is over when the guard is dropped, also by a panic of a gauge.
-    pub(crate) fn take(&self, now: u64) -> Option<Turn<'_>> {
+    /// Elects the caller if a reading is due and no other call is elected. The guard ends the
+    /// reading on drop, also by a panic of a gauge.
+    pub(crate) fn take(&self, now: u64) -> Option<SampleGuard<'_>> {
         let due = self.0.load(Ordering::Acquire);
         let is_mine = now >= due
             && due < STALE
             && self.0.compare_exchange(due, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-        // Not `then_some`: a turn that is made and dropped ends somebody else's.
-        is_mine.then(|| Turn { due: self, now, next: now })
+        // Not `then_some`: it would build and drop a guard, which ends another call's reading.
+        is_mine.then(|| SampleGuard { due: self, now, next: now })
     }
 
-    /// Makes it due at once; where somebody reads now, as soon as they have.
+    /// Makes a reading due at once; if one is running, as soon as it ends.
     pub(crate) fn now(&self) {
         let mut due = self.0.load(Ordering::Acquire);
         loop {
@@ -207,21 +235,22 @@ impl Due {
     }
 }
 
-/// The turn to read the gauges. Settings are looked up after it was taken: if they change later, it is [due](Due::now) again.
-pub(crate) struct Turn<'a> {
+/// Permission to read the gauges. The elected call looks up the settings afterwards: if they change
+/// later, a reading is [due](Due::now) again.
+pub(crate) struct SampleGuard<'a> {
     due: &'a Due,
     now: u64,
     next: u64,
 }
 
-impl Turn<'_> {
-    /// It is due again after so long.
+impl SampleGuard<'_> {
+    /// Makes the next reading due after `every`.
     pub(crate) fn again_after(&mut self, every: Duration) {
         self.next = self.now.saturating_add(nanos(every)).min(STALE - 1);
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for SampleGuard<'_> {
     fn drop(&mut self) {
         if self.due.0.compare_exchange(BUSY, self.next, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             self.due.0.store(0, Ordering::Release);

@@ -1,9 +1,9 @@
 //! Load shedding by priority, and degradation by feature: both follow gauges.
-mod cut;
 mod degradation;
 mod degradation_config;
+mod feature_level;
 pub(crate) mod gauge;
-mod ladder;
+mod shed_level;
 mod shedder;
 mod shedder_config;
 

@@ -18,13 +18,14 @@ use crate::{
 /// use steadfast::throttling::{Gauge, ShedderConfig, Shedder};
 ///
 /// let config: ShedderConfig = toml::from_str(r#"
-///     spare = "high"
+///     min_priority = "high"
 ///     limits.cpu = { soft = 0.7, hard = 0.9 }
 ///     limits.depth = { soft = 1000, hard = 5000 }
 /// "#).unwrap();
 /// let depth = Gauge::new();
-/// let shedder = Shedder::new(config).unwrap().with_gauge("cpu", || 0.3).unwrap().with_gauge("depth", depth.clone()).unwrap();
-/// assert!(shedder.try_admit(steadfast::Priority::Low).is_ok());
+/// let shedder = Shedder::new(config).unwrap().with_gauge("cpu", || 0.3).unwrap();
+/// let shedder = shedder.with_gauge("depth", depth.clone()).unwrap();
+/// assert!(shedder.try_acquire(steadfast::Priority::Low).is_ok());
 /// ```
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -32,18 +33,20 @@ use crate::{
 pub struct ShedderConfig {
     /// The limits of each gauge, by its name. None by default.
     pub limits: BTreeMap<String, Limits>,
-    /// How often the gauges are read. 100 ms by default.
+    /// Interval between two readings of the gauges. 100 ms by default.
     #[serde(with = "human")]
     pub sample_every: Duration,
-    /// For how long as much is shed as at a peak, before it becomes less. 200 ms by default.
+    /// Time for which the amount of shedding at a peak is sustained before it falls. 200 ms by
+    /// default.
     #[serde(with = "human")]
-    pub hold: Duration,
-    /// How long it takes from shedding all that may be shed to shedding nothing, at the fastest. 3 s by default: where it
-    /// takes longer, each chance peak leaves capacity unused after it (10 s: a tenth of it, in the example `overload`).
+    pub sustain: Duration,
+    /// Minimum time in which shedding falls from everything that may be shed to nothing. 3 s by
+    /// default. A longer time leaves capacity unused after each random peak (10 s: a tenth of it,
+    /// in the example `overload`).
     #[serde(with = "human")]
-    pub recover: Duration,
-    /// Calls of this priority and above are never shed. Critical by default.
-    pub spare: Priority,
+    pub recovery: Duration,
+    /// Lowest priority that is never shed. Critical by default.
+    pub min_priority: Priority,
 }
 
 impl Default for ShedderConfig {
@@ -51,9 +54,9 @@ impl Default for ShedderConfig {
         Self {
             limits: LimitsByName::new(),
             sample_every: Duration::from_millis(100),
-            hold: Duration::from_millis(200),
-            recover: Duration::from_secs(3),
-            spare: Priority::Critical,
+            sustain: Duration::from_millis(200),
+            recovery: Duration::from_secs(3),
+            min_priority: Priority::Critical,
         }
     }
 }
@@ -66,31 +69,32 @@ impl ShedderConfig {
         self
     }
 
-    /// Sets how often the gauges are read.
+    /// Sets the interval between two readings of the gauges.
     #[must_use]
     pub const fn sample_every(mut self, every: Duration) -> Self {
         self.sample_every = every;
         self
     }
 
-    /// Sets how long it holds what was shed at a peak, and how long it takes from there to nothing.
+    /// Sets the time for which the amount at a peak is sustained, and the minimum time in which it
+    /// falls to nothing.
     #[must_use]
-    pub const fn times(mut self, hold: Duration, recover: Duration) -> Self {
-        (self.hold, self.recover) = (hold, recover);
+    pub const fn times(mut self, sustain: Duration, recovery: Duration) -> Self {
+        (self.sustain, self.recovery) = (sustain, recovery);
         self
     }
 
-    /// Sets from which priority on calls are never shed.
+    /// Sets the lowest priority that is never shed.
     #[must_use]
-    pub const fn spare(mut self, spare: Priority) -> Self {
-        self.spare = spare;
+    pub const fn min_priority(mut self, min_priority: Priority) -> Self {
+        self.min_priority = min_priority;
         self
     }
 
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
         check_limits(&self.limits)?;
         require_some_time(self.sample_every, "sample_every")?;
-        require_some_time(self.recover, "recover")?;
-        require(self.spare > Priority::Low, "spare", "must be above `low`: nothing could be shed")
+        require_some_time(self.recovery, "recovery")?;
+        require(self.min_priority > Priority::Low, "min_priority", "must be above `low`, or nothing could be shed")
     }
 }
