@@ -47,7 +47,7 @@ fn loom_a_permit_given_back_is_never_missed_by_a_call_that_begins_to_wait() {
             }
             assert_eq!(semaphore.free(), 0);
             semaphore.give_back(1);
-            assert!(semaphore.try_take(1), "the mark of waiting is gone with the last who waits");
+            assert!(semaphore.try_take(1), "the mark is cleared with the last waiting call");
         });
     }
 }
@@ -203,9 +203,9 @@ fn loom_a_shorter_queue_rejects_only_excess_calls() {
         let thread = thread::spawn(move || theirs.give_back(1));
         semaphore.change(1, 0, QueueOrder::Fifo);
         thread.join().unwrap();
-        let looks = [first, second].map(|id| semaphore.poll(id, Waker::noop()).expect("everybody is settled"));
-        let got = looks.iter().filter(|look| look.is_ok()).count() as i64;
-        assert_eq!(looks[1], Err(Reason::QueueFull));
+        let results = [first, second].map(|id| semaphore.poll(id, Waker::noop()).expect("all calls are settled"));
+        let got = results.iter().filter(|result| result.is_ok()).count() as i64;
+        assert_eq!(results[1], Err(Reason::QueueFull));
         assert_eq!((semaphore.free() + got, semaphore.size().1), (1, 0));
         if got > 0 {
             semaphore.give_back(got as u32);
@@ -244,7 +244,7 @@ fn loom_a_reading_by_old_settings_is_repeated_at_once() {
         let changed = Arc::new(Mutex::new(false));
         let theirs = (due.clone(), changed.clone());
         let thread = thread::spawn(move || {
-            let mut turn = theirs.0.take(1_000).expect("nobody else takes it");
+            let mut turn = theirs.0.take(1_000).expect("no other task takes it");
             let by_old = !*theirs.1.lock();
             turn.again_after(std::time::Duration::from_secs(3_600));
             by_old
@@ -281,9 +281,9 @@ fn loom_a_window_that_changes_counts_nothing_twice() {
         let theirs = window.clone();
         let thread = thread::spawn(move || theirs.add_at(stamp));
         ChangingWindow::set_spans([&*window], std::time::Duration::from_nanos(40), at);
-        let told = thread.join().unwrap();
+        let counted = thread.join().unwrap();
         let sum = window.sum(at);
-        assert!(sum == 1 || (told && sum == 2), "{sum}");
+        assert!(sum == 1 || (counted && sum == 2), "{sum}");
     });
 }
 

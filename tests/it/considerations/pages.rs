@@ -200,5 +200,6 @@ macro_rules! guarantees {
 mod guarantees_of_each_page_are_shown_by_tests {
     guarantees! {
         patterns: timeout;
+        patterns: throttling;
     }
 }

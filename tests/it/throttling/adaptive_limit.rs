@@ -112,7 +112,7 @@ fn invalid_settings_are_refused_with_the_field_s_name() {
 /// A service that serves a fixed number of calls at once, while more wait for their turn.
 struct Service {
     clock: Clock,
-    places: tokio::sync::Semaphore,
+    permits: tokio::sync::Semaphore,
     /// Milliseconds.
     takes: AtomicU64,
     inside: AtomicU32,
@@ -122,7 +122,7 @@ impl Service {
     async fn serve(&self) -> Result<(), String> {
         self.inside.fetch_add(1, SeqCst);
         let _counts = Leaves(&self.inside);
-        let _place = self.places.acquire().await.unwrap();
+        let _permit = self.permits.acquire().await.unwrap();
         self.clock.sleep(MS(self.takes.load(SeqCst))).await;
         Ok(())
     }
@@ -142,7 +142,7 @@ fn when_the_service_slows_down_tenfold_concurrency_settles_within_10_s_and_recov
     let (limiter, clock, hand) = limiter(AdaptiveLimitConfig::default().limits(10, 1, 100).queue(1000, S(60)));
     let service = Service {
         clock: clock.clone(),
-        places: tokio::sync::Semaphore::new(20),
+        permits: tokio::sync::Semaphore::new(20),
         takes: AtomicU64::new(10),
         inside: AtomicU32::new(0),
     };

@@ -287,7 +287,7 @@ fn an_overloaded_service_gets_fewer_requests_and_recovers() {
     for _ in 0..30 {
         let (sent, served) = second(1_000);
         assert!((150..260).contains(&sent), "{sent} sent");
-        assert_eq!(served, 100, "it works at full speed");
+        assert_eq!(served, 100, "the service works at full speed");
     }
     // In each window the share that passes doubles.
     for _ in 0..40 {
@@ -319,7 +319,7 @@ fn a_rejection_carries_its_policy_and_reason_and_is_an_event() {
         (error.by(), error.reason(), error.name()),
         (PolicyKind::ClientThrottle, Reason::LikelyRefused, Some("search"))
     );
-    assert_eq!(error.retry_after(), None, "it may pass at once: it is by chance");
+    assert_eq!(error.retry_after(), None, "the decision is random, so the call may pass at once");
     let event = events.try_recv().unwrap().unwrap();
     assert_eq!(event.what, ThrottlingEvent::Rejected { reason: Reason::LikelyRefused, retry_after: None });
     assert_eq!(event.number, 1);

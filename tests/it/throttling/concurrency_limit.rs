@@ -136,10 +136,10 @@ fn no_new_call_overtakes_a_waiting_one() {
 fn a_weighted_call_takes_several_permits() {
     let (limiter, _, hand) = limiter(ConcurrencyLimitConfig::of(5).queue(0, MS(0)));
     let heavy = limiter.weighing(3);
-    let place = heavy.try_acquire().unwrap();
+    let permit = heavy.try_acquire().unwrap();
     assert!(heavy.try_acquire().is_err());
     assert_eq!(limiter.available(), 2);
-    drop(place);
+    drop(permit);
     assert_eq!(hand.block_on(limiter.weighing(6).acquire()).unwrap_err().reason(), Reason::TooLarge);
     assert_eq!(limiter.weighing(6).try_acquire().unwrap_err().reason(), Reason::TooLarge);
 }

@@ -54,7 +54,7 @@ fn features_are_switched_off_in_order_and_on_in_reverse() {
         hand.advance(MS(9_900));
         assert_ne!(on(), expected);
         hand.advance(MS(100));
-        assert_eq!(on(), expected, "the last that went comes first");
+        assert_eq!(on(), expected, "the last one switched off is the first one on");
     }
 }
 
@@ -182,11 +182,11 @@ fn events_of_switching_come_in_order() {
         }
     };
     hand.block_on(async { futures::join!(degradation.run(clock.sleep(S(60))), course) });
-    let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).collect();
-    assert!(told.iter().all(|event| event.source.as_ref().is_some_and(|name| name.as_str() == "front")));
+    let sent: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).collect();
+    assert!(sent.iter().all(|event| event.source.as_ref().is_some_and(|name| name.as_str() == "front")));
     let off = |name: &str| DegradationEvent::SwitchedOff { feature: name.into() };
     let on = |name: &str| DegradationEvent::SwitchedOn { feature: name.into() };
-    let what: Vec<_> = told.into_iter().map(|event| event.what).collect();
+    let what: Vec<_> = sent.into_iter().map(|event| event.what).collect();
     let [first, second, third] = FEATURES;
     assert_eq!(what, [off(first), off(second), off(third), on(third), on(second), on(first)]);
 }
@@ -201,7 +201,7 @@ fn every_future_of_a_degradation_can_be_dropped() {
     drop_at_every_await(
         &hand,
         || degradation.run(clock.sleep(MS(350))),
-        |polls| assert!(polls == 0 || !feature.is_enabled(), "who asks reads the gauge"),
+        |polls| assert!(polls == 0 || !feature.is_enabled(), "asking reads the gauge"),
     );
 }
 

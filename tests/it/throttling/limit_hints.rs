@@ -115,7 +115,7 @@ fn a_hint_pauses_for_at_most_max_hint_and_a_shorter_one_ends_no_pause() {
     hand.advance(S(9));
     assert!(limiter.try_acquire().is_err());
     hand.advance(S(1));
-    assert_eq!(service.calls(&limiter, &hand, 10, Hint::DoNotRetry).0, 1, "evenly; and no time was named");
+    assert_eq!(service.calls(&limiter, &hand, 10, Hint::DoNotRetry).0, 1, "evenly; the failure named no time");
     let (limiter, _, hand) = rate(RateLimitConfig::default().max_hint(S(0)));
     assert_eq!(service.calls(&limiter, &hand, 10, never).0, 10);
     let (clock, hand) = Clock::manual();
@@ -152,8 +152,8 @@ fn a_waiting_call_waits_for_the_end_of_a_pause_or_is_rejected_at_once() {
         });
         assert!(patient.is_ok());
         assert_eq!((clock.now() - start, hasty.unwrap_err().reason()), (S(30), Reason::RateLimited));
-        let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
-        assert!(told.contains(&ThrottlingEvent::Paused { time: S(30) }), "{told:?}");
+        let sent: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
+        assert!(sent.contains(&ThrottlingEvent::Paused { time: S(30) }), "{sent:?}");
     }
 }
 

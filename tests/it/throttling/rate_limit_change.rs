@@ -99,12 +99,12 @@ fn a_slower_limit_rejects_at_once_the_calls_that_it_makes_too_late() {
     limiter.try_acquire().unwrap_err();
     hand.advance(MS(1));
     limiter.try_acquire().unwrap();
-    let told: Vec<_> =
+    let sent: Vec<_> =
         std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| (event.number, event.what)).collect();
-    assert_eq!(told[0], (1, ThrottlingEvent::Queued { wait: Some(MS(100)) }));
-    assert_eq!(told[1], (2, ThrottlingEvent::LimitChanged));
+    assert_eq!(sent[0], (1, ThrottlingEvent::Queued { wait: Some(MS(100)) }));
+    assert_eq!(sent[1], (2, ThrottlingEvent::LimitChanged));
     let rejected = ThrottlingEvent::Rejected { reason: Reason::RateLimited, retry_after: Some(MS(500)) };
-    assert_eq!(told[2], (3, rejected));
+    assert_eq!(sent[2], (3, rejected));
 }
 
 // Guarantee: throttling 5.
@@ -228,8 +228,8 @@ fn several_limits_return_the_time_when_all_are_ready() {
         let with = |quota: Quota| if strict { RateLimitConfig::from(quota).strict() } else { quota.into() };
         let (second, clock, hand) = limiter(with(Quota::per_second(1)));
         let minute = RateLimiter::new(with(Quota::per_minute(1))).unwrap().named("minute").with_clock(&clock);
-        let spare = RateLimiter::new(with(Quota::per_minute(7))).unwrap().with_clock(&clock);
-        let all = [&spare, &second, &minute, &spare];
+        let ample = RateLimiter::new(with(Quota::per_minute(7))).unwrap().with_clock(&clock);
+        let all = [&ample, &second, &minute, &ample];
         try_acquire_all(&all).unwrap();
         hand.advance(MS(500));
         let mut events = minute.events();
@@ -240,7 +240,7 @@ fn several_limits_return_the_time_when_all_are_ready() {
         assert_eq!(try_acquire_all(&all).unwrap_err().retry_after(), Some(Duration::from_nanos(1)));
         hand.advance(Duration::from_nanos(1));
         try_acquire_all(&all).unwrap();
-        assert_eq!(drain(&spare), 5);
+        assert_eq!(drain(&ample), 5);
     }
 }
 

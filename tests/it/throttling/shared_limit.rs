@@ -132,7 +132,7 @@ fn calls_that_may_wait_reserve_their_turns_across_processes() {
     let mut waits: Vec<_> = waits.into_iter().flatten().collect();
     waits.sort_unstable();
     assert_eq!(waits, [MS(0), MS(0), MS(100), MS(200)]);
-    assert_eq!(refused, 1, "it would have had to wait for 300 ms, and was told so at once");
+    assert_eq!(refused, 1, "a call with a wait of 300 ms is rejected at once");
 }
 
 // Guarantee: throttling 3, 9.
@@ -189,7 +189,7 @@ fn unspent_leases_return_to_other_processes_when_they_expire() {
     }
     assert!(a.leased() > 0);
     shared.hand.advance(MS(100));
-    assert_eq!(a.leased(), 0, "it has ended");
+    assert_eq!(a.leased(), 0, "the lease has expired");
     shared.hand.advance(S(1));
     // The whole limit is available to the other process.
     let taken = (0..200).filter(|_| shared.acquire(&b).is_ok()).count();
@@ -260,7 +260,7 @@ fn fail_open_admits_calls_while_the_store_is_down() {
         assert!(shared.acquire(&limiter).is_ok());
     }
     assert!(limiter.is_store_down());
-    assert_eq!(shared.requests(), 1, "it is not asked for each call");
+    assert_eq!(shared.requests(), 1, "the store is not asked for each call");
     shared.client("a").heal();
     shared.hand.advance(S(1));
     assert!(shared.acquire(&limiter).is_ok() && shared.acquire(&limiter).is_ok());
@@ -298,7 +298,7 @@ fn local_share_admits_a_share_per_process_while_the_store_is_down() {
     shared.client("a").cut();
     shared.client("b").cut();
     let rejected = shared.acquire(&a);
-    assert!(rejected.is_err(), "it has used its share of the burst, and more");
+    assert!(rejected.is_err(), "the process has used more than its share of the burst");
     assert!(shared.acquire(&b).is_ok() && shared.acquire(&b).is_ok() && shared.acquire(&b).is_err());
     let mut admitted = [0; 2];
     for _ in 0..10_000 {
@@ -333,14 +333,14 @@ fn leased_permits_are_spent_first_when_the_store_goes_down() {
     shared.client("a").heal();
     shared.hand.advance(S(1));
     assert!(shared.acquire(&limiter).is_ok());
-    let mut told = Vec::new();
+    let mut sent = Vec::new();
     while let Ok(Some(event)) = events.try_recv() {
-        told.push(event.what);
+        sent.push(event.what);
     }
-    told.truncate(3);
+    sent.truncate(3);
     let failed = Event::StoreFailed { kind: Some(PortErrorKind::Unavailable) };
     let rejected = Event::Rejected { reason: Reason::StoreDown, retry_after: Some(S(1)) };
-    assert_eq!(told, [failed, rejected, Event::StoreBack]);
+    assert_eq!(sent, [failed, rejected, Event::StoreBack]);
 }
 
 // Guarantee: throttling 10.
@@ -412,7 +412,7 @@ fn tenants_that_are_idle_are_forgotten() {
         assert!(shared.acquire(&tenant).is_ok());
         shared.hand.advance(MS(10));
     }
-    assert!(shared.store.records().len() < 20, "rows end by themselves");
+    assert!(shared.store.records().len() < 20, "rows expire by themselves");
     assert!(limiter.tenants() < 100, "{limiter:?} remembers {}", limiter.tenants());
 }
 
@@ -451,8 +451,8 @@ fn a_row_that_cannot_be_read_is_a_store_that_is_down() {
     shared.hand.block_on(shared.store.insert(key, "something else")).unwrap();
     let mut events = limiter.events();
     assert_eq!(shared.acquire(&limiter).unwrap_err().reason(), Reason::StoreDown);
-    let told = events.try_recv().unwrap().unwrap().what;
-    assert_eq!(told, Event::StoreFailed { kind: Some(PortErrorKind::Corrupt) });
+    let sent = events.try_recv().unwrap().unwrap().what;
+    assert_eq!(sent, Event::StoreFailed { kind: Some(PortErrorKind::Corrupt) });
 }
 
 // Guarantee: throttling 5.
@@ -469,7 +469,7 @@ fn the_limit_can_change_while_in_use() {
     limiter.reconfigure(SharedRateLimitConfig::from(Quota::per_second(10).burst(5))).unwrap();
     assert_eq!(events.try_recv().unwrap().unwrap().what, Event::LimitChanged);
     let more = (0..10).filter(|_| shared.acquire(&limiter).is_ok()).count();
-    assert_eq!(more, 3, "what was taken stays taken");
+    assert_eq!(more, 3, "taken permits stay taken");
     let tenants = (0..10).filter(|_| shared.acquire(&tenant).is_ok()).count();
     assert_eq!(tenants, 5, "clones and tenants share it");
     limiter.reconfigure(leased()).unwrap();
@@ -478,7 +478,7 @@ fn the_limit_can_change_while_in_use() {
         assert!(shared.acquire(&limiter).is_ok());
         shared.hand.advance(MS(10));
     }
-    assert!(limiter.leased() > 0, "how it is shared can change, too");
+    assert!(limiter.leased() > 0, "the mode of sharing can change");
 }
 
 // Guarantee: throttling 19.
@@ -516,7 +516,7 @@ fn as_a_policy_it_obeys_the_deadline() {
     let start = shared.hand.now();
     let error = shared.hand.block_on(pipeline.call_within(info, async || Ok::<_, ()>(7))).unwrap_err();
     assert!(error.is_rejected());
-    assert_eq!(shared.hand.now(), start, "what cannot begin in time is refused at once");
+    assert_eq!(shared.hand.now(), start, "a call that cannot begin in time is rejected at once");
     let text = pipeline.explain().to_string();
     assert!(text.contains("10 calls every 1s, at most 2 at once, shared exactly"), "{text}");
 }

@@ -80,7 +80,7 @@ fn shedding_rises_at_once_and_falls_slowly_after_a_while() {
     assert_eq!(shedder.shed_share(High), 1.0, "at once");
     load.set(0.0);
     for _ in 0..10 {
-        assert_eq!(shares(&shedder), [1.0, 1.0, 1.0, 0.0], "held for a second");
+        assert_eq!(shares(&shedder), [1.0, 1.0, 1.0, 0.0], "sustained for a second");
         hand.advance(MS(100));
     }
     // Nine seconds from everything to nothing: three for each class, the highest first.
@@ -237,10 +237,10 @@ fn a_gauge_may_panic_or_call_the_shedder() {
     let _ = own.set(shedder.clone());
     let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shedder.try_acquire(Low)));
     assert!(panics.is_err());
-    assert!(shedder.try_acquire(Low).is_ok(), "not every call pays for it");
+    assert!(shedder.try_acquire(Low).is_ok(), "later calls are not affected");
     broken.store(false, SeqCst);
     hand.advance(MS(100));
-    assert!(shedder.try_acquire(High).is_err(), "the next who is due reads it");
+    assert!(shedder.try_acquire(High).is_err(), "the next due call reads it");
 }
 
 // Guarantee: throttling 17.
@@ -256,7 +256,7 @@ fn as_a_policy_a_shedder_uses_the_call_s_priority() {
     assert_eq!((rejected.by(), rejected.name()), (PolicyKind::Shed, Some("front")));
     assert_eq!(rejected.reason(), Reason::Shed { priority: Low });
     assert!(rejected.is_shed());
-    assert_eq!(rejected.retry_after(), Some(MS(200)), "less is not shed before");
+    assert_eq!(rejected.retry_after(), Some(MS(200)), "shedding does not decrease before");
     // A call without a priority is normal.
     load.set(2.0 / 3.0);
     hand.advance(MS(100));
@@ -281,11 +281,11 @@ fn events_report_when_shedding_begins_and_ends() {
     };
     let start = hand.now();
     hand.block_on(async { futures::join!(shedder.run(shutdown), course) });
-    assert_eq!(hand.now() - start, S(20), "it ends with its shutdown");
-    let told: Vec<_> =
+    assert_eq!(hand.now() - start, S(20), "the task ends with its shutdown");
+    let sent: Vec<_> =
         std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| (event.number, event.what)).collect();
     let (began, ended) = (ThrottlingEvent::SheddingBegan, ThrottlingEvent::SheddingEnded);
-    assert_eq!(told, [(1, began), (2, ended), (3, began)]);
+    assert_eq!(sent, [(1, began), (2, ended), (3, began)]);
 }
 
 #[test]
@@ -297,7 +297,7 @@ fn every_future_of_a_shedder_can_be_dropped() {
     drop_at_every_await(
         &hand,
         || shedder.run(clock.sleep(MS(350))),
-        |polls| assert!(polls == 0 || shedder.shed_share(Low) > 0.5, "it goes on by its calls"),
+        |polls| assert!(polls == 0 || shedder.shed_share(Low) > 0.5, "calls go on reading the gauge"),
     );
 }
 
@@ -314,9 +314,9 @@ fn explain_warns_of_narrow_limits_and_missing_gauges() {
 }
 
 /// Returns a limiter of a fixed limit, with shares.
-fn limiter(places: u32, shares: PriorityShares) -> (AdaptiveLimiter, ManualClock) {
+fn limiter(capacity: u32, shares: PriorityShares) -> (AdaptiveLimiter, ManualClock) {
     let (clock, hand) = Clock::manual();
-    let config = AdaptiveLimitConfig::default().limits(places, places, places).queue(64, S(3600)).shares(shares);
+    let config = AdaptiveLimitConfig::default().limits(capacity, capacity, capacity).queue(64, S(3600)).shares(shares);
     (AdaptiveLimiter::new(config).unwrap().with_clock(&clock), hand)
 }
 
@@ -374,20 +374,20 @@ proptest! {
     /// Compared with two numbers and a queue.
     #[test]
     fn shares_equal_a_count_of_running_and_waiting_calls(
-        places in 1u32..12, low in 0.01f64..0.6, more in 0.0f64..0.4,
+        capacity in 1u32..12, low in 0.01f64..0.6, more in 0.0f64..0.4,
         steps in prop::collection::vec((prop::bool::ANY, 0usize..4, any::<prop::sample::Index>()), 1..120)
     ) {
         let shares = PriorityShares::new(low, low + more, 1.0);
-        let (limiter, _) = limiter(places, shares);
-        let own = [low, low + more, 1.0, 1.0].map(|share| ((f64::from(places) * share).round() as usize).max(1));
+        let (limiter, _) = limiter(capacity, shares);
+        let own = [low, low + more, 1.0, 1.0].map(|share| ((f64::from(capacity) * share).round() as usize).max(1));
         let mut calls: Vec<Call<'_>> = Vec::new();
         // The first calls run; the others wait in order of arrival.
-        let running = |calls: &Vec<Call<'_>>| calls.len().min(places as usize);
+        let running = |calls: &Vec<Call<'_>>| calls.len().min(capacity as usize);
         for (begins, priority, which) in steps {
             if begins {
                 let mut one = call(&limiter, Priority::ALL[priority]);
                 // A call with the whole limit waits, and no call overtakes a waiting one.
-                let waits = calls.len() >= places as usize;
+                let waits = calls.len() >= capacity as usize;
                 let admitted = if priority >= 2 { true } else { !waits && running(&calls) < own[priority] };
                 prop_assert_eq!(poll(&mut one).is_pending(), admitted);
                 if admitted {
@@ -444,14 +444,14 @@ fn a_priority_travels_inwards_with_its_call() {
     let works = async || Ok::<_, ()>(());
     hand.block_on(async {
         let _ = pipeline.call(works).await;
-        assert_eq!(seen(), [Normal], "what nobody has marked");
+        assert_eq!(seen(), [Normal], "a call without a priority");
         let _ = pipeline.call(with_priority(Low, async || Err::<(), _>(()))).await;
         assert_eq!(seen(), [Low; 3], "each attempt");
         let _ = pipeline.call(with_priority(High, not_idempotent(works))).await;
         let _ = pipeline.call(not_idempotent(with_priority(High, works))).await;
-        assert_eq!(seen(), [High; 2], "with other marks around it, or inside");
+        assert_eq!(seen(), [High; 2], "with other priorities outside or inside");
         let _ = pipeline.call(with_priority(Critical, with_priority(Low, works))).await;
-        assert_eq!(seen(), [Critical], "the outer mark of two");
+        assert_eq!(seen(), [Critical], "the outer one of two priorities");
         let boxed = Pipeline::new().then(sees.clone()).boxed::<(), ()>();
         let _ = boxed.call(with_priority(Low, works)).await;
         assert_eq!(seen(), [Low], "through a box");

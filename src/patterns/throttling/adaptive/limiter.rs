@@ -187,7 +187,7 @@ impl AdaptiveLimiter {
         if self.0.paused_until.load(Ordering::Relaxed) != 0 {
             self.paused(self.0.clock.now())?;
         }
-        let permit = self.place(cx).await?;
+        let permit = self.take_permit(cx).await?;
         let began = self.0.clock.now();
         // The call may have waited while a pause began.
         if self.0.paused_until.load(Ordering::Relaxed) != 0 {
@@ -222,7 +222,7 @@ impl AdaptiveLimiter {
         }
     }
 
-    async fn place(&self, cx: CallContext<'_>) -> Result<ConcurrencyPermit<'_>, Rejected> {
+    async fn take_permit(&self, cx: CallContext<'_>) -> Result<ConcurrencyPermit<'_>, Rejected> {
         let semaphore = &self.0.semaphore;
         let priority = cx.priority();
         let share = f64::from_bits(self.0.shares[priority.index()].load(Ordering::Relaxed));

@@ -244,7 +244,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
 
     /// Returns what the key uses of its quota now.
     pub fn usage(&self, key: &K) -> KeyUsage {
-        let (hash, now, tier) = self.0.place(key);
+        let (hash, now, tier) = self.0.locate(key);
         let state = self.0.shard(hash).0.lock();
         let tier = of(&state.tiers, tier);
         let used = match state.limiters.find(hash, |(k, _)| k == key) {

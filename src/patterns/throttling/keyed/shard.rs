@@ -72,8 +72,8 @@ impl<K: Eq + Hash + Clone> ShardState<K> {
         self.make_room(most, now);
         let hash = hasher.hash_one(key);
         let entry = self.table.entry(hash, |(k, _)| k == key, |(k, _)| hasher.hash_one(k));
-        if let Entry::Vacant(place) = entry {
-            place.insert((key.clone(), tat));
+        if let Entry::Vacant(slot) = entry {
+            slot.insert((key.clone(), tat));
         }
     }
 

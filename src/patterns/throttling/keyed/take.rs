@@ -110,7 +110,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     #[inline]
     fn take_unmetered(&self, key: &K, n: u32) -> Result<Taken, Refusal> {
         let this = &*self.0;
-        let (hash, now, tier) = this.place(key);
+        let (hash, now, tier) = this.locate(key);
         let is_strict = this.parts.config.mode == RateMode::Strict;
         let mut state = this.shard(hash).0.lock();
         if is_strict || !state.limiters.is_empty() {
@@ -147,7 +147,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
 
     pub(super) fn give_back(&self, key: &K, taken: Taken) {
         let this = &*self.0;
-        let (hash, now, tier) = this.place(key);
+        let (hash, now, tier) = this.locate(key);
         let mut state = this.shard(hash).0.lock();
         if let Some(meter) = &mut state.meter
             && let Some((_, metered)) = meter.find_mut(hash, |(k, _)| k == key)
@@ -173,7 +173,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
 
     /// Returns the time that one permit would have to wait now. Takes nothing.
     pub(super) fn refusal(&self, key: &K) -> Refusal {
-        let (hash, now, tier) = self.0.place(key);
+        let (hash, now, tier) = self.0.locate(key);
         let state = self.0.shard(hash).0.lock();
         if let Some((_, limiter)) = state.limiters.find(hash, |(k, _)| k == key) {
             let limiter = limiter.clone();
@@ -187,7 +187,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
     /// Returns the complete limiter of a key, and creates it from the key's arrival time if needed.
     fn limiter(&self, key: &K) -> RateLimiter {
         let this = &*self.0;
-        let (hash, now, tier) = this.place(key);
+        let (hash, now, tier) = this.locate(key);
         let mut state = this.shard(hash).0.lock();
         if let Some((_, limiter)) = state.limiters.find(hash, |(k, _)| k == key) {
             return limiter.clone();
@@ -247,7 +247,7 @@ impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedCore<K, S> {
     /// Returns the key's hash, the time, and the index of its quota. Calls foreign code: the caller
     /// must hold no lock.
     #[inline]
-    pub(super) fn place(&self, key: &K) -> (u64, u64, usize) {
+    pub(super) fn locate(&self, key: &K) -> (u64, u64, usize) {
         let hash = self.parts.hasher.hash_one(key);
         (hash, self.now(), self.tier_of(key))
     }

@@ -14,16 +14,16 @@ pub(crate) mod sealed {
 
     pub trait Sealed {
         /// Takes one permit now.
-        #[expect(private_interfaces, reason = "nobody else calls or implements it")]
+        #[expect(private_interfaces, reason = "sealed: only this crate calls or implements it")]
         fn take_one(&self) -> Result<Taken, Refusal>;
         /// Gives back a permit that `take_one` returned.
-        #[expect(private_interfaces, reason = "nobody else calls or implements it")]
+        #[expect(private_interfaces, reason = "sealed: only this crate calls or implements it")]
         fn give_back(&self, taken: Taken);
         /// Returns the time that one permit would have to wait now. Takes nothing.
-        #[expect(private_interfaces, reason = "nobody else calls or implements it")]
+        #[expect(private_interfaces, reason = "sealed: only this crate calls or implements it")]
         fn refusal(&self) -> Refusal;
         /// Builds the rejection and sends its event.
-        #[expect(private_interfaces, reason = "nobody else calls or implements it")]
+        #[expect(private_interfaces, reason = "sealed: only this crate calls or implements it")]
         fn reject(&self, refusal: Refusal) -> Rejected;
     }
 }

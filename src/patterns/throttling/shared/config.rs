@@ -151,9 +151,9 @@ impl SharedRateLimitConfig {
         self
     }
 
-    /// Returns the stated slack: the number of calls by which all processes together may exceed one
-    /// limiter in one place, in a window of any length. `skew` is the maximum difference of their
-    /// wall clocks when they begin. (One limiter in one place admits `permits` for each `per`, and
+    /// Returns the stated slack: the number of calls by which all processes together may exceed a
+    /// single limiter, in a window of any length. `skew` is the maximum difference of their
+    /// wall clocks when they begin. (A single limiter admits `permits` for each `per`, and
     /// a burst.)
     ///
     /// The slack is what the limit gives while a permit may be under way: in `call_timeout`, or in

@@ -21,7 +21,7 @@
 //! | | exact | leased |
 //! |---|---|---|
 //! | cost of a call | two requests to the store | a clock reading and two atomic operations; now and then two requests, ahead of it |
-//! | slack, compared with one limiter in one place | what the limit gives in `call_timeout` | what it gives in `every`, if that is longer |
+//! | slack, compared with a single limiter | what the limit gives in `call_timeout` | what it gives in `every`, if that is longer |
 //! | lost permits | none | those that are leased and not spent |
 //!
 //! [`SharedRateLimitConfig::slack`] states it in permits: 100 a second with leases of 100 ms is 10.

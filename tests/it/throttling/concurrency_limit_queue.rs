@@ -23,20 +23,20 @@ fn limiter(config: ConcurrencyLimitConfig) -> (ConcurrencyLimiter, Clock, Manual
     (ConcurrencyLimiter::new(config).unwrap().with_clock(&clock), clock, hand)
 }
 
-type Wish<'a> = Pin<Box<dyn Future<Output = Result<ConcurrencyPermit<'a>, Rejected>> + Send + 'a>>;
+type Waiting<'a> = Pin<Box<dyn Future<Output = Result<ConcurrencyPermit<'a>, Rejected>> + Send + 'a>>;
 
-fn poll<'a>(wish: &mut Wish<'a>) -> Option<Result<ConcurrencyPermit<'a>, Rejected>> {
-    match wish.as_mut().poll(&mut Context::from_waker(noop_waker_ref())) {
+fn poll<'a>(waiting: &mut Waiting<'a>) -> Option<Result<ConcurrencyPermit<'a>, Rejected>> {
+    match waiting.as_mut().poll(&mut Context::from_waker(noop_waker_ref())) {
         Poll::Ready(result) => Some(result),
         Poll::Pending => None,
     }
 }
 
 /// Begins a call that waits.
-fn waits(limiter: &ConcurrencyLimiter) -> Wish<'_> {
-    let mut wish: Wish<'_> = Box::pin(limiter.acquire());
-    assert!(poll(&mut wish).is_none());
-    wish
+fn waits(limiter: &ConcurrencyLimiter) -> Waiting<'_> {
+    let mut waiting: Waiting<'_> = Box::pin(limiter.acquire());
+    assert!(poll(&mut waiting).is_none());
+    waiting
 }
 
 // Guarantee: throttling 12.
@@ -61,11 +61,11 @@ fn a_rejection_says_queue_full_or_waited_too_long() {
     assert_eq!(hand.now() - start, MS(250));
     assert_eq!(waited.to_string(), "rejected by the concurrency limit `db`: waited too long (250ms)");
     assert_eq!((waited.by(), waited.retry_after()), (PolicyKind::ConcurrencyLimit, None));
-    let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
+    let sent: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
     let rejected = |reason| ThrottlingEvent::Rejected { reason, retry_after: None };
-    assert_eq!(told[0], ThrottlingEvent::Queued { wait: None });
-    assert_eq!(told[1], rejected(Reason::QueueFull));
-    assert_eq!(told[2..], [rejected(Reason::WaitedTooLong { limit: MS(250) })]);
+    assert_eq!(sent[0], ThrottlingEvent::Queued { wait: None });
+    assert_eq!(sent[1], rejected(Reason::QueueFull));
+    assert_eq!(sent[2..], [rejected(Reason::WaitedTooLong { limit: MS(250) })]);
 }
 
 // Guarantee: throttling 12.
@@ -89,7 +89,7 @@ fn no_light_call_overtakes_a_heavy_one_that_waits() {
     let mut second = waits(&heavy);
     drop(light);
     let mut third = waits(&limiter);
-    assert!(limiter.try_acquire().is_err(), "somebody waits");
+    assert!(limiter.try_acquire().is_err(), "a call waits");
     drop(first);
     let second = poll(&mut second).unwrap().unwrap();
     let third = poll(&mut third).unwrap().unwrap();

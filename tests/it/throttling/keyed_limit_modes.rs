@@ -51,9 +51,9 @@ proptest! {
         let limiter = limiter.metered();
         let mut model = BTreeMap::<u32, (u64, u64)>::new();
         let mut read = BTreeMap::<u32, (u64, u64)>::new();
-        for (key, n, door, ms) in steps {
+        for (key, n, method, ms) in steps {
             hand.advance(MS(ms));
-            let ok = match door {
+            let ok = match method {
                 0 => hand.block_on(limiter.acquire_n(&key, n, MS(300))).is_ok(),
                 1 => {
                     for (key, metered) in limiter.readings() {
@@ -85,10 +85,10 @@ proptest! {
         let config = if is_strict { strict(quota) } else { quota.into() };
         let (limiter, hand) = limiter(config);
         let own: Vec<_> = (0..3).map(|_| RateLimiter::new(config).unwrap().with_clock(&hand.clock())).collect();
-        for (key, n, door, ms) in steps {
+        for (key, n, method, ms) in steps {
             hand.advance(MS(ms));
             let one = &own[key as usize];
-            match door {
+            match method {
                 0 => {
                     // Concurrently, so that both are asked at the same time.
                     let both = hand.block_on(async {
@@ -125,7 +125,7 @@ fn callers_wait_for_a_key_in_order_and_not_for_another() {
         let refused = hand.block_on(limiter.acquire_n(&1, 1, MS(999))).unwrap_err();
         assert_eq!((refused.reason(), refused.retry_after()), (Reason::RateLimited, Some(S(1))));
         assert_eq!(hand.block_on(limiter.acquire_n(&1, 2, S(60))).unwrap_err().reason(), Reason::TooLarge);
-        assert_eq!(hand.now() - start, S(3), "nobody waited in vain");
+        assert_eq!(hand.now() - start, S(3), "no call waited in vain");
         // A waiting call keeps its key.
         hand.advance(S(60));
         limiter.forget_idle();
@@ -209,7 +209,7 @@ fn limits_of_keys_and_of_all_calls_are_acquired_as_one() {
     assert_eq!(both(1).unwrap_err().retry_after(), Some(S(5)), "the tenant's own");
     assert_eq!(for_all.config().permits, 3);
     assert!(both(2).is_ok());
-    assert_eq!(both(3).unwrap_err().retry_after(), Some(S(20)), "everybody's");
+    assert_eq!(both(3).unwrap_err().retry_after(), Some(S(20)), "that of all calls");
     assert_eq!(metered.usage(&3).used, 0, "given back");
     let mut read: Vec<_> = metered.readings().into_iter().map(|(key, metered)| (key, metered.admitted)).collect();
     read.sort_unstable();
@@ -227,12 +227,12 @@ fn events_carry_the_name_of_the_key() {
     hand.block_on(limiter.acquire(&1)).unwrap();
     limiter.pause(&2, S(9));
     limiter.reconfigure(Quota::new(1, S(2)), &[]).unwrap();
-    let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap())
+    let sent: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap())
         .map(|event| (event.source.map(|name| name.to_string()), event.what))
         .collect();
     let name = |name: &str| Some(name.to_owned());
     assert_eq!(
-        told,
+        sent,
         [
             (name("tenant-1"), Event::Rejected { reason: Reason::RateLimited, retry_after: Some(S(1)) }),
             (name("tenant-1"), Event::Queued { wait: Some(S(1)) }),
@@ -255,7 +255,7 @@ fn a_full_limiter_keeps_the_keys_that_used_most() {
             assert!(limiter.len() <= 1_024, "{}", limiter.len());
         }
         assert!(limiter.len() > 700, "{}", limiter.len());
-        assert!(limiter.try_acquire(&0).is_err(), "what used all of it is not forgotten");
+        assert!(limiter.try_acquire(&0).is_err(), "the busiest key is not forgotten");
     }
     assert_eq!(limiter(Quota::per_second(1)).0.max_keys(0).unwrap_err().field(), "max_keys");
 }

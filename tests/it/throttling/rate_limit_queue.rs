@@ -103,7 +103,7 @@ fn callers_behind_one_that_left_pass_as_early_as_the_limit_allows() {
             while !crowd.is_empty() {
                 let woken = crowd.iter_mut().position(|(_, count)| count.0.swap(0, SeqCst) > 0);
                 let Some(woken) = woken else {
-                    let next = hand.next_timer().expect("somebody waits, and no timer is left");
+                    let next = hand.next_timer().expect("a call waits, but no timer is left");
                     hand.advance_to(next);
                     continue;
                 };

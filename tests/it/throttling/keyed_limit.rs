@@ -22,11 +22,11 @@ proptest! {
         steps in prop::collection::vec((0u64..6, 0u32..5, 0u64..700, prop::bool::weighted(0.1)), 1..150)
     ) {
         let tiers = [Quota::per_second(4).burst(3), Quota::new(2, MS(300))];
-        let everybody = Quota::per_second(3).burst(1);
+        let default_quota = Quota::per_second(3).burst(1);
         let (clock, hand) = Clock::manual();
-        let limiter = KeyedRateLimiter::new(everybody)
+        let limiter = KeyedRateLimiter::new(default_quota)
             .unwrap()
-            .with_tiers(&tiers, |key: &u64| (key % 4 != 3).then_some((key % 4) as usize)) // 2 is no tier, and is everybody's
+            .with_tiers(&tiers, |key: &u64| (key % 4 != 3).then_some((key % 4) as usize)) // tier 2 does not exist: the default
             .unwrap()
             .with_clock(&clock);
         let mut buckets = HashMap::new(); // what is missing of a full bucket, in nanoseconds, and since when
@@ -35,7 +35,7 @@ proptest! {
             if forget {
                 limiter.forget_idle();
             }
-            let quota = tiers.get((key % 4) as usize).unwrap_or(&everybody);
+            let quota = tiers.get((key % 4) as usize).unwrap_or(&default_quota);
             let interval = (quota.per.as_nanos() as u64).div_ceil(quota.permits.into());
             let full = interval * u64::from(quota.largest());
             let (missing, since) = buckets.entry(key).or_insert((0, hand.now()));
