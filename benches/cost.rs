@@ -138,19 +138,19 @@ mod checks {
     #[divan::bench(threads = [1, 2])]
     fn rate_limit(bencher: Bencher<'_, '_>) {
         let limiter = RateLimiter::new(PLENTY).unwrap().with_clock(&Clock::quanta());
-        bencher.bench(|| limiter.check());
+        bencher.bench(|| limiter.try_acquire());
     }
 
     #[divan::bench(threads = [1, 2])]
     fn rate_limit_tokio_clock(bencher: Bencher<'_, '_>) {
         let limiter = RateLimiter::new(PLENTY).unwrap();
-        bencher.bench(|| limiter.check());
+        bencher.bench(|| limiter.try_acquire());
     }
 
     #[divan::bench(threads = [1, 2])]
     fn keyed_rate_limit(bencher: Bencher<'_, '_>) {
         let limiter = KeyedRateLimiter::new(PLENTY).unwrap().with_clock(&Clock::quanta());
-        bencher.bench(|| limiter.check(black_box(&7u64)));
+        bencher.bench(|| limiter.try_acquire(black_box(&7u64)));
     }
 
     #[divan::bench(threads = [1, 2])]

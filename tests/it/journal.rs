@@ -443,7 +443,7 @@ fn a_message_of_somebody_else_is_set_aside() {
     assert_eq!((service.left(), service.dead(), service.bank.asked()), (0, 1, 0));
 }
 
-// Guarantee: throttling 6.
+// Guarantee: throttling 17.
 #[test]
 fn work_of_low_priority_is_deferred_until_there_is_room() {
     let service = Service::new(config());

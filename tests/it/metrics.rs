@@ -273,17 +273,17 @@ fn ground_events_are_counted_exactly_however_many_come() {
     metrics.watch("l", &limiter).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| (0..5_000).for_each(|_| drop(limiter.check())));
+            scope.spawn(|| (0..5_000).for_each(|_| drop(limiter.try_acquire())));
         }
     });
     let series = "steadfast_throttling_rejected_total{name=\"l\",policy=\"rate_limit\",reason=\"rate_limited\"}";
     assert_eq!(read(&page.render(), series), Some(19_999.0));
     // Its own subscribers hear what they heard before.
     let mut events = limiter.events();
-    drop(limiter.check());
+    drop(limiter.try_acquire());
     assert!(events.try_recv().unwrap().is_some());
     hand.advance(MS(60_000));
-    limiter.check().unwrap();
+    limiter.try_acquire().unwrap();
     assert_eq!(read(&page.render(), series), Some(20_000.0));
 }
 
@@ -348,7 +348,7 @@ fn ground_it_records_as_often_as_it_is_told_and_once_at_the_end() {
         level.set(30.0);
         for _ in 0..20 {
             look.sleep(MS(10)).await;
-            let _ = shedder.try_admit(Priority::Low);
+            let _ = shedder.try_acquire(Priority::Low);
         }
         assert_eq!(read(&all.render(), shed), Some(0.0), "not yet");
         look.sleep(MS(850)).await;
@@ -356,7 +356,7 @@ fn ground_it_records_as_often_as_it_is_told_and_once_at_the_end() {
         level.set(0.0);
         for _ in 0..20 {
             look.sleep(MS(10)).await;
-            let _ = shedder.try_admit(Priority::Low);
+            let _ = shedder.try_acquire(Priority::Low);
         }
     }));
     assert_eq!(read(&page.render(), shed), Some(shedder.shed_share(Priority::Low)));
@@ -499,7 +499,7 @@ fn ground_the_table_is_the_page_s_and_all_that_is_registered() {
     let degradation = Degradation::new(config).unwrap().with_clock(&clock).with_gauge("queue", level.clone()).unwrap();
     metrics.watch("x", &degradation).unwrap();
     level.set(9.0);
-    while degradation.feature("thumbnails").unwrap().is_on() {
+    while degradation.feature("thumbnails").unwrap().is_enabled() {
         hand.advance(MS(1000));
     }
     let store = Arc::new(InMemoryStore::new().with_clock(&clock));

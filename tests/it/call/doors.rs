@@ -162,7 +162,7 @@ proptest! {
         compare!(
             &script,
             |stage| RateLimiter::new(Quota::per_second(10)).unwrap().with_clock(&stage.clock),
-            |limiter| limiter.check().err().and_then(|rejected| rejected.retry_after())
+            |limiter| limiter.try_acquire().err().and_then(|rejected| rejected.retry_after())
         );
     }
 

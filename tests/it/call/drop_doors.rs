@@ -88,14 +88,18 @@ fn ground_several_permits_waited_for_are_given_back() {
     for config in [Quota::per_second(10).burst(5).into(), RateLimitConfig::from(Quota::per_second(5)).strict()] {
         let (clock, hand) = Clock::manual();
         let limiter = RateLimiter::new(config).unwrap().with_clock(&clock);
-        limiter.check_n(5).unwrap();
-        let before = limiter.check().unwrap_err().retry_after();
+        limiter.try_acquire_n(5).unwrap();
+        let before = limiter.try_acquire().unwrap_err().retry_after();
         let polls = drop_at_every_await(
             &hand,
             || limiter.acquire_n(3, MS(60_000)),
             |polls| {
                 if polls < 2 {
-                    assert_eq!(limiter.check().unwrap_err().retry_after(), before, "no turn is kept by a dropped call");
+                    assert_eq!(
+                        limiter.try_acquire().unwrap_err().retry_after(),
+                        before,
+                        "no turn is kept by a dropped call"
+                    );
                 }
             },
         );

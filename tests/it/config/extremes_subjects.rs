@@ -248,7 +248,12 @@ fn limits() -> Vec<Subject> {
             let (clock, hand) = Clock::manual();
             let limiter = RateLimiter::new(config)?.with_clock(&clock);
             calls(&limiter, &clock, &hand);
-            let _ = (limiter.check(), limiter.check_n(0), limiter.check_n(3), limiter.check_n(u32::MAX));
+            let _ = (
+                limiter.try_acquire(),
+                limiter.try_acquire_n(0),
+                limiter.try_acquire_n(3),
+                limiter.try_acquire_n(u32::MAX),
+            );
             for wait in [Duration::ZERO, S(1), Duration::MAX] {
                 let turns = || [limiter.acquire_n(1, wait), limiter.acquire_n(2, wait), limiter.acquire_n(1, wait)];
                 drive(&hand, futures::future::join_all(turns()));
@@ -261,7 +266,11 @@ fn limits() -> Vec<Subject> {
             let (clock, hand) = Clock::manual();
             let limiter = KeyedRateLimiter::<u32>::new(quota)?.with_clock(&clock);
             for key in 0..100 {
-                let _ = (limiter.check(&key), limiter.check_n(&(key % 3), 2), limiter.check_n(&key, u32::MAX));
+                let _ = (
+                    limiter.try_acquire(&key),
+                    limiter.try_acquire_n(&(key % 3), 2),
+                    limiter.try_acquire_n(&key, u32::MAX),
+                );
                 hand.advance(Duration::from_millis(200));
             }
             limiter.reconfigure(quota, &[quota])?;
@@ -302,7 +311,7 @@ fn limits() -> Vec<Subject> {
             }
             for value in GAUGE {
                 gauge.set(value);
-                Priority::ALL.iter().for_each(|priority| _ = shedder.try_admit(*priority));
+                Priority::ALL.iter().for_each(|priority| _ = shedder.try_acquire(*priority));
                 hand.advance(S(1));
                 drive(&hand, shedder.run(pending()));
             }
@@ -322,7 +331,7 @@ fn limits() -> Vec<Subject> {
                 let feature = degradation.feature(&config.features[0]).unwrap();
                 for value in GAUGE {
                     gauge.set(value);
-                    feature.is_on();
+                    feature.is_enabled();
                     hand.advance(S(1));
                     drive(&hand, degradation.run(pending()));
                 }

@@ -262,9 +262,9 @@ fn kinds() -> Vec<Kind> {
                     &["{}", "{ cpu = { soft = -1, hard = -0.5 } }"]
                 ),
                 ("sample_every", &["\"0s\""], &["\"1ns\""]),
-                ("hold", &[], &["\"0s\"", "\"1000years\""]),
-                ("recover", &["\"0s\""], &["\"1ns\""]),
-                ("spare", &["\"low\"", "\"urgent\"", "1"], &["\"normal\"", "\"critical\""]),
+                ("sustain", &[], &["\"0s\"", "\"1000years\""]),
+                ("recovery", &["\"0s\""], &["\"1ns\""]),
+                ("min_priority", &["\"low\"", "\"urgent\"", "1"], &["\"normal\"", "\"critical\""]),
             ]
         ),
         kind!(

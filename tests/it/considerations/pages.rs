@@ -54,11 +54,11 @@ const RETRY: [Point; 11] = [
 
 const THROTTLING: [Point; 8] = [
     ("decided early", ADVICE),
-    ("reacts fast and lets go fast", "reacts_and_lets_go_fast"),
-    ("A refusal is a specific error", "a_refusal_is_recognisable"),
+    ("reacts and recovers fast", "reacts_and_lets_go_fast"),
+    ("A rejection is a specific error", "a_refusal_is_recognisable"),
     ("A stop-gap", "a_limit_that_is_raised_while_the_service_is_scaled_out_lets_more_pass_at_once"),
     ("If scaling costs more", ADVICE),
-    ("keep reserve", "limits_without_head_room_are_told"),
+    ("keep a reserve", "limits_without_head_room_are_told"),
     ("Strategies", "what_is_not_essential_goes_first"),
     ("Metering per tenant", "per_tenant"),
 ];
@@ -201,5 +201,6 @@ mod guarantees_of_each_page_are_shown_by_tests {
     guarantees! {
         patterns: timeout;
         patterns: circuit_breaker chaos;
+        patterns: throttling;
     }
 }

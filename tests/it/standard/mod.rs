@@ -80,7 +80,7 @@ fn the_rate_limit_stands_around_the_concurrency_limit() {
         stage.call().unwrap_err().to_string(),
         "rejected by the concurrency limit `drone.concurrency_limit`: queue full"
     );
-    assert!(stage.stack.rate_limit().unwrap().check().is_err());
+    assert!(stage.stack.rate_limit().unwrap().try_acquire().is_err());
     drop(held);
 }
 
@@ -233,7 +233,7 @@ fn clones_share_their_state_and_parts_have_names() {
     let steadfast::Cause::Rejected(rejected) = error.cause() else { panic!("{error:?}") };
     assert_eq!((rejected.by(), rejected.name()), (PolicyKind::CircuitBreaker, Some("drone.circuit_breaker")));
     assert!(matches!(rejected.reason(), Reason::CircuitOpen { rule: TripRule::Manual, .. }));
-    while clone.rate_limit().unwrap().check().is_ok() {}
+    while clone.rate_limit().unwrap().try_acquire().is_ok() {}
     let error = stage.call().unwrap_err();
     assert!(
         error.to_string().starts_with("rejected by the rate limit `drone.rate_limit`: used up; try again in 12s"),
