@@ -1,8 +1,8 @@
-//! The call seam: an operation, the policies around it, and the pipeline that composes them.
+//! Calls: an operation, the policies around it, and the pipeline that composes them.
 //!
-//! What you pass is an [`Operation`]: any `FnMut() -> Future<Output = Result<T, E>>`, which may borrow, or a type of your
-//! own. What stands around it is a [`Policy`], which sees an [`Attempt`] and its verdict, never `T` or `E`, so one pipeline
-//! serves operations of any type. Neither boxes nor allocates.
+//! An [`Operation`] is any `FnMut() -> Future<Output = Result<T, E>>`, which may borrow, or a type
+//! of your own. A [`Policy`] stands around it. It sees an [`Attempt`] and its verdict, never `T` or
+//! `E`, so one pipeline serves operations of any type. Neither boxes nor allocates.
 //!
 //! ```
 //! use std::time::Duration;
@@ -26,11 +26,11 @@ mod deadline;
 mod explain;
 mod fork;
 mod instead;
-mod ledger;
 mod operation;
 mod pipeline;
 mod policy;
 mod repeats;
+mod state;
 mod switch;
 mod traced;
 
@@ -42,7 +42,6 @@ pub use explain::{Explanation, Layer};
 pub use fork::{Fork, Forks};
 pub(crate) use instead::FALL_BACK_ON;
 pub use instead::{Answer, Answered, Failed, FellBack};
-pub use ledger::Ledger;
 pub(crate) use operation::as_inside;
 pub use operation::{
     Idempotent, Named, NotIdempotent, Operation, Prioritized, WithAttempt, idempotent, named, not_idempotent,
@@ -50,7 +49,8 @@ pub use operation::{
 };
 pub use pipeline::Pipeline;
 pub(crate) use pipeline::{call_alone, call_alone_or};
-pub(crate) use policy::ByMut;
+pub(crate) use policy::BorrowedAttempt;
 pub use policy::{Attempt, Identity, Policy, Stack};
 pub(crate) use repeats::Repeats;
+pub use state::CallState;
 pub use switch::Switch;

@@ -149,7 +149,7 @@ fn a_failing_fallback_keeps_the_first_cause() {
     let error = hand.block_on(pipeline.call_or(|| service.call(), |_| replica.call())).unwrap_err();
     assert_eq!((error.verdict().kind(), error.retry_after()), (Some(FailureKind::Overloaded), Some(MS(2000))));
     assert!(matches!(error.cause(), Cause::Operation(_)));
-    assert!(error.to_string().contains("; the fallback failed, too: "), "{error}");
+    assert!(error.to_string().contains("; the fallback also failed: "), "{error}");
     let after = Setback::Failure(FailureKind::Overloaded);
     assert_eq!(told(&mut events), [FallbackEvent::Failed { after, kind: Some(FailureKind::Other) }]);
     let mapped: CallError<String> = error.map_operation(|e| e.to_string());
@@ -290,13 +290,13 @@ fn inside_a_breaker_it_hides_failures_and_explain_warns_of_each_wrong_place() {
     let warns = |explained: Vec<String>, of: &str| assert!(explained.iter().any(|w| w.contains(of)), "{explained:?}");
     warns(pipeline.explain().warnings(), "never sees the failures");
     let hedge = Hedge::new(HedgeConfig::default()).unwrap();
-    warns(Pipeline::new().then(hedge).then(fallback.clone()).explain().warnings(), "a hedge, where nothing falls back");
+    warns(Pipeline::new().then(hedge).then(fallback.clone()).explain().warnings(), "a hedge, where no fallback runs");
     let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap();
     warns(Pipeline::new().then(retry).then(fallback.clone()).explain().warnings(), "nothing is repeated");
-    warns(Pipeline::new().then(Timeout::new(MS(1))).then(fallback.clone()).explain().warnings(), "nothing falls back");
+    warns(Pipeline::new().then(Timeout::new(MS(1))).then(fallback.clone()).explain().warnings(), "no fallback runs");
     warns(Pipeline::new().then(fallback.clone()).then(fallback.clone()).explain().warnings(), "one substitute");
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap();
-    warns(Pipeline::new().then(limiter).then(fallback.clone()).explain().warnings(), "whose refusals it never sees");
+    warns(Pipeline::new().then(limiter).then(fallback.clone()).explain().warnings(), "whose rejections it never sees");
     assert_eq!(Pipeline::new().then(fallback.clone()).explain().warnings(), Vec::<String>::new());
     let text = Pipeline::new().then(fallback).explain().to_string();
     assert!(text.contains("fallback `f`: a substitute after timeout, connect, throttled, overloaded, server, other and refusals, within 1s"), "{text}");

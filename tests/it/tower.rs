@@ -19,7 +19,7 @@ use steadfast::{
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
     hedge::{Hedge, HedgeConfig},
     http::{ByStatus, deadline},
-    outcome::Stop,
+    outcome::StopReason,
     retry::{Retry, RetryConfig},
     testing::{ScriptedError, ScriptedService, drop_at_every_await},
     throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, Quota, RateLimiter},
@@ -272,7 +272,7 @@ fn a_request_that_cannot_be_cloned_is_sent_once_and_keeps_its_error() {
         hand.block_on(layer.requests(|_: &Unclonable| None).layer(places.clone()).call(Unclonable)).unwrap_err(),
     ] {
         assert!(matches!(error.cause(), Cause::Operation(ScriptedError::Status { status: 503, .. })), "{error}");
-        assert_eq!((error.attempts(), error.history().unwrap().stop), (1, Stop::Spent));
+        assert_eq!((error.attempts(), error.history().unwrap().stop), (1, StopReason::Spent));
     }
     assert_eq!((places.script.calls(), places.free(), hand.now()), (2, 1, start));
 }
@@ -319,13 +319,13 @@ fn what_can_be_run_once_is_run_once_however_it_is_marked() {
         hand.block_on(pipeline.call(with_priority(Priority::High, once()))).unwrap_err(),
         hand.block_on(pipeline.call(named(&ONCE, once()))).unwrap_err(),
     ] {
-        assert_eq!((error.attempts(), error.history().unwrap().stop), (1, Stop::Spent));
+        assert_eq!((error.attempts(), error.history().unwrap().stop), (1, StopReason::Spent));
     }
     assert_eq!(hand.now(), start);
     // Who makes another attempt nevertheless is refused, and runs nothing.
     let error = hand.block_on(Pipeline::new().then(Twice).classify(judge).call(once())).unwrap_err();
     let Cause::Rejected(rejected) = error.cause() else { panic!("{error:?}") };
-    let told = "rejected by the operation: it cannot be run again";
+    let told = "rejected by the operation: it cannot run again";
     assert_eq!((rejected.to_string().as_str(), error.attempts()), (told, 1));
 }
 
@@ -503,7 +503,7 @@ fn what_a_handler_found_bounds_what_it_asks_of_others() {
     let start = hand.now();
     let error = hand.block_on(layer.layer(places.clone()).call(request)).unwrap_err();
     // The delay of 100 ms does not fit before the deadline.
-    assert_eq!((error.attempts(), error.history().unwrap().stop), (1, Stop::Deadline));
+    assert_eq!((error.attempts(), error.history().unwrap().stop), (1, StopReason::Deadline));
     assert!(hand.now() - start <= MS(40));
 }
 

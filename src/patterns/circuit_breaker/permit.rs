@@ -7,7 +7,7 @@ use super::{
     tally::Mark,
 };
 use crate::{
-    call::Ledger,
+    call::CallState,
     outcome::{Class, FailureKind, Hint, Outcome, Verdict},
     time::Instant,
 };
@@ -50,8 +50,8 @@ impl<'a> Permit<'a> {
     /// Records what was no success, with the hint that came with a failure.
     #[cold]
     #[inline(never)]
-    pub(super) fn settle_other(&mut self, outcome: Outcome, ledger: &dyn Ledger) {
-        let hint = if outcome.is_failure() { ledger.hint() } else { Hint::None };
+    pub(super) fn settle_other(&mut self, outcome: Outcome, state: &dyn CallState) {
+        let hint = if outcome.is_failure() { state.hint() } else { Hint::None };
         self.settle(Verdict::of(outcome.class()).with_hint(hint));
     }
 

@@ -51,7 +51,7 @@ impl Traced for FallbackEvent {
         match self {
             Self::FellBack { after } => tracing::info!(target: TARGET, fallback = source, ?after, "fell back"),
             Self::Failed { after, kind } => {
-                tracing::warn!(target: TARGET, fallback = source, ?after, ?kind, "the fallback failed, too");
+                tracing::warn!(target: TARGET, fallback = source, ?after, ?kind, "the fallback also failed");
             }
             Self::TimedOut { after, given } => {
                 tracing::warn!(target: TARGET, fallback = source, ?after, ?given, "the fallback timed out");

@@ -28,14 +28,14 @@ use crate::{
 /// A clone is cheap and shares settings and events.
 #[derive(Clone)]
 pub struct Fallback {
-    settings: Arc<Settings>,
+    settings: Arc<FallbackSettings>,
     name: Option<Name>,
     clock: Clock,
     events: Events<FallbackEvent>,
 }
 
 /// The settings, which may change. No call takes the lock.
-struct Settings {
+struct FallbackSettings {
     config: Mutex<FallbackConfig>,
     /// The failures after which it falls back, as [`Repeats::to_bits`].
     after: AtomicU16,
@@ -57,7 +57,7 @@ impl Fallback {
     pub(crate) fn make(config: FallbackConfig, clock: Clock, name: Option<Name>) -> Self {
         let timeout = AtomicU64::new(nanos(config.timeout));
         let after = AtomicU16::new(after(&config).to_bits());
-        let settings = Arc::new(Settings { config: Mutex::new(config), after, timeout });
+        let settings = Arc::new(FallbackSettings { config: Mutex::new(config), after, timeout });
         Self { settings, name, clock, events: Events::new() }
     }
 
@@ -137,7 +137,7 @@ impl Fallback {
     async fn fall_back<A: Attempt>(&self, mut inner: A, outcome: Outcome, cx: CallContext<'_>) -> Outcome {
         let after = match outcome.kind() {
             Some(kind) => Setback::Failure(kind),
-            None => Setback::Rejection(inner.ledger().rejection().map_or(PolicyKind::Custom("policy"), |r| r.by())),
+            None => Setback::Rejection(inner.call_state().rejection().map_or(PolicyKind::Custom("policy"), |r| r.by())),
         };
         let deadline = Deadline::new(&self.clock, &self.settings.timeout, cx);
         let frame = cx.until(&deadline);
@@ -155,7 +155,7 @@ impl Fallback {
             }
             None => {
                 let given = deadline.given();
-                inner.ledger().fallback_timed_out(TimedOut { name: self.name.clone(), after: given });
+                inner.call_state().fallback_timed_out(TimedOut { name: self.name.clone(), after: given });
                 self.tell(|| FallbackEvent::TimedOut { after, given });
                 outcome
             }

@@ -1,5 +1,5 @@
 //! What a hedge tells.
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
 use crate::{observe::Traced, outcome::FailureKind};
 
@@ -15,9 +15,9 @@ pub enum HedgeEvent {
         cause: HedgeCause,
     },
     /// Another attempt was due, and is not made; nor is any later one of this call.
-    Held {
+    Suppressed {
         /// Why.
-        why: Held,
+        reason: SuppressReason,
     },
     /// An attempt other than the first gave the call its result.
     Won {
@@ -52,7 +52,7 @@ pub enum HedgeCause {
 /// Why no other attempt starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Held {
+pub enum SuppressReason {
     /// The budget is empty.
     Budget,
     /// The other side asked to be left alone.
@@ -61,6 +61,37 @@ pub enum Held {
     Rejected,
     /// The call's time is over.
     Deadline,
+}
+
+impl HedgeCause {
+    /// Returns the cause as a word, for labels of metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Late { .. } => "late",
+            Self::Failed { .. } => "failed",
+        }
+    }
+}
+
+impl SuppressReason {
+    /// All reasons.
+    pub(crate) const ALL: [Self; 4] = [Self::Budget, Self::PushedBack, Self::Rejected, Self::Deadline];
+
+    /// Returns the reason as a word, for labels of metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Budget => "budget",
+            Self::PushedBack => "pushed_back",
+            Self::Rejected => "rejected",
+            Self::Deadline => "deadline",
+        }
+    }
+}
+
+impl fmt::Display for SuppressReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 impl Traced for HedgeEvent {
@@ -74,7 +105,7 @@ impl Traced for HedgeEvent {
             Self::Hedged { hedge, cause } => {
                 tracing::debug!(target: TARGET, hedged_by = source, hedge, ?cause, "hedged");
             }
-            Self::Held { why } => tracing::info!(target: TARGET, hedged_by = source, ?why, "not hedged"),
+            Self::Suppressed { reason } => tracing::info!(target: TARGET, hedged_by = source, %reason, "not hedged"),
             Self::Won { hedge } => tracing::debug!(target: TARGET, hedged_by = source, hedge, "a hedge won"),
             Self::AllFailed { attempts, kind } => {
                 tracing::info!(target: TARGET, hedged_by = source, attempts, ?kind, "all attempts failed");

@@ -119,5 +119,5 @@ mod race;
 mod state;
 
 pub use config::{HedgeConfig, HedgeDelay, PercentileConfig};
-pub use event::{HedgeCause, HedgeEvent, Held};
+pub use event::{HedgeCause, HedgeEvent, SuppressReason};
 pub use policy::Hedge;

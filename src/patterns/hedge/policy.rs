@@ -25,10 +25,10 @@ use crate::{
 ///
 /// A clone is the same hedge: it shares what it knows of latencies, its budget and its events.
 #[derive(Clone)]
-pub struct Hedge(pub(super) Arc<Inner>);
+pub struct Hedge(pub(super) Arc<HedgeInner>);
 
-pub(super) struct Inner {
-    pub(super) settings: ArcSwap<Settings>,
+pub(super) struct HedgeInner {
+    pub(super) settings: ArcSwap<HedgeSettings>,
     name: Option<Name>,
     pub(super) clock: Clock,
     pub(super) budget: Option<RetryBudget>,
@@ -38,13 +38,13 @@ pub(super) struct Inner {
 }
 
 /// What a new configuration replaces as a whole.
-pub(super) struct Settings {
+pub(super) struct HedgeSettings {
     pub(super) config: HedgeConfig,
     /// Only where a percentile is asked for.
     latencies: Option<Arc<Latencies>>,
 }
 
-impl Settings {
+impl HedgeSettings {
     /// By these settings, with the latencies that are known where they still make sense.
     fn new(config: HedgeConfig, known: Option<&Arc<Latencies>>) -> Self {
         let latencies = match config.delay {
@@ -83,8 +83,15 @@ impl Hedge {
 
     /// For settings that were checked before.
     pub(crate) fn make(config: HedgeConfig, clock: Clock, name: Option<Name>, budget: Option<RetryBudget>) -> Self {
-        let settings = ArcSwap::from_pointee(Settings::new(config, None));
-        Self(Arc::new(Inner { settings, name, clock, budget, quiet_until: AtomicU64::new(0), events: Events::new() }))
+        let settings = ArcSwap::from_pointee(HedgeSettings::new(config, None));
+        Self(Arc::new(HedgeInner {
+            settings,
+            name,
+            clock,
+            budget,
+            quiet_until: AtomicU64::new(0),
+            events: Events::new(),
+        }))
     }
 
     /// A new hedge of the same settings with a name, for events.
@@ -137,7 +144,7 @@ impl Hedge {
     /// Where a setting breaks its rule; then nothing has changed.
     pub fn reconfigure(&self, config: HedgeConfig) -> Result<(), ConfigError> {
         config.check()?;
-        self.0.settings.rcu(|now| Settings::new(config, now.latencies.as_ref()));
+        self.0.settings.rcu(|now| HedgeSettings::new(config, now.latencies.as_ref()));
         Ok(())
     }
 
@@ -157,7 +164,7 @@ impl Hedge {
     }
 }
 
-impl Inner {
+impl HedgeInner {
     #[inline]
     fn may_hedge(&self, cx: CallContext<'_>) -> bool {
         let config = &self.settings.load().config;

@@ -9,8 +9,8 @@ use std::{
 
 use super::{
     HedgeEvent,
-    event::{HedgeCause, Held},
-    policy::Inner,
+    event::{HedgeCause, SuppressReason},
+    policy::HedgeInner,
     state::{Ended, Plan, Then},
 };
 use crate::{
@@ -32,7 +32,7 @@ struct Began {
     delay: Duration,
 }
 
-impl Inner {
+impl HedgeInner {
     #[inline]
     pub(super) async fn hedged<F: Forks>(&self, forks: &F, cx: CallContext<'_>) -> Outcome {
         let mut first = forks.next();
@@ -61,9 +61,9 @@ impl Inner {
     #[cold]
     fn ends_alone(&self, ended: &Ended) -> bool {
         let then = ended.then(&self.settings.load().config);
-        if then == Then::Wait(Held::PushedBack) {
+        if then == Then::Wait(SuppressReason::PushedBack) {
             self.pushed_back(ended);
-            self.tell(|| HedgeEvent::Held { why: Held::PushedBack });
+            self.tell(|| HedgeEvent::Suppressed { reason: SuppressReason::PushedBack });
         }
         !matches!(then, Then::Next(_))
     }
@@ -114,7 +114,7 @@ impl Inner {
         began: Option<Began>,
     ) -> Won {
         let Began { at: began, delay } = began.unwrap_or_else(|| self.begin(cx));
-        let mut call = Call { hedge: self, cx, plan: Plan::new(self.settings.load().config.max_attempts) };
+        let mut call = HedgeCall { hedge: self, cx, plan: Plan::new(self.settings.load().config.max_attempts) };
         let mut first = ended.is_none().then_some(first);
         let mut others: Vec<_> = Vec::new();
         // The best of what failed: with no fork it is the first attempt's.
@@ -191,13 +191,13 @@ impl Inner {
 struct Over;
 
 /// One call in the course of its attempts.
-struct Call<'a> {
-    hedge: &'a Inner,
+struct HedgeCall<'a> {
+    hedge: &'a HedgeInner,
     cx: CallContext<'a>,
     plan: Plan,
 }
 
-impl Call<'_> {
+impl HedgeCall<'_> {
     /// Starts another attempt, if there is to be one: its number, and the time.
     fn start(&mut self, cause: HedgeCause) -> Option<(u32, Instant)> {
         if !self.plan.is_open() {
@@ -209,24 +209,24 @@ impl Call<'_> {
             HedgeCause::Late { .. } => None,
         };
         // The budget last: what it gives is used.
-        let why = if self.hedge.is_quiet(now) {
-            Held::PushedBack
+        let reason = if self.hedge.is_quiet(now) {
+            SuppressReason::PushedBack
         } else if self.cx.deadline().is_some_and(|deadline| now >= deadline) {
-            Held::Deadline
+            SuppressReason::Deadline
         } else if self.hedge.budget.as_ref().is_some_and(|budget| !budget.withdraw(now, kind)) {
-            Held::Budget
+            SuppressReason::Budget
         } else {
             let hedge = self.plan.start();
             self.hedge.tell(|| HedgeEvent::Hedged { hedge, cause });
             return Some((hedge, now));
         };
-        self.hold(why);
+        self.hold(reason);
         None
     }
 
-    fn hold(&mut self, why: Held) {
+    fn hold(&mut self, reason: SuppressReason) {
         if self.plan.hold() {
-            self.hedge.tell(|| HedgeEvent::Held { why });
+            self.hedge.tell(|| HedgeEvent::Suppressed { reason });
         }
     }
 
@@ -236,11 +236,11 @@ impl Call<'_> {
         match then {
             Then::Over => Err(Over),
             Then::Next(kind) => Ok(self.start(HedgeCause::Failed { kind })),
-            Then::Wait(why) => {
-                if why == Held::PushedBack {
+            Then::Wait(reason) => {
+                if reason == SuppressReason::PushedBack {
                     self.hedge.pushed_back(ended);
                 }
-                self.hold(why);
+                self.hold(reason);
                 Ok(None)
             }
         }
@@ -280,7 +280,7 @@ fn is_success(ended: &Ended) -> bool {
 #[inline]
 async fn attempt(fork: &mut impl Fork, cx: CallContext<'_>) -> Ended {
     let outcome = fork.attempt(cx).await;
-    let hint = if outcome.is_failure() { fork.ledger().hint() } else { Hint::None };
+    let hint = if outcome.is_failure() { fork.call_state().hint() } else { Hint::None };
     Ended { outcome, hint }
 }
 

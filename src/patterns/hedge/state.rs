@@ -1,7 +1,7 @@
 //! The pure decision: whether another attempt starts. Knows neither async nor a clock.
 use std::time::Duration;
 
-use super::{HedgeConfig, event::Held};
+use super::{HedgeConfig, event::SuppressReason};
 use crate::{
     outcome::{FailureKind, Hint, Outcome},
     time::{Instant, nanos},
@@ -27,7 +27,7 @@ pub(super) enum Then {
     /// Another may start at once.
     Next(FailureKind),
     /// No other may start; those in flight go on.
-    Wait(Held),
+    Wait(SuppressReason),
 }
 
 impl Ended {
@@ -40,11 +40,11 @@ impl Ended {
     pub(super) fn then(&self, config: &HedgeConfig) -> Then {
         match self.outcome {
             // "Stop asking", says a policy inside; what is in flight may still succeed.
-            Outcome::Rejected => Then::Wait(Held::Rejected),
+            Outcome::Rejected => Then::Wait(SuppressReason::Rejected),
             outcome => match outcome.kind() {
                 Some(kind) if config.hedge_on.contains(kind) => match self.hint {
                     Hint::None => Then::Next(kind),
-                    _ => Then::Wait(Held::PushedBack),
+                    _ => Then::Wait(SuppressReason::PushedBack),
                 },
                 _ => Then::Over,
             },

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use crate::{
     observe::Traced,
-    outcome::{FailureKind, Stop},
+    outcome::{FailureKind, StopReason},
 };
 
 /// Something a [`Retry`](super::Retry) did. An operation that succeeds at once is no event.
@@ -31,7 +31,7 @@ pub enum RetryEvent {
         /// How the last failed; nothing where a policy refused it.
         kind: Option<FailureKind>,
         /// Why none follows.
-        stop: Stop,
+        stop: StopReason,
     },
 }
 
@@ -49,7 +49,7 @@ impl Traced for RetryEvent {
                 tracing::info!(target: "steadfast::retry", retry = source, attempts, "recovered");
             }
             // The retry around it tells what comes of it.
-            Self::GaveUp { attempts, kind, stop: stop @ Stop::Nested } => {
+            Self::GaveUp { attempts, kind, stop: stop @ StopReason::Nested } => {
                 tracing::debug!(target: "steadfast::retry", retry = source, attempts, ?kind, %stop, "gave up");
             }
             Self::GaveUp { attempts, kind, stop } => {

@@ -5,7 +5,7 @@ use super::RetryConfig;
 use crate::{call::Repeats, sync::Mutex};
 
 /// The settings, which may change. Only failures take the lock.
-pub(super) struct Settings {
+pub(super) struct RetrySettings {
     config: Mutex<RetryConfig>,
     /// What calls that succeed have to know: see [`Live`].
     live: AtomicU32,
@@ -32,7 +32,7 @@ impl Live {
     }
 }
 
-impl Settings {
+impl RetrySettings {
     pub(super) fn new(config: RetryConfig) -> Self {
         Self { config: Mutex::new(config), live: AtomicU32::new(Live::bits(&config)) }
     }

@@ -54,7 +54,7 @@
 //! | without a mark, where [`RetryConfig::idempotent`] is on: all calls through this retry may run twice | each failure in `retry_on` |
 //!
 //! A retry that gives up for want of a mark says so:
-//! [`Stop::NotIdempotent`](crate::outcome::Stop::NotIdempotent) in the error's history, in the
+//! [`StopReason::NotIdempotent`](crate::outcome::StopReason::NotIdempotent) in the error's history, in the
 //! event [`RetryEvent::GaveUp`], and in the log; [`explain`](crate::Pipeline::explain) states the
 //! setting, and [`explain_for`](crate::Pipeline::explain_for) warns for an operation. The tower
 //! layer's `HttpRequests` marks requests by their method and their `idempotency-key`. The page [why

@@ -9,16 +9,18 @@ use std::{
 
 use super::{
     RetryBudget, RetryConfig, RetryEvent,
-    live::{Live, Settings},
-    state::Failed,
+    live::{Live, RetrySettings},
+    state::FailedAttempt,
 };
 use crate::{
     backoff::{Backoff, Curve, Jitter},
-    call::{self, Attempt, ByMut, CallContext, Cold, Explanation, Frame, Layer, Ledger, Operation, Policy},
+    call::{
+        self, Attempt, BorrowedAttempt, CallContext, CallState, Cold, Explanation, Frame, Layer, Operation, Policy,
+    },
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::{Events, Subscription},
-    outcome::{CallError, FailureKind, Outcome, PolicyKind, Rejected, Stop, Verdict},
+    outcome::{CallError, FailureKind, Outcome, PolicyKind, Rejected, StopReason, Verdict},
     race::yield_now,
     time::{Clock, Instant},
 };
@@ -29,11 +31,11 @@ type Delays = Box<dyn Iterator<Item = Duration> + Send>;
 ///
 /// A clone is cheap and shares settings, budget, randomness and events.
 #[derive(Clone, Debug)]
-pub struct Retry(Arc<Inner>);
+pub struct Retry(Arc<RetryInner>);
 
 #[derive(Clone)]
-struct Inner {
-    settings: Arc<Settings>,
+struct RetryInner {
+    settings: Arc<RetrySettings>,
     name: Option<Name>,
     clock: Clock,
     entropy: Entropy,
@@ -55,8 +57,8 @@ impl Retry {
     /// For settings that were checked before.
     pub(crate) fn make(config: RetryConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
         let events = Events::new();
-        let settings = Arc::new(Settings::new(config));
-        Self(Arc::new(Inner { settings, name, clock, entropy, budget: None, delays: None, events }))
+        let settings = Arc::new(RetrySettings::new(config));
+        Self(Arc::new(RetryInner { settings, name, clock, entropy, budget: None, delays: None, events }))
     }
 
     /// The same with a name, for events.
@@ -161,7 +163,7 @@ impl Retry {
     }
 }
 
-impl Inner {
+impl RetryInner {
     async fn go_on_alone<O: Operation>(
         &self,
         operation: O,
@@ -169,13 +171,13 @@ impl Inner {
         started: Option<Instant>,
         cx: CallContext<'_>,
     ) -> Result<O::Output, CallError<O::Error>> {
-        let mut judged = call::alone::after_failure(operation, error);
+        let mut attempt = call::alone::after_failure(operation, error);
         let outcome = Outcome::Judged(Verdict::failure(FailureKind::Other).class());
         let mut call = self.began(started);
-        if let Some(next) = call.failed(outcome, judged.ledger(), cx) {
-            call.go_on(ByMut(&mut judged), next, cx).await;
+        if let Some(next) = call.failed(outcome, attempt.call_state(), cx) {
+            call.go_on(BorrowedAttempt(&mut attempt), next, cx).await;
         }
-        judged.result()
+        attempt.result()
     }
 
     /// The first attempt, whose first wait is the beginning of the total time.
@@ -217,8 +219,8 @@ impl Inner {
     }
 
     /// A call that has made its first attempt.
-    fn began(&self, started: Option<Instant>) -> Call<'_> {
-        Call { retry: self, attempt: 1, started, delays: None }
+    fn began(&self, started: Option<Instant>) -> RetryCall<'_> {
+        RetryCall { retry: self, attempt: 1, started, delays: None }
     }
 }
 
@@ -242,14 +244,14 @@ impl Policy for Retry {
             budget.refund(this.clock.now());
         }
         let mut call = this.began(started);
-        match call.failed(outcome, inner.ledger(), cx) {
+        match call.failed(outcome, inner.call_state(), cx) {
             Some(next) => call::boxed(call.go_on(inner, next, cx)).await,
             None => outcome,
         }
     }
 
     fn describe(&self, explanation: &mut Explanation) {
-        let Inner { name, budget, delays, .. } = &*self.0;
+        let RetryInner { name, budget, delays, .. } = &*self.0;
         let config = self.config();
         let backoff = match delays {
             Some(_) => "delays of its own".to_owned(),
@@ -286,8 +288,8 @@ impl Policy for Retry {
 }
 
 /// One call in the course of its attempts.
-struct Call<'a> {
-    retry: &'a Inner,
+struct RetryCall<'a> {
+    retry: &'a RetryInner,
     attempt: u32,
     started: Option<Instant>,
     delays: Option<Delays>,
@@ -299,7 +301,7 @@ enum Next {
     At(Instant),
 }
 
-impl Call<'_> {
+impl RetryCall<'_> {
     /// Goes on after the first attempt has failed.
     async fn go_on<A: Attempt>(mut self, mut inner: A, mut next: Next, cx: CallContext<'_>) -> Outcome {
         loop {
@@ -313,7 +315,7 @@ impl Call<'_> {
                 self.recovered();
                 return outcome;
             }
-            match self.failed(outcome, inner.ledger(), cx) {
+            match self.failed(outcome, inner.call_state(), cx) {
                 Some(another) => next = another,
                 None => return outcome,
             }
@@ -323,13 +325,13 @@ impl Call<'_> {
     /// An attempt failed: when to make the next, if there is to be one.
     #[cold]
     #[inline(never)]
-    fn failed(&mut self, outcome: Outcome, ledger: &mut dyn Ledger, cx: CallContext<'_>) -> Option<Next> {
-        let Inner { clock, events, name, settings, .. } = self.retry;
+    fn failed(&mut self, outcome: Outcome, state: &mut dyn CallState, cx: CallContext<'_>) -> Option<Next> {
+        let RetryInner { clock, events, name, settings, .. } = self.retry;
         let (attempt, kind) = (self.attempt, outcome.kind());
-        match self.next(outcome, ledger, cx) {
+        match self.next(outcome, state, cx) {
             Ok((now, delay)) => {
                 events.send(name.as_ref(), now, || RetryEvent::Retrying { attempt, kind, delay });
-                ledger.again();
+                state.again();
                 self.attempt += 1;
                 Some(if delay.is_zero() { Next::AtOnce } else { Next::At(now + delay) })
             }
@@ -337,8 +339,8 @@ impl Call<'_> {
                 let now = clock.now();
                 events.send(name.as_ref(), now, || RetryEvent::GaveUp { attempts: attempt, kind, stop });
                 // A first attempt that was never going to be repeated has no history worth a box.
-                if attempt > 1 || (stop != Stop::NotRetryable && settings.get().max_attempts > 1) {
-                    ledger.gave_up(stop, self.started.map_or(Duration::ZERO, |started| now - started));
+                if attempt > 1 || (stop != StopReason::NotRetryable && settings.get().max_attempts > 1) {
+                    state.gave_up(stop, self.started.map_or(Duration::ZERO, |started| now - started));
                 }
                 None
             }
@@ -349,22 +351,22 @@ impl Call<'_> {
     fn next(
         &mut self,
         outcome: Outcome,
-        ledger: &dyn Ledger,
+        state: &dyn CallState,
         cx: CallContext<'_>,
-    ) -> Result<(Instant, Duration), Stop> {
-        let Inner { settings, clock, entropy, budget, .. } = self.retry;
+    ) -> Result<(Instant, Duration), StopReason> {
+        let RetryInner { settings, clock, entropy, budget, .. } = self.retry;
         let config = settings.get();
-        let asked = config.may_follow(&Failed {
+        let asked = config.may_follow(&FailedAttempt {
             attempt: self.attempt,
             kind: outcome.kind(),
-            hint: ledger.hint(),
+            hint: state.hint(),
             refused: (outcome == Outcome::Rejected)
-                .then(|| ledger.rejection().map_or(ledger.hint().retry_after(), Rejected::retry_after)),
-            spent: ledger.is_spent(),
+                .then(|| state.rejection().map_or(state.hint().retry_after(), Rejected::retry_after)),
+            spent: state.is_spent(),
             idempotent: cx.is_idempotent().unwrap_or(config.idempotent),
         })?;
         if !config.retry_nested && cx.repeats().has(outcome.kind()) {
-            return Err(Stop::Nested);
+            return Err(StopReason::Nested);
         }
         let now = clock.now();
         let started = *self.started.get_or_insert(now);
@@ -374,21 +376,21 @@ impl Call<'_> {
         });
         // Delays of a user's own get no jitter.
         let spread = if self.retry.delays.is_some() || asked.is_none() { 0.0 } else { entropy.unit() };
-        let delay = config.delay(delays.next().ok_or(Stop::BackoffEnded)?, asked, spread);
+        let delay = config.delay(delays.next().ok_or(StopReason::BackoffEnded)?, asked, spread);
         config.fits(started, now + delay, cx.deadline())?;
         match budget {
-            Some(budget) if !budget.withdraw(now, outcome.kind()) => Err(Stop::Budget),
+            Some(budget) if !budget.withdraw(now, outcome.kind()) => Err(StopReason::Budget),
             _ => Ok((now, delay)),
         }
     }
 
     fn recovered(&self) {
-        let Inner { clock, events, name, .. } = self.retry;
+        let RetryInner { clock, events, name, .. } = self.retry;
         events.send(name.as_ref(), clock.now(), || RetryEvent::Recovered { attempts: self.attempt });
     }
 }
 
-impl fmt::Debug for Inner {
+impl fmt::Debug for RetryInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Retry")
             .field("name", &self.name)

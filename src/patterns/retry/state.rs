@@ -4,12 +4,12 @@ use std::time::Duration;
 use super::RetryConfig;
 use crate::{
     backoff::{Jitter, scaled},
-    outcome::{FailureKind, Hint, Stop},
+    outcome::{FailureKind, Hint, StopReason},
     time::Instant,
 };
 
 /// What is known when an attempt has failed.
-pub(super) struct Failed {
+pub(super) struct FailedAttempt {
     /// The number of the attempt that failed, from 1.
     pub(super) attempt: u32,
     pub(super) kind: Option<FailureKind>,
@@ -24,33 +24,33 @@ pub(super) struct Failed {
 
 impl RetryConfig {
     /// Whether another attempt may follow at all, and the wait that somebody asked for.
-    pub(super) fn may_follow(&self, failed: &Failed) -> Result<Option<Duration>, Stop> {
+    pub(super) fn may_follow(&self, failed: &FailedAttempt) -> Result<Option<Duration>, StopReason> {
         let asked = match failed.refused {
             Some(Some(wait)) if self.retry_rejections => Some(wait),
-            Some(_) => return Err(Stop::NotRetryable),
+            Some(_) => return Err(StopReason::NotRetryable),
             None => {
                 let kind = failed.kind.unwrap_or(FailureKind::Other);
                 if !self.retry_on.contains(kind) {
-                    return Err(Stop::NotRetryable);
+                    return Err(StopReason::NotRetryable);
                 }
                 // Only a connection that never stood proves that nothing was sent.
                 if !failed.idempotent && kind != FailureKind::Connect {
-                    return Err(Stop::NotIdempotent);
+                    return Err(StopReason::NotIdempotent);
                 }
                 if failed.hint == Hint::DoNotRetry {
-                    return Err(Stop::ToldNotTo);
+                    return Err(StopReason::DoNotRetry);
                 }
                 failed.hint.retry_after()
             }
         };
         if failed.attempt >= self.max_attempts {
-            return Err(Stop::Attempts);
+            return Err(StopReason::Attempts);
         }
         if failed.spent {
-            return Err(Stop::Spent);
+            return Err(StopReason::Spent);
         }
         match asked {
-            Some(wait) if wait > self.max_hint => Err(Stop::HintTooLong),
+            Some(wait) if wait > self.max_hint => Err(StopReason::HintTooLong),
             asked => Ok(asked),
         }
     }
@@ -65,12 +65,12 @@ impl RetryConfig {
     }
 
     /// Whether an attempt at `at` would start within the total time and before the deadline.
-    pub(super) fn fits(&self, started: Instant, at: Instant, deadline: Option<Instant>) -> Result<(), Stop> {
+    pub(super) fn fits(&self, started: Instant, at: Instant, deadline: Option<Instant>) -> Result<(), StopReason> {
         if self.max_elapsed.is_some_and(|total| at - started > total) {
-            return Err(Stop::TotalTime);
+            return Err(StopReason::TotalTime);
         }
         if deadline.is_some_and(|deadline| at >= deadline) {
-            return Err(Stop::Deadline);
+            return Err(StopReason::Deadline);
         }
         Ok(())
     }

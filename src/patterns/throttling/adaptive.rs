@@ -280,7 +280,7 @@ impl Policy for AdaptiveLimiter {
         };
         let outcome = inner.attempt(cx).await;
         if outcome.is_failure() {
-            self.heed(inner.ledger().hint());
+            self.heed(inner.call_state().hint());
         }
         permit.settle(outcome);
         outcome

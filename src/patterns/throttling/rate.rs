@@ -325,7 +325,7 @@ impl Policy for RateLimiter {
             Ok(()) => {
                 let outcome = inner.attempt(cx).await;
                 if outcome.is_failure() {
-                    self.heed(inner.ledger().hint());
+                    self.heed(inner.call_state().hint());
                 }
                 outcome
             }

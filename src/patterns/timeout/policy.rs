@@ -133,7 +133,7 @@ impl Policy for Timeout {
                 return outcome;
             }
         }
-        inner.ledger().time_out(self.timed_out(&deadline));
+        inner.call_state().time_out(self.timed_out(&deadline));
         Outcome::Judged(Verdict::failure(FailureKind::Timeout).class())
     }
 

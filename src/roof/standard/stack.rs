@@ -3,7 +3,7 @@ use std::{fmt, sync::Arc};
 
 use super::{StandardConfig, parts::Parts};
 use crate::{
-    call::{Attempt, ByMut, CallContext, Explanation, Identity, Pipeline, Policy, Stack},
+    call::{Attempt, BorrowedAttempt, CallContext, Explanation, Identity, Pipeline, Policy, Stack},
     circuit_breaker::CircuitBreaker,
     config::{ConfigError, Name},
     entropy::Entropy,
@@ -19,9 +19,9 @@ use crate::{
 
 /// The standard stack as one policy. A clone shares its state.
 #[derive(Clone)]
-pub struct Standard(Arc<Inner>);
+pub struct Standard(Arc<StandardInner>);
 
-struct Inner {
+struct StandardInner {
     config: Mutex<StandardConfig>,
     surroundings: Surroundings,
     parts: Parts,
@@ -51,7 +51,7 @@ impl Standard {
     /// For settings that were checked before.
     fn make(config: StandardConfig, surroundings: Surroundings) -> Self {
         let parts = Parts::new(&config, &surroundings);
-        Self(Arc::new(Inner { config: Mutex::new(config), surroundings, parts }))
+        Self(Arc::new(StandardInner { config: Mutex::new(config), surroundings, parts }))
     }
 
     fn changed(&self, change: impl FnOnce(&mut Surroundings)) -> Self {
@@ -201,7 +201,7 @@ impl Policy for Standard {
         // Not a pipeline's `then`, which begins with a policy that does nothing: the compiler bounds how deep they nest.
         let attempt = Stack::new(guard, attempt_timeout);
         let stack = Stack::new(timeout, Stack::new(admission, Stack::new(retry, Stack::new(hedge, attempt))));
-        let outcome = stack.around(ByMut(&mut inner), cx).await;
+        let outcome = stack.around(BorrowedAttempt(&mut inner), cx).await;
         match fallback.get() {
             Some(fallback) => fallback.settle(inner, outcome, cx).await,
             None => outcome,

@@ -52,7 +52,7 @@
 //! between two attempts no place in the inner service is held.
 //!
 //! A request is cloned only inside a retry or a hedge; without one it is moved. One that cannot be cloned is moved too, and then no other
-//! attempt follows: the call fails with the error that it met, and the retry says [`Spent`](crate::outcome::Stop::Spent).
+//! attempt follows: the call fails with the error that it met, and the retry says [`Spent`](crate::outcome::StopReason::Spent).
 //! As no retry of this pipeline repeats it, a retry in the handler does its own work.
 //!
 //! With feature `http`, `HttpRequests` knows what a client sends (what may be repeated, by its method; the deadline as a header), and

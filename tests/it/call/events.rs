@@ -253,7 +253,7 @@ fn ground_tracing_is_told_of_a_fallback_and_of_what_the_operation_is_called() {
     });
     let told = told.0.lock().unwrap();
     let failed =
-        "steadfast::fallback message=the fallback failed, too fallback=\"yesterday\" after=Failure(Overloaded)";
+        "steadfast::fallback message=the fallback also failed fallback=\"yesterday\" after=Failure(Overloaded)";
     assert_eq!(
         *told,
         [

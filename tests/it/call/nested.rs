@@ -19,7 +19,7 @@ use steadfast::{
     fallback::{Fallback, FallbackConfig},
     hedge::{Hedge, HedgeConfig},
     http::{ByStatus, status_of},
-    outcome::{ByCallError, Stop},
+    outcome::{ByCallError, StopReason},
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig, RetryEvent},
     standard::{Standard, StandardConfig},
     time::Clock,
@@ -147,7 +147,7 @@ fn the_mark_of_what_must_not_run_twice_travels_into_nested_pipelines() {
 }
 
 /// How often the innermost operation runs where it fails as of `kind`, inside an outer and an inner retry, and why the inner one stopped.
-fn runs(outer: RetryConfig, marked: Option<bool>, inner: RetryConfig, kind: FailureKind) -> (u32, Option<Stop>) {
+fn runs(outer: RetryConfig, marked: Option<bool>, inner: RetryConfig, kind: FailureKind) -> (u32, Option<StopReason>) {
     let (clock, hand) = Clock::manual();
     let (runs, stopped) = (AtomicU32::new(0), std::sync::Mutex::new(None));
     let judge = move |result: &Result<(), ()>| {
@@ -181,21 +181,24 @@ fn only_a_retry_that_repeats_the_failure_takes_the_attempts_from_one_inside() {
     use FailureKind::{Connect, Overloaded, Timeout};
     let (inner, two) = (RetryConfig::default().max_attempts(4), RetryConfig::default().max_attempts(2));
     // It repeats: the inner one leaves the attempts to it, and says so.
-    assert_eq!(runs(two, Some(true), inner, Overloaded), (2, Some(Stop::Nested)));
-    assert_eq!(runs(two.idempotent(true), None, inner, Overloaded), (2, Some(Stop::Nested)));
+    assert_eq!(runs(two, Some(true), inner, Overloaded), (2, Some(StopReason::Nested)));
+    assert_eq!(runs(two.idempotent(true), None, inner, Overloaded), (2, Some(StopReason::Nested)));
     // It makes one attempt.
-    assert_eq!(runs(RetryConfig::default().max_attempts(1), Some(true), inner, Overloaded), (4, Some(Stop::Attempts)));
+    assert_eq!(
+        runs(RetryConfig::default().max_attempts(1), Some(true), inner, Overloaded),
+        (4, Some(StopReason::Attempts))
+    );
     // It repeats only what was not sent, for the operation may not run twice.
     for marked in [None, Some(false)] {
-        assert_eq!(runs(two, marked, inner, Overloaded), (4, Some(Stop::Attempts)));
-        assert_eq!(runs(two, marked, inner, Connect), (2, Some(Stop::Nested)));
+        assert_eq!(runs(two, marked, inner, Overloaded), (4, Some(StopReason::Attempts)));
+        assert_eq!(runs(two, marked, inner, Connect), (2, Some(StopReason::Nested)));
     }
     // It repeats failures of another kind.
     let timeouts = two.retry_on(KindSet::of(&[Timeout]));
-    assert_eq!(runs(timeouts, Some(true), inner, Overloaded), (4, Some(Stop::Attempts)));
-    assert_eq!(runs(timeouts, Some(true), inner, Timeout), (2, Some(Stop::Nested)));
+    assert_eq!(runs(timeouts, Some(true), inner, Overloaded), (4, Some(StopReason::Attempts)));
+    assert_eq!(runs(timeouts, Some(true), inner, Timeout), (2, Some(StopReason::Nested)));
     // Asked to, the inner one multiplies.
-    assert_eq!(runs(two, Some(true), inner.retry_nested(true), Overloaded), (8, Some(Stop::Attempts)));
+    assert_eq!(runs(two, Some(true), inner.retry_nested(true), Overloaded), (8, Some(StopReason::Attempts)));
 }
 
 #[test]
@@ -207,11 +210,11 @@ fn a_retry_inside_another_in_one_pipeline_tells_that_it_leaves_the_attempts_and_
     let calls = AtomicU32::new(0);
     let error = hand.block_on(pipeline.call(|| ready(Err::<(), _>(calls.fetch_add(1, SeqCst))))).unwrap_err();
     let history = error.history().unwrap();
-    assert_eq!((error.attempts(), history.stop), (3, Stop::Attempts));
+    assert_eq!((error.attempts(), history.stop), (3, StopReason::Attempts));
     assert!(matches!(history.first, Some(steadfast::Cause::Operation(0))), "{history:?}");
     for _ in 0..2 {
         let event = events.try_recv().unwrap().unwrap().what;
-        assert!(matches!(event, RetryEvent::GaveUp { attempts: 1, stop: Stop::Nested, .. }), "{event:?}");
+        assert!(matches!(event, RetryEvent::GaveUp { attempts: 1, stop: StopReason::Nested, .. }), "{event:?}");
     }
 }
 
@@ -300,7 +303,7 @@ fn a_hint_reaches_every_policy_of_a_layer_though_the_request_cannot_be_sent_agai
     let pipeline = Pipeline::new().then(retry(&clock, repeating())).classify(judge);
     let mut service = PipelineLayer::new(pipeline).once().layer(Refuses);
     let error = hand.block_on(service.call(())).unwrap_err();
-    assert_eq!((error.retry_after(), error.history().unwrap().stop), (Some(S(9)), Stop::Spent));
+    assert_eq!((error.retry_after(), error.history().unwrap().stop), (Some(S(9)), StopReason::Spent));
 }
 
 #[derive(Clone)]

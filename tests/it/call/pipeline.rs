@@ -141,7 +141,7 @@ fn a_policy_that_does_nothing_at_all_is_an_error_and_no_panic() {
         }
     }
     let error = run(Pipeline::new().then(Lazy).call(|| async { Ok::<_, fmt::Error>(()) })).unwrap_err();
-    assert_eq!(error.to_string(), "rejected by the policy: it neither made an attempt nor refused it");
+    assert_eq!(error.to_string(), "rejected by the policy: it neither made an attempt nor rejected the call");
 }
 
 #[test]

@@ -128,7 +128,7 @@ fn explain_warns_of_a_hedge_that_will_hurt() {
     warns(of(HedgeConfig::default().idempotent(false)), "not marked as idempotent");
     warns(of(HedgeConfig::after(Duration::ZERO)), "2 times the load");
     let retry = Retry::new(RetryConfig::default().idempotent(false)).unwrap();
-    warns(Pipeline::new().then(retry).then(good.clone()).explain(), "the retry takes for not idempotent");
+    warns(Pipeline::new().then(retry).then(good.clone()).explain(), "the retry treats as not idempotent");
     warns(Pipeline::new().then(good.clone()).then(good.clone()).explain(), "inside another hedge");
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
     warns(Pipeline::new().then(breaker).then(good.clone()).explain(), "inside a circuit breaker");

@@ -15,7 +15,7 @@ use steadfast::{
     Cause, FailureKind, Pipeline,
     call::{AttemptInfo, not_idempotent},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
-    hedge::{Hedge, HedgeCause, HedgeConfig, HedgeDelay, HedgeEvent, Held, PercentileConfig},
+    hedge::{Hedge, HedgeCause, HedgeConfig, HedgeDelay, HedgeEvent, PercentileConfig, SuppressReason},
     observe::Subscription,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     testing::{ManualClock, ScriptedService},
@@ -151,7 +151,7 @@ fn pays_from_the_budget_it_shares_with_the_retry() {
         }
         assert_eq!(service.calls() - before, 120, "{i}");
         let told = told(&mut events);
-        let held = told.iter().filter(|e| **e == HedgeEvent::Held { why: Held::Budget }).count();
+        let held = told.iter().filter(|e| **e == HedgeEvent::Suppressed { reason: SuppressReason::Budget }).count();
         assert_eq!(held, 80, "nothing in flight is touched, and the original outcome is returned");
         hand.advance(Duration::from_secs(60));
     }
@@ -229,10 +229,13 @@ fn a_push_back_stops_hedging_for_this_call_and_for_as_long_as_was_asked() {
     // What is in flight goes on.
     hand.block_on(pipeline.call(|| service.call())).unwrap();
     assert_eq!(service.calls(), 2);
-    assert_eq!(told(&mut events).last(), Some(&HedgeEvent::Held { why: Held::PushedBack }));
+    assert_eq!(told(&mut events).last(), Some(&HedgeEvent::Suppressed { reason: SuppressReason::PushedBack }));
     // Two seconds are left: another call is not hedged either.
     hand.block_on(pipeline.call(|| service.call())).unwrap();
-    assert_eq!((service.calls(), told(&mut events)), (3, vec![HedgeEvent::Held { why: Held::PushedBack }]));
+    assert_eq!(
+        (service.calls(), told(&mut events)),
+        (3, vec![HedgeEvent::Suppressed { reason: SuppressReason::PushedBack }])
+    );
     hand.block_on(clock.sleep(Duration::from_secs(3)));
     hand.block_on(pipeline.call(|| service.call())).unwrap();
     assert_eq!(service.calls(), 8);
@@ -340,7 +343,7 @@ fn the_attempt_s_time_out_is_a_failure_that_starts_the_next() {
     let (hedge, service, clock, hand) = world("hang, ok in 20ms", HedgeConfig::after(MS(200)));
     let pipeline = Pipeline::new().then(hedge).then(Timeout::new(MS(100)).with_clock(&clock));
     let warnings = pipeline.explain().warnings();
-    assert!(warnings.iter().any(|w| w.contains("comes first")), "{warnings:?}");
+    assert!(warnings.iter().any(|w| w.contains("fires first")), "{warnings:?}");
     hand.block_on(pipeline.call(|| service.call())).unwrap();
     assert_eq!(service.gaps(), [MS(100)]);
 }
@@ -373,7 +376,7 @@ fn a_refusal_by_a_policy_inside_stops_hedging_and_hides_no_answer() {
     let service = ScriptedService::new("ok in 100ms, 503 in 100ms", &clock).unwrap();
     hand.block_on(pipeline.call(|| service.call())).unwrap();
     let told = told(&mut events);
-    assert_eq!(told[1..], [HedgeEvent::Held { why: Held::Rejected }]);
+    assert_eq!(told[1..], [HedgeEvent::Suppressed { reason: SuppressReason::Rejected }]);
     // Its failure is the result, and not the refusal of the attempt beside it.
     let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
     assert!(matches!(error.cause(), Cause::Operation(_)), "{error}");

@@ -7,7 +7,7 @@ use steadfast::{
     backoff::{BackoffConfig, Curve, Jitter},
     call::not_idempotent,
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
-    outcome::Stop,
+    outcome::StopReason,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     testing::{ManualClock, ScriptedError, ScriptedService},
     time::Clock,
@@ -91,7 +91,7 @@ fn a_breaker_that_opens_under_a_retry_ends_it() {
     let history = error.history().unwrap();
     assert_eq!(
         (history.stop, history.first_kind, history.last_kind),
-        (Stop::NotRetryable, Some(FailureKind::Server), None)
+        (StopReason::NotRetryable, Some(FailureKind::Server), None)
     );
     assert!(matches!(history.first, Some(Cause::Operation(ScriptedError::Status { status: 500, .. }))));
     assert!(error.retry_after().is_some());
@@ -100,7 +100,7 @@ fn a_breaker_that_opens_under_a_retry_ends_it() {
 // Guarantee: retry 3.
 #[test]
 fn a_hint_that_does_not_fit_the_deadline_or_the_total_time_fails_now() {
-    for (total, stop) in [(None, Stop::Deadline), (Some(MS(900)), Stop::TotalTime)] {
+    for (total, stop) in [(None, StopReason::Deadline), (Some(MS(900)), StopReason::TotalTime)] {
         let (clock, hand, service) = stage("503 retry-after 1s");
         let mut config = plain();
         config.max_elapsed = total;
@@ -134,7 +134,7 @@ fn a_time_out_is_no_proof_and_a_refusal_is() {
         .then(Retry::new(plain()).unwrap().with_clock(&clock))
         .then(Timeout::new(MS(10)).with_clock(&clock));
     let error = hand.block_on(pipeline.call(not_idempotent(|| service.call()))).unwrap_err();
-    assert_eq!((error.attempts(), error.history().unwrap().stop), (1, Stop::NotIdempotent));
+    assert_eq!((error.attempts(), error.history().unwrap().stop), (1, StopReason::NotIdempotent));
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
     breaker.force_open(MS(500));
     let asks =
@@ -163,7 +163,7 @@ fn as_many_attempts_as_a_u32_holds_neither_overflow_nor_outgrow_the_cap() {
     let (clock, hand, service) = stage("503");
     let config = plain().max_attempts(u32::MAX).max_elapsed(Duration::from_secs(86_400));
     let error = hand.block_on(Retry::new(config).unwrap().with_clock(&clock).call(|| service.call())).unwrap_err();
-    assert_eq!(error.history().unwrap().stop, Stop::TotalTime);
+    assert_eq!(error.history().unwrap().stop, StopReason::TotalTime);
     assert_eq!(service.gaps().last(), Some(&config.backoff.cap));
     assert!(service.gaps().iter().all(|gap| *gap <= config.backoff.cap));
 }
@@ -184,7 +184,7 @@ fn a_call_that_a_time_out_cuts_short_keeps_its_first_cause() {
         let service = ScriptedService::new("500, 503, hang", &clock).unwrap();
         let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
         let history = error.history().unwrap();
-        assert_eq!((error.is_timed_out(), error.attempts(), history.stop), (true, 3, Stop::CutShort));
+        assert_eq!((error.is_timed_out(), error.attempts(), history.stop), (true, 3, StopReason::TimedOut));
         assert!(matches!(history.first, Some(Cause::Operation(ScriptedError::Status { status: 500, .. }))));
         assert_eq!((history.first_kind, history.last_kind), (Some(FailureKind::Server), Some(FailureKind::Timeout)));
         assert_eq!((history.elapsed, error.to_string().as_str()), (MS(700), "timed out after 700ms"));

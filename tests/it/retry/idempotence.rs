@@ -9,7 +9,7 @@ use steadfast::{
     call::{OperationName, idempotent, named, not_idempotent, with_priority},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
     hedge::{Hedge, HedgeConfig},
-    outcome::Stop,
+    outcome::StopReason,
     retry::{Retry, RetryConfig, RetryEvent},
     standard::{Standard, StandardConfig},
     time::Clock,
@@ -37,7 +37,7 @@ fn an_unmarked_charge_whose_answer_comes_too_late_is_sent_once() {
         let charges = AtomicU32::new(0);
         let error = hand.block_on(payments.call(|| charge(&charges, &clock, answer))).unwrap_err();
         assert_eq!(charges.load(SeqCst), 1, "{answer:?}");
-        assert_eq!(error.history().unwrap().stop, Stop::NotIdempotent);
+        assert_eq!(error.history().unwrap().stop, StopReason::NotIdempotent);
     }
 }
 
@@ -101,9 +101,9 @@ fn a_retry_that_gives_up_for_want_of_a_mark_says_so_in_error_and_event() {
     let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
     let mut events = retry.events();
     let error = hand.block_on(retry.call(|| async { Err::<(), _>("reset") })).unwrap_err();
-    assert_eq!(error.history().unwrap().stop.to_string(), "not marked as idempotent, and perhaps sent");
+    assert_eq!(error.history().unwrap().stop.to_string(), "not marked as idempotent, and may have been sent");
     let told = events.try_recv().unwrap().unwrap().what;
-    assert!(matches!(told, RetryEvent::GaveUp { attempts: 1, stop: Stop::NotIdempotent, .. }), "{told:?}");
+    assert!(matches!(told, RetryEvent::GaveUp { attempts: 1, stop: StopReason::NotIdempotent, .. }), "{told:?}");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn a_hedge_runs_unmarked_operations_twice_and_explain_warns_beside_a_retry_that_
     assert_eq!((runs(config), runs(config.idempotent(false))), ([2, 2, 1], [1, 2, 1]));
     let retry = Retry::new(RetryConfig::default()).unwrap();
     let pipeline = Pipeline::new().then(retry).then(Hedge::new(config).unwrap());
-    let warns = |warnings: Vec<String>| warnings.iter().any(|w| w.contains("the retry takes for not idempotent"));
+    let warns = |warnings: Vec<String>| warnings.iter().any(|w| w.contains("the retry treats as not idempotent"));
     assert!(warns(pipeline.explain().warnings()));
     assert!(!warns(pipeline.explain_for(&idempotent(|| async { Ok::<_, ()>(()) })).warnings()));
 }

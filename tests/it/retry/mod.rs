@@ -11,7 +11,7 @@ use steadfast::{
     call::not_idempotent,
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
     entropy::Entropy,
-    outcome::Stop,
+    outcome::StopReason,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig, RetryEvent},
     testing::{ManualClock, ScriptedError, ScriptedService},
     throttling::{Quota, RateLimiter},
@@ -49,7 +49,7 @@ impl Stage {
     }
 }
 
-fn stop(error: &steadfast::CallError<ScriptedError>) -> Option<Stop> {
+fn stop(error: &steadfast::CallError<ScriptedError>) -> Option<StopReason> {
     error.history().map(|h| h.stop)
 }
 
@@ -103,7 +103,7 @@ fn a_delay_that_does_not_fit_the_total_time_returns_the_last_error_at_once() {
     let start = stage.hand.now();
     let error = stage.call(&stage.retry(plain().max_attempts(9).max_elapsed(MS(350)))).unwrap_err();
     // 10 + 100 + 10 fits, then 200 ms more start the third attempt at 320; 400 more would start at 730.
-    assert_eq!((stage.service.calls(), stop(&error)), (3, Some(Stop::TotalTime)));
+    assert_eq!((stage.service.calls(), stop(&error)), (3, Some(StopReason::TotalTime)));
     assert_eq!(stage.hand.now() - start, MS(10 + 100 + 10 + 200 + 10));
     assert!(matches!(error.cause(), Cause::Operation(ScriptedError::Status { status: 503, .. })));
 }
@@ -118,7 +118,7 @@ fn a_delay_that_does_not_fit_the_deadline_returns_the_last_error_at_once() {
         .classify(ScriptedService::classify);
     let start = stage.hand.now();
     let error = stage.hand.block_on(pipeline.call(|| stage.service.call())).unwrap_err();
-    assert_eq!((stage.service.calls(), stop(&error)), (2, Some(Stop::Deadline)));
+    assert_eq!((stage.service.calls(), stop(&error)), (2, Some(StopReason::Deadline)));
     assert_eq!(stage.hand.now() - start, MS(120));
     assert!(!error.is_timed_out());
 }
@@ -149,7 +149,7 @@ fn a_hint_above_the_maximum_fails_now_with_the_hint_in_the_error() {
     let start = stage.hand.now();
     let error = stage.call(&stage.retry(plain().max_hint(MS(60_000)))).unwrap_err();
     assert_eq!((stage.service.calls(), stage.hand.now()), (1, start));
-    assert_eq!(stop(&error), Some(Stop::HintTooLong));
+    assert_eq!(stop(&error), Some(StopReason::HintTooLong));
     assert_eq!(error.retry_after(), Some(Duration::from_secs(120)));
 }
 
@@ -165,7 +165,7 @@ fn a_negative_push_back_means_no_retry() {
         calls += 1;
         async { Err(()) }
     }));
-    assert_eq!(error.unwrap_err().history().unwrap().stop, Stop::ToldNotTo);
+    assert_eq!(error.unwrap_err().history().unwrap().stop, StopReason::DoNotRetry);
     assert_eq!(calls, 1);
 }
 
@@ -196,7 +196,7 @@ fn a_rejection_is_retried_only_if_its_time_fits() {
     let pipeline = Pipeline::new().then(stage.retry(config)).then(limiter);
     let error = stage.hand.block_on(pipeline.call(|| stage.service.call())).unwrap_err();
     assert!(error.is_rejected());
-    assert_eq!((error.attempts(), stop(&error)), (0, Some(Stop::HintTooLong)));
+    assert_eq!((error.attempts(), stop(&error)), (0, Some(StopReason::HintTooLong)));
     assert_eq!(error.retry_after(), Some(Duration::from_secs(60)));
 }
 
@@ -225,7 +225,7 @@ fn an_empty_budget_returns_the_original_outcome_and_says_so() {
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1).window(MS(1000))).unwrap();
     let retry = stage.retry(plain()).with_budget(&budget);
     let first = stage.call(&retry).unwrap_err();
-    assert_eq!((first.attempts(), stop(&first)), (2, Some(Stop::Budget)));
+    assert_eq!((first.attempts(), stop(&first)), (2, Some(StopReason::Budget)));
     assert_eq!(first.into_operation(), Some(ScriptedError::Status { status: 503, retry_after: None }));
     assert_eq!(stage.call(&retry).unwrap_err().attempts(), 1);
     stage.hand.advance(MS(1100));
@@ -264,7 +264,7 @@ fn what_is_not_idempotent_is_retried_only_if_it_was_not_sent() {
         let by_setting = Pipeline::new().then(retry(plain().idempotent(false))).classify(judge);
         assert_eq!(hand.block_on(by_setting.call(|| async { Err(()) })).unwrap_err().attempts(), attempts);
         if attempts == 1 {
-            assert_eq!(error.history().unwrap().stop, Stop::NotIdempotent);
+            assert_eq!(error.history().unwrap().stop, StopReason::NotIdempotent);
         }
     }
 }
@@ -302,8 +302,8 @@ fn the_final_error_keeps_first_and_last_cause_attempts_and_time() {
     let history = error.history().unwrap();
     assert!(matches!(history.first, Some(Cause::Operation(ScriptedError::Status { status: 500, .. }))));
     assert_eq!((history.first_kind, history.last_kind), (Some(FailureKind::Server), Some(FailureKind::Overloaded)));
-    assert_eq!((error.attempts(), history.stop, history.elapsed), (3, Stop::Attempts, MS(10 + 100 + 200)));
-    assert_eq!(error.to_string(), "status 503 (after 3 attempts in 310ms: attempts used up)");
+    assert_eq!((error.attempts(), history.stop, history.elapsed), (3, StopReason::Attempts, MS(10 + 100 + 200)));
+    assert_eq!(error.to_string(), "status 503 (after 3 attempts in 310ms: all attempts used)");
 }
 
 #[test]
@@ -324,7 +324,7 @@ fn delays_of_ones_own_are_taken_as_they_are_and_end_the_retry_where_they_end() {
     let stage = Stage::new("503");
     let retry = stage.retry(plain().max_attempts(9)).with_delays(|| [MS(7), MS(0), MS(11)].into_iter());
     let error = stage.call(&retry).unwrap_err();
-    assert_eq!((stage.service.gaps(), stop(&error)), (vec![MS(7), MS(0), MS(11)], Some(Stop::BackoffEnded)));
+    assert_eq!((stage.service.gaps(), stop(&error)), (vec![MS(7), MS(0), MS(11)], Some(StopReason::BackoffEnded)));
 }
 
 #[test]

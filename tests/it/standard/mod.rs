@@ -236,7 +236,7 @@ fn clones_share_their_state_and_parts_have_names() {
     while clone.rate_limit().unwrap().check().is_ok() {}
     let error = stage.call().unwrap_err();
     assert!(
-        error.to_string().starts_with("rejected by the rate limit `drone.rate_limit`: used up; try again in 12s"),
+        error.to_string().starts_with("rejected by the rate limit `drone.rate_limit`: limit reached; try again in 12s"),
         "{error}"
     );
     assert_eq!(stage.stack.clone().into_pipeline().name(), Some("drone"));
@@ -292,7 +292,7 @@ fn explain_warns() {
     assert_eq!(warnings("timeout = '10s'"), [""; 0]);
     let text = Stage::new("timeout = '5s'", "ok").stack.explain().to_string();
     assert!(
-        text.ends_with("\n  warning: a time-out of 10s inside one of 5s never fires: the outer one comes first\n"),
+        text.ends_with("\n  warning: a time-out of 10s inside one of 5s never fires: the outer one fires first\n"),
         "{text}"
     );
     // The same of a pipeline that is built by hand.

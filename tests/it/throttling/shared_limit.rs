@@ -280,7 +280,7 @@ fn with_the_store_down_it_fails_closed_if_so_configured() {
     assert_eq!((rejected.reason(), rejected.retry_after()), (Reason::StoreDown, Some(S(1))));
     assert_eq!(
         rejected.to_string(),
-        "rejected by the rate limit `payments`: the store that it is shared through is down; try again in 1s"
+        "rejected by the rate limit `payments`: the shared store does not answer; try again in 1s"
     );
     shared.client("a").heal();
     shared.hand.advance(S(1));
