@@ -12,7 +12,7 @@
 // `covered_by` avoids one timer per nested time-out. Invariant: if it equals the waker of the
 // current poll, then an inner timer is armed with that waker and fires no later than this deadline.
 //   set      by `over` of the next inner deadline, in the poll in which its timer is pending
-//   read     by `over` of this deadline, in the same poll and after the work, and then reset to null
+//   read     by `over` of this deadline, in the same poll and after the work, then reset to null
 //   cleared  by `Armed::drop` for all outer deadlines, when the inner timer goes away
 // An address is enough: the waker lives until the end of the poll, so no other waker can have its
 // address in between. If an inner policy does not poll its work, or polls it with another waker,

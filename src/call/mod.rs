@@ -18,6 +18,23 @@
 //! assert_eq!(length.unwrap(), 9);
 //! # });
 //! ```
+//!
+//! # Guarantees
+//!
+//! 1. Policies run in the order in which they were added, the first one outermost. One pipeline
+//!    serves operations of any value and error type, which may borrow. The future of a call is
+//!    `Send` if the operation's is.
+//! 2. Clones of a pipeline, and pipelines that use the same policy, share its state. A boxed or
+//!    traced pipeline behaves as the plain one.
+//! 3. [`explain`](Pipeline::explain) lists the policies in order, with warnings about their
+//!    settings.
+//! 4. A call that succeeds allocates nothing; through a [`BoxedPipeline`] it makes two allocations.
+//! 5. If a call is dropped at any `.await`, or panics, all permits are returned. A dropped call
+//!    counts as neither success nor failure.
+//! 6. The error is flat: its shape does not depend on the policies or on their order. All policies
+//!    read the same verdict.
+//! 7. Rejections, idempotence marks, deadlines and budgets stay in force in pipelines that are
+//!    entered by [`call_within`](Pipeline::call_within).
 pub(crate) mod alone;
 mod boxed;
 mod cold;

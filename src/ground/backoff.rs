@@ -169,7 +169,7 @@ impl Backoff {
     /// Creates an iterator with these settings and this source of randomness.
     ///
     /// # Errors
-    /// Where a setting breaks its rule.
+    /// Returns a [`ConfigError`] if a setting is out of range.
     pub fn new(config: BackoffConfig, entropy: &Entropy) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Self::checked(config, entropy))

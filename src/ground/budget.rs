@@ -117,7 +117,7 @@ impl RetryBudget {
     /// Creates a full budget.
     ///
     /// # Errors
-    /// Where a setting breaks its rule.
+    /// Returns a [`ConfigError`] if a setting is out of range.
     pub fn new(config: RetryBudgetConfig) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Self::make(config))
@@ -139,7 +139,7 @@ impl RetryBudget {
     /// proportion if the window becomes shorter.
     ///
     /// # Errors
-    /// Where a setting breaks its rule; then nothing has changed.
+    /// Returns a [`ConfigError`] if a setting is out of range. Nothing has changed then.
     pub fn reconfigure(&self, config: RetryBudgetConfig, now: Instant) -> Result<(), ConfigError> {
         config.check()?;
         let mut current = self.0.config.lock();

@@ -292,14 +292,14 @@ fn inside_a_breaker_it_hides_failures_and_explain_warns_of_each_wrong_place() {
     let hedge = Hedge::new(HedgeConfig::default()).unwrap();
     warns(Pipeline::new().then(hedge).then(fallback.clone()).explain().warnings(), "a hedge, where no fallback runs");
     let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap();
-    warns(Pipeline::new().then(retry).then(fallback.clone()).explain().warnings(), "nothing is repeated");
+    warns(Pipeline::new().then(retry).then(fallback.clone()).explain().warnings(), "it repeats nothing");
     warns(Pipeline::new().then(Timeout::new(MS(1))).then(fallback.clone()).explain().warnings(), "no fallback runs");
-    warns(Pipeline::new().then(fallback.clone()).then(fallback.clone()).explain().warnings(), "one substitute");
+    warns(Pipeline::new().then(fallback.clone()).then(fallback.clone()).explain().warnings(), "one fallback");
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap();
     warns(Pipeline::new().then(limiter).then(fallback.clone()).explain().warnings(), "whose rejections it never sees");
     assert_eq!(Pipeline::new().then(fallback.clone()).explain().warnings(), Vec::<String>::new());
     let text = Pipeline::new().then(fallback).explain().to_string();
-    assert!(text.contains("fallback `f`: a substitute after timeout, connect, throttled, overloaded, server, other and refusals, within 1s"), "{text}");
+    assert!(text.contains("fallback `f`: a fallback after timeout, connect, throttled, overloaded, server, other and rejections, within 1s"), "{text}");
 }
 
 // Guarantee: fallback 2.

@@ -125,7 +125,7 @@ impl fmt::Display for TripRule {
 pub enum Reason {
     /// The circuit breaker is open.
     CircuitOpen {
-        /// Since when.
+        /// Time of the opening.
         since: Instant,
         /// The rule that opened it.
         rule: TripRule,
@@ -134,7 +134,7 @@ pub enum Reason {
     },
     /// The circuit breaker is isolated: it stays open until somebody closes it.
     Isolated {
-        /// Since when.
+        /// Time of the isolation.
         since: Instant,
     },
     /// The circuit breaker is half-open, and all its probes are taken.

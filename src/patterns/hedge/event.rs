@@ -1,65 +1,65 @@
-//! What a hedge tells.
+//! Events of a hedge.
 use std::{fmt, time::Duration};
 
 use crate::{observe::Traced, outcome::FailureKind};
 
-/// Something a [`Hedge`](super::Hedge) did. A call whose first attempt ends in time is no event.
+/// An event of a [`Hedge`](super::Hedge). A call whose first attempt ends in time causes none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HedgeEvent {
     /// Another attempt started beside those in flight.
     Hedged {
-        /// Which: 1 is the first beside the call's own.
+        /// Number of the hedged attempt: 1 is the first beside the original.
         hedge: u32,
-        /// Why.
+        /// Cause of the attempt.
         cause: HedgeCause,
     },
-    /// Another attempt was due, and is not made; nor is any later one of this call.
+    /// Another attempt was due but did not start. No later one of this call starts either.
     Suppressed {
-        /// Why.
+        /// Reason why it did not start.
         reason: SuppressReason,
     },
-    /// An attempt other than the first gave the call its result.
+    /// A hedged attempt gave the call its result.
     Won {
-        /// Which: 1 is the first beside the call's own.
+        /// Number of the hedged attempt: 1 is the first beside the original.
         hedge: u32,
     },
     /// All attempts of a call failed, and there was more than one.
     AllFailed {
-        /// How many there were.
+        /// Number of attempts.
         attempts: u32,
-        /// How the one failed whose failure is the call's; nothing where a policy refused it.
+        /// Kind of the failure that the call returns; `None` if a policy rejected the attempt.
         kind: Option<FailureKind>,
     },
 }
 
-/// Why another attempt started.
+/// The cause of another attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HedgeCause {
-    /// Those in flight take longer than this.
+    /// The attempts in flight took longer than the delay.
     Late {
         /// The delay.
         delay: Duration,
     },
-    /// One failed.
+    /// An attempt failed.
     Failed {
-        /// How.
+        /// Kind of failure.
         kind: FailureKind,
     },
 }
 
-/// Why no other attempt starts.
+/// The reason why no other attempt starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SuppressReason {
-    /// The budget is empty.
+    /// The retry budget is empty.
     Budget,
-    /// The other side asked to be left alone.
+    /// The other side asked for a pause.
     PushedBack,
-    /// A policy inside refused an attempt.
+    /// A policy inside rejected an attempt.
     Rejected,
-    /// The call's time is over.
+    /// The deadline of the call has passed.
     Deadline,
 }
 

@@ -1,7 +1,7 @@
-//! How long calls took lately: a histogram that slides, in memory that does not grow with the traffic.
+//! A sliding histogram of recent latencies, in memory that does not grow with the traffic.
 //!
-//! Latencies fall into classes, eight to each doubling, so that what is in one differs by an eighth at the most; each class is counted over the
-//! window in four steps. Lock-free.
+//! Latencies fall into classes, eight per doubling, so the values of a class differ by at most an
+//! eighth. Each class is counted over the window in four steps.
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
@@ -14,22 +14,22 @@ use crate::{
 
 /// Steps of the window.
 const STEPS: u32 = 4;
-/// Latencies below 2^10 ns are one class.
+/// Latencies below 2^10 ns form one class.
 const LOWEST: u32 = 10;
-/// Classes of one doubling: 2^3.
+/// Classes per doubling: 2^3.
 const FINE: u32 = 3;
-/// Doublings: up to 2^37 ns, some two minutes. What is longer counts as that.
+/// Doublings: up to 2^37 ns, about two minutes. A longer latency counts as that.
 const DOUBLINGS: u32 = 27;
 const CLASSES: usize = (DOUBLINGS << FINE) as usize + 1;
-/// How often a percentile is computed anew, in a window.
+/// Number of computations of the percentile per window.
 const LOOKS: u32 = 64;
-/// Nothing here is ever reset.
+/// The windows are never reset, so their epoch is constant.
 const EPOCH: u32 = 0;
 
 pub(super) struct Latencies {
     window: Duration,
     classes: [TimeWindow; CLASSES],
-    /// The last percentile that was computed, and until when it is taken as it is. [`UNKNOWN`] where there was too little to go by.
+    /// Last computed percentile in nanoseconds. [`UNKNOWN`] if there were too few samples.
     known: AtomicU64,
     fresh_until: AtomicU64,
 }
@@ -46,12 +46,12 @@ impl Latencies {
         self.window
     }
 
-    /// Has the next look compute anew: it is asked for another percentile.
+    /// Makes the next [`look`](Self::look) compute the percentile anew, for changed settings.
     pub(super) fn forget_look(&self) {
         self.fresh_until.store(0, Relaxed);
     }
 
-    /// A call took this long.
+    /// Records the latency of a call.
     pub(super) fn record(&self, now: Instant, took: Duration) {
         let class = &self.classes[class(nanos(took))];
         while !class.add(EPOCH, now, 1) {
@@ -59,7 +59,7 @@ impl Latencies {
         }
     }
 
-    /// Halves the step of `now` of all classes, so that their shares stay.
+    /// Halves the current step of all classes, so that their shares stay the same.
     #[cold]
     fn make_room(&self, full: &TimeWindow, now: Instant) {
         if full.halve_if_full(EPOCH, now, 1) {
@@ -67,9 +67,10 @@ impl Latencies {
         }
     }
 
-    /// The percentile, as it was a sixty-fourth of the window ago at the most.
+    /// Returns the percentile, at most a sixty-fourth of the window old.
     pub(super) fn look(&self, now: Instant, percentile: f64, min_samples: u32) -> Option<Duration> {
-        // Relaxed, and not as one: two who come together compute the same, and one look too many or an old value does no harm.
+        // Two callers at once compute the same value. A second computation or an old value does no
+        // harm.
         if now.as_nanos() >= self.fresh_until.load(Relaxed) {
             let computed = self.percentile(now, percentile, min_samples);
             self.known.store(computed.map_or(UNKNOWN, nanos), Relaxed);
@@ -79,8 +80,8 @@ impl Latencies {
         (known != UNKNOWN).then(|| Duration::from_nanos(known))
     }
 
-    /// What this share of the window's latencies does not exceed, as if those of a class were spread evenly over it; nothing with
-    /// fewer samples.
+    /// Computes the latency that the share `percentile` of calls does not exceed, as if the
+    /// latencies of a class were evenly spread. `None` with too few samples.
     pub(super) fn percentile(&self, now: Instant, percentile: f64, min_samples: u32) -> Option<Duration> {
         let mut counts = [0; CLASSES];
         counts.iter_mut().zip(&self.classes).for_each(|(count, class)| *count = class.sum(EPOCH, now));
@@ -102,7 +103,7 @@ impl Latencies {
     }
 }
 
-/// The class of a latency in nanoseconds.
+/// Returns the class of a latency in nanoseconds.
 fn class(nanos: u64) -> usize {
     if nanos >> LOWEST == 0 {
         return 0;
@@ -113,7 +114,7 @@ fn class(nanos: u64) -> usize {
     (class as usize).min(CLASSES - 1)
 }
 
-/// The least latency in nanoseconds that is above all of a class.
+/// Returns the least latency in nanoseconds above all of a class.
 fn bound(class: usize) -> u64 {
     match class.checked_sub(1) {
         None => 1 << LOWEST,
@@ -145,7 +146,7 @@ mod tests {
 
     proptest! {
         // Guarantee: hedge 1.
-        /// Every latency of the window, kept and sorted.
+        /// Model: every latency of the window, kept and sorted.
         #[test]
         fn the_percentile_is_that_of_a_naive_model(
             steps in prop::collection::vec((0u64..3_000, 0u64..40_000_000_000), 1..200),

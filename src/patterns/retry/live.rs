@@ -4,21 +4,21 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::RetryConfig;
 use crate::{call::Repeats, sync::Mutex};
 
-/// The settings, which may change. Only failures take the lock.
+/// The settings, which may change while in use. Only failed attempts take the lock.
 pub(super) struct RetrySettings {
     config: Mutex<RetryConfig>,
-    /// What calls that succeed have to know: see [`Live`].
+    /// The settings that a successful call needs, packed as [`Live`].
     live: AtomicU32,
 }
 
 /// The settings that every call reads, in one word.
 #[derive(Clone, Copy)]
 pub(super) struct Live {
-    /// The failures that it repeats where the operation may run twice.
+    /// Failures that the retry repeats if the operation may run twice.
     pub(super) repeats: Repeats,
-    /// Whether it repeats inside another retry.
+    /// `true` if it repeats inside another retry.
     pub(super) nested: bool,
-    /// Whether it takes unmarked operations for ones that may run twice.
+    /// `true` if it treats unmarked operations as idempotent.
     pub(super) assumes: bool,
 }
 

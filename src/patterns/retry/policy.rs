@@ -1,4 +1,4 @@
-//! The policy: the async shell around the decision.
+//! The policy: the async part around the decisions of `state`.
 use std::{
     fmt,
     future::{Future, poll_fn},
@@ -27,7 +27,7 @@ use crate::{
 
 type Delays = Box<dyn Iterator<Item = Duration> + Send>;
 
-/// Repeats what is inside it while it fails in ways that pass.
+/// Repeats an operation while it fails with transient failures.
 ///
 /// A clone is cheap and shares settings, budget, randomness and events.
 #[derive(Clone, Debug)]
@@ -45,52 +45,53 @@ struct RetryInner {
 }
 
 impl Retry {
-    /// A retry by these settings, without a budget.
+    /// Creates a retry without a budget.
     ///
     /// # Errors
-    /// Where a setting breaks its rule.
+    /// Returns a [`ConfigError`] if a setting is out of range.
     pub fn new(config: RetryConfig) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Self::make(config, Clock::tokio(), Entropy::from_os(), None))
     }
 
-    /// For settings that were checked before.
+    /// Creates a retry from settings that were checked before.
     pub(crate) fn make(config: RetryConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
         let events = Events::new();
         let settings = Arc::new(RetrySettings::new(config));
         Self(Arc::new(RetryInner { settings, name, clock, entropy, budget: None, delays: None, events }))
     }
 
-    /// The same with a name, for events.
+    /// Sets the name, for events.
     #[must_use]
     pub fn named(mut self, name: impl Into<Name>) -> Self {
         Arc::make_mut(&mut self.0).name = Some(name.into());
         self
     }
 
-    /// The same on another clock.
+    /// Sets the clock.
     #[must_use]
     pub fn with_clock(mut self, clock: &Clock) -> Self {
         Arc::make_mut(&mut self.0).clock = clock.clone();
         self
     }
 
-    /// The same with other randomness for its jitter.
+    /// Sets the source of randomness for the jitter.
     #[must_use]
     pub fn with_entropy(mut self, entropy: &Entropy) -> Self {
         Arc::make_mut(&mut self.0).entropy = entropy.clone();
         self
     }
 
-    /// The same with a budget, which it shares with every policy that holds a clone of it.
+    /// Sets the budget, which is shared with every policy that holds a clone of it.
     #[must_use]
     pub fn with_budget(mut self, budget: &RetryBudget) -> Self {
         Arc::make_mut(&mut self.0).budget = Some(budget.clone());
         self
     }
 
-    /// The same with delays of your own in place of the configured back-off: `delays` is asked once for each call that fails,
-    /// and the retry gives up where the iterator ends. No jitter is added and no cap applied.
+    /// Sets your own delays in place of the configured back-off. `delays` is called once per failed
+    /// call, and the retry gives up when the iterator ends. No jitter is added, and no maximum
+    /// applies.
     #[must_use]
     pub fn with_delays<I>(mut self, delays: impl Fn() -> I + Send + Sync + 'static) -> Self
     where
@@ -100,39 +101,41 @@ impl Retry {
         self
     }
 
-    /// Its settings, as they are now.
+    /// Returns the current settings.
     pub fn config(&self) -> RetryConfig {
         self.0.settings.get()
     }
 
-    /// Changes the settings while it is in use, for all clones. A call under way follows them from its next failure on; the delays between its attempts stay
-    /// those with which it began.
+    /// Replaces the settings while in use, for all clones. A call in flight uses them from its next
+    /// failure on; the delays between its attempts stay those with which it began.
     ///
     /// # Errors
-    /// Where a setting breaks its rule; then nothing has changed.
+    /// Returns a [`ConfigError`] if a setting is out of range. Nothing has changed then.
     pub fn reconfigure(&self, config: RetryConfig) -> Result<(), ConfigError> {
         config.check()?;
         self.0.settings.set(config);
         Ok(())
     }
 
-    /// Its budget.
+    /// Returns the budget, if one is set.
     pub fn budget(&self) -> Option<&RetryBudget> {
         self.0.budget.as_ref()
     }
 
-    /// Its events from now on.
+    /// Subscribes to events, from now on.
     pub fn events(&self) -> Subscription<RetryEvent> {
         self.0.events.subscribe()
     }
 
-    /// Runs `operation` with nothing but this retry around it; every `Err` is a failure.
+    /// Runs `operation` under this retry alone; every `Err` is a failure.
     ///
     /// # Errors
-    /// The operation's own, of the last attempt, with the [history](CallError::history) of the others.
+    /// Returns the operation's own error of the last attempt, with the
+    /// [history](CallError::history) of the others.
     ///
     /// # Cancel safety
-    /// Dropped, it drops the running attempt, and makes no other. What it took from the budget stays taken.
+    /// If the future is dropped, the running attempt is dropped, and no other starts. Withdrawals
+    /// from the budget are not refunded.
     #[inline]
     pub fn call<O: Operation>(
         &self,
@@ -141,7 +144,7 @@ impl Retry {
         self.alone(operation)
     }
 
-    /// A call with nothing else around it.
+    /// Runs a call under this policy alone.
     #[inline]
     async fn alone<O: Operation>(&self, mut operation: O) -> Result<O::Output, CallError<O::Error>> {
         if call::alone::is_traced() {
@@ -180,7 +183,8 @@ impl RetryInner {
         attempt.result()
     }
 
-    /// The first attempt, whose first wait is the beginning of the total time.
+    /// Runs the first attempt, and records the time of its first wait, which is the start of the
+    /// total time.
     #[inline]
     fn first<F: Future>(
         &self,
@@ -196,7 +200,7 @@ impl RetryInner {
         })
     }
 
-    /// Tells the budget of the call, unless a policy around it has. Returns whether it did.
+    /// Counts the call in the budget, unless an outer policy has. Returns `true` if it did.
     #[inline]
     fn deposit(&self, cx: CallContext<'_>) -> bool {
         let Some(budget) = self.budget.as_ref().filter(|budget| !cx.has_paid_into(budget)) else { return false };
@@ -204,21 +208,22 @@ impl RetryInner {
         true
     }
 
-    /// Returns what it adds to the surroundings of attempt number `n`.
+    /// Creates the frame of attempt number `n`.
     #[inline]
     fn frame<'a>(&'a self, cx: CallContext<'a>, n: u32) -> Frame<'a> {
         let Live { repeats, assumes, .. } = self.settings.live();
         cx.retrying_on(n, self.budget.as_ref(), repeats, assumes)
     }
 
-    /// Returns whether a retry around this one repeats all that this one would: then this one adds nothing.
+    /// Returns `true` if an outer retry repeats all that this one would: then this one adds
+    /// nothing.
     #[inline]
     fn leaves_all(&self, cx: CallContext<'_>) -> bool {
         let (outer, own) = (cx.repeats(), self.settings.live());
         !outer.is_nothing() && !own.nested && outer.covers(cx.allowed(own.repeats, own.assumes))
     }
 
-    /// A call that has made its first attempt.
+    /// Creates the state of a call that has made its first attempt.
     fn began(&self, started: Option<Instant>) -> RetryCall<'_> {
         RetryCall { retry: self, attempt: 1, started, delays: None }
     }
@@ -239,7 +244,7 @@ impl Policy for Retry {
         if !(outcome.is_failure() || outcome == Outcome::Rejected) {
             return outcome;
         }
-        // A refusal inside was no load on the target: it earns no retries.
+        // A rejection inside was no load on the target, so it earns no retries.
         if let (Outcome::Rejected, true, Some(budget)) = (outcome, deposited, &this.budget) {
             budget.refund(this.clock.now());
         }
@@ -254,7 +259,7 @@ impl Policy for Retry {
         let RetryInner { name, budget, delays, .. } = &*self.0;
         let config = self.config();
         let backoff = match delays {
-            Some(_) => "delays of its own".to_owned(),
+            Some(_) => "custom delays".to_owned(),
             None => format!(
                 "{:?} back-off from {:?} to {:?}, jitter {:?}",
                 config.backoff.curve, config.backoff.base, config.backoff.cap, config.backoff.jitter
@@ -270,24 +275,24 @@ impl Policy for Retry {
             .with_budget(budget.as_ref().is_some_and(RetryBudget::is_on));
         layer = layer.with_idempotent(config.idempotent);
         if config.max_attempts > 1 && delays.is_none() && config.backoff.jitter == Jitter::None {
-            layer = layer.with_warning("without jitter, clients that failed together come back together");
+            layer = layer.with_warning("without jitter, clients that failed together retry together");
         }
         let is_flat = config.backoff.base >= config.backoff.cap
             || (config.backoff.curve == Curve::Constant && config.backoff.jitter != Jitter::Decorrelated);
         if config.max_attempts > 2 && delays.is_none() && is_flat {
-            layer = layer.with_warning("without back-off, a service that struggles is asked as often as ever");
+            layer = layer.with_warning("without growing delays, a struggling service gets no relief");
         }
         if config.max_attempts > 1 && !config.idempotent && !config.retry_on.contains(FailureKind::Connect) {
             layer = layer.with_warning(
-                "it never repeats an unmarked operation: unmarked operations may not run twice, and it does not retry the \
-                 one kind of failure that proves that nothing was sent, `connect`",
+                "it never repeats an unmarked operation: those may not run twice, and `retry_on` lacks `connect`, the one kind \
+                 of failure that proves that nothing was sent",
             );
         }
         explanation.push(layer);
     }
 }
 
-/// One call in the course of its attempts.
+/// One call between its attempts.
 struct RetryCall<'a> {
     retry: &'a RetryInner,
     attempt: u32,
@@ -295,19 +300,19 @@ struct RetryCall<'a> {
     delays: Option<Delays>,
 }
 
-/// When the next attempt is made.
+/// The time of the next attempt.
 enum Next {
     AtOnce,
     At(Instant),
 }
 
 impl RetryCall<'_> {
-    /// Goes on after the first attempt has failed.
+    /// Continues after the first attempt has failed.
     async fn go_on<A: Attempt>(mut self, mut inner: A, mut next: Next, cx: CallContext<'_>) -> Outcome {
         loop {
             match next {
                 Next::At(at) => self.retry.clock.sleep_until(at).await,
-                // An operation that is ready at once must not keep the thread from others.
+                // An operation that is ready at once must not keep the thread from other tasks.
                 Next::AtOnce => yield_now().await,
             }
             let outcome = inner.attempt(self.retry.frame(cx, self.attempt).context()).await;
@@ -322,7 +327,7 @@ impl RetryCall<'_> {
         }
     }
 
-    /// An attempt failed: when to make the next, if there is to be one.
+    /// Handles a failed attempt: returns the time of the next one, if another follows.
     #[cold]
     #[inline(never)]
     fn failed(&mut self, outcome: Outcome, state: &mut dyn CallState, cx: CallContext<'_>) -> Option<Next> {
@@ -338,7 +343,7 @@ impl RetryCall<'_> {
             Err(stop) => {
                 let now = clock.now();
                 events.send(name.as_ref(), now, || RetryEvent::GaveUp { attempts: attempt, kind, stop });
-                // A first attempt that was never going to be repeated has no history worth a box.
+                // A first attempt that is never repeated needs no history, which would be boxed.
                 if attempt > 1 || (stop != StopReason::NotRetryable && settings.get().max_attempts > 1) {
                     state.gave_up(stop, self.started.map_or(Duration::ZERO, |started| now - started));
                 }
@@ -347,7 +352,7 @@ impl RetryCall<'_> {
         }
     }
 
-    /// The wait before the next attempt, from now, or why there is none.
+    /// Computes the wait before the next attempt, from now, or the reason why there is none.
     fn next(
         &mut self,
         outcome: Outcome,
@@ -374,7 +379,7 @@ impl RetryCall<'_> {
             Some(own) => own(),
             None => Box::new(Backoff::checked(config.backoff, entropy)),
         });
-        // Delays of a user's own get no jitter.
+        // A user's own delays get no jitter.
         let spread = if self.retry.delays.is_some() || asked.is_none() { 0.0 } else { entropy.unit() };
         let delay = config.delay(delays.next().ok_or(StopReason::BackoffEnded)?, asked, spread);
         config.fits(started, now + delay, cx.deadline())?;

@@ -81,6 +81,17 @@
 //! # }
 //! ```
 //!
+//! # Guarantees
+//!
+//! 1. `poll_ready` reserves nothing that a drop would leak. No permit of the inner service is held
+//!    between two attempts, and a dropped call returns everything.
+//! 2. A request is cloned only for a retry or a hedge. A request that cannot be cloned, or must not
+//!    be repeated, is sent once.
+//! 3. Clones of a service, and services of one layer, share the state of the policies. Errors are
+//!    flat, and contain the service's own.
+//! 4. Deadlines and priorities travel in headers, from a client to a server and on to the handler's
+//!    own calls.
+//!
 //! # Cancel safety
 //!
 //! A dropped response future drops the running attempt with its clone of the inner service, and gives back all that the policies held.

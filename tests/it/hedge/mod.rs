@@ -189,7 +189,7 @@ fn an_operation_that_cannot_overlap_itself_runs_once() {
     let (hedge, _, _, hand) = world("ok", HedgeConfig::after(Duration::ZERO));
     assert_eq!(hand.block_on(hedge.call(Counts(0))).unwrap(), 1);
     let warnings = Pipeline::new().then(hedge).explain_for(&Counts(0)).warnings();
-    assert!(warnings.iter().any(|w| w.contains("cannot overlap")), "{warnings:?}");
+    assert!(warnings.iter().any(|w| w.contains("cannot run concurrently")), "{warnings:?}");
 }
 
 // Guarantee: hedge 1.

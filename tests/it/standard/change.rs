@@ -134,7 +134,7 @@ fn ground_a_bad_document_is_refused_whole() {
         ("adaptive_limit = { min = 0 }", "invalid `adaptive_limit.min`"),
         (
             "adaptive_limit = true\nconcurrency_limit = true",
-            "invalid `adaptive_limit`: must be off where `concurrency_limit` is on",
+            "invalid `adaptive_limit`: must be off if `concurrency_limit` is on",
         ),
         ("retry = { max_attempts = 0 }", "invalid `retry.max_attempts`"),
         ("retry_budget = { ratio = -1.0 }", "invalid `retry_budget.ratio`"),
