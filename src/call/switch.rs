@@ -44,6 +44,7 @@ impl<P> Switch<P> {
 
     /// Switches the policy on or off, for calls that begin from now on.
     pub fn set(&self, on: bool) {
+        // `Relaxed`: the flag publishes nothing, as the policy synchronises its own settings.
         self.on.store(on, Relaxed);
     }
 

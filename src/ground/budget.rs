@@ -101,7 +101,8 @@ impl Default for RetryBudgetConfig {
 pub struct RetryBudget(Arc<BudgetInner>);
 
 struct BudgetInner {
-    /// While it is `false`, every withdrawal is granted.
+    /// While it is `false`, every withdrawal is granted. It publishes nothing else, so `Relaxed`
+    /// suffices.
     on: AtomicBool,
     requests: ChangingWindow,
     /// Increased only under the lock.

@@ -1,4 +1,9 @@
 //! The policy.
+//
+// Settings in use: calls read two independent words, `after` and `timeout`, both stored while the
+// lock of `config` is held. `Relaxed` suffices, as neither publishes other data. A call that fails
+// during a change may combine the old `after` with the new `timeout`; both were valid, so the call
+// falls back or not, and its fallback gets one of the two limits.
 use std::{
     fmt,
     future::Future,

@@ -32,7 +32,8 @@ pub(super) struct HedgeInner {
     name: Option<Name>,
     pub(super) clock: Clock,
     pub(super) budget: Option<RetryBudget>,
-    /// Nanoseconds until which the other side asked for a pause.
+    /// Nanoseconds until which the other side asked for a pause. It only grows, by `fetch_max`, and
+    /// publishes nothing else, so `Relaxed` suffices.
     pub(super) quiet_until: AtomicU64,
     events: Events<HedgeEvent>,
 }

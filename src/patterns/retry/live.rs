@@ -1,4 +1,14 @@
 //! The settings of a retry while it is in use.
+//
+// Two copies of the settings. `config`, under a lock, is the whole; only failed attempts read it.
+// `live` is one word with the parts that each call reads, so that a success takes no lock.
+//
+// Invariant: `live` is stored only while the lock is held, after `config`, so the last change wins
+// in both. `Relaxed` suffices: the word is complete in itself and publishes no other data. A call
+// may read the old word just before a change and the new `config` after its first failure: the page
+// documents that a call in flight follows the new settings from its next failure on.
+//
+// Layout of the word, from the lowest bit: 16 bits of `Repeats`, `retry_nested`, `idempotent`.
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::RetryConfig;

@@ -1,4 +1,4 @@
-//! Retry, where its behaviours meet: budgets over time and under drops, rejections after failures, time-outs around it.
+//! Retry: budgets over time and under drops, rejections after failures, outer time-outs.
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -27,9 +27,9 @@ fn stage(script: &str) -> (Clock, ManualClock, ScriptedService) {
 }
 
 // Guarantee: retry 5.
-/// Retry 5, as it is in use: 10,000 requests over 100 seconds, each of which fails once, with no floor.
+/// 10,000 requests over 100 seconds, each of which fails once, without a floor.
 #[test]
-fn over_time_too_a_fifth_of_the_requests_is_retried_and_no_more() {
+fn a_budget_bounds_retries_over_a_long_time() {
     let (clock, hand, _) = stage("ok");
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.2).min_per_second(0)).unwrap();
     let retry =
@@ -49,7 +49,7 @@ fn over_time_too_a_fifth_of_the_requests_is_retried_and_no_more() {
 
 // Guarantee: retry 5.
 #[test]
-fn is_charged_before_the_delay_and_what_a_dropped_call_took_stays_taken() {
+fn the_budget_is_charged_before_the_delay_and_not_refunded_on_a_drop() {
     let (clock, hand, service) = stage("503");
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1).window(MS(3000))).unwrap();
     let retry = Retry::new(plain()).unwrap().with_clock(&clock).with_budget(&budget);
@@ -63,7 +63,7 @@ fn is_charged_before_the_delay_and_what_a_dropped_call_took_stays_taken() {
 
 // Guarantee: retry 5.
 #[test]
-fn what_gives_up_for_another_reason_costs_nothing() {
+fn a_call_that_gives_up_for_another_reason_costs_no_budget() {
     let (clock, hand, service) = stage("503");
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1)).unwrap();
     let retry = |config| Retry::new(config).unwrap().with_clock(&clock).with_budget(&budget);
@@ -75,10 +75,10 @@ fn what_gives_up_for_another_reason_costs_nothing() {
     assert_eq!((service.calls(), budget.balance(hand.now())), (4, 10));
 }
 
-// Guarantee: retry 4.
-/// Retry 4 and 8: the breaker opens between two attempts; the error is its refusal, and remembers what came before.
+// Guarantee: retry 4, 8.
+/// The error is the breaker's rejection, and contains the earlier failures.
 #[test]
-fn a_breaker_that_opens_under_a_retry_ends_it() {
+fn a_breaker_that_opens_between_two_attempts_ends_the_retry() {
     let (clock, hand, service) = stage("500, 503");
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(2, 2)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new()
@@ -99,7 +99,7 @@ fn a_breaker_that_opens_under_a_retry_ends_it() {
 
 // Guarantee: retry 3.
 #[test]
-fn a_hint_that_does_not_fit_the_deadline_or_the_total_time_fails_now() {
+fn a_hint_beyond_the_deadline_or_the_total_time_fails_at_once() {
     for (total, stop) in [(None, StopReason::Deadline), (Some(MS(900)), StopReason::TotalTime)] {
         let (clock, hand, service) = stage("503 retry-after 1s");
         let mut config = plain();
@@ -117,7 +117,7 @@ fn a_hint_that_does_not_fit_the_deadline_or_the_total_time_fails_now() {
 
 // Guarantee: retry 3.
 #[test]
-fn a_wait_longer_than_the_hint_is_not_cut_by_it() {
+fn a_delay_longer_than_the_hint_is_not_shortened() {
     let (clock, hand, service) = stage("503 retry-after 10ms, ok");
     let pipeline =
         Pipeline::new().then(Retry::new(plain()).unwrap().with_clock(&clock)).classify(ScriptedService::classify);
@@ -126,9 +126,9 @@ fn a_wait_longer_than_the_hint_is_not_cut_by_it() {
 }
 
 // Guarantee: retry 6.
-/// Retry 6: a time-out inside the retry proves nothing, whatever was to come; a refusal inside it proves that nothing was sent.
+/// The same holds for a time-out and a rejection inside the retry.
 #[test]
-fn a_time_out_is_no_proof_and_a_refusal_is() {
+fn a_rejection_proves_that_nothing_was_sent_and_a_time_out_does_not() {
     let (clock, hand, service) = stage("hang");
     let pipeline = Pipeline::new()
         .then(Retry::new(plain()).unwrap().with_clock(&clock))
@@ -159,7 +159,7 @@ fn an_ignored_result_and_a_panic_are_not_retried() {
 
 // Guarantee: retry 2.
 #[test]
-fn as_many_attempts_as_a_u32_holds_neither_overflow_nor_outgrow_the_cap() {
+fn the_largest_number_of_attempts_does_not_overflow_the_delay() {
     let (clock, hand, service) = stage("503");
     let config = plain().max_attempts(u32::MAX).max_elapsed(Duration::from_secs(86_400));
     let error = hand.block_on(Retry::new(config).unwrap().with_clock(&clock).call(|| service.call())).unwrap_err();
@@ -169,9 +169,9 @@ fn as_many_attempts_as_a_u32_holds_neither_overflow_nor_outgrow_the_cap() {
 }
 
 // Guarantee: retry 8.
-/// Retry 8: a time-out around the retry threw away what had gone before: nobody learned why it had been retried.
+/// Regression: an outer time-out discarded the earlier failures of the retry.
 #[test]
-fn a_call_that_a_time_out_cuts_short_keeps_its_first_cause() {
+fn a_call_ended_by_an_outer_time_out_keeps_its_first_cause() {
     let (clock, hand, service) = stage("500, hang");
     for nested in [false, true] {
         let retry = |config: RetryConfig| Retry::new(config.retry_nested(true)).unwrap().with_clock(&clock);
@@ -196,7 +196,7 @@ fn a_call_that_a_time_out_cuts_short_keeps_its_first_cause() {
 }
 
 #[test]
-fn a_retry_whose_delays_do_not_grow_warns_and_no_other_does() {
+fn explain_warns_only_about_delays_that_do_not_grow() {
     let flat = |retry: Retry| {
         let warnings = Pipeline::new().then(retry).explain().warnings();
         warnings.iter().any(|warning| warning.contains("without back-off"))
@@ -210,10 +210,10 @@ fn a_retry_whose_delays_do_not_grow_warns_and_no_other_does() {
     };
     assert!(flat(with(3, same)), "a cap that is the base");
     assert!(flat(with(3, constant(Jitter::Full))) && flat(with(9, constant(Jitter::None))));
-    // Decorrelated delays grow by themselves; and one delay cannot grow.
+    // Decorrelated delays grow by themselves, and a single delay cannot grow.
     assert!(!flat(with(3, constant(Jitter::Decorrelated))));
     assert!(!flat(with(2, same)) && !flat(with(1, same)));
     assert!(!flat(with(3, growing)) && !flat(with(3, growing.between(MS(100), MS(101)))));
-    // Delays of its own are not judged.
+    // Custom delays are not judged.
     assert!(!flat(with(3, same).with_delays(|| std::iter::repeat(MS(5)))));
 }
