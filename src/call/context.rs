@@ -20,8 +20,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub struct CallContext<'a>(&'a Frame<'a>);
 
-/// The facts that one policy adds to the context; kept in that policy's future. See
-/// [`CallContext::retrying`].
+/// The facts that one policy adds to the context; see [`CallContext::retrying`].
 #[derive(Debug)]
 pub struct Frame<'a> {
     outer: Option<&'a Frame<'a>>,
@@ -158,8 +157,7 @@ impl<'a> CallContext<'a> {
         })
     }
 
-    /// Returns the [`RetryBudget::id`] of the innermost budget that counted the call; 0 if none
-    /// did.
+    /// Returns the [`RetryBudget::id`] of the innermost budget that counted the call, or 0.
     fn paid(self) -> usize {
         let paid = self.0.outwards().find_map(|adds| match adds {
             Adds::Attempt { budget, .. } => budget.map(RetryBudget::id),
@@ -179,8 +177,7 @@ impl<'a> CallContext<'a> {
         })
     }
 
-    /// Returns the priority of the call: the operation's mark, or else the priority of the outer
-    /// call, or else [`Priority::Normal`].
+    /// Returns the priority: the operation's mark, or the outer call's, or [`Priority::Normal`].
     #[inline]
     pub fn priority(self) -> Priority {
         self.marked_priority().unwrap_or_default()
@@ -210,7 +207,6 @@ impl<'a> CallContext<'a> {
         })
     }
 
-    /// Returns the deadline of the innermost time-out.
     pub(super) fn nearest_deadline(self) -> Option<&'a Deadline<'a>> {
         let mut next = Some(self.0);
         while let Some(frame) = next {
@@ -254,7 +250,6 @@ impl<'a> CallContext<'a> {
         Frame { outer: Some(self.0), adds: Adds::Attempt { number: n, budget, repeats, assumes } }
     }
 
-    /// Creates the frame of an operation that cannot run again.
     #[cfg(feature = "tower")]
     pub(crate) const fn once(&self) -> Frame<'a> {
         Frame { outer: Some(self.0), adds: Adds::Once }
@@ -266,7 +261,6 @@ impl<'a> CallContext<'a> {
         Frame { outer: Some(self.0), adds: Adds::Hedge(n) }
     }
 
-    /// Creates the frame of a time-out.
     #[inline]
     pub(crate) const fn until(&self, deadline: &'a Deadline<'a>) -> Frame<'a> {
         Frame { outer: Some(self.0), adds: Adds::Deadline(deadline) }
@@ -290,8 +284,7 @@ impl<'a> CallContext<'a> {
 #[derive(Debug)]
 pub struct OperationName {
     name: Option<&'static str>,
-    /// The outermost frames, one per idempotence mark and priority, made at compile time. A call
-    /// copies a pointer.
+    /// Outermost frames by mark and priority, made at compile time: a call copies a pointer.
     tops: [[Frame<'static>; 5]; 3],
 }
 
@@ -351,8 +344,7 @@ pub struct AttemptInfo {
 }
 
 impl AttemptInfo {
-    /// Creates the context of a first attempt with this deadline, for a deadline that came from
-    /// outside, say in a header.
+    /// Creates the context of a first attempt with a deadline from outside, say from a header.
     pub const fn with_deadline(deadline: Instant) -> Self {
         Self {
             number: 1,
@@ -394,13 +386,11 @@ impl AttemptInfo {
         self.deadline
     }
 
-    /// Returns the time left until the deadline at `now`, for a header such as gRPC's
-    /// `grpc-timeout`.
+    /// Returns the time left at `now`, for a header such as gRPC's `grpc-timeout`.
     pub fn remaining(&self, now: Instant) -> Option<Duration> {
         self.deadline.map(|at| at - now)
     }
 
-    /// Creates the outermost frame of a call inside this attempt.
     pub(super) fn frame(self, of: &impl Operation) -> Frame<'static> {
         let (idempotent, priority) = (of.is_idempotent(), of.priority());
         let operation = of.name().map(OperationName::as_str);

@@ -89,9 +89,8 @@ impl Retry {
         self
     }
 
-    /// Sets your own delays in place of the configured back-off. `delays` is called once per failed
-    /// call, and the retry gives up when the iterator ends. No jitter is added, and no maximum
-    /// applies.
+    /// Sets custom delays in place of the back-off. `delays` is called once per failed call, and the
+    /// retry gives up when the iterator ends. No jitter is added, and no maximum applies.
     #[must_use]
     pub fn with_delays<I>(mut self, delays: impl Fn() -> I + Send + Sync + 'static) -> Self
     where
@@ -130,8 +129,7 @@ impl Retry {
     /// Runs `operation` under this retry alone; every `Err` is a failure.
     ///
     /// # Errors
-    /// Returns the operation's own error of the last attempt, with the
-    /// [history](CallError::history) of the others.
+    /// Returns the error of the last attempt, with the [history](CallError::history) of the others.
     ///
     /// # Cancel safety
     /// If the future is dropped, the running attempt is dropped, and no other starts. Withdrawals
@@ -144,7 +142,6 @@ impl Retry {
         self.alone(operation)
     }
 
-    /// Runs a call under this policy alone.
     #[inline]
     async fn alone<O: Operation>(&self, mut operation: O) -> Result<O::Output, CallError<O::Error>> {
         if call::alone::is_traced() {
@@ -183,8 +180,7 @@ impl RetryInner {
         attempt.result()
     }
 
-    /// Runs the first attempt, and records the time of its first wait, which is the start of the
-    /// total time.
+    /// Runs the first attempt. Its first wait is the start of the total time.
     #[inline]
     fn first<F: Future>(
         &self,
@@ -208,22 +204,19 @@ impl RetryInner {
         true
     }
 
-    /// Creates the frame of attempt number `n`.
     #[inline]
     fn frame<'a>(&'a self, cx: CallContext<'a>, n: u32) -> Frame<'a> {
         let Live { repeats, assumes, .. } = self.settings.live();
         cx.retrying_on(n, self.budget.as_ref(), repeats, assumes)
     }
 
-    /// Returns `true` if an outer retry repeats all that this one would: then this one adds
-    /// nothing.
+    /// Returns `true` if an outer retry repeats all that this one would.
     #[inline]
     fn leaves_all(&self, cx: CallContext<'_>) -> bool {
         let (outer, own) = (cx.repeats(), self.settings.live());
         !outer.is_nothing() && !own.nested && outer.covers(cx.allowed(own.repeats, own.assumes))
     }
 
-    /// Creates the state of a call that has made its first attempt.
     fn began(&self, started: Option<Instant>) -> RetryCall<'_> {
         RetryCall { retry: self, attempt: 1, started, delays: None }
     }
