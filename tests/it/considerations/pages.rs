@@ -173,7 +173,7 @@ fn each_consideration_of_the_source_is_on_its_page_with_how_it_is_met_and_a_test
 
 /// Each guarantee of a page is shown by a test that says so, and no test names a guarantee that is not there.
 ///
-/// A test says it in a comment: `// Guarantee: retry 3.` or `// Guarantee: retry 3, 4.`
+/// A test says it in a comment: `// Guarantee: ROOM 3.` or `// Guarantee: ROOM 3, 4.`
 fn guarantees_are_shown(floor: &str, room: &str) {
     let count = points(&page(floor, room), "Guarantees").len();
     let mut shown = vec![0; count + 1];

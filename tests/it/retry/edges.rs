@@ -199,7 +199,7 @@ fn a_call_ended_by_an_outer_time_out_keeps_its_first_cause() {
 fn explain_warns_only_about_delays_that_do_not_grow() {
     let flat = |retry: Retry| {
         let warnings = Pipeline::new().then(retry).explain().warnings();
-        warnings.iter().any(|warning| warning.contains("without back-off"))
+        warnings.iter().any(|warning| warning.contains("without growing delays"))
     };
     let with = |attempts, backoff| Retry::new(RetryConfig::default().max_attempts(attempts).backoff(backoff)).unwrap();
     let (growing, same) = (BackoffConfig::default(), BackoffConfig::default().between(MS(100), MS(100)));
