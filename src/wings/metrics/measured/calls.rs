@@ -3,7 +3,7 @@ use std::hash::{BuildHasher, Hash};
 
 use super::super::{
     registry::{Measured, Sample, Scope},
-    words::{self, HELD, KINDS, STOPS},
+    words::{self, KINDS},
 };
 use crate::{
     circuit_breaker::{CircuitBreaker, KeyedBreakers, State, Transition},
@@ -32,7 +32,7 @@ impl Measured for Retry {
     fn measure(&self, scope: &Scope) -> Sample {
         let retries = scope.words("steadfast_retry_retries_total", "kind", &KINDS);
         let recovered = scope.counter("steadfast_retry_recovered_total", &[]);
-        let gave_up = scope.words("steadfast_retry_gave_up_total", "stop", &STOPS);
+        let gave_up = scope.words("steadfast_retry_gave_up_total", "stop", &words::stops());
         let delays = scope.histogram("steadfast_retry_delay_seconds", &[]);
         self.events().tap(move |event| match event {
             RetryEvent::Retrying { kind, delay, .. } => {
@@ -40,7 +40,7 @@ impl Measured for Retry {
                 delays.record(delay.as_secs_f64());
             }
             RetryEvent::Recovered { .. } => recovered.increment(1),
-            RetryEvent::GaveUp { stop, .. } => gave_up.count(words::stop(*stop)),
+            RetryEvent::GaveUp { stop, .. } => gave_up.count(stop.as_str()),
         });
         Box::new(|| ())
     }
@@ -163,12 +163,12 @@ impl Measured for Hedge {
 
     fn measure(&self, scope: &Scope) -> Sample {
         let hedges = scope.words("steadfast_hedge_hedges_total", "cause", &["late", "failed"]);
-        let held = scope.words("steadfast_hedge_held_total", "why", &HELD);
+        let held = scope.words("steadfast_hedge_held_total", "why", &words::suppressed());
         let won = scope.counter("steadfast_hedge_won_total", &[]);
         let all_failed = scope.counter("steadfast_hedge_all_failed_total", &[]);
         self.events().tap(move |event| match event {
-            HedgeEvent::Hedged { cause, .. } => hedges.count(words::cause(cause)),
-            HedgeEvent::Held { why } => held.count(words::held(*why)),
+            HedgeEvent::Hedged { cause, .. } => hedges.count(cause.as_str()),
+            HedgeEvent::Suppressed { reason } => held.count(reason.as_str()),
             HedgeEvent::Won { .. } => won.increment(1),
             HedgeEvent::AllFailed { .. } => all_failed.increment(1),
         });
