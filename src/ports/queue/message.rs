@@ -14,7 +14,10 @@ use crate::{
 /// use std::time::Duration;
 /// use steadfast::queue::Message;
 ///
-/// let message = Message::new("charge 42").group("tenant-7").deduplicate("order-42").delay(Duration::from_secs(5));
+/// let message = Message::new("charge 42")
+///     .group("tenant-7")
+///     .deduplicate("order-42")
+///     .delay(Duration::from_secs(5));
 /// assert_eq!(message.group.as_deref(), Some("tenant-7"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

@@ -42,7 +42,8 @@ use crate::{
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), steadfast::queue::QueueError> {
-/// let partitions = (0..4).map(|i| Arc::new(InMemoryQueue::new(format!("jobs-{i}"))) as Arc<dyn Queue>);
+/// let partition = |i| Arc::new(InMemoryQueue::new(format!("jobs-{i}"))) as Arc<dyn Queue>;
+/// let partitions = (0..4).map(partition);
 /// let queue = PartitionedQueue::new(partitions.collect()).unwrap();
 /// queue.send((0..100).map(|i| Message::new("job").group(format!("tenant-{i}"))).collect()).await?;
 /// assert_eq!(queue.depth().await?.total(), 100);

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_reads_what_it_returns_and_one_row_more() {
+    fn a_page_reads_the_rows_that_it_returns_and_one_more() {
         run(async {
             let (clock, hand) = Clock::manual();
             let store = InMemoryStore::new().with_clock(&clock);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_nobody_reads_or_scans_go_when_they_have_ended() {
+    fn expired_records_are_deleted_without_reads_or_scans() {
         run(async {
             let (clock, hand) = Clock::manual();
             let store = InMemoryStore::new().with_clock(&clock);
