@@ -165,7 +165,7 @@ fn gone_or_failed(path: &Path, error: std::io::Error) -> PortError {
 
 fn closed(path: &Path, what: &str) -> PortError {
     let message =
-        format!("sqlite: {} was {what} while it was open: nothing is read or written any more", path.display());
+        format!("sqlite: {} was {what} while it was open; reads and writes are refused", path.display());
     PortError::new(PortErrorKind::Closed, message)
 }
 
