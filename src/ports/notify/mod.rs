@@ -20,7 +20,7 @@
 //! # Guarantees
 //!
 //! Each backend upholds these. The public conformance suite (`testing::conformance`, feature
-//! `testing`) has a named test for each.
+//! `testing`) checks a backend against them, with one named test for each case.
 //!
 //! 1. **From the subscription on.** A notice that is published after
 //!    [`subscribe`](Notifier::subscribe) returned reaches the subscriber, or a [`Gap`](Notice::Gap)

@@ -21,7 +21,7 @@
 //! # Guarantees
 //!
 //! Each backend upholds these. The public conformance suite (`testing::conformance`, feature
-//! `testing`) has named tests for them.
+//! `testing`) checks a backend against them, with one named test for each case.
 //!
 //! 1. **Accepted messages are kept.** A message for which [`send`](Queue::send) returned an id is
 //!    delivered until it is settled, whichever process is killed. A `send` of several messages

@@ -26,7 +26,7 @@
 //! # Guarantees
 //!
 //! Each backend upholds these. The public conformance suite (`testing::conformance`, feature
-//! `testing`) has a named test for each.
+//! `testing`) checks a backend against them, with one named test for each case.
 //!
 //! 1. **One winner.** Of any number of concurrent writes that require the same version (or
 //!    absence), at most one succeeds. Each other one returns [`StoreError::Conflict`] with the
