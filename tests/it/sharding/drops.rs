@@ -148,7 +148,7 @@ fn dropped_at_every_await_a_routed_call_releases_its_permit_and_the_next_succeed
     let call = |to: Routed| {
         let (guards, running, done) = (&guards, &running, &done);
         async move {
-            let _entered = guards[to.shard.0 as usize].enter("key", Access::Write, to.version)?;
+            let _permit = guards[to.shard.0 as usize].enter("key", Access::Write, to.version)?;
             let _running = Running::new(running);
             clock.sleep(MS(5)).await;
             done.set(done.get() + 1);
@@ -168,7 +168,7 @@ fn dropped_at_every_await_a_routed_call_releases_its_permit_and_the_next_succeed
         },
         |_| {
             assert_eq!(running.get(), 0, "no operation continues");
-            assert!(guards.iter().all(|guard| format!("{guard:?}").contains("inside: 0")), "{guards:?}");
+            assert!(guards.iter().all(|guard| format!("{guard:?}").contains("permits: 0")), "{guards:?}");
             let before = done.get();
             scene.hand.block_on(directory.route("key", call)).unwrap();
             assert_eq!(done.get(), before + 1);
