@@ -164,8 +164,7 @@ fn gone_or_failed(path: &Path, error: std::io::Error) -> PortError {
 }
 
 fn closed(path: &Path, what: &str) -> PortError {
-    let message =
-        format!("sqlite: {} was {what} while it was open; reads and writes are refused", path.display());
+    let message = format!("sqlite: {} was {what} while it was open; reads and writes are refused", path.display());
     PortError::new(PortErrorKind::Closed, message)
 }
 
