@@ -198,7 +198,7 @@ impl Reason {
             Self::CircuitOpen { .. } => "circuit_open",
             Self::Isolated { .. } => "isolated",
             Self::ProbesTaken => "probes_taken",
-            Self::RampingUp => "ramping_up",
+            Self::SlowStart => "slow_start",
             Self::RateLimited => "rate_limited",
             Self::TooLarge => "too_large",
             Self::QueueFull => "queue_full",

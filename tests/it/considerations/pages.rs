@@ -83,7 +83,7 @@ const SHARDING: [Point; 13] = [
     ("Fan-out", "a_fan_out_asks_all_shards_side_by_side_and_names_those_that_failed"),
     ("Copy reference data", ADVICE),
     ("eventual", ADVICE),
-    ("Many shards to watch", "all_shards_and_all_parts_can_be_listed"),
+    ("Many shards to watch", "all_shards_and_all_chunks_can_be_listed"),
     ("Geography", "the_rows_of_a_region_lie_on_the_shard_near_its_users"),
     ("Which strategy", ADVICE),
     ("Moving", "ranges_move_by_splitting_and_merging_and_hashes_by_virtual_shards"),
@@ -206,5 +206,7 @@ mod guarantees_of_each_page_are_shown_by_tests {
         patterns: retry hedge fallback;
         roof: standard;
         wings: tower testing;
+        patterns: sharding;
+        ports: notify queue store;
     }
 }
