@@ -15,8 +15,8 @@ use serde_json::json;
 use steadfast::{
     backend::sqlite::{Sqlite, SqliteConfig},
     notify::{InMemoryNotifier, Notifier},
-    queue::{InMemoryQueue, Message, Queue, QueueExt},
-    queue_listener::{AnnouncingQueue, QueueListener, QueueListenerConfig, Work},
+    queue::{AnnouncingQueue, InMemoryQueue, Message, Queue, QueueExt},
+    queue_listener::{QueueListener, QueueListenerConfig, Work},
     time::Clock,
 };
 use tokio::sync::mpsc;

@@ -26,8 +26,8 @@ use serde_json::json;
 use steadfast::{
     backend::sqlite::{Sqlite, SqliteConfig},
     entropy::Entropy,
-    queue::{Message, Queue},
-    queue_listener::{AnnouncingQueue, QueueListener, Work},
+    queue::{AnnouncingQueue, Message, Queue},
+    queue_listener::{QueueListener, Work},
     store::{Scan, Store, StoreExt},
     time::Clock,
 };

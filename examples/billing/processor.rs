@@ -6,8 +6,8 @@ use serde_json::json;
 use steadfast::{
     backend::sqlite::{Sqlite, SqliteConfig},
     backoff::BackoffConfig,
-    queue::{Message, Queue, QueueExt},
-    queue_listener::{AnnouncingQueue, Handled, QueueListener, QueueListenerConfig, Work},
+    queue::{AnnouncingQueue, Message, Queue, QueueExt},
+    queue_listener::{Handled, QueueListener, QueueListenerConfig, Work},
     store::{Key, PutOptions, Store},
     time::Clock,
 };

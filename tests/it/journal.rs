@@ -11,8 +11,8 @@ use steadfast::{
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
     journal::{Entry, Gate, IDEMPOTENCY_KEY, Journal, JournalConfig, JournalEvent as Event, Replay, Replayed, Served},
     port::PortErrorKind,
-    queue::{InMemoryQueue, Message, Queue, QueueExt},
-    queue_listener::{Handled, redrive},
+    queue::{InMemoryQueue, Message, Queue, QueueExt, redrive},
+    queue_listener::Handled,
     store::InMemoryStore,
     testing::{
         drop_at_every_await,

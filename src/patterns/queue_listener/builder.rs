@@ -4,11 +4,11 @@ use std::{fmt, sync::Arc};
 use tokio::sync::{Notify, watch};
 
 use super::{
-    IdempotencyFilter, Level, PriorityOrder, QueueListener, QueueListenerConfig,
+    Level, PriorityOrder, QueueListener, QueueListenerConfig,
     counters::Counters,
-    hints::Hints,
     listener::{Inner, Rule, Source},
-    staff::tasks_by_depth,
+    poll::hints::Hints,
+    run::scaler::tasks_by_depth,
 };
 use crate::{
     config::{ConfigError, Name, require},
@@ -16,7 +16,7 @@ use crate::{
     notify::Notifier,
     observe::Events,
     port::Capability,
-    queue::Queue,
+    queue::{IdempotencyFilter, Queue},
     time::Clock,
 };
 

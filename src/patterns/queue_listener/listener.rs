@@ -7,14 +7,14 @@ use std::{
 use tokio::sync::{Notify, watch};
 
 use super::{
-    IdempotencyFilter, Level, ListenerState, PriorityOrder, QueueListenerBuilder, QueueListenerConfig,
-    QueueListenerEvent as Event, counters::Counters, hints::Hints, shift::Shift, unsettled::Unsettled,
+    Level, ListenerState, PriorityOrder, QueueListenerBuilder, QueueListenerConfig, QueueListenerEvent as Event,
+    counters::Counters, poll::hints::Hints, run::state::Shift, settle::unsettled::Unsettled,
 };
 use crate::{
     config::Name,
     entropy::Entropy,
     observe::{Events, Subscription},
-    queue::{Depth, Queue},
+    queue::{Depth, IdempotencyFilter, Queue},
     sync::Mutex,
     time::Clock,
 };

@@ -190,52 +190,29 @@
 //! The adaptive back-off, its delays and its numbers: Valery Mizonov, "Best Practices for Maximizing Scalability and Cost Effectiveness of
 //! Queue-Based Messaging Solutions on Windows Azure", 2010. "Competing Consumers", "Queue-Based Load Leveling", "Priority Queue" and
 //! "Asynchronous Request-Reply", Azure Architecture Center. Weighted turns: the smooth weighted round robin of nginx.
-mod announce;
-mod backlog;
-mod batch;
 mod builder;
 mod config;
 mod counters;
-mod crew;
-mod delays;
+mod disposition;
 mod event;
 mod explain;
-mod filter;
-mod handled;
-mod hints;
-mod idle;
-mod keep;
+mod lease;
 mod listener;
-mod lot;
-mod outage;
-mod poller;
+mod poll;
 mod priority;
-mod redrive;
-mod reply;
-mod request;
-mod room;
 mod run;
 mod settle;
-mod shift;
-mod staff;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
-mod unsettled;
-mod waiting;
 mod work;
-mod worker;
 
-pub use announce::AnnouncingQueue;
 pub use builder::QueueListenerBuilder;
 pub use config::QueueListenerConfig;
 pub use counters::ListenerState;
+pub use disposition::Handled;
 pub use event::{QueueCall, QueueListenerEvent};
-pub use filter::IdempotencyFilter;
-pub use handled::Handled;
-pub use idle::IdleConfig;
 pub use listener::QueueListener;
+pub use poll::idle::IdleConfig;
 pub use priority::{Level, PriorityOrder};
-pub use redrive::redrive;
-pub use reply::{ReplyTo, RequestError, Requester};
-pub use staff::tasks_by_depth;
+pub use run::scaler::tasks_by_depth;
 pub use work::{Cancelled, Work};

@@ -3,7 +3,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use proptest::prelude::*;
 
-use super::{Level, PriorityOrder, priority::Turns, staff::Staff};
+use super::{Level, PriorityOrder, priority::Turns, run::scaler::Staff};
 use crate::time::Instant;
 
 #[derive(Debug, Clone, Copy)]

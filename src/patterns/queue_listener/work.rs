@@ -9,8 +9,7 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::reply::ReplyTo;
-use crate::queue::Delivery;
+use crate::queue::{Delivery, ReplyTo};
 
 /// A message in a handler's hands. Reads as its [`Delivery`].
 ///

@@ -80,7 +80,7 @@
 //! - **Throttling, low priority**: a [`Shedder`](crate::throttling::Shedder) or [`Degradation`](crate::throttling::Degradation) in the pipeline; the gate
 //!   is shut while [`shed_share`](crate::throttling::Shedder::shed_share) of that priority is above zero.
 //! - **Outermost**: it sees the call's final error, after the retry.
-//! - **Dead letters** are in the queue's: [`redrive`](crate::queue_listener::redrive) sends them again.
+//! - **Dead letters** are in the queue's: [`redrive`](crate::queue::redrive) sends them again.
 //!
 //! # Cancel safety
 //!

@@ -12,10 +12,8 @@ use steadfast::{
     Pipeline,
     entropy::Entropy,
     notify::InMemoryNotifier,
-    queue::{InMemoryQueue, Message, Queue, QueueExt},
-    queue_listener::{
-        AnnouncingQueue, Handled, IdempotencyFilter, Level, PriorityOrder, QueueListenerConfig, Requester, Work,
-    },
+    queue::{AnnouncingQueue, IdempotencyFilter, InMemoryQueue, Message, Queue, QueueExt, Requester},
+    queue_listener::{Handled, Level, PriorityOrder, QueueListenerConfig, Work},
     retry::{Retry, RetryConfig},
     store::InMemoryStore,
     throttling::{

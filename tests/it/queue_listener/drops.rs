@@ -9,8 +9,8 @@ use std::{
 
 use steadfast::{
     port::PortError,
-    queue::{InMemoryQueue, Message, Queue, QueueExt},
-    queue_listener::{QueueListenerConfig, Requester, Work},
+    queue::{InMemoryQueue, Message, Queue, QueueExt, Requester},
+    queue_listener::{QueueListenerConfig, Work},
     testing::{
         drop_at_every_await,
         faults::{FaultConfig, FaultNetwork},

@@ -9,10 +9,8 @@ use std::{
 use steadfast::{
     entropy::Entropy,
     port::PortErrorKind,
-    queue::{InMemoryQueue, Message, Queue, QueueExt},
-    queue_listener::{
-        Handled, IdempotencyFilter, Level, PriorityOrder, QueueListenerConfig, QueueListenerEvent as Event, Work,
-    },
+    queue::{IdempotencyFilter, InMemoryQueue, Message, Queue, QueueExt},
+    queue_listener::{Handled, Level, PriorityOrder, QueueListenerConfig, QueueListenerEvent as Event, Work},
     store::{InMemoryStore, Key, Store},
 };
 

@@ -11,11 +11,8 @@ use steadfast::{
     entropy::Entropy,
     notify::{InMemoryNotifier, Notices, Notifier},
     port::{BoxFuture, Capabilities, PortError},
-    queue::{InMemoryQueue, Message, Queue, QueueExt},
-    queue_listener::{
-        AnnouncingQueue, Handled, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, RequestError,
-        Requester, Work, redrive,
-    },
+    queue::{AnnouncingQueue, InMemoryQueue, Message, Queue, QueueExt, RequestError, Requester, redrive},
+    queue_listener::{Handled, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, Work},
     testing::faults::{FaultConfig, FaultNetwork},
     time::Clock,
 };

@@ -11,8 +11,8 @@ use futures::FutureExt;
 use steadfast::{
     entropy::Entropy,
     notify::{InMemoryNotifier, Notifier},
-    queue::{InMemoryQueue, Message, Queue, QueueExt},
-    queue_listener::{Handled, IdempotencyFilter, Level, QueueListener, QueueListenerConfig, Work},
+    queue::{IdempotencyFilter, InMemoryQueue, Message, Queue, QueueExt},
+    queue_listener::{Handled, Level, QueueListener, QueueListenerConfig, Work},
     store::{InMemoryStore, Store},
     testing::faults::{FaultConfig, FaultNetwork},
     time::Instant,

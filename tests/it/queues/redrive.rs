@@ -8,8 +8,7 @@ use std::{
 
 use steadfast::{
     claim_check::{ClaimCheck, ClaimCheckConfig},
-    queue::{InMemoryQueue, Message, Queue, QueueExt, Receive, Settle},
-    queue_listener::redrive,
+    queue::{InMemoryQueue, Message, Queue, QueueExt, Receive, Settle, redrive},
     store::{InMemoryStore, Key, Scan, Store, StoreExt},
     testing::{
         drop_at_every_await,

@@ -3,11 +3,8 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{QueueCall, shift::Shift};
-use crate::{
-    queue::Delivery,
-    store::{Key, PutOptions, Store},
-};
+use super::Delivery;
+use crate::store::{Key, PutOptions, Store, StoreError};
 
 /// Remembers in a store which messages were handled, so that one that is delivered again is completed, and not handled again.
 ///
@@ -36,12 +33,28 @@ impl IdempotencyFilter {
         self
     }
 
-    pub(super) fn store(&self) -> &Arc<dyn Store> {
+    pub(crate) fn store(&self) -> &Arc<dyn Store> {
         &self.store
     }
 
-    pub(super) fn window(&self) -> Duration {
+    pub(crate) fn window(&self) -> Duration {
         self.window
+    }
+
+    /// The identity under which a message is remembered.
+    pub(crate) fn id(&self, delivery: &Delivery) -> String {
+        (self.id)(delivery)
+    }
+
+    /// Reads whether the message of this identity was handled.
+    pub(crate) async fn was_handled(&self, id: &str) -> Result<bool, StoreError> {
+        Ok(self.store.get(Key::new(&self.partition, id)).await?.is_some())
+    }
+
+    /// Records that the message of this identity was handled.
+    pub(crate) async fn record(&self, id: &str) -> Result<(), StoreError> {
+        let options = PutOptions::new().ttl(self.window);
+        self.store.put(Key::new(&self.partition, id), Bytes::from_static(b"handled"), options).await.map(drop)
     }
 }
 
@@ -51,34 +64,5 @@ impl std::fmt::Debug for IdempotencyFilter {
             .field("partition", &self.partition)
             .field("window", &self.window)
             .finish_non_exhaustive()
-    }
-}
-
-impl Shift {
-    /// What a message is remembered by, if it is.
-    #[inline]
-    pub(super) fn filter_key(&self, delivery: &Delivery) -> Option<String> {
-        self.inner.filter.as_ref().map(|filter| (filter.id)(delivery))
-    }
-
-    /// Whether the message was handled before. Where the store does not say, it is handled: rather twice than never.
-    pub(super) async fn is_duplicate(&self, delivery: &Delivery) -> bool {
-        let Some(filter) = &self.inner.filter else { return false };
-        let id = (filter.id)(delivery);
-        let get = filter.store.get(Key::new(&filter.partition, &id));
-        let known = self.request(QueueCall::Filter, self.inner.config.call_limit(), get).await;
-        matches!(known, Some(Ok(Some(_))))
-    }
-
-    /// The message was handled.
-    pub(super) async fn remember(&self, id: &str) {
-        let Some(filter) = &self.inner.filter else { return };
-        let put = filter.store.put(
-            Key::new(&filter.partition, id),
-            Bytes::from_static(b"handled"),
-            PutOptions::new().ttl(filter.window),
-        );
-        // Its failure is told; the message is completed all the same.
-        let _ = self.request(QueueCall::Filter, self.inner.config.call_limit(), put).await;
     }
 }

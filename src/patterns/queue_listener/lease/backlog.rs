@@ -2,11 +2,13 @@
 //! task that is held up. A machine that takes `now` as an argument.
 use std::collections::VecDeque;
 
-use super::lot::{Held, Lease, Lot};
-use crate::time::Instant;
+use crate::{
+    queue_listener::lease::{Held, Lease, Lot},
+    time::Instant,
+};
 
 #[derive(Default)]
-pub(super) struct Backlog {
+pub(crate) struct Backlog {
     /// As they were received: their leases are all of one age, and each is made when its message is taken.
     lots: VecDeque<Lot>,
     /// Those whose leases were renewed.
@@ -16,32 +18,32 @@ pub(super) struct Backlog {
 }
 
 impl Backlog {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.lots.iter().map(|lot| lot.deliveries.len()).sum::<usize>() + self.held.len()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.lots.is_empty() && self.held.is_empty()
     }
 
-    pub(super) const fn taken(&self) -> u64 {
+    pub(crate) const fn taken(&self) -> u64 {
         self.taken
     }
 
-    pub(super) fn push(&mut self, lot: Lot) {
+    pub(crate) fn push(&mut self, lot: Lot) {
         if lot.deliveries.len() > 0 {
             self.lots.push_back(lot);
         }
     }
 
     /// Puts back a message whose lease was renewed: before all others.
-    pub(super) fn put_back(&mut self, held: Held) {
+    pub(crate) fn put_back(&mut self, held: Held) {
         self.held.push_back(held);
     }
 
     /// Takes the next message.
     #[inline]
-    pub(super) fn next(&mut self) -> Option<Held> {
+    pub(crate) fn next(&mut self) -> Option<Held> {
         self.taken = self.taken.wrapping_add(1);
         if let Some(held) = self.held.pop_front() {
             return Some(held);
@@ -56,7 +58,7 @@ impl Backlog {
     }
 
     /// Takes out those whose leases are to be renewed by now.
-    pub(super) fn due(&mut self, now: Instant) -> Vec<Held> {
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<Held> {
         let mut due = Vec::new();
         self.lots.retain_mut(|lot| {
             let is_due = lot.term.renew_at <= now;
@@ -79,7 +81,7 @@ impl Backlog {
     }
 
     /// Takes out all.
-    pub(super) fn drain(&mut self) -> Vec<Held> {
+    pub(crate) fn drain(&mut self) -> Vec<Held> {
         std::iter::from_fn(|| self.next()).collect()
     }
 }

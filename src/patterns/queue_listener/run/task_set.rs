@@ -12,7 +12,7 @@ use std::{
 use crate::sync::Mutex;
 
 /// Futures that end with nothing. They keep their place, and a place is used again.
-pub(super) struct Crew<F> {
+pub(crate) struct Crew<F> {
     places: Vec<Place<F>>,
     free: Vec<usize>,
     bell: Arc<Bell>,
@@ -61,12 +61,12 @@ impl Wake for Flag {
 }
 
 impl<F: Future<Output = ()>> Crew<F> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { places: Vec::new(), free: Vec::new(), bell: Arc::default() }
     }
 
     /// One more; it is polled at the next [`poll`](Self::poll).
-    pub(super) fn add(&mut self, future: F) {
+    pub(crate) fn add(&mut self, future: F) {
         let at = self.free.pop().unwrap_or_else(|| {
             let at = self.places.len();
             let flag = Arc::new(Flag { at, woken: AtomicBool::new(false), bell: self.bell.clone() });
@@ -77,12 +77,12 @@ impl<F: Future<Output = ()>> Crew<F> {
         self.places[at].waker.wake_by_ref();
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.free.len() == self.places.len()
     }
 
     /// Polls each that was woken, once; and calls this after each.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, mut after_each: impl FnMut(&mut Context<'_>)) {
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>, mut after_each: impl FnMut(&mut Context<'_>)) {
         let mut rung = self.bell.0.lock();
         rung.parent = Some(cx.waker().clone());
         let mut woken = std::mem::take(&mut rung.woken);

@@ -1,16 +1,19 @@
 //! Waiting in several queues at once, beside the tasks.
 use std::sync::atomic::Ordering;
 
-use super::{
-    QueueCall,
-    poller::{Answer, Poller, receive},
-    shift::{Shift, Stage},
+use crate::{
+    queue_listener::{
+        QueueCall,
+        poll::{Answer, Poller, receive},
+        run::state::{Shift, Stage},
+    },
+    race::race,
+    time::Instant,
 };
-use crate::{race::race, time::Instant};
 
 impl Poller {
     /// Waits in one of several queues while tasks are idle, for ever: so that none is waited for while another has something.
-    pub(super) async fn wait_in(&mut self, shift: &Shift, source: usize) {
+    pub(crate) async fn wait_in(&mut self, shift: &Shift, source: usize) {
         let config = &shift.inner.config;
         loop {
             if !matches!(shift.stage(), Stage::Works | Stage::Paused) {
@@ -60,10 +63,10 @@ impl Poller {
 }
 
 /// A task that waits for the next poll.
-pub(super) struct Idles<'a>(&'a Shift);
+pub(crate) struct Idles<'a>(&'a Shift);
 
 impl<'a> Idles<'a> {
-    pub(super) fn of(shift: &'a Shift) -> Self {
+    pub(crate) fn of(shift: &'a Shift) -> Self {
         if shift.inner.sources.len() > 1 {
             shift.idle.fetch_add(1, Ordering::AcqRel);
             shift.idles.notify_waiters();

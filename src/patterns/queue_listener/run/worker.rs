@@ -10,15 +10,18 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::{
-    Handled, Work,
-    keep::{Caught, Dropped},
-    lot::{Held, How, Lease, Settling},
-    poller::{Next, Poller},
-    shift::Shift,
-    work::Cancel,
+use crate::{
+    queue_listener::{
+        Handled, Work,
+        lease::{Held, Lease, renewal::Dropped},
+        poll::{Next, Poller},
+        run::{caught::Caught, state::Shift},
+        settle::{How, Settling},
+        work::Cancel,
+    },
+    race::yield_now,
+    time::Instant,
 };
-use crate::{race::yield_now, time::Instant};
 
 /// After so many messages in a row that were held up by nothing, others have their turn.
 const FAIR: u32 = 64;
@@ -30,22 +33,22 @@ const SOON: usize = 32;
 const LOOK: usize = 8;
 
 /// One task of a run.
-pub(super) struct Worker {
-    pub(super) shift: Arc<Shift>,
-    pub(super) done: Vec<Settling>,
+pub(crate) struct Worker {
+    pub(crate) shift: Arc<Shift>,
+    pub(crate) done: Vec<Settling>,
     /// Messages that it has in hand and that are not done.
-    pub(super) begun: usize,
-    pub(super) cancel: Cancel,
-    pub(super) poller: Poller,
-    pub(super) in_a_row: u32,
+    pub(crate) begun: usize,
+    pub(crate) cancel: Cancel,
+    pub(crate) poller: Poller,
+    pub(crate) in_a_row: u32,
     /// How often others had been woken when this task last yielded; and whether it has begun nothing since.
     woken: u64,
     has_yielded: bool,
-    pub(super) looks: Looks,
+    pub(crate) looks: Looks,
 }
 
 /// The last look at the time. It is most of what a quick message costs here, so not each needs one.
-pub(super) struct Looks {
+pub(crate) struct Looks {
     at: Option<Instant>,
     /// Messages that were handled at once since.
     messages: usize,
@@ -58,7 +61,7 @@ pub(super) struct Looks {
 impl Looks {
     /// Notes the time, and how long the messages since the last look took.
     #[inline]
-    pub(super) fn look(&mut self, shift: &Shift, now: Instant) {
+    pub(crate) fn look(&mut self, shift: &Shift, now: Instant) {
         if let Some(before) = self.at.replace(now) {
             shift.room.took(now - before, self.messages, self.is_spawned);
         }
@@ -67,7 +70,7 @@ impl Looks {
     }
 
     /// The time that passes from here on is no handler's.
-    pub(super) fn forget(&mut self) {
+    pub(crate) fn forget(&mut self) {
         (self.at, self.messages) = (None, 0);
     }
 
@@ -86,7 +89,7 @@ impl Drop for Worker {
 }
 
 impl Worker {
-    pub(super) fn new(shift: Arc<Shift>, is_spawned: bool) -> Self {
+    pub(crate) fn new(shift: Arc<Shift>, is_spawned: bool) -> Self {
         let poller = Poller::new(&shift);
         Self {
             shift,
@@ -105,7 +108,7 @@ impl Worker {
     ///
     /// Requests that are answered at once are in this one function on purpose: a future within a
     /// future is moved into its place, and that of a poll or of a handler that waits is large.
-    pub(super) async fn work<F, H>(mut self, handler: F)
+    pub(crate) async fn work<F, H>(mut self, handler: F)
     where
         F: Fn(Work) -> H,
         H: Future<Output: Into<Handled>>,
@@ -326,7 +329,7 @@ impl Worker {
     }
 
     /// Looks at the time before a message begins.
-    pub(super) fn look(&mut self) {
+    pub(crate) fn look(&mut self) {
         self.looks.look(&self.shift, self.shift.now());
     }
 
@@ -340,7 +343,7 @@ impl Worker {
 
     /// Hands back what no handler has begun with.
     #[cold]
-    pub(super) fn hand_back(&mut self) {
+    pub(crate) fn hand_back(&mut self) {
         self.shift.hand_back_waiting();
         self.shift.send_out(self.done.drain(..));
     }
@@ -361,7 +364,7 @@ enum Rush {
 }
 
 /// What one poll gives.
-pub(super) async fn once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Option<F::Output> {
+pub(crate) async fn once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Option<F::Output> {
     poll_fn(|cx| match future.as_mut().poll(cx) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
         Poll::Pending => Poll::Ready(None),

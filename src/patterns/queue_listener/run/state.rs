@@ -9,22 +9,27 @@ use std::{
 
 use tokio::sync::{Notify, watch};
 
-use super::{
-    QueueListenerEvent as Event,
-    backlog::Backlog,
-    counters::Count,
-    listener::Inner,
-    lot::{Held, How, Lot, Parts, Settling},
-    outage::{Outage, Returns},
-    priority::Turns,
-    room::Room,
-    staff::Staff,
+use crate::{
+    port::PortError,
+    queue_listener::{
+        QueueListenerEvent as Event,
+        counters::Count,
+        lease::{Held, Lot, Parts, backlog::Backlog},
+        listener::Inner,
+        priority::Turns,
+        run::{intake::Room, scaler::Staff},
+        settle::{
+            How, Settling,
+            outage::{Outage, Returns},
+        },
+    },
+    sync::Mutex,
+    time::Instant,
 };
-use crate::{port::PortError, sync::Mutex, time::Instant};
 
 /// What a run is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(crate) enum Stage {
     Works,
     Paused,
     /// It stops: handlers are told to end at `soft`, and dropped at `hard`.
@@ -37,8 +42,8 @@ pub(super) enum Stage {
 }
 
 /// What the tasks of one run share.
-pub(super) struct Shift {
-    pub(super) inner: Arc<Inner>,
+pub(crate) struct Shift {
+    pub(crate) inner: Arc<Inner>,
     stage: watch::Sender<Stage>,
     /// The stage is another than `Works`: read for each message, without a lock.
     halts: AtomicBool,
@@ -46,40 +51,40 @@ pub(super) struct Shift {
     /// Counts reasons to look: who knows of fewer must look again before it ends.
     calls: AtomicU64,
     /// There are tasks to begin.
-    pub(super) hires: Notify,
+    pub(crate) hires: Notify,
     /// Messages that wait for a task.
     backlog: Mutex<Backlog>,
     /// The backlog is not empty: read for each message, without its lock.
     waits: AtomicBool,
-    pub(super) room: Room,
-    pub(super) parts: Parts,
-    pub(super) outage: Mutex<Outage>,
+    pub(crate) room: Room,
+    pub(crate) parts: Parts,
+    pub(crate) outage: Mutex<Outage>,
     /// There is an outage to be ended: read for each message, without its lock.
-    pub(super) troubled: AtomicBool,
-    pub(super) returns: Mutex<Returns>,
+    pub(crate) troubled: AtomicBool,
+    pub(crate) returns: Mutex<Returns>,
     /// There are some, or there is a reason to look: one idle task looks.
-    pub(super) offered: Notify,
+    pub(crate) offered: Notify,
     /// There is a reason to look: all idle tasks do.
-    pub(super) called: Notify,
+    pub(crate) called: Notify,
     /// The keeper has messages to look after; it was told, or looks by itself.
-    pub(super) to_keep: Notify,
-    pub(super) keeper_looks: AtomicBool,
+    pub(crate) to_keep: Notify,
+    pub(crate) keeper_looks: AtomicBool,
     /// Tasks that wait for the next poll.
-    pub(super) idle: AtomicUsize,
+    pub(crate) idle: AtomicUsize,
     /// A task waits for the next poll.
-    pub(super) idles: Notify,
+    pub(crate) idles: Notify,
     /// What is settled beside the tasks, by source.
     outboxes: Vec<Outbox>,
     /// Tasks that wait for a pause to end.
-    pub(super) parked: Count,
+    pub(crate) parked: Count,
     /// The queue is known to have work.
     busy: AtomicBool,
-    pub(super) to_scale: Notify,
+    pub(crate) to_scale: Notify,
     /// When the depth may be asked for again.
     rescale_at: AtomicU64,
-    pub(super) turns: Mutex<Turns>,
+    pub(crate) turns: Mutex<Turns>,
     /// There is nobody to hear hints, so that somebody has to poll.
-    pub(super) deaf: AtomicBool,
+    pub(crate) deaf: AtomicBool,
     failed: Mutex<Option<PortError>>,
 }
 
@@ -90,7 +95,7 @@ struct Outbox {
 }
 
 impl Shift {
-    pub(super) fn new(inner: Arc<Inner>, is_batched: bool) -> Self {
+    pub(crate) fn new(inner: Arc<Inner>, is_batched: bool) -> Self {
         let config = &inner.config;
         let staff = Mutex::new(Staff::new(config.min_tasks, config.max_tasks));
         let turns = Mutex::new(Turns::new(&inner.levels, inner.order, inner.clock.now()));
@@ -125,31 +130,31 @@ impl Shift {
         }
     }
 
-    pub(super) fn now(&self) -> Instant {
+    pub(crate) fn now(&self) -> Instant {
         self.inner.clock.now()
     }
 
-    pub(super) fn event(&self, event: impl FnOnce() -> Event) {
+    pub(crate) fn event(&self, event: impl FnOnce() -> Event) {
         self.inner.event(event);
     }
 
     // The stage.
 
     #[inline]
-    pub(super) fn halts(&self) -> bool {
+    pub(crate) fn halts(&self) -> bool {
         self.halts.load(Ordering::Acquire)
     }
 
-    pub(super) fn stage(&self) -> Stage {
+    pub(crate) fn stage(&self) -> Stage {
         *self.stage.borrow()
     }
 
-    pub(super) fn watch(&self) -> watch::Receiver<Stage> {
+    pub(crate) fn watch(&self) -> watch::Receiver<Stage> {
         self.stage.subscribe()
     }
 
     /// A run that stops does not pause or go on any more.
-    pub(super) fn enter(&self, stage: Stage) {
+    pub(crate) fn enter(&self, stage: Stage) {
         self.stage.send_if_modified(|now| {
             let changes = match *now {
                 Stage::Works | Stage::Paused => *now != stage,
@@ -168,24 +173,24 @@ impl Shift {
     }
 
     /// What can never work ends the run.
-    pub(super) fn fail(&self, error: PortError) {
+    pub(crate) fn fail(&self, error: PortError) {
         self.failed.lock().get_or_insert(error);
         self.stop();
     }
 
-    pub(super) fn stop(&self) {
+    pub(crate) fn stop(&self) {
         let (now, config) = (self.now(), &self.inner.config);
         self.event(|| Event::Stopping);
         self.enter(Stage::Stops { soft: now + config.soft_limit, hard: now + config.hard_limit });
     }
 
-    pub(super) fn error(&self) -> Option<PortError> {
+    pub(crate) fn error(&self) -> Option<PortError> {
         self.failed.lock().take()
     }
 
     // The staff.
 
-    pub(super) fn staff<T>(&self, change: impl FnOnce(&mut Staff) -> T) -> T {
+    pub(crate) fn staff<T>(&self, change: impl FnOnce(&mut Staff) -> T) -> T {
         let (result, staff) = {
             let mut staff = self.staff.lock();
             (change(&mut staff), *staff)
@@ -197,7 +202,7 @@ impl Shift {
     }
 
     /// Has tasks begin until there are so many.
-    pub(super) fn hire(&self, wanted: u32, depth: Option<crate::queue::Depth>) {
+    pub(crate) fn hire(&self, wanted: u32, depth: Option<crate::queue::Depth>) {
         let (more, tasks) = self.staff(|staff| (staff.grow_to(wanted), staff.tasks));
         self.hired(more, tasks, depth);
     }
@@ -211,7 +216,7 @@ impl Shift {
     }
 
     /// There is a reason to look, for those who idle, and for somebody if nobody is there.
-    pub(super) fn call(&self) {
+    pub(crate) fn call(&self) {
         // First, so that whoever may end before the next line has been told.
         self.calls.fetch_add(1, Ordering::SeqCst);
         if self.staff(Staff::call) > 0 {
@@ -222,12 +227,12 @@ impl Shift {
         self.called.notify_waiters();
     }
 
-    pub(super) fn calls(&self) -> u64 {
+    pub(crate) fn calls(&self) -> u64 {
         self.calls.load(Ordering::SeqCst)
     }
 
     /// As many stay: one where no hint can come, or where messages that were sent back return, or nobody would look ever again.
-    pub(super) fn least(&self) -> u32 {
+    pub(crate) fn least(&self) -> u32 {
         let looks = self.deaf.load(Ordering::Acquire) || self.returns.lock().are_expected(self.now());
         self.inner.config.min_tasks.max(u32::from(looks))
     }
@@ -235,7 +240,7 @@ impl Shift {
     // Work comes and goes.
 
     /// A poll took messages.
-    pub(super) fn found(&self, messages: usize, now: Instant) {
+    pub(crate) fn found(&self, messages: usize, now: Instant) {
         let counters = &self.inner.counters;
         counters.received.add(messages as u64);
         let config = &self.inner.config;
@@ -252,14 +257,14 @@ impl Shift {
     }
 
     /// A poll took none.
-    pub(super) fn found_nothing(&self) {
+    pub(crate) fn found_nothing(&self) {
         if self.busy.load(Ordering::Acquire) && self.busy.swap(false, Ordering::AcqRel) {
             self.event(|| Event::QueueEmpty);
         }
     }
 
     /// Puts messages where each task takes the next.
-    pub(super) fn keep_for_tasks(&self, lot: Lot) {
+    pub(crate) fn keep_for_tasks(&self, lot: Lot) {
         if lot.deliveries.len() == 0 {
             return;
         }
@@ -279,7 +284,7 @@ impl Shift {
     }
 
     /// Has others take what waits, all but so many: this task is held up, or takes long for each.
-    pub(super) fn share(&self, but: usize) {
+    pub(crate) fn share(&self, but: usize) {
         if !self.waits.load(Ordering::Acquire) {
             return;
         }
@@ -301,7 +306,7 @@ impl Shift {
 
     /// A message that waits, if there is one.
     #[inline]
-    pub(super) fn next_waiting(&self) -> Option<Held> {
+    pub(crate) fn next_waiting(&self) -> Option<Held> {
         if !self.waits.load(Ordering::Acquire) {
             return None;
         }
@@ -314,11 +319,11 @@ impl Shift {
     }
 
     /// Whether messages wait for a task.
-    pub(super) fn has_waiting(&self) -> bool {
+    pub(crate) fn has_waiting(&self) -> bool {
         self.waits.load(Ordering::SeqCst)
     }
 
-    pub(super) fn backlog<T>(&self, with: impl FnOnce(&mut Backlog) -> T) -> T {
+    pub(crate) fn backlog<T>(&self, with: impl FnOnce(&mut Backlog) -> T) -> T {
         let mut backlog = self.backlog.lock();
         let result = with(&mut backlog);
         self.waits.store(!backlog.is_empty(), Ordering::Release);
@@ -326,7 +331,7 @@ impl Shift {
     }
 
     /// Puts back a message that was taken out to be renewed.
-    pub(super) fn put_back(&self, held: Held) {
+    pub(crate) fn put_back(&self, held: Held) {
         if self.halts() || self.room.is_closed() {
             return self.send_out([held.lease.settling(How::HandBack)]);
         }
@@ -335,14 +340,14 @@ impl Shift {
     }
 
     /// Hands back whatever no handler has begun with.
-    pub(super) fn hand_back_waiting(&self) {
+    pub(crate) fn hand_back_waiting(&self) {
         let waiting = self.backlog(|backlog| backlog.drain());
         self.send_out(waiting.into_iter().map(|held| held.lease.settling(How::HandBack)));
     }
 
     // What is settled beside the tasks.
 
-    pub(super) fn send_out(&self, settlings: impl IntoIterator<Item = Settling>) {
+    pub(crate) fn send_out(&self, settlings: impl IntoIterator<Item = Settling>) {
         for settling in settlings {
             self.room.sent_out(1);
             let outbox = &self.outboxes[settling.source];
@@ -353,7 +358,7 @@ impl Shift {
     }
 
     /// The next that may be settled in one request; waits for it.
-    pub(super) async fn outgoing(&self, source: usize) -> Vec<Settling> {
+    pub(crate) async fn outgoing(&self, source: usize) -> Vec<Settling> {
         let (outbox, most) = (&self.outboxes[source], self.inner.sources[source].most);
         loop {
             {
@@ -368,13 +373,13 @@ impl Shift {
     }
 
     /// So many that were sent out are settled, or given up.
-    pub(super) fn settled(&self, n: usize) {
+    pub(crate) fn settled(&self, n: usize) {
         self.room.settled(n);
         self.rests();
     }
 
     /// This run has nothing in hand, and takes nothing; whoever drains is told.
-    pub(super) fn rests(&self) -> bool {
+    pub(crate) fn rests(&self) -> bool {
         let tasks = self.staff(|staff| staff.tasks);
         let rests = self.stage() != Stage::Works && self.parked.get() >= u64::from(tasks) && self.room.unsettled() == 0;
         if rests {

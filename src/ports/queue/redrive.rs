@@ -1,10 +1,8 @@
 //! Sending dead letters again.
 use std::{collections::HashMap, time::Duration};
 
-use crate::{
-    port::{Capability, Failure, PortError, PortErrorKind},
-    queue::{Delivery, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Receive, Settle},
-};
+use super::{Delivery, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Receive, Settle};
+use crate::port::{Capability, Failure, PortError, PortErrorKind};
 
 /// How long a dead letter that is looked at is hidden from others.
 const LOOK: Duration = Duration::from_secs(60);

@@ -7,18 +7,20 @@ use std::{
 
 use futures_util::future::join_all;
 
-use super::{
-    Handled, Work,
-    keep::Caught,
-    lot::{Held, How, Lease},
-    poller::Next,
-    worker::Worker,
+use crate::{
+    queue::Delivery,
+    queue_listener::{
+        Handled, Work,
+        lease::{Held, Lease},
+        poll::Next,
+        run::{caught::Caught, worker::Worker},
+        settle::How,
+    },
 };
-use crate::queue::Delivery;
 
 impl Worker {
     /// Handles the messages of a poll together, until it ends.
-    pub(super) async fn work_in_batches<F, H>(mut self, handler: F)
+    pub(crate) async fn work_in_batches<F, H>(mut self, handler: F)
     where
         F: Fn(Vec<Work>) -> H,
         H: Future<Output = Vec<Handled>>,
@@ -55,7 +57,7 @@ impl Worker {
     }
 
     /// Whether a message is for its handler: not where it was tried too often, comes too late, or for the second time.
-    pub(super) async fn admit(&mut self, delivery: &Delivery, lease: &mut Lease) -> bool {
+    pub(crate) async fn admit(&mut self, delivery: &Delivery, lease: &mut Lease) -> bool {
         let shift = self.shift.clone();
         self.look();
         if lease.attempt > shift.inner.config.max_attempts {
@@ -85,7 +87,7 @@ impl Worker {
     }
 
     /// Whether all of these that are not lost have enough of their leases left to begin with; others are given up. False where none has.
-    pub(super) async fn has_time(&mut self, leases: &mut [Lease]) -> bool {
+    pub(crate) async fn has_time(&mut self, leases: &mut [Lease]) -> bool {
         let shift = &self.shift;
         let now = shift.now();
         if leases.iter().any(|lease| !lease.lost && !shift.has_time(lease, now)) {

@@ -5,18 +5,21 @@
 //! many of its expiries that explains, so that it is no suspect.
 use std::collections::{HashMap, VecDeque};
 
-use super::{
-    lot::{Held, How, Settling},
-    shift::Shift,
+use crate::{
+    queue::MessageId,
+    queue_listener::{
+        lease::Held,
+        run::state::Shift,
+        settle::{How, Settling},
+    },
 };
-use crate::queue::MessageId;
 
 /// More are not kept in mind: the oldest is forgotten, and is a suspect when it comes back.
 const MOST: usize = 4096;
 
 /// Messages by their queue and id.
 #[derive(Default)]
-pub(super) struct Unsettled {
+pub(crate) struct Unsettled {
     known: HashMap<(usize, MessageId), Known>,
     /// In the order in which they were noted; one that is noted again stays where it is.
     order: VecDeque<(usize, MessageId)>,
@@ -78,13 +81,13 @@ impl Unsettled {
 impl Shift {
     /// Notes deliveries that could not be settled.
     #[cold]
-    pub(super) fn note_unsettled(&self, settlings: &[Settling]) {
+    pub(crate) fn note_unsettled(&self, settlings: &[Settling]) {
         let mut unsettled = self.inner.unsettled.lock();
         settlings.iter().for_each(|settling| unsettled.note(settling));
     }
 
     /// Takes out the messages on which a decision was made before, and clears the others of what this process explains.
-    pub(super) fn recall(&self, held: &mut Vec<Held>) -> Vec<Settling> {
+    pub(crate) fn recall(&self, held: &mut Vec<Held>) -> Vec<Settling> {
         let mut unsettled = self.inner.unsettled.lock();
         let (mut decided, mut rest) = (Vec::new(), Vec::with_capacity(held.len()));
         for Held { delivery, mut lease } in held.drain(..) {

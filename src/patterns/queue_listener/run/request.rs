@@ -1,15 +1,15 @@
 //! Requests to the queue and to what goes with it: counted, bounded in time, and told of where they fail.
 use std::{future::Future, time::Duration};
 
-use super::{QueueCall, QueueListenerEvent as Event, shift::Shift};
 use crate::{
     port::Failure,
+    queue_listener::{QueueCall, QueueListenerEvent as Event, run::state::Shift},
     race::{First, race},
 };
 
 impl Shift {
     /// Makes a request, which may take so long; tells of its failure. `None` where it took too long.
-    pub(super) async fn request<T, E: Failure>(
+    pub(crate) async fn request<T, E: Failure>(
         &self,
         call: QueueCall,
         within: Duration,
@@ -26,7 +26,7 @@ impl Shift {
     }
 
     /// The rest of a request that was counted.
-    pub(super) async fn rest<T>(
+    pub(crate) async fn rest<T>(
         &self,
         call: QueueCall,
         within: Duration,
@@ -43,7 +43,7 @@ impl Shift {
     }
 
     #[cold]
-    pub(super) fn tell_failure(&self, call: QueueCall, error: &impl Failure) {
+    pub(crate) fn tell_failure(&self, call: QueueCall, error: &impl Failure) {
         if let Some(backend) = error.backend() {
             self.event(|| Event::CallFailed { call, kind: Some(backend.kind()) });
         }

@@ -8,10 +8,10 @@ use std::{
 
 use tokio::sync::{Notify, Semaphore};
 
+use super::{Delivery, Message, Queue, QueueError, QueueExt, Receive, Settle};
 use crate::{
     entropy::Entropy,
     port::{ErrorClass, Failure},
-    queue::{Delivery, Message, Queue, QueueError, QueueExt, Receive, Settle},
     race::{First, race},
     sync::Mutex,
     time::{Clock, Instant},

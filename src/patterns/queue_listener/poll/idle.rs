@@ -52,7 +52,7 @@ impl IdleConfig {
         self.min.saturating_add(scaled(self.delta, grown * (0.8 + 0.4 * unit))).min(self.max)
     }
 
-    pub(super) fn check(&self) -> Result<(), ConfigError> {
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
         require_some_time(self.min, "min")?;
         require(self.min <= self.max, "min", "must not be longer than `max`")
     }
@@ -60,18 +60,18 @@ impl IdleConfig {
 
 /// One poller's memory: how many polls in a row found nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Idle {
+pub(crate) struct Idle {
     empty: u32,
 }
 
 impl Idle {
     /// A poll found something, or there is reason to believe that the next one will.
-    pub(super) fn reset(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.empty = 0;
     }
 
     /// A poll found nothing: how long to wait, and whether that is the longest.
-    pub(super) fn found_nothing(&mut self, config: &IdleConfig, unit: f64) -> (Duration, bool) {
+    pub(crate) fn found_nothing(&mut self, config: &IdleConfig, unit: f64) -> (Duration, bool) {
         let delay = config.delay(self.empty, unit);
         self.empty = self.empty.saturating_add(1);
         (delay, delay == config.max)

@@ -7,12 +7,13 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::{
-    lot::{Held, How, Lease, Lot, Term},
-    shift::Shift,
-};
 use crate::{
     queue::Delivery,
+    queue_listener::{
+        lease::{Held, Lease, Lot, Term},
+        run::state::Shift,
+        settle::How,
+    },
     time::{Instant, nanos},
 };
 
@@ -23,7 +24,7 @@ const ALONE: u64 = 200_000;
 const UNSETTLED: u64 = 4;
 
 /// What a run has in hand, and what it may take.
-pub(super) struct Room {
+pub(crate) struct Room {
     /// Messages that were asked for or taken, and that are neither settled nor lost.
     in_hand: AtomicU64,
     /// Messages whose settlement is sent out, and has come to no end.
@@ -39,7 +40,7 @@ pub(super) struct Room {
     /// Messages that may end the process come: nothing is taken beside another.
     one_by_one: AtomicBool,
     /// There is less in hand, and somebody waits for that.
-    pub(super) fewer: Notify,
+    pub(crate) fewer: Notify,
     watched: AtomicU64,
     /// Times that others of the run were woken.
     wakes: AtomicU64,
@@ -48,7 +49,7 @@ pub(super) struct Room {
 }
 
 impl Room {
-    pub(super) fn new(is_batched: bool) -> Self {
+    pub(crate) fn new(is_batched: bool) -> Self {
         Self {
             in_hand: AtomicU64::new(0),
             unsettled: AtomicU64::new(0),
@@ -64,17 +65,17 @@ impl Room {
         }
     }
 
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
-    pub(super) fn is_one_by_one(&self) -> bool {
+    pub(crate) fn is_one_by_one(&self) -> bool {
         self.one_by_one.load(Ordering::Acquire)
     }
 
     /// So many messages are no more in hand.
     #[inline]
-    pub(super) fn ended(&self, n: usize) {
+    pub(crate) fn ended(&self, n: usize) {
         if n > 0 {
             self.in_hand.fetch_sub(n as u64, Ordering::SeqCst);
             self.tell_fewer();
@@ -82,17 +83,17 @@ impl Room {
     }
 
     /// So many are settled beside the tasks from here on.
-    pub(super) fn sent_out(&self, n: usize) {
+    pub(crate) fn sent_out(&self, n: usize) {
         self.unsettled.fetch_add(n as u64, Ordering::SeqCst);
     }
 
     /// So many that were sent out are settled, or given up.
-    pub(super) fn settled(&self, n: usize) {
+    pub(crate) fn settled(&self, n: usize) {
         self.unsettled.fetch_sub(n as u64, Ordering::SeqCst);
         self.tell_fewer();
     }
 
-    pub(super) fn unsettled(&self) -> u64 {
+    pub(crate) fn unsettled(&self) -> u64 {
         self.unsettled.load(Ordering::SeqCst)
     }
 
@@ -107,18 +108,18 @@ impl Room {
 
     /// Others of the run are woken. A runtime may keep one of them for the thread that woke it, so
     /// a task that has a thread of its own yields before it begins a handler that may hold it.
-    pub(super) fn woke(&self) {
+    pub(crate) fn woke(&self) {
         self.wakes.fetch_add(1, Ordering::Relaxed);
     }
 
     #[inline]
-    pub(super) fn wakes(&self) -> u64 {
+    pub(crate) fn wakes(&self) -> u64 {
         self.wakes.load(Ordering::Relaxed)
     }
 
     /// So many messages took so long, one after another; beside others, or alone on the thread of the run.
     #[inline]
-    pub(super) fn took(&self, time: Duration, messages: usize, is_parallel: bool) {
+    pub(crate) fn took(&self, time: Duration, messages: usize, is_parallel: bool) {
         if messages == 0 {
             return;
         }
@@ -137,7 +138,7 @@ impl Room {
     }
 
     /// How long a message took lately; zero where that is not known.
-    pub(super) fn each(&self) -> Duration {
+    pub(crate) fn each(&self) -> Duration {
         match self.pace.load(Ordering::Relaxed) {
             u64::MAX => Duration::ZERO,
             pace => Duration::from_nanos(pace),
@@ -146,7 +147,7 @@ impl Room {
 
     /// Whether one task alone soon begins so many messages.
     #[inline]
-    pub(super) fn is_quick(&self, messages: usize) -> bool {
+    pub(crate) fn is_quick(&self, messages: usize) -> bool {
         self.pace.load(Ordering::Relaxed).saturating_mul(messages as u64) <= ALONE
     }
 }
@@ -154,7 +155,7 @@ impl Room {
 impl Shift {
     /// Reserves room for the messages of a poll; 0 where none are to be taken.
     #[inline]
-    pub(super) fn reserve(&self) -> usize {
+    pub(crate) fn reserve(&self) -> usize {
         let config = &self.inner.config;
         let batch = config.batch as u64;
         let tasks = self.inner.counters.tasks.load(Ordering::Relaxed);
@@ -194,7 +195,7 @@ impl Shift {
     }
 
     /// A poll took these, for which there was room; gives one that is to be handled alone, if it is among them.
-    pub(super) fn took(
+    pub(crate) fn took(
         &self,
         source: usize,
         since: Instant,
@@ -224,7 +225,7 @@ impl Shift {
 
     /// Takes the one message of a poll for the task that polled; nothing where it needs more care.
     #[inline]
-    pub(super) fn took_one(
+    pub(crate) fn took_one(
         &self,
         source: usize,
         since: Instant,
@@ -278,7 +279,7 @@ impl Shift {
     }
 
     /// A poll that found nothing, or failed: its room is free.
-    pub(super) fn took_nothing(&self, reserved: usize) {
+    pub(crate) fn took_nothing(&self, reserved: usize) {
         if self.room.one_by_one.swap(false, Ordering::AcqRel) {
             self.room.fewer.notify_waiters();
         }
@@ -286,12 +287,12 @@ impl Shift {
     }
 
     /// Has those who wait be told of less in hand, for as long as this lives.
-    pub(super) fn watches(&self) -> Watched<'_> {
+    pub(crate) fn watches(&self) -> Watched<'_> {
         Watched::of(&self.room.watched)
     }
 
     /// Waits until less than this is in hand.
-    pub(super) async fn fewer_than(&self, n: u64) {
+    pub(crate) async fn fewer_than(&self, n: u64) {
         let _watched = self.watches();
         loop {
             let fewer = self.room.fewer.notified();
@@ -303,20 +304,20 @@ impl Shift {
     }
 
     /// A message that is to be handled alone was taken where no task can handle it: it goes back, and a task takes it by itself.
-    pub(super) fn leave_alone(&self, held: Held) {
+    pub(crate) fn leave_alone(&self, held: Held) {
         self.send_out([held.lease.settling(How::HandBack)]);
         self.reopen();
     }
 
     /// Messages may be taken again.
-    pub(super) fn reopen(&self) {
+    pub(crate) fn reopen(&self) {
         self.room.closed.store(false, Ordering::SeqCst);
         self.room.fewer.notify_waiters();
         self.call();
     }
 
     /// Where one message after another is refused: when the next poll may be made, if that is not now.
-    pub(super) fn pace(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn pace(&self, now: Instant) -> Option<Instant> {
         if !self.troubled.load(Ordering::Acquire) || !self.outage.lock().refuses_all() {
             return None;
         }
@@ -331,16 +332,16 @@ impl Shift {
 }
 
 /// Room that a poll has reserved; given back where the poll is dropped.
-pub(super) struct Reserved<'a>(&'a Shift, pub(super) usize);
+pub(crate) struct Reserved<'a>(&'a Shift, pub(crate) usize);
 
 impl<'a> Reserved<'a> {
-    pub(super) fn of(shift: &'a Shift) -> Option<Self> {
+    pub(crate) fn of(shift: &'a Shift) -> Option<Self> {
         let n = shift.reserve();
         (n > 0).then_some(Self(shift, n))
     }
 
     /// The messages are there, in so much of the room.
-    pub(super) fn used(&mut self) -> usize {
+    pub(crate) fn used(&mut self) -> usize {
         std::mem::take(&mut self.1)
     }
 }
@@ -354,7 +355,7 @@ impl Drop for Reserved<'_> {
 }
 
 /// While this lives a message is handled beside which there is no other.
-pub(super) struct Alone<'a>(pub(super) &'a Shift);
+pub(crate) struct Alone<'a>(pub(crate) &'a Shift);
 
 impl Drop for Alone<'_> {
     fn drop(&mut self) {
@@ -363,7 +364,7 @@ impl Drop for Alone<'_> {
 }
 
 /// Somebody waits for less to be in hand.
-pub(super) struct Watched<'a>(&'a AtomicU64);
+pub(crate) struct Watched<'a>(&'a AtomicU64);
 
 impl<'a> Watched<'a> {
     fn of(watched: &'a AtomicU64) -> Self {

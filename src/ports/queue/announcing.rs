@@ -10,16 +10,16 @@ use std::{
 
 use bytes::Bytes;
 
+use super::{Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle};
 use crate::{
     config::Name,
     notify::Notifier,
     port::{BoxFuture, Capabilities},
-    queue::{Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle},
     race::{First, race},
     time::Clock,
 };
 
-/// A queue that publishes a notice after a `send`, so that a listener that is [woken by](super::QueueListenerBuilder::woken_by) the topic
+/// A queue that publishes a notice after a `send`, so that a listener that is [woken by](crate::queue_listener::QueueListenerBuilder::woken_by) the topic
 /// looks at once.
 ///
 /// Not every `send` has its notice: none follows another within a short time, in which a listener that was woken looks again by itself. So a flood of

@@ -1,30 +1,24 @@
 //! Keeping leases: renewing them in time, and telling handlers when that fails.
-use std::{
-    future::Future,
-    panic::{AssertUnwindSafe, catch_unwind},
-    pin::Pin,
-    sync::atomic::Ordering,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{future::Future, sync::atomic::Ordering, time::Duration};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::sync::watch;
 
-use super::{
-    QueueCall, QueueListenerEvent as Event,
-    lot::{Held, How, Lease},
-    shift::{Shift, Stage},
-    work::Cancel,
-};
 use crate::{
+    queue_listener::{
+        QueueCall, QueueListenerEvent as Event,
+        lease::{Held, Lease},
+        run::state::{Shift, Stage},
+        settle::How,
+        work::Cancel,
+    },
     race::{First, race},
     time::{Instant, scaled},
 };
 
 /// Why a handler was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Dropped {
+pub(crate) enum Dropped {
     /// Its lease is lost.
     Lost,
     /// It took too long.
@@ -74,7 +68,7 @@ impl Shift {
     }
 
     /// A lease was not kept: the message is released, in case that the queue honours that still.
-    pub(super) fn lose(&self, lease: &mut Lease) {
+    pub(crate) fn lose(&self, lease: &mut Lease) {
         self.send_out([lease.clone().settling(How::GiveUp)]);
         self.tell_lost(lease);
     }
@@ -91,18 +85,18 @@ impl Shift {
     /// How much of its lease a message needs to begin: the margin, and what a message took lately, as
     /// a handler that computes keeps its own lease from being renewed.
     #[inline]
-    pub(super) fn takes(&self) -> Duration {
+    pub(crate) fn takes(&self) -> Duration {
         self.parts.margin + (self.room.each() * 2).min(self.parts.half)
     }
 
     /// Whether so much is left of a lease that a handler may begin.
     #[inline]
-    pub(super) fn has_time(&self, lease: &Lease, now: Instant) -> bool {
+    pub(crate) fn has_time(&self, lease: &Lease, now: Instant) -> bool {
         lease.until > now + self.takes()
     }
 
     /// Makes sure that a message has enough of its lease left to begin with; false where it has not, and cannot be: it is given up.
-    pub(super) async fn is_fresh(&self, lease: &mut Lease) -> bool {
+    pub(crate) async fn is_fresh(&self, lease: &mut Lease) -> bool {
         if lease.lost || self.has_time(lease, self.now()) {
             return !lease.lost;
         }
@@ -118,7 +112,7 @@ impl Shift {
 
     /// Keeps these leases for as long as it is polled, and tells the handler when it is to end; ready when it is to be dropped.
     /// Renewals go side by side.
-    pub(super) async fn keep(
+    pub(crate) async fn keep(
         &self,
         leases: &mut [Lease],
         cancel: &Cancel,
@@ -182,7 +176,7 @@ impl Shift {
     }
 
     /// Keeps the leases of messages that wait for a handler, for ever; and has them shared where no task takes any.
-    pub(super) async fn keep_waiting(&self) {
+    pub(crate) async fn keep_waiting(&self) {
         let visibility = self.inner.config.visibility;
         let look = LOOK.min(visibility / 8).max(Duration::from_nanos(1));
         let mut renewals = FuturesUnordered::new();
@@ -230,63 +224,3 @@ impl Shift {
 
 /// How often it is looked whether messages that wait for a task are taken.
 const LOOK: Duration = Duration::from_millis(50);
-
-pin_project_lite::pin_project! {
-    /// A handler whose panic is a failure. Its future is made where it stays: it may be large.
-    pub(super) struct Caught<F> {
-        #[pin]
-        future: Option<F>,
-    }
-}
-
-impl<F: Future> Caught<F> {
-    pub(super) const fn new() -> Self {
-        Self { future: None }
-    }
-
-    /// Makes the future, and polls it once; what it gave, if it was ready.
-    #[inline]
-    pub(super) fn begin(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        make: impl FnOnce() -> F,
-    ) -> Option<Result<F::Output, String>> {
-        let polled = catch_unwind(AssertUnwindSafe(|| {
-            self.as_mut().project().future.set(Some(make()));
-            self.as_mut().project().future.as_pin_mut().map(|future| future.poll(cx))
-        }));
-        let output = match polled {
-            Ok(Some(Poll::Ready(output))) => Ok(output),
-            Ok(_) => return None,
-            Err(panic) => Err(words(&*panic)),
-        };
-        self.end();
-        Some(output)
-    }
-
-    /// Drops the future, which is over. A panic of that is of no account.
-    #[inline]
-    pub(super) fn end(mut self: Pin<&mut Self>) {
-        let _ = catch_unwind(AssertUnwindSafe(|| self.as_mut().project().future.set(None)));
-    }
-}
-
-impl<F: Future> Future for Caught<F> {
-    type Output = Result<F::Output, String>;
-
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Some(future) = self.project().future.as_pin_mut() else { return Poll::Pending };
-        match catch_unwind(AssertUnwindSafe(|| future.poll(cx))) {
-            Ok(Poll::Ready(output)) => Poll::Ready(Ok(output)),
-            Ok(Poll::Pending) => Poll::Pending,
-            Err(panic) => Poll::Ready(Err(words(&*panic))),
-        }
-    }
-}
-
-/// What a panic said.
-#[cold]
-fn words(panic: &(dyn std::any::Any + Send)) -> String {
-    let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("the handler panicked: {}", said.unwrap_or("no words"))
-}

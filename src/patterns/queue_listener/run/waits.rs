@@ -6,26 +6,29 @@ use std::{
 
 use futures_util::future::join_all;
 
-use super::{
-    Handled, QueueCall, QueueListenerEvent as Event,
-    counters::Count,
-    keep::Dropped,
-    lot::{Held, How, Lease, Settling},
-    room::Alone,
-    settle::Settled,
-    shift::{Shift, Stage},
-    worker::{Worker, once},
+use crate::{
+    queue_listener::{
+        Handled, QueueCall, QueueListenerEvent as Event,
+        counters::Count,
+        lease::{Held, Lease, renewal::Dropped},
+        run::{
+            intake::Alone,
+            state::{Shift, Stage},
+            worker::{Worker, once},
+        },
+        settle::{How, Settled, Settling},
+    },
+    race::{First, race},
 };
-use crate::race::{First, race};
 
 impl Worker {
     /// What is done is one request.
-    pub(super) fn is_one_request(&self) -> bool {
+    pub(crate) fn is_one_request(&self) -> bool {
         let sources = &self.shift.inner.sources;
         sources.len() == 1 && sources.first().is_some_and(|source| self.done.len() <= source.most)
     }
 
-    pub(super) async fn settle_rest(&mut self, shift: &Shift, request: Settled<'_>) {
+    pub(crate) async fn settle_rest(&mut self, shift: &Shift, request: Settled<'_>) {
         shift.share(0);
         // What the request takes is no handler's time.
         self.looks.look(shift, shift.now());
@@ -37,7 +40,7 @@ impl Worker {
     }
 
     /// Settles what is done, in one request for each source; what fails is tried again beside this task.
-    pub(super) async fn settle(&mut self) {
+    pub(crate) async fn settle(&mut self) {
         self.looks.forget();
         let sources = self.shift.inner.sources.len();
         if sources > 1 {
@@ -62,7 +65,7 @@ impl Worker {
 
     /// Waits until nothing else is in hand, so that a message that may end the process takes no other with it; nothing where the run
     /// halts before, or the message is lost.
-    pub(super) async fn alone<'a>(&mut self, shift: &'a Shift, mut held: Box<Held>) -> Option<(Alone<'a>, Box<Held>)> {
+    pub(crate) async fn alone<'a>(&mut self, shift: &'a Shift, mut held: Box<Held>) -> Option<(Alone<'a>, Box<Held>)> {
         let guard = Alone(shift);
         self.begun = 1;
         self.settle().await;
@@ -84,7 +87,7 @@ impl Worker {
     }
 
     /// Waits for a handler, keeps its leases, and lets nothing else wait for it.
-    pub(super) async fn wait<H: Future>(
+    pub(crate) async fn wait<H: Future>(
         &mut self,
         future: Pin<&mut H>,
         leases: &mut [Lease],
@@ -106,7 +109,7 @@ impl Worker {
     }
 
     /// Waits for something that goes with a message, and keeps its lease; the rest is left to others if it is not ready at once.
-    pub(super) async fn keep<F: Future>(
+    pub(crate) async fn keep<F: Future>(
         &mut self,
         leases: &mut [Lease],
         mut future: Pin<&mut F>,
@@ -128,14 +131,14 @@ impl Worker {
     }
 
     /// Remembers messages as handled. They are completed also where that fails.
-    pub(super) async fn remember(&mut self, leases: &mut [Lease], keys: Vec<String>) {
+    pub(crate) async fn remember(&mut self, leases: &mut [Lease], keys: Vec<String>) {
         let shift = self.shift.clone();
         let remembered = join_all(keys.iter().map(|key| shift.remember(key)));
         let _ = self.keep(leases, pin!(remembered)).await;
     }
 
     /// A handler was dropped, though it had its lease.
-    pub(super) fn dropped(&self, lease: Lease, why: Dropped) -> Settling {
+    pub(crate) fn dropped(&self, lease: Lease, why: Dropped) -> Settling {
         self.shift.event(|| Event::HandlerDropped { id: lease.id.clone() });
         match why {
             Dropped::TooLong => self.shift.judge(lease, Handled::retry("the handler took too long")),

@@ -1,23 +1,23 @@
 //! Hints that there is work: heard by the listener, told by who sends.
 use std::sync::{Arc, atomic::Ordering};
 
-use super::{QueueCall, shift::Shift};
 use crate::{
     backoff::Backoff,
     config::Name,
     notify::{Notice, Notifier},
+    queue_listener::{QueueCall, run::state::Shift},
 };
 
 /// Where hints come from.
 #[derive(Debug, Clone)]
-pub(super) struct Hints {
-    pub(super) notifier: Arc<dyn Notifier>,
-    pub(super) topic: Name,
+pub(crate) struct Hints {
+    pub(crate) notifier: Arc<dyn Notifier>,
+    pub(crate) topic: Name,
 }
 
 impl Shift {
     /// Hears hints, for ever, and has somebody look at each.
-    pub(super) async fn hear(&self) {
+    pub(crate) async fn hear(&self) {
         let Some(Hints { notifier, topic }) = &self.inner.hints else { return std::future::pending().await };
         let mut pauses = Backoff::checked(self.inner.config.busy, &self.inner.entropy);
         let mut notices = loop {

@@ -1,21 +1,26 @@
 //! One task's polling: asking for messages, waiting longer and longer while there are none, ending when that has been so for long.
+pub(crate) mod hints;
+pub(crate) mod idle;
+pub(crate) mod waiters;
+
 use std::{future::Future, sync::atomic::Ordering, time::Duration};
 
 use tokio::sync::watch;
 
-use super::{
-    QueueCall, QueueListenerEvent as Event,
-    idle::Idle,
-    lot::Held,
-    room::Reserved,
-    shift::{Shift, Stage},
-    staff::Staff,
-    waiting::Idles,
-};
 use crate::{
     backoff::Backoff,
     port::{BoxFuture, ErrorClass, Failure},
     queue::{Delivery, QueueError, Receive},
+    queue_listener::{
+        QueueCall, QueueListenerEvent as Event,
+        lease::Held,
+        poll::{idle::Idle, waiters::Idles},
+        run::{
+            intake::Reserved,
+            scaler::Staff,
+            state::{Shift, Stage},
+        },
+    },
     race::{First, race},
     time::Instant,
 };
@@ -26,11 +31,11 @@ const LAST_POLL: Duration = Duration::from_secs(1);
 /// A task that waits for room looks as often by itself.
 const LOOK: Duration = Duration::from_secs(1);
 
-pub(super) struct Poller {
+pub(crate) struct Poller {
     idle: Idle,
     failures: Option<Backoff>,
     /// When to poll next.
-    pub(super) next: Instant,
+    pub(crate) next: Instant,
     /// Before this it does not poll for messages that return.
     rests_until: Instant,
     /// The next delay would be the longest: this task may end.
@@ -38,27 +43,27 @@ pub(super) struct Poller {
     /// The reasons to look that it knew of before its last poll.
     knew: u64,
     order: Vec<usize>,
-    pub(super) stage: watch::Receiver<Stage>,
+    pub(crate) stage: watch::Receiver<Stage>,
 }
 
 /// A request for messages, that waits for so long. As nobody knows when in that time they are taken, they are hidden for as much longer, and their lease
 /// counts from the end of the wait.
-pub(super) fn receive(shift: &Shift, max: usize, wait: Duration) -> Receive {
+pub(crate) fn receive(shift: &Shift, max: usize, wait: Duration) -> Receive {
     Receive::new(max, shift.inner.config.visibility.saturating_add(wait)).wait(wait)
 }
 
 /// A request for messages that was made.
-pub(super) struct Asked<'a> {
+pub(crate) struct Asked<'a> {
     /// When it was made.
     at: Instant,
     /// From when on their lease counts.
     since: Instant,
     room: Reserved<'a>,
-    pub(super) receive: BoxFuture<'a, Result<Vec<Delivery>, QueueError>>,
+    pub(crate) receive: BoxFuture<'a, Result<Vec<Delivery>, QueueError>>,
 }
 
 /// What a poller comes to.
-pub(super) enum Next {
+pub(crate) enum Next {
     /// Messages, of a poll or from another task.
     Look,
     /// A message that may end the process: it is to be handled beside no other.
@@ -68,7 +73,7 @@ pub(super) enum Next {
 }
 
 impl Poller {
-    pub(super) fn new(shift: &Shift) -> Self {
+    pub(crate) fn new(shift: &Shift) -> Self {
         Self {
             idle: Idle::default(),
             failures: None,
@@ -83,7 +88,7 @@ impl Poller {
 
     /// Asks the queue, where there is one, and nothing speaks against it: what then has to be waited for is for [`find`](Self::find).
     #[inline]
-    pub(super) fn ask<'a>(&mut self, shift: &'a Shift) -> Option<Asked<'a>> {
+    pub(crate) fn ask<'a>(&mut self, shift: &'a Shift) -> Option<Asked<'a>> {
         let inner = &*shift.inner;
         let [source] = &inner.sources[..] else { return None };
         if self.next != Instant::default() || shift.halts() || shift.troubled.load(Ordering::Acquire) {
@@ -102,7 +107,7 @@ impl Poller {
     /// Takes the messages of a request that was answered at once: gives when it was made, and a
     /// message that is to be handled alone. The only message of a poll is this task's next.
     #[inline]
-    pub(super) fn took(
+    pub(crate) fn took(
         &mut self,
         shift: &Shift,
         mut deliveries: Vec<Delivery>,
@@ -118,7 +123,7 @@ impl Poller {
     }
 
     /// Finds work, which then waits for a task. It may have been asked for already.
-    pub(super) async fn find(&mut self, shift: &Shift, mut asked: Option<Asked<'_>>) -> Next {
+    pub(crate) async fn find(&mut self, shift: &Shift, mut asked: Option<Asked<'_>>) -> Next {
         loop {
             if let Some(Asked { at, since, mut room, receive }) = asked.take() {
                 let config = &shift.inner.config;
@@ -181,7 +186,7 @@ impl Poller {
     }
 
     /// Room for a poll; `None` where the stage changed or messages came before there was any.
-    pub(super) async fn room<'a>(&mut self, shift: &'a Shift) -> Option<Reserved<'a>> {
+    pub(crate) async fn room<'a>(&mut self, shift: &'a Shift) -> Option<Reserved<'a>> {
         if let Some(room) = Reserved::of(shift) {
             return Some(room);
         }
@@ -280,7 +285,7 @@ impl Poller {
     }
 
     /// What a request for messages came to: messages that wait for a task, or a pause.
-    pub(super) fn answered(
+    pub(crate) fn answered(
         &mut self,
         shift: &Shift,
         answer: Option<Option<Result<Vec<Delivery>, QueueError>>>,
@@ -316,7 +321,7 @@ impl Poller {
     }
 
     /// A poll found nothing, and took so long: when to poll next.
-    pub(super) fn came_to_nothing(&mut self, shift: &Shift, took: Duration) {
+    pub(crate) fn came_to_nothing(&mut self, shift: &Shift, took: Duration) {
         let inner = &shift.inner;
         self.failures = None;
         shift.found_nothing();
@@ -346,7 +351,7 @@ impl Poller {
     }
 
     /// The answer, unless the run stops while it does not come.
-    pub(super) async fn unless_stopped<T>(&mut self, shift: &Shift, request: impl Future<Output = T>) -> Option<T> {
+    pub(crate) async fn unless_stopped<T>(&mut self, shift: &Shift, request: impl Future<Output = T>) -> Option<T> {
         let stage = &mut self.stage;
         let stopped = async {
             // A pause lets the poll come to its end.
@@ -365,7 +370,7 @@ impl Poller {
 }
 
 /// What a request for messages came to.
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// Messages; one that is to be handled alone.
     Messages(Option<Box<Held>>),
     Nothing,

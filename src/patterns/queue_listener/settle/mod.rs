@@ -1,18 +1,18 @@
 //! Ending deliveries: many in one request, again where it failed.
+pub(crate) mod outage;
+pub(crate) mod unsettled;
+
 use std::{sync::atomic::Ordering, time::Duration};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::{
-    Handled, QueueCall, QueueListenerEvent as Event,
-    lot::{How, Lease, Settling},
-    outage::Outage,
-    shift::Shift,
-};
 use crate::{
     backoff::Backoff,
     port::{BoxFuture, ErrorClass, Failure},
-    queue::QueueError,
+    queue::{MessageId, QueueError, Receipt, Settle},
+    queue_listener::{
+        Handled, QueueCall, QueueListenerEvent as Event, lease::Lease, run::state::Shift, settle::outage::Outage,
+    },
     race::{First, race},
     time::{Instant, Timestamp, scaled},
 };
@@ -21,11 +21,65 @@ use crate::{
 type Answers = Result<Vec<Result<(), QueueError>>, QueueError>;
 
 /// A request to settle.
-pub(super) type Settled<'a> = BoxFuture<'a, Answers>;
+pub(crate) type Settled<'a> = BoxFuture<'a, Answers>;
+
+/// What is to become of a message, and what to say when it has.
+pub(crate) struct Settling {
+    pub(crate) source: usize,
+    pub(crate) id: MessageId,
+    pub(crate) receipt: Receipt,
+    pub(crate) deliveries: u32,
+    pub(crate) attempt: u32,
+    pub(crate) expiries: u32,
+    pub(crate) until: Instant,
+    pub(crate) how: How,
+    /// A request to settle it was sent, and no answer came.
+    pub(crate) may_be_settled: bool,
+    /// It is settled beside everything else, and not counted as in hand any more: the first request
+    /// failed, or its lease is lost.
+    pub(crate) is_overdue: bool,
+}
+
+#[derive(Clone)]
+pub(crate) enum How {
+    /// It was handled.
+    Complete,
+    /// It was handled before.
+    Duplicate,
+    /// It failed, and comes back after so long.
+    Retry {
+        after: Duration,
+        error: String,
+    },
+    DeadLetter {
+        reason: String,
+    },
+    /// No handler began with it.
+    HandBack,
+    /// What its handler needs refused it, or is away: it comes back after so long, uncounted.
+    Refused {
+        after: Duration,
+        error: String,
+    },
+    /// Its lease is lost, which was told: a release that the queue still honours explains the end of the delivery.
+    GiveUp,
+}
+
+impl How {
+    pub(crate) fn settle(&self) -> Settle {
+        match self {
+            Self::Complete | Self::Duplicate => Settle::Complete,
+            Self::Retry { after, .. } => Settle::abandon(*after),
+            Self::DeadLetter { reason } => Settle::dead_letter(reason.clone()),
+            Self::HandBack | Self::GiveUp => Settle::release(Duration::ZERO),
+            Self::Refused { after, .. } => Settle::release(*after),
+        }
+    }
+}
 
 impl Shift {
     /// What is to become of a message, by what came of it.
-    pub(super) fn judge(&self, lease: Lease, handled: Handled) -> Settling {
+    pub(crate) fn judge(&self, lease: Lease, handled: Handled) -> Settling {
         let how = match handled {
             Handled::Complete => {
                 self.completes(&lease);
@@ -44,7 +98,7 @@ impl Shift {
 
     /// A message is handled: an outage in which it was refused is over.
     #[inline]
-    pub(super) fn completes(&self, lease: &Lease) {
+    pub(crate) fn completes(&self, lease: &Lease) {
         if self.troubled.load(Ordering::Acquire) {
             self.troubled(|outage, _| outage.succeeded(lease.was_released()));
         }
@@ -92,7 +146,7 @@ impl Shift {
 
     /// A dead letter, with what people ask about it. A queue without dead letters keeps it, and hands it out seldom.
     #[cold]
-    pub(super) fn set_aside(&self, lease: &Lease, why: &str) -> How {
+    pub(crate) fn set_aside(&self, lease: &Lease, why: &str) -> How {
         let reason =
             format!("{why} (attempt {}, delivery {}, set aside {})", lease.attempt, lease.deliveries, Timestamp::now());
         if self.inner.sources[lease.source].sets_aside {
@@ -103,7 +157,7 @@ impl Shift {
     }
 
     /// The request to settle these, of one source.
-    pub(super) fn settling(&self, settlings: &[Settling]) -> Settled<'_> {
+    pub(crate) fn settling(&self, settlings: &[Settling]) -> Settled<'_> {
         let requests = settlings.iter().map(|settling| (settling.receipt.clone(), settling.how.settle())).collect();
         let source = settlings.first().map_or(0, |first| first.source);
         self.inner.counters.requests.add(1);
@@ -111,7 +165,7 @@ impl Shift {
     }
 
     /// Settles these, of one source; leaves those that are to be tried again.
-    pub(super) async fn settle_once(&self, settlings: &mut Vec<Settling>) {
+    pub(crate) async fn settle_once(&self, settlings: &mut Vec<Settling>) {
         let request = self.settling(settlings);
         match self.rest(QueueCall::Settle, self.inner.config.call_limit(), request).await {
             Some(answer) => self.answered_all(settlings, answer),
@@ -120,7 +174,7 @@ impl Shift {
     }
 
     /// The answer to a request; leaves those that are to be tried again.
-    pub(super) fn answered_all(&self, settlings: &mut Vec<Settling>, answer: Answers) {
+    pub(crate) fn answered_all(&self, settlings: &mut Vec<Settling>, answer: Answers) {
         match answer {
             Ok(answers) => {
                 let mut answers = answers.into_iter();
@@ -149,7 +203,7 @@ impl Shift {
 
     /// No answer in time says nothing about the request.
     #[cold]
-    pub(super) fn unanswered(&self, settlings: &mut [Settling]) {
+    pub(crate) fn unanswered(&self, settlings: &mut [Settling]) {
         settlings.iter_mut().for_each(|settling| settling.may_be_settled = true);
     }
 
@@ -226,7 +280,7 @@ impl Shift {
     }
 
     /// Settles what the tasks send out, for ever. What fails is tried again apart from what comes, for as long as that can be of use.
-    pub(super) async fn settle_all(&self, source: usize) {
+    pub(crate) async fn settle_all(&self, source: usize) {
         let mut again = FuturesUnordered::new();
         let mut fresh: Option<BoxFuture<'_, Vec<Failing>>> = None;
         loop {

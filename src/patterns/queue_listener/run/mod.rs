@@ -1,4 +1,15 @@
 //! Running a listener: its tasks, and what goes on beside them.
+mod batch;
+pub(crate) mod caught;
+mod filter;
+pub(crate) mod intake;
+mod request;
+pub(crate) mod scaler;
+pub(crate) mod state;
+mod task_set;
+mod waits;
+pub(crate) mod worker;
+
 use std::{
     future::{Future, poll_fn},
     pin::pin,
@@ -11,17 +22,19 @@ use std::{
 
 use tokio::sync::oneshot;
 
-use super::{
-    Handled, QueueCall, QueueListener, Work,
-    crew::Crew,
-    poller::Poller,
-    shift::{Shift, Stage},
-    staff::Staff,
-    worker::Worker,
-};
 use crate::{
     port::{BoxFuture, PortError},
     queue::Depth,
+    queue_listener::{
+        Handled, QueueCall, QueueListener, Work,
+        poll::Poller,
+        run::{
+            scaler::Staff,
+            state::{Shift, Stage},
+            task_set::Crew,
+            worker::Worker,
+        },
+    },
     race::{First, race},
 };
 
@@ -31,7 +44,7 @@ impl QueueListener {
     /// The handlers are polled within this future, so they may borrow, and share one thread; [`run_on`](Self::run_on) gives each task its own.
     ///
     /// Stopping, it takes no more messages, hands back at once those that no handler has begun with, lets the others end, tells them to end after
-    /// [`soft_limit`](super::QueueListenerConfig::soft_limit), and drops them after [`hard_limit`](super::QueueListenerConfig::hard_limit).
+    /// [`soft_limit`](crate::queue_listener::QueueListenerConfig::soft_limit), and drops them after [`hard_limit`](crate::queue_listener::QueueListenerConfig::hard_limit).
     /// What was handled is settled, also then.
     ///
     /// # Errors

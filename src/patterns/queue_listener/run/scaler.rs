@@ -2,15 +2,15 @@
 
 /// The tasks of one run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Staff {
+pub(crate) struct Staff {
     /// As many stay when there is nothing to do.
-    pub(super) min: u32,
+    pub(crate) min: u32,
     /// There are never more.
-    pub(super) max: u32,
+    pub(crate) max: u32,
     /// How many there are, those that are to begin among them.
-    pub(super) tasks: u32,
+    pub(crate) tasks: u32,
     /// The most that there were.
-    pub(super) most: u32,
+    pub(crate) most: u32,
     /// How many are to begin and have not.
     to_begin: u32,
     /// Nobody begins any more.
@@ -18,12 +18,12 @@ pub(super) struct Staff {
 }
 
 impl Staff {
-    pub(super) const fn new(min: u32, max: u32) -> Self {
+    pub(crate) const fn new(min: u32, max: u32) -> Self {
         Self { min, max, tasks: 0, most: 0, to_begin: 0, closed: false }
     }
 
     /// Has as many begin as are missing to so many; gives how many that are.
-    pub(super) fn grow_to(&mut self, wanted: u32) -> u32 {
+    pub(crate) fn grow_to(&mut self, wanted: u32) -> u32 {
         let wanted = wanted.clamp(self.min, self.max);
         let more = if self.closed { 0 } else { wanted.saturating_sub(self.tasks) };
         self.tasks += more;
@@ -33,13 +33,13 @@ impl Staff {
     }
 
     /// There is a reason to look: somebody has to be there.
-    pub(super) fn call(&mut self) -> u32 {
+    pub(crate) fn call(&mut self) -> u32 {
         self.grow_to(1)
     }
 
     /// One that found nothing for long asks to end. It must not where there was a reason to look since it last did, or where only so
     /// many are left.
-    pub(super) fn may_end(&mut self, has_looked: bool, min: u32) -> bool {
+    pub(crate) fn may_end(&mut self, has_looked: bool, min: u32) -> bool {
         let may = self.closed || (self.tasks > min && has_looked);
         if may {
             self.tasks = self.tasks.saturating_sub(1);
@@ -48,21 +48,21 @@ impl Staff {
     }
 
     /// One has ended that could not ask.
-    pub(super) fn ended(&mut self) {
+    pub(crate) fn ended(&mut self) {
         self.tasks = self.tasks.saturating_sub(1);
     }
 
     /// Takes those that are to begin.
-    pub(super) fn beginners(&mut self) -> u32 {
+    pub(crate) fn beginners(&mut self) -> u32 {
         std::mem::take(&mut self.to_begin)
     }
 
-    pub(super) fn has_beginners(&self) -> bool {
+    pub(crate) fn has_beginners(&self) -> bool {
         self.to_begin > 0
     }
 
     /// Nobody begins any more.
-    pub(super) fn close(&mut self) {
+    pub(crate) fn close(&mut self) {
         self.closed = true;
         self.tasks -= std::mem::take(&mut self.to_begin);
     }
