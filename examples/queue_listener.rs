@@ -64,7 +64,7 @@ async fn measure() -> Result<bool> {
 async fn wakes(queue: Arc<dyn Queue>, notifier: Arc<dyn Notifier>) -> Result<(u64, Duration)> {
     let listener = QueueListener::builder(queue.clone())
         .config(QueueListenerConfig::default())
-        .woken_by(notifier.clone(), "jobs")
+        .notifier(notifier.clone(), "jobs")
         .build()?;
     let jobs = AnnouncingQueue::new(queue, notifier, "jobs");
     let (begin, mut begun) = mpsc::unbounded_channel();

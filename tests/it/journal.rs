@@ -12,7 +12,7 @@ use steadfast::{
     journal::{Entry, Gate, IDEMPOTENCY_KEY, Journal, JournalConfig, JournalEvent as Event, Replay, Replayed, Served},
     port::PortErrorKind,
     queue::{InMemoryQueue, Message, Queue, QueueExt, redrive},
-    queue_listener::Handled,
+    queue_listener::Disposition,
     store::InMemoryStore,
     testing::{
         drop_at_every_await,
@@ -147,9 +147,9 @@ fn told(events: &mut steadfast::observe::Subscription<Event>) -> Vec<Event> {
     std::iter::from_fn(|| events.try_recv().unwrap().map(|event| event.what)).collect()
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 1.
 #[test]
-fn what_is_refused_is_kept_and_done_when_it_closes() {
+fn a_rejected_call_is_deferred_and_replayed_when_the_breaker_closes() {
     let service = Service::new(config());
     service.replay();
     assert_eq!(service.pay(&Entry::new("first", "")), Ok(Served::Now(())));
@@ -175,9 +175,9 @@ fn what_is_refused_is_kept_and_done_when_it_closes() {
     assert!(told.contains(&Event::Replaying));
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 5.
 #[test]
-fn recovery_is_not_flooded() {
+fn replays_after_an_outage_keep_to_the_configured_pace() {
     let service = Service::new(config().per_second(5));
     service.break_down();
     for i in 0..50 {
@@ -199,9 +199,9 @@ fn recovery_is_not_flooded() {
     assert!(most(0, 40) >= MS(199) && most(42, 50) >= MS(99), "{:?} {:?}", most(0, 40), most(42, 50));
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 4.
 #[test]
-fn an_outage_however_long_uses_up_no_entry() {
+fn a_long_outage_uses_up_no_attempts_of_an_entry() {
     let service = Service::new(config().max_attempts(3));
     service.break_down();
     for i in 0..10 {
@@ -219,9 +219,9 @@ fn an_outage_however_long_uses_up_no_entry() {
     assert_eq!((service.bank.keys().len(), service.left(), service.dead()), (10, 0, 0));
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 2.
 #[test]
-fn entries_of_one_order_key_are_done_in_order() {
+fn entries_of_one_order_key_are_replayed_in_order() {
     let service = Service::new(config().concurrency(8).per_second(100));
     service.break_down();
     for i in 0..60 {
@@ -242,9 +242,9 @@ fn entries_of_one_order_key_are_done_in_order() {
     }
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 3.
 #[test]
-fn a_key_is_kept_once_and_travels_with_the_entry() {
+fn a_key_is_kept_once_and_is_sent_with_each_replay() {
     let service = Service::new(config());
     let entry = Entry::new("order-1", "10 euro").header("currency", "eur").in_order_of("acme");
     for _ in 0..3 {
@@ -265,9 +265,9 @@ fn a_key_is_kept_once_and_travels_with_the_entry() {
     assert!(error.to_string().contains("`key`"), "{error}");
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 7.
 #[test]
-fn what_can_never_be_done_is_set_aside_and_holds_nobody_up() {
+fn an_entry_that_can_never_be_replayed_becomes_a_dead_letter_and_delays_no_other() {
     let service = Service::new(config().max_attempts(3));
     for key in ["bad", "good", "worse", "fine"] {
         service.world.run(service.journal.defer(key, "")).unwrap();
@@ -293,9 +293,9 @@ fn what_can_never_be_done_is_set_aside_and_holds_nobody_up() {
     assert_eq!((again.unwrap(), service.left(), service.dead()), (1, 1, 1));
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 1, 3.
 #[test]
-fn what_is_killed_in_the_middle_is_done_again_under_the_same_key() {
+fn an_entry_whose_replay_was_killed_is_replayed_again_under_the_same_key() {
     let service = Service::new(config());
     for i in 0..20 {
         service.world.run(service.journal.defer(format!("order-{i:02}"), "")).unwrap();
@@ -321,9 +321,8 @@ fn what_is_killed_in_the_middle_is_done_again_under_the_same_key() {
     assert_eq!((keys.len(), service.left(), service.dead()), (20, 0, 0), "none is lost");
 }
 
-// Guarantee: circuit_breaker 12.
 #[test]
-fn keys_that_were_done_are_remembered_if_so_configured() {
+fn a_journal_with_a_store_replays_no_recorded_key_again() {
     let service = Service::new(config());
     let store = Arc::new(InMemoryStore::new().with_clock(&service.world.clock));
     let error = service.journal.clone().remembering(store.clone(), Duration::ZERO).unwrap_err();
@@ -340,7 +339,7 @@ fn keys_that_were_done_are_remembered_if_so_configured() {
 
 /// Both journals were unnamed, or were named after `remembering`: then they shared one memory.
 #[test]
-fn a_journal_does_not_take_another_journals_entry_for_done() {
+fn journals_of_different_queues_do_not_share_recorded_keys() {
     let named = |journal: Journal, name: Option<&str>| match name {
         Some(name) => journal.named(name),
         None => journal,
@@ -365,7 +364,7 @@ fn a_journal_does_not_take_another_journals_entry_for_done() {
 }
 
 #[test]
-fn journals_of_one_queue_remember_together_whatever_their_names_and_wrappers_are() {
+fn journals_of_one_queue_share_recorded_keys_whatever_their_names_and_wrappers() {
     let service = Service::new(config());
     let world = &service.world;
     let store = Arc::new(InMemoryStore::new().with_clock(&world.clock));
@@ -382,9 +381,9 @@ fn journals_of_one_queue_remember_together_whatever_their_names_and_wrappers_are
     }
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 4.
 #[test]
-fn while_it_waits_it_can_be_stopped_at_once_and_closed_by_hand() {
+fn a_run_that_waits_for_the_gate_stops_at_once_and_replays_after_a_manual_close() {
     let service = Service::new(config());
     for i in 0..10 {
         service.world.run(service.journal.defer(format!("order-{i}"), "")).unwrap();
@@ -404,9 +403,9 @@ fn while_it_waits_it_can_be_stopped_at_once_and_closed_by_hand() {
     assert_eq!(service.bank.keys().len(), 10, "within a second, and at its pace");
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 8.
 #[test]
-fn a_refusal_stands_where_the_journal_cannot_take_it() {
+fn the_caller_gets_the_rejection_if_the_journal_cannot_defer() {
     let service = Service::new(config());
     let network = FaultNetwork::new(FaultConfig::default(), 1, &service.world.clock).unwrap();
     let client = network.client("a");
@@ -434,9 +433,9 @@ fn a_refusal_stands_where_the_journal_cannot_take_it() {
     assert_eq!((error.into_operation(), service.left()), (Some("no"), 0));
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 7.
 #[test]
-fn a_message_of_somebody_else_is_set_aside() {
+fn a_message_that_is_no_entry_becomes_a_dead_letter() {
     let service = Service::new(config());
     service.world.run(service.queue.send_one(Message::new("hello"))).unwrap();
     service.world.run(service.run(&service.journal, service.world.clock.sleep(S(2))));
@@ -445,7 +444,7 @@ fn a_message_of_somebody_else_is_set_aside() {
 
 // Guarantee: throttling 6.
 #[test]
-fn work_of_low_priority_is_deferred_until_there_is_room() {
+fn calls_of_low_priority_are_deferred_until_nothing_is_shed() {
     let service = Service::new(config());
     let load = Gauge::new();
     let rules = ShedderConfig::default().limit("load", 0.7, 0.8).times(S(1), S(2));
@@ -483,9 +482,8 @@ fn work_of_low_priority_is_deferred_until_there_is_room() {
     assert_eq!((service.bank.keys().len(), service.left(), service.dead()), (22, 0, 0));
 }
 
-// Guarantee: circuit_breaker 12.
 #[test]
-fn settings_are_checked_by_name() {
+fn an_invalid_setting_is_reported_by_name() {
     let queue = || Arc::new(InMemoryQueue::new("q"));
     let refused = |config| Journal::new(queue(), config).unwrap_err();
     assert_eq!(refused(config().per_second(0)).field(), "per_second");
@@ -500,9 +498,9 @@ fn settings_are_checked_by_name() {
     assert_eq!(Replayed::from(Err::<(), _>("x")), Replayed::failed("x"));
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 1.
 #[test]
-fn dropped_anywhere_nothing_is_lost() {
+fn a_journal_dropped_at_any_await_loses_no_entry() {
     let service = Service::new(config());
     let network = FaultNetwork::new(FaultConfig::default().latency(MS(1), MS(1)), 1, &service.world.clock).unwrap();
     let queue = network.client("a").queue(service.queue.clone());
@@ -538,6 +536,7 @@ fn dropped_anywhere_nothing_is_lost() {
     assert!(polls > 10, "{polls}");
 }
 
+// Guarantee: journal 4.
 #[test]
 fn a_redeployment_while_the_gate_is_shut_costs_no_entry_an_attempt() {
     let service = Service::new(config());
@@ -559,8 +558,9 @@ fn a_redeployment_while_the_gate_is_shut_costs_no_entry_an_attempt() {
     assert_eq!((service.left(), service.dead()), (0, 0));
 }
 
+// Guarantee: journal 4.
 #[test]
-fn a_redeployment_amid_refusals_costs_no_entry_an_attempt() {
+fn a_redeployment_during_rejections_costs_no_entry_an_attempt() {
     let service = Service::new(config());
     for i in 0..20 {
         service.world.run(service.journal.defer(format!("order-{i:02}"), "")).unwrap();
@@ -578,8 +578,9 @@ fn a_redeployment_amid_refusals_costs_no_entry_an_attempt() {
 }
 
 /// Was: an entry that was refused with a hint of an hour waited for the hour, in hand, though the service was back after a minute.
+// Guarantee: journal 6.
 #[test]
-fn a_refused_entry_is_tried_again_soon_after_the_service_is_back_whatever_the_hint_was() {
+fn a_rejected_entry_is_tried_again_within_30_s_of_the_recovery_whatever_the_delay_was() {
     for hint in [S(3_600), S(86_400 * 365), Duration::MAX] {
         let service = Service::new(config());
         let world = &service.world;
@@ -598,7 +599,7 @@ fn a_refused_entry_is_tried_again_soon_after_the_service_is_back_whatever_the_hi
         };
         // The gate does not know of the refusals.
         let run =
-            service.journal.run(world.clock.sleep(S(60) + Handled::LONGEST_REFUSAL + S(2)), || Gate::Open, replay);
+            service.journal.run(world.clock.sleep(S(60) + Disposition::LONGEST_REFUSAL + S(2)), || Gate::Open, replay);
         world.run(run).unwrap();
         assert_eq!((done.lock().unwrap().len(), service.left(), service.dead()), (10, 0, 0), "{hint:?}");
         let asked = *asked.lock().unwrap();
@@ -606,8 +607,9 @@ fn a_refused_entry_is_tried_again_soon_after_the_service_is_back_whatever_the_hi
     }
 }
 
+// Guarantee: journal 6.
 #[test]
-fn a_refused_entry_goes_as_soon_as_a_gate_that_shut_meanwhile_opens_again() {
+fn a_rejected_entry_is_replayed_when_a_gate_that_shut_meanwhile_opens() {
     let service = Service::new(config());
     let world = &service.world;
     world.run(service.journal.defer("order", "")).unwrap();

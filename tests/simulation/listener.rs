@@ -22,7 +22,7 @@ use steadfast::{
     notify::{InMemoryNotifier, Notifier},
     port::PortErrorKind,
     queue::{AnnouncingQueue, IdempotencyFilter, InMemoryQueue, Message, Queue},
-    queue_listener::{Handled, QueueListener, Work},
+    queue_listener::{Disposition, QueueListener, Work},
     testing::faults::{FaultClient, FaultConfig, FaultNetwork, for_each_seed},
     time::{Clock, Instant, ManualClock},
     timeout::Timeout,
@@ -172,13 +172,13 @@ impl World {
                 .clock(&self.clock)
                 .entropy(&Entropy::from_seed(self.entropy.next_u64()))
                 .filter(IdempotencyFilter::new(self.handled.clone(), "handled", S(7 * 86_400)))
-                .woken_by(self.notifier.clone(), "jobs")
+                .notifier(self.notifier.clone(), "jobs")
                 .build()
                 .unwrap();
             let mut events = listener.events();
             let crash = tokio::sync::Notify::new();
             let (service, ledger) = (&self.service, &self.ledger);
-            let handler = async |work: Work| -> Handled {
+            let handler = async |work: Work| -> Disposition {
                 let number: u32 = std::str::from_utf8(&work.body[..8]).unwrap().parse().unwrap();
                 let run = self.ledger.begin(&self.clock, &work.id, number, by);
                 if self.killing.borrow().contains(&number) {
@@ -187,7 +187,7 @@ impl World {
                 }
                 if self.failing.borrow().contains(&number) {
                     run.end(End::Failed);
-                    return Handled::retry("there is no such drone");
+                    return Disposition::retry("there is no such drone");
                 }
                 let result = pipeline.call(|| service.call(ledger, number)).await;
                 run.end(match &result {
@@ -195,7 +195,7 @@ impl World {
                     Err(error) if error.is_rejected() => End::Refused,
                     Err(_) => End::Failed,
                 });
-                Handled::of_call(result)
+                Disposition::of_call(result)
             };
             let lives = self.between(600, 4 * 3600);
             let is_killed = self.entropy.unit() < 0.5;

@@ -1,71 +1,78 @@
-//! What came of a message.
+//! Results of a handler.
 use std::{fmt, time::Duration};
 
 use crate::outcome::{CallError, Cause};
 
-/// What came of a message: the handler's word decides what becomes of it.
+/// Result of a handler, which decides how its message is settled.
 ///
-/// A handler may return this, `()`, or a `Result<(), E>`, whose error is [`Retry`](Self::Retry).
+/// A handler may return this, `()`, or a `Result<(), E>`, whose error becomes
+/// [`Retry`](Self::Retry).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Handled {
-    /// It is done: it goes.
+pub enum Disposition {
+    /// The message was handled and is removed from the queue.
     Complete,
-    /// It failed, and may be tried again, until its attempts are used up.
+    /// The message failed. It is delivered again until its attempts are used up.
     Retry {
-        /// After how long; by the settings where there is none.
+        /// Delay until the next delivery; `None` for the configured delays.
         after: Option<Duration>,
-        /// How it failed, for people.
+        /// Error text, for people.
         error: String,
     },
-    /// Nothing was tried with it: it comes back at once, and no attempt is counted.
-    HandBack,
-    /// What it needs refused it, as an open circuit breaker does: it comes back later, and no attempt is counted.
+    /// The message was not tried. It is delivered again at once, and no attempt is counted.
+    Release,
+    /// A dependency refused the call, as an open circuit breaker does. The message is delivered
+    /// again later, and no attempt is counted.
     Refused {
-        /// After how long; at most [`LONGEST_REFUSAL`](Self::LONGEST_REFUSAL), and after a second where nobody knows.
+        /// Delay until the next delivery, at most [`LONGEST_REFUSAL`](Self::LONGEST_REFUSAL);
+        /// `None` for about a second.
         after: Option<Duration>,
-        /// Why it was refused, for people.
+        /// Text of the refusal, for people.
         error: String,
     },
-    /// It cannot be handled: it is set aside.
+    /// The message cannot be handled and becomes a dead letter.
     DeadLetter {
-        /// Why, for people.
+        /// Reason, for people.
         reason: String,
     },
 }
 
-impl Handled {
-    /// The longest time for which a refused message stays hidden. One that is refused for longer is refused again meanwhile.
+impl Disposition {
+    /// Maximum delay of a refused message. A message that is refused for longer is delivered and
+    /// refused again in between.
     pub const LONGEST_REFUSAL: Duration = Duration::from_secs(30);
 
-    /// It failed, and comes back after a delay by the settings.
+    /// Returns a failure that is tried again after the configured delay.
     pub fn retry(error: impl fmt::Display) -> Self {
         Self::Retry { after: None, error: error.to_string() }
     }
 
-    /// It failed, and comes back after so long.
+    /// Returns a failure that is tried again after this delay.
     pub fn retry_after(after: Duration, error: impl fmt::Display) -> Self {
         Self::Retry { after: Some(after), error: error.to_string() }
     }
 
-    /// What it needs refused it; it comes back after so long, or soon where nobody knows.
+    /// Returns a refusal. Its message is delivered again after this delay, or after about a second
+    /// if it is `None`.
     pub fn refused(after: Option<Duration>, error: impl fmt::Display) -> Self {
         Self::Refused { after, error: error.to_string() }
     }
 
-    /// It cannot be handled.
+    /// Returns the disposition of a message that cannot be handled.
     pub fn dead_letter(reason: impl fmt::Display) -> Self {
         Self::DeadLetter { reason: reason.to_string() }
     }
 
-    /// Converts the result of a call through a pipeline. A call that a policy refused is no attempt: its message comes back when the
-    /// refusal says. One that failed is an attempt, and its message comes back when the other side said, if it did.
+    /// Converts the result of a call through a pipeline. A call that a policy rejected is not an
+    /// attempt: its message is delivered again after the delay that the rejection gives. A call
+    /// that failed is an attempt; its message is delivered again after the delay that the other
+    /// side gave, if any.
     pub fn of_call<T, E: fmt::Display>(result: Result<T, CallError<E>>) -> Self {
         let Err(error) = result else { return Self::Complete };
         let (after, was_sent) = (error.retry_after(), error.attempts() > 0);
         match error.into_cause() {
             Cause::Operation(error) => Self::Retry { after, error: error.to_string() },
-            // A retry whose first attempt failed, and whose second was refused, did try.
+            // A retry whose first attempt failed and whose second was rejected did send a request.
             Cause::Rejected(rejected) if was_sent => Self::Retry { after, error: rejected.to_string() },
             Cause::Rejected(rejected) => Self::Refused { after, error: rejected.to_string() },
             Cause::TimedOut(timed_out) => Self::Retry { after, error: timed_out.to_string() },
@@ -73,14 +80,14 @@ impl Handled {
     }
 }
 
-impl From<()> for Handled {
+impl From<()> for Disposition {
     #[inline]
     fn from((): ()) -> Self {
         Self::Complete
     }
 }
 
-impl<E: fmt::Display> From<Result<(), E>> for Handled {
+impl<E: fmt::Display> From<Result<(), E>> for Disposition {
     #[inline]
     fn from(result: Result<(), E>) -> Self {
         match result {

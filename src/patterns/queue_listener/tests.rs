@@ -3,7 +3,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use proptest::prelude::*;
 
-use super::{Level, PriorityOrder, priority::Turns, run::scaler::Staff};
+use super::{Level, PriorityOrder, priority::Turns, run::scaler::Scaler};
 use crate::time::Instant;
 
 #[derive(Debug, Clone, Copy)]
@@ -32,8 +32,8 @@ proptest! {
     #[test]
     fn the_staff_is_a_set_of_tasks(min in 0u32..3, more in 1u32..12, steps in prop::collection::vec(step(), 1..200)) {
         let max = min + more;
-        let mut staff = Staff::new(min, max);
-        let (mut begun, mut to_begin) = (BTreeSet::new(), BTreeSet::new());
+        let mut scaler = Scaler::new(min, max);
+        let (mut begun, mut to_start) = (BTreeSet::new(), BTreeSet::new());
         let (mut next, mut closed, mut most) = (0u32, false, 0);
         for step in steps {
             let wanted = match step {
@@ -42,41 +42,41 @@ proptest! {
                 _ => None,
             };
             if let Some(wanted) = wanted {
-                let before = begun.len() + to_begin.len();
-                while !closed && ((begun.len() + to_begin.len()) as u32) < wanted.clamp(min, max) {
-                    to_begin.insert(next);
+                let before = begun.len() + to_start.len();
+                while !closed && ((begun.len() + to_start.len()) as u32) < wanted.clamp(min, max) {
+                    to_start.insert(next);
                     next += 1;
                 }
                 let grown = match step {
-                    Step::Call => staff.call(),
-                    _ => staff.grow_to(wanted),
+                    Step::Call => scaler.call(),
+                    _ => scaler.grow_to(wanted),
                 };
-                prop_assert_eq!(grown as usize, begun.len() + to_begin.len() - before);
+                prop_assert_eq!(grown as usize, begun.len() + to_start.len() - before);
             }
             match step {
                 Step::MayEnd(has_looked) if !begun.is_empty() => {
-                    let all = (begun.len() + to_begin.len()) as u32;
+                    let all = (begun.len() + to_start.len()) as u32;
                     let may = closed || (has_looked && all > min);
-                    prop_assert_eq!(staff.may_end(has_looked, min), may);
+                    prop_assert_eq!(scaler.may_end(has_looked, min), may);
                     if may {
                         begun.pop_first();
                     }
                 }
-                Step::Ended if begun.pop_first().is_some() => staff.ended(),
+                Step::Ended if begun.pop_first().is_some() => scaler.ended(),
                 Step::Begin => {
-                    prop_assert_eq!(staff.beginners() as usize, to_begin.len());
-                    begun.append(&mut to_begin);
+                    prop_assert_eq!(scaler.take_to_start() as usize, to_start.len());
+                    begun.append(&mut to_start);
                 }
                 Step::Close => {
-                    staff.close();
-                    (closed, to_begin) = (true, BTreeSet::new());
+                    scaler.close();
+                    (closed, to_start) = (true, BTreeSet::new());
                 }
                 _ => {}
             }
-            most = most.max(begun.len() + to_begin.len());
-            prop_assert_eq!((staff.tasks as usize, staff.most as usize), (begun.len() + to_begin.len(), most));
-            prop_assert!(staff.tasks <= max);
-            prop_assert_eq!(staff.has_beginners(), !to_begin.is_empty());
+            most = most.max(begun.len() + to_start.len());
+            prop_assert_eq!((scaler.tasks as usize, scaler.most as usize), (begun.len() + to_start.len(), most));
+            prop_assert!(scaler.tasks <= max);
+            prop_assert_eq!(scaler.has_to_start(), !to_start.is_empty());
         }
     }
 

@@ -1,4 +1,4 @@
-//! Messages that were handled before, remembered in a store.
+//! An idempotency filter: a record in a store of the messages that were handled.
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -6,11 +6,12 @@ use bytes::Bytes;
 use super::Delivery;
 use crate::store::{Key, PutOptions, Store, StoreError};
 
-/// Remembers in a store which messages were handled, so that one that is delivered again is completed, and not handled again.
+/// Records in a store which messages were handled, so that a repeated delivery is completed and not
+/// handled again.
 ///
-/// It remembers after the handler is done and before the message is completed. A listener that is killed in between has handled a message
-/// that nobody remembers; and two deliveries at the same moment may both be handled. What must not happen twice at all has to be refused by
-/// whatever it changes.
+/// A message is recorded after its handler and before its completion. If a listener is killed in
+/// between, the message was handled but not recorded, and two concurrent deliveries may both be
+/// handled. What must never happen twice has to be refused where it takes effect.
 #[derive(Clone)]
 pub struct IdempotencyFilter {
     store: Arc<dyn Store>,
@@ -20,13 +21,13 @@ pub struct IdempotencyFilter {
 }
 
 impl IdempotencyFilter {
-    /// Remembers under this partition of this store for so long. What tells two messages apart is the queue's id, so that a message that was
-    /// sent twice is two.
+    /// Returns a filter that keeps its records in this partition of the store for `window`. The
+    /// queue's message id identifies a message, so one that was sent twice counts as two.
     pub fn new(store: Arc<dyn Store>, partition: impl Into<String>, window: Duration) -> Self {
         Self { store, partition: partition.into(), window, id: Arc::new(|delivery| delivery.id.to_string()) }
     }
 
-    /// Tells messages apart by this: a header, a part of the body.
+    /// Sets the identity of a message, such as a header or a part of its body.
     #[must_use]
     pub fn by(mut self, id: impl Fn(&Delivery) -> String + Send + Sync + 'static) -> Self {
         self.id = Arc::new(id);
@@ -41,12 +42,12 @@ impl IdempotencyFilter {
         self.window
     }
 
-    /// The identity under which a message is remembered.
+    /// Returns the identity under which a message is recorded.
     pub(crate) fn id(&self, delivery: &Delivery) -> String {
         (self.id)(delivery)
     }
 
-    /// Reads whether the message of this identity was handled.
+    /// Returns `true` if a message of this identity was handled.
     pub(crate) async fn was_handled(&self, id: &str) -> Result<bool, StoreError> {
         Ok(self.store.get(Key::new(&self.partition, id)).await?.is_some())
     }

@@ -4,36 +4,40 @@ use std::{collections::HashMap, time::Duration};
 use super::{Delivery, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Receive, Settle};
 use crate::port::{Capability, Failure, PortError, PortErrorKind};
 
-/// How long a dead letter that is looked at is hidden from others.
+/// Visibility time-out of a dead letter that is examined.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// How many letters are in hand at once, with their bodies.
+/// Maximum number of dead letters held at once, with their bodies.
 const AT_ONCE: usize = 32;
 
-/// What became of a letter that was looked at.
+/// State of an examined dead letter.
 enum Looked {
     /// It stays a dead letter.
     Stays(Receipt),
-    /// It was sent. The receipt is left where completing it failed.
+    /// It was sent. The receipt remains if completing it failed.
     Sent(Option<Receipt>),
 }
 
-/// Sends the dead letters of this queue again, those that `which` chooses, and returns their number. [`peek`](Queue::peek) on
-/// [`dead_letters`](Queue::dead_letters) lists all.
+/// Sends the dead letters of this queue again that `which` selects, and returns their number.
+/// [`peek`](Queue::peek) on [`dead_letters`](Queue::dead_letters) lists all of them.
 ///
-/// Each letter is looked at once, sent, and then completed as a dead letter. Where this ends in between, the letter is in both
-/// queues, and sent twice when this is called again; a queue with [`Deduplication`](Capability::Deduplication) refuses
-/// the second within its window. Its deliveries begin at 1 again.
+/// Each dead letter is examined once, sent, and then completed as a dead letter. If this function
+/// ends in between, the message is in both queues, and a second call sends it twice; a queue with
+/// [`Deduplication`](Capability::Deduplication) refuses the second within its window. Its delivery
+/// count restarts at 1.
 ///
-/// A letter that the queue refuses, say one whose claimed body is missing, stays, and the others are sent. Of each letter that
-/// was looked at, the id and the receipt are held until the end, not the body.
+/// A dead letter that the queue refuses, such as one whose claimed body is missing, stays, and the
+/// others are sent. The id and the receipt of each examined letter are held until the end, but not
+/// its body.
 ///
 /// # Errors
-/// `Unsupported` where the queue has no dead letters. Where no letter was sent: the first refusal, or the failure that ended the
-/// pass. Where a letter was sent and could not be completed: that failure.
+/// `Unsupported` if the queue has no dead letters. If nothing was sent: the first refusal, or the
+/// failure that ended the pass. If a message was sent and could not be completed as a dead letter:
+/// that failure.
 ///
 /// # Cancel safety
-/// Dropped, it leaves the rest where they are: those it looked at are visible again after a minute.
+/// If dropped, the remaining dead letters stay; those that were examined are visible again after a
+/// minute.
 pub async fn redrive(queue: &dyn Queue, most: usize, which: impl Fn(&Delivery) -> bool) -> Result<usize, QueueError> {
     let none = || PortError::new(PortErrorKind::Unsupported, "this queue has no dead letters");
     let dead = queue.dead_letters().ok_or_else(none)?;
@@ -64,8 +68,8 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     async fn look_at_all(&mut self, most: usize, which: impl Fn(&Delivery) -> bool) -> Result<(), QueueError> {
-        // A look may take longer than a letter is hidden, so that letters come back meanwhile. As many of them in a row as there
-        // are mean that no new one is left.
+        // The pass may take longer than a letter stays hidden, so that letters return meanwhile.
+        // When as many known letters in a row arrive as there are, no new one is left.
         let mut known = 0;
         while self.sent < most && known <= self.looked.len() + AT_ONCE {
             let letters = self.dead.receive(Receive::new(AT_ONCE, LOOK)).await?;
@@ -99,7 +103,8 @@ impl Pass<'_> {
                     self.stays(letter);
                     return Ok(());
                 }
-                // The letters before this one may have taken long: by now another process may have it.
+                // The earlier letters may have taken long, so that another process may have this
+                // one by now.
                 match self.dead.extend(&letter.receipt, LOOK).await {
                     Ok(()) => {
                         *known = 0;
@@ -143,14 +148,14 @@ impl Pass<'_> {
                 if !matches!(kind, Some(PortErrorKind::Invalid | PortErrorKind::Unsupported)) {
                     return Err(error);
                 }
-                // Another letter may be taken.
+                // Another letter may be accepted.
                 self.refused.get_or_insert(error);
                 Ok(())
             }
         }
     }
 
-    /// Completes what was sent and is not completed yet, and makes visible what stays.
+    /// Completes the letters that were sent, and makes the others visible.
     async fn settle(&mut self) -> Result<(), QueueError> {
         let looked = std::mem::take(&mut self.looked);
         let (mut sent, mut stay) = (Vec::new(), Vec::new());
@@ -163,7 +168,7 @@ impl Pass<'_> {
         }
         let most = self.dead.capabilities().max_batch().max(1);
         for some in stay.chunks(most) {
-            // Where this fails they are visible after a minute.
+            // If this fails they are visible after a minute.
             if self.dead.settle(some.to_vec()).await.is_err() {
                 break;
             }

@@ -104,8 +104,9 @@ impl World {
     }
 }
 
+// Guarantee: claim_check 4.
 #[test]
-fn bodies_are_fetched_side_by_side_and_a_slow_store_sets_nothing_aside() {
+fn bodies_are_fetched_concurrently_and_a_slow_store_makes_no_dead_letter() {
     for bounded in [true, false] {
         let world = World::new(bounded);
         world.send(World::large(200));
@@ -121,7 +122,7 @@ fn bodies_are_fetched_side_by_side_and_a_slow_store_sets_nothing_aside() {
 }
 
 #[test]
-fn one_receive_fetches_so_many_at_once_and_no_more() {
+fn one_receive_fetches_at_most_32_bodies_at_once() {
     let world = World::new(true);
     world.send(World::large(300));
     world.store.is(Mode::Slow(MS(100)));
@@ -135,8 +136,9 @@ fn one_receive_fetches_so_many_at_once_and_no_more() {
     assert_eq!(world.clock.now() - began, MS(200));
 }
 
+// Guarantee: claim_check 4.
 #[test]
-fn what_has_its_body_is_returned_and_the_rest_goes_back_uncounted_within_the_bound() {
+fn messages_with_bodies_are_returned_and_the_others_released_within_the_time_limit() {
     let world = World::new(true);
     world.send(
         ["hangs, and does not come", "small", "a body that does come", "tiny", "hangs, too, for ever"]
@@ -156,8 +158,9 @@ fn what_has_its_body_is_returned_and_the_rest_goes_back_uncounted_within_the_bou
     assert_eq!((world.attempts(), world.dead()), (0, 0));
 }
 
+// Guarantee: claim_check 4.
 #[test]
-fn a_store_that_refuses_is_no_end_of_the_queue() {
+fn a_store_that_refuses_does_not_end_the_queue() {
     for (kind, told) in [
         (PortErrorKind::Unavailable, PortErrorKind::Unavailable),
         (PortErrorKind::Throttled, PortErrorKind::Throttled),
@@ -178,6 +181,7 @@ fn a_store_that_refuses_is_no_end_of_the_queue() {
     }
 }
 
+// Guarantee: claim_check 4.
 #[test]
 fn a_store_that_is_away_for_an_hour_costs_no_message_an_attempt() {
     for mode in [Mode::Fails(PortErrorKind::Unavailable), Mode::Hangs, Mode::Slow(S(20))] {
@@ -206,8 +210,9 @@ fn a_store_that_is_away_for_an_hour_costs_no_message_an_attempt() {
     }
 }
 
+// Guarantee: claim_check 4.
 #[test]
-fn bodies_that_share_a_narrow_line_come_though_many_at_once_would_not() {
+fn bodies_over_a_slow_connection_arrive_though_many_at_once_would_not() {
     let world = World::new(true);
     world.send(World::large(100));
     // 32 at once take 12.8 s, which no receive waits for.
@@ -224,8 +229,9 @@ fn bodies_that_share_a_narrow_line_come_though_many_at_once_would_not() {
     assert_eq!((world.dead(), world.attempts()), (0, 0));
 }
 
+// Guarantee: claim_check 5.
 #[test]
-fn a_claim_check_dropped_at_any_await_gives_its_messages_back_uncounted() {
+fn a_claim_check_dropped_at_any_await_releases_its_messages() {
     let world = World::new(true);
     world.send(World::large(4));
     world.store.is(Mode::Slow(MS(170)));

@@ -98,10 +98,10 @@ const QUEUE_LISTENER: [Point; 14] = [
     ("limit of requests", "one_listener_takes_from_several_queues_where_one_has_a_limit"),
     ("Push for latency", "a_notice_wakes_an_idle_listener_at_once"),
     ("Handlers are idempotent", "a_message_that_comes_twice_is_handled_once_behind_the_filter"),
-    ("comes back", "the_work_of_a_consumer_that_crashed_comes_back_and_nothing_accepted_is_lost"),
+    ("A crashed consumer", "the_work_of_a_consumer_that_crashed_comes_back_and_nothing_accepted_is_lost"),
     ("Poison messages", "a_poison_message_is_set_aside_with_its_reason_and_the_others_are_handled"),
     ("correlation id", "an_answer_finds_its_question_by_a_correlation_id_on_a_reply_queue"),
-    ("Nothing accepted is lost", "the_work_of_a_consumer_that_crashed_comes_back_and_nothing_accepted_is_lost"),
+    ("No accepted message is lost", "the_work_of_a_consumer_that_crashed_comes_back_and_nothing_accepted_is_lost"),
     ("Levelling", "a_limiter_in_the_handler_levels_a_peak_for_what_is_behind_it"),
     ("raise contention", "a_listener_without_a_limit_in_its_handler_is_warned_of_and_one_with_many_handlers_too"),
     ("Priorities", "the_higher_priority_goes_first_and_the_lowest_waits_for_a_bounded_time"),
@@ -200,5 +200,7 @@ macro_rules! guarantees {
 mod guarantees_of_each_page_are_shown_by_tests {
     guarantees! {
         patterns: timeout;
+        patterns: queue_listener claim_check;
+        roof: journal;
     }
 }

@@ -8,7 +8,7 @@ use std::{
 use steadfast::{
     entropy::Entropy,
     queue::{Queue, QueueExt},
-    queue_listener::{Handled, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, Work},
+    queue_listener::{Disposition, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, Work},
 };
 
 use crate::queue_listener::world::{MS, S, World, text, told};
@@ -57,7 +57,7 @@ impl Lives<'_> {
                 By::Batch => {
                     let handler = async |works: Vec<Work>| {
                         futures::future::join_all(works.iter().map(&handle)).await;
-                        works.iter().map(|_| Handled::Complete).collect()
+                        works.iter().map(|_| Disposition::Complete).collect()
                     };
                     listener.run_batches(stop, handler).await.unwrap();
                 }
@@ -104,8 +104,9 @@ fn crashes(messages: usize, killers: usize, processes: usize, takes: u64, by: By
     }
 }
 
+// Guarantee: queue_listener 6.
 #[test]
-fn of_messages_of_which_one_kills_its_process_that_one_alone_is_set_aside() {
+fn only_the_message_that_kills_its_process_becomes_a_dead_letter() {
     for seed in 0..2 {
         crashes(100, 1, 1, 0, By::One, seed);
         crashes(100, 1, 1, 200, By::One, seed);
@@ -115,7 +116,7 @@ fn of_messages_of_which_one_kills_its_process_that_one_alone_is_set_aside() {
 }
 
 #[test]
-fn several_killers_and_several_processes_set_no_other_message_aside() {
+fn several_killing_messages_in_several_processes_make_no_other_dead_letter() {
     for seed in 0..2 {
         crashes(100, 3, 1, 500, By::One, seed);
         crashes(150, 3, 3, 2_000, By::One, seed);
@@ -125,7 +126,7 @@ fn several_killers_and_several_processes_set_no_other_message_aside() {
 }
 
 #[test]
-fn a_message_after_an_unexplained_end_is_handled_beside_no_other_and_its_lease_is_kept_meanwhile() {
+fn a_suspect_message_is_handled_alone_and_its_lease_is_renewed_meanwhile() {
     let world = World::new();
     world.send("suspect");
     // Its first receiver dies.
@@ -160,7 +161,7 @@ fn a_message_after_an_unexplained_end_is_handled_beside_no_other_and_its_lease_i
 }
 
 #[test]
-fn a_handler_that_is_stopped_or_a_lease_that_is_given_back_leaves_no_suspicion() {
+fn a_stopped_handler_or_a_released_lease_makes_no_message_suspect() {
     let world = World::new();
     world.send("job");
     let config = QueueListenerConfig::default().stop_within(S(1), S(2));

@@ -32,7 +32,7 @@ async fn beside<F: Future>(run: &Run<'_>, future: F) -> F::Output {
 }
 
 #[test]
-fn a_drain_dropped_at_every_await_leaves_the_listener_paused_and_loses_nothing() {
+fn a_drain_dropped_at_any_await_leaves_the_listener_paused_and_loses_no_message() {
     let world = World::new();
     ["settle", "receive"].iter().for_each(|what| world.line.takes(what, MS(3)));
     let listener = world.listener(QueueListenerConfig::default().batch(4).tasks(1, 3), 1);
@@ -84,7 +84,7 @@ fn a_drain_dropped_at_every_await_leaves_the_listener_paused_and_loses_nothing()
 }
 
 #[test]
-fn a_question_dropped_at_every_await_takes_no_other_s_answer_with_it() {
+fn a_request_dropped_at_any_await_takes_no_reply_of_another() {
     let world = World::new();
     let replies = Arc::new(InMemoryQueue::new("replies").with_clock(&world.clock));
     let config = FaultConfig::default().latency(MS(1), MS(2));
@@ -97,7 +97,7 @@ fn a_question_dropped_at_every_await_takes_no_other_s_answer_with_it() {
     let run: Run<'_> = RefCell::new(Box::pin(listener.run(pending(), async |work: Work| {
         world.clock.sleep(MS(5)).await;
         let reply_to = work.reply_to().expect("each is a question");
-        answers.send_one(reply_to.answer(format!("answer to {}", text(&work.body)))).await.map(drop)
+        answers.send_one(reply_to.reply(format!("answer to {}", text(&work.body)))).await.map(drop)
     })));
     let asked = Cell::new(0);
     let ask = |what: &'static str| {

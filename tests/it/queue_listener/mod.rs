@@ -41,7 +41,7 @@ fn idle_requests(world: &World, listener: &QueueListener, time: Duration) -> u64
 
 // Guarantee: queue_listener 1.
 #[test]
-fn an_idle_day_costs_79200_requests_naively_1330_or_276_adaptively_and_none_with_wake_ups() {
+fn an_idle_day_costs_79200_requests_naively_1330_or_276_adaptively_and_none_with_a_notifier() {
     let config = QueueListenerConfig::default();
     let naive = {
         let world = World::new();
@@ -63,7 +63,7 @@ fn an_idle_day_costs_79200_requests_naively_1330_or_276_adaptively_and_none_with
     let woken = {
         let world = World::new();
         let notifier = Arc::new(InMemoryNotifier::new());
-        let listener = world.builder(config.tasks(0, 16), 1).woken_by(notifier, "jobs").build().unwrap();
+        let listener = world.builder(config.tasks(0, 16), 1).notifier(notifier, "jobs").build().unwrap();
         let run = listener.run(world.clock.sleep(DAY + S(3600)), nothing);
         let counts = async {
             world.clock.sleep(S(3600)).await;
@@ -127,7 +127,7 @@ fn sixteen_pollers_stay_decorrelated_over_the_idle_day() {
 
 // Guarantee: queue_listener 1.
 #[test]
-fn at_the_cap_every_task_but_one_ends_by_itself_at_a_moment_of_its_own() {
+fn at_the_maximum_delay_every_task_but_one_ends_by_itself_at_its_own_time() {
     let world = World::new();
     let listener = world.listener(QueueListenerConfig::default().tasks(1, 10), 5);
     let mut events = listener.events();
@@ -153,7 +153,7 @@ fn the_first_message_after_an_idle_hour_starts_within_50_ms_of_its_notice() {
         let world = World::new();
         let notifier = Arc::new(InMemoryNotifier::new());
         let config = QueueListenerConfig::default().tasks(min, 16);
-        let listener = world.builder(config, 1).woken_by(notifier.clone(), "jobs").build().unwrap();
+        let listener = world.builder(config, 1).notifier(notifier.clone(), "jobs").build().unwrap();
         let started = Cell::new(None);
         let run = listener.run(world.clock.sleep(S(3700)), async |_| started.set(Some(world.now())));
         let sent = Cell::new(None);
@@ -174,11 +174,11 @@ fn the_first_message_after_an_idle_hour_starts_within_50_ms_of_its_notice() {
 
 // Guarantee: queue_listener 2.
 #[test]
-fn with_the_notifier_broken_it_starts_within_the_maximum_interval() {
+fn without_the_notifier_a_message_starts_within_the_maximum_interval() {
     let world = World::new();
     // Its notices reach nobody.
     let notifier = Arc::new(InMemoryNotifier::new());
-    let listener = world.builder(QueueListenerConfig::default(), 1).woken_by(notifier, "jobs").build().unwrap();
+    let listener = world.builder(QueueListenerConfig::default(), 1).notifier(notifier, "jobs").build().unwrap();
     let started = Cell::new(None);
     let run = listener.run(world.clock.sleep(S(3700)), async |_| started.set(Some(world.now())));
     let send = async {
@@ -231,7 +231,7 @@ fn a_handler_of_ten_visibility_time_outs_gets_its_message_once() {
 
 // Guarantee: queue_listener 4.
 #[test]
-fn the_handler_is_told_before_its_lease_ends_and_its_late_completion_is_refused() {
+fn a_handler_is_asked_to_stop_before_its_lease_ends_and_its_late_completion_is_refused() {
     for mode in [Mode::Hangs, Mode::Refuses] {
         let world = World::new();
         world.send("job");
@@ -266,7 +266,7 @@ fn the_handler_is_told_before_its_lease_ends_and_its_late_completion_is_refused(
 
 // Guarantee: queue_listener 4.
 #[test]
-fn a_handler_that_does_not_end_is_dropped_when_its_lease_ends() {
+fn a_handler_that_does_not_stop_is_dropped_when_its_lease_ends() {
     let world = World::new();
     world.send("job");
     let listener = world.listener(QueueListenerConfig::default(), 1);
@@ -291,7 +291,7 @@ fn a_handler_that_does_not_end_is_dropped_when_its_lease_ends() {
 
 // Guarantee: queue_listener 5.
 #[test]
-fn what_waits_for_a_handler_is_renewed_and_none_begins_with_less_than_the_margin() {
+fn waiting_messages_are_renewed_and_none_begins_with_less_than_the_margin() {
     for seed in 0..5 {
         let world = World::new();
         world.line.fails_renewals(0.3);
@@ -321,7 +321,7 @@ fn what_waits_for_a_handler_is_renewed_and_none_begins_with_less_than_the_margin
 
 // Guarantee: queue_listener 5.
 #[test]
-fn what_cannot_be_renewed_is_not_begun_with() {
+fn a_message_whose_lease_cannot_be_renewed_is_not_begun() {
     let world = World::new();
     let listener = world.listener(QueueListenerConfig::default().tasks(1, 1), 1);
     // So quick that it takes several at once.
@@ -366,7 +366,7 @@ fn a_poll_that_waits_in_the_queue_takes_a_message_at_once_and_keeps_its_lease() 
     let (ran, sent) = world.hand.block_on(async { tokio::join!(run, send) });
     ran.unwrap();
     assert_eq!(*handled.borrow(), []);
-    assert_eq!((listener.state().handed_back, world.depth().visible), (1, 1), "dropped at the hard limit, and back");
+    assert_eq!((listener.state().released, world.depth().visible), (1, 1), "dropped at the hard limit, and back");
     let again = world.listener(config.stop_within(S(200), S(200)), 1);
     let run = again.run(world.clock.sleep(S(10)), async |work: Work| {
         assert_eq!(work.deliveries, 2);
@@ -379,7 +379,7 @@ fn a_poll_that_waits_in_the_queue_takes_a_message_at_once_and_keeps_its_lease() 
 
 // Guarantee: queue_listener 2.
 #[test]
-fn also_the_first_poll_may_wait_for_longer_than_a_lease() {
+fn the_first_poll_may_wait_for_longer_than_a_lease() {
     let world = World::new();
     let listener = world.listener(QueueListenerConfig::default().tasks(1, 1).receive_wait(S(60)), 1);
     let begun = RefCell::new(Vec::new());

@@ -32,7 +32,7 @@ proptest! {
 }
 
 #[test]
-fn the_source_s_delays_and_steps() {
+fn the_documented_delays_and_task_steps() {
     let config = IdleConfig::default();
     let delays: Vec<_> = (0..12).map(|n| config.delay(n, 0.5).as_millis()).collect();
     assert_eq!(delays, [100, 200, 400, 800, 1600, 3200, 6400, 12_800, 25_600, 51_200, 60_000, 60_000]);

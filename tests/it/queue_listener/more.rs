@@ -12,7 +12,7 @@ use steadfast::{
     notify::{InMemoryNotifier, Notices, Notifier},
     port::{BoxFuture, Capabilities, PortError},
     queue::{AnnouncingQueue, InMemoryQueue, Message, Queue, QueueExt, RequestError, Requester, redrive},
-    queue_listener::{Handled, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, Work},
+    queue_listener::{Disposition, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, Work},
     testing::faults::{FaultConfig, FaultNetwork},
     time::Clock,
 };
@@ -20,11 +20,11 @@ use steadfast::{
 use crate::queue_listener::world::{MS, Mode, S, World, text};
 
 #[test]
-fn what_is_sent_through_an_announcing_queue_wakes_a_listener_that_polls_no_more() {
+fn a_send_through_an_announcing_queue_wakes_a_listener_that_no_longer_polls() {
     let world = World::new();
     let notifier = Arc::new(InMemoryNotifier::new());
     let config = QueueListenerConfig::default().tasks(0, 4);
-    let listener = world.builder(config, 1).woken_by(notifier.clone(), "jobs").build().unwrap();
+    let listener = world.builder(config, 1).notifier(notifier.clone(), "jobs").build().unwrap();
     let sender = AnnouncingQueue::new(world.queue.clone(), notifier, "jobs").with_clock(&world.clock);
     let waits = RefCell::new(Vec::new());
     let sent = Cell::new(world.now());
@@ -69,11 +69,11 @@ impl Notifier for SlowToSubscribe {
 }
 
 #[test]
-fn what_was_sent_between_the_last_poll_and_the_subscription_is_found_at_once() {
+fn a_message_sent_between_the_last_poll_and_the_subscription_is_found_at_once() {
     for seed in 0..10 {
         let world = World::new();
         let notifier = Arc::new(SlowToSubscribe(InMemoryNotifier::new(), world.clock.clone()));
-        let builder = world.builder(QueueListenerConfig::default(), seed).woken_by(notifier.clone(), "jobs");
+        let builder = world.builder(QueueListenerConfig::default(), seed).notifier(notifier.clone(), "jobs");
         let listener = builder.build().unwrap();
         let jobs = AnnouncingQueue::new(world.queue.clone(), notifier, "jobs");
         let (begun, found) = (world.now(), Cell::new(None));
@@ -92,13 +92,13 @@ fn what_was_sent_between_the_last_poll_and_the_subscription_is_found_at_once() {
 }
 
 #[test]
-fn dead_letters_are_sent_again_once_each_those_that_are_chosen() {
+fn redrive_sends_each_selected_dead_letter_again_once() {
     let world = World::new();
     for body in ["a", "b", "c"] {
         world.send(body);
     }
     let listener = world.listener(QueueListenerConfig::default(), 1);
-    let run = listener.run(world.clock.sleep(S(1)), async |work: Work| Handled::dead_letter(text(&work.body)));
+    let run = listener.run(world.clock.sleep(S(1)), async |work: Work| Disposition::dead_letter(text(&work.body)));
     world.hand.block_on(run).unwrap();
     let chosen = |letter: &steadfast::queue::Delivery| !letter.reason.as_ref().unwrap().starts_with('b');
     assert_eq!(world.hand.block_on(redrive(&*world.queue, 10, chosen)).unwrap(), 2);
@@ -112,7 +112,7 @@ fn dead_letters_are_sent_again_once_each_those_that_are_chosen() {
 }
 
 #[test]
-fn a_question_is_answered_by_its_own_answer_or_times_out() {
+fn a_request_gets_its_own_reply_or_times_out() {
     let world = World::new();
     let replies = Arc::new(InMemoryQueue::new("replies").with_clock(&world.clock));
     let requester = Requester::new(world.queue.clone(), replies.clone(), "replies-of-node-1");
@@ -127,7 +127,7 @@ fn a_question_is_answered_by_its_own_answer_or_times_out() {
         }
         let to = work.reply_to().expect("it is a question");
         assert_eq!(to.queue, "replies-of-node-1");
-        replies.send_one(to.answer(format!("{}", n * n))).await.unwrap();
+        replies.send_one(to.reply(format!("{}", n * n))).await.unwrap();
     });
     let ask = async |n: u64| requester.request(Message::new(format!("{n}")), S(5)).await;
     let asks = futures::future::join_all((0..10).map(ask));
@@ -147,7 +147,7 @@ fn a_question_is_answered_by_its_own_answer_or_times_out() {
 
 // Guarantee: queue_listener 16.
 #[test]
-fn dropped_at_any_await_point_it_loses_no_message() {
+fn a_run_dropped_at_any_await_loses_no_message() {
     for (latency, mode) in [(0, Mode::Well), (5, Mode::Well), (5, Mode::LosesReplies)] {
         let world = World::new();
         world.line.is("settle", mode);
@@ -248,7 +248,7 @@ fn storm(seed: u64, messages: u32) {
         for (listener, events) in listeners.iter().zip(&mut events) {
             completed += listener.state().handled;
             let state = listener.state();
-            explained.set(explained.get() + state.failed + state.leases_lost + state.handed_back);
+            explained.set(explained.get() + state.failed + state.leases_lost + state.released);
             // At least once for each lost lease there is an event of it.
             if let Ok(Some(_)) = events.try_recv() {
                 let lost = told_or_missed(events);
@@ -279,13 +279,13 @@ fn told_or_missed(events: &mut steadfast::observe::Subscription<Event>) -> Optio
 
 // Guarantee: queue_listener 15.
 #[test]
-fn listeners_that_are_dropped_and_a_network_that_fails_lose_nothing() {
+fn dropped_listeners_and_a_failing_network_lose_no_message() {
     let messages = std::env::var("STEADFAST_MESSAGES").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
     steadfast::testing::faults::for_each_seed(0..4, |seed| storm(seed, messages / 4));
 }
 
 #[test]
-fn spawned_tasks_do_the_same_and_end_with_the_run() {
+fn spawned_tasks_handle_all_messages_and_end_with_the_run() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let queue = Arc::new(InMemoryQueue::new("jobs"));
@@ -327,20 +327,21 @@ fn spawned_tasks_do_the_same_and_end_with_the_run() {
 }
 
 #[test]
-fn a_run_can_be_spawned_where_its_handler_can() {
+fn a_run_can_be_spawned_if_its_handler_can() {
     fn is_send(_: &impl Send) {}
     let world = World::new();
     let listener = world.listener(QueueListenerConfig::default(), 1);
     is_send(&listener.run(pending(), async |_: Work| {}));
     is_send(
-        &listener.run_batches(pending(), async |works: Vec<Work>| works.iter().map(|_| Handled::Complete).collect()),
+        &listener
+            .run_batches(pending(), async |works: Vec<Work>| works.iter().map(|_| Disposition::Complete).collect()),
     );
     is_send(&listener.run_on(|task| drop(tokio::spawn(task)), pending(), async |_: Work| {}));
     is_send(&listener.drain());
 }
 
 #[test]
-fn its_settings_are_checked_by_name_and_read_from_a_document() {
+fn settings_are_read_from_a_document_and_invalid_ones_reported_by_name() {
     let world = World::new();
     let config = QueueListenerConfig::default();
     let low = steadfast::backoff::BackoffConfig::default().between(S(2), S(1));
@@ -354,7 +355,7 @@ fn its_settings_are_checked_by_name_and_read_from_a_document() {
         (config.call_timeout(S(0)), "call_timeout"),
         (config.max_attempts(0), "max_attempts"),
         (config.max_expiries(0), "max_expiries"),
-        (config.stop_within(S(2), S(1)), "soft_limit"),
+        (config.stop_within(S(2), S(1)), "drain_timeout"),
         (config.handler_timeout(S(0)), "handler_timeout"),
         (config.idle(steadfast::queue_listener::IdleConfig::between(S(2), S(1))), "idle.min"),
         (config.busy(low), "busy.base"),
@@ -368,11 +369,11 @@ fn its_settings_are_checked_by_name_and_read_from_a_document() {
 }
 
 #[test]
-fn what_waits_for_a_task_has_one_begin_also_where_the_depth_cannot_be_asked_for() {
+fn a_waiting_message_starts_a_task_though_the_depth_cannot_be_requested() {
     let world = World::new();
     world.line.is("depth", Mode::Refuses);
     (0..12).for_each(|i| drop(world.send(&format!("{i}"))));
-    let listener = world.builder(QueueListenerConfig::default().tasks(1, 8), 1).scale_by(|_| 6).build().unwrap();
+    let listener = world.builder(QueueListenerConfig::default().tasks(1, 8), 1).scaling(|_| 6).build().unwrap();
     let run = listener.run(world.clock.sleep(S(20)), async |_| world.clock.sleep(S(1)).await);
     let looks = async {
         world.clock.sleep(MS(10)).await;
@@ -386,14 +387,14 @@ fn what_waits_for_a_task_has_one_begin_also_where_the_depth_cannot_be_asked_for(
 }
 
 #[test]
-fn a_notice_that_comes_while_a_poll_s_empty_answer_is_under_way_is_not_slept_over() {
+fn a_notice_during_an_empty_poll_leads_to_another_poll() {
     use steadfast::notify::Notifier;
     let world = World::new();
     let network = FaultNetwork::new(FaultConfig::default().latency(MS(50), MS(50)), 1, &world.clock).unwrap();
     let queue = network.client("node").queue(world.line.clone());
     let notifier = Arc::new(InMemoryNotifier::new());
     let builder = QueueListener::builder(queue).config(QueueListenerConfig::default().tasks(1, 1)).clock(&world.clock);
-    let listener = builder.woken_by(notifier.clone(), "jobs").entropy(&Entropy::from_seed(1)).build().unwrap();
+    let listener = builder.notifier(notifier.clone(), "jobs").entropy(&Entropy::from_seed(1)).build().unwrap();
     let begun = Cell::new(None);
     let run = listener.run(world.clock.sleep(S(3700)), async |_| begun.set(begun.get().or(Some(world.now()))));
     let send = async {

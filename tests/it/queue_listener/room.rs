@@ -10,7 +10,7 @@ use std::{
 use steadfast::{
     port::{BoxFuture, Capabilities},
     queue::{Message, Queue, QueueError, QueueExt, Receipt, Settle},
-    queue_listener::{Handled, QueueListener, QueueListenerConfig, Work},
+    queue_listener::{Disposition, QueueListener, QueueListenerConfig, Work},
 };
 
 use crate::queue_listener::world::{Line, MS, Mode, S, World, text};
@@ -35,7 +35,7 @@ async fn beside(tasks: &Tasks, mut run: impl Future + Unpin, until: impl Future<
 }
 
 #[test]
-fn a_message_whose_lease_is_lost_takes_no_room_of_those_that_come_later() {
+fn a_message_whose_lease_is_lost_takes_no_capacity_of_later_ones() {
     for lost in [1, 3] {
         let world = World::new();
         let config = QueueListenerConfig::default().batch(1).tasks(1, 1).visibility(S(10));
@@ -83,7 +83,7 @@ impl Queue for Narrow {
 }
 
 #[test]
-fn a_task_that_is_aborted_while_it_settles_by_parts_leaves_no_room_taken() {
+fn a_task_aborted_during_a_partial_settlement_returns_its_capacity() {
     for at in 0..12 {
         let world = World::new();
         let config = QueueListenerConfig::default().batch(6).tasks(2, 2).visibility(S(10));
@@ -104,13 +104,13 @@ fn a_task_that_is_aborted_while_it_settles_by_parts_leaves_no_room_taken() {
 }
 
 #[test]
-fn a_drain_comes_to_an_end_when_the_last_task_at_work_is_aborted() {
+fn a_drain_ends_when_the_last_working_task_is_aborted() {
     let world = World::new();
     let listener = world.listener(QueueListenerConfig::default().batch(1).tasks(2, 2), 1);
     world.send("hangs");
     let tasks: Tasks = RefCell::default();
     let spawn = |task| tasks.borrow_mut().push(Some(task));
-    let mut run = Box::pin(listener.run_on(spawn, pending(), |_: Work| pending::<Handled>()));
+    let mut run = Box::pin(listener.run_on(spawn, pending(), |_: Work| pending::<Disposition>()));
     let is_drained = Cell::new(false);
     world.hand.block_on(async {
         beside(&tasks, &mut run, world.clock.sleep(S(1))).await;

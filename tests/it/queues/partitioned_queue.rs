@@ -37,7 +37,7 @@ fn wait_beside(
 }
 
 #[test]
-fn a_message_that_comes_to_any_part_ends_the_wait() {
+fn a_message_in_any_partition_ends_the_wait() {
     for part in 0..4 {
         let (clock, hand) = Clock::manual();
         let parts = parts(&clock, 4);
@@ -56,7 +56,7 @@ fn a_message_that_comes_to_any_part_ends_the_wait() {
 }
 
 #[test]
-fn a_wait_that_was_broken_off_leaves_nothing_hidden_in_other_parts() {
+fn a_dropped_wait_leaves_no_message_hidden_in_other_partitions() {
     let (clock, hand) = Clock::manual();
     let parts = parts(&clock, 3);
     let queue = PartitionedQueue::new(parts.clone()).unwrap();
@@ -77,7 +77,7 @@ fn a_wait_that_was_broken_off_leaves_nothing_hidden_in_other_parts() {
 }
 
 #[test]
-fn a_part_that_fails_or_hangs_keeps_nothing_of_the_others_back() {
+fn a_partition_that_fails_or_hangs_delays_no_message_of_the_others() {
     let (clock, hand) = Clock::manual();
     let mut all = parts(&clock, 3);
     let network = FaultNetwork::new(FaultConfig::default(), 1, &clock).unwrap();
@@ -120,7 +120,7 @@ fn a_part_that_fails_or_hangs_keeps_nothing_of_the_others_back() {
 }
 
 #[test]
-fn an_order_among_parts_is_not_stated_and_duplicates_are_found_within_a_group() {
+fn a_partitioned_queue_states_no_order_across_partitions_and_deduplicates_within_a_group() {
     let (clock, hand) = Clock::manual();
     let one = PartitionedQueue::new(parts(&clock, 1)).unwrap();
     let queue = PartitionedQueue::new(parts(&clock, 5)).unwrap();

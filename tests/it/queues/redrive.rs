@@ -48,7 +48,7 @@ fn number(letter: &steadfast::queue::Delivery) -> u32 {
 }
 
 #[test]
-fn a_redrive_ends_and_looks_at_each_letter_once_though_a_look_takes_longer_than_letters_are_hidden() {
+fn a_redrive_examines_each_letter_once_though_it_takes_longer_than_letters_stay_hidden() {
     let (clock, hand) = Clock::manual();
     let queue = queue(&clock);
     set_aside(&hand, &*queue, 150);
@@ -88,7 +88,7 @@ fn a_redrive_ends_though_each_request_takes_seconds() {
 }
 
 #[test]
-fn letters_whose_bodies_are_missing_stay_and_the_others_are_sent() {
+fn dead_letters_with_missing_bodies_stay_and_the_others_are_sent() {
     let (clock, hand) = Clock::manual();
     let (plain, store) = (queue(&clock), Arc::new(InMemoryStore::new().with_clock(&clock)));
     let config = ClaimCheckConfig::default().threshold(10).compress(false);
@@ -113,7 +113,7 @@ fn letters_whose_bodies_are_missing_stay_and_the_others_are_sent() {
 }
 
 #[test]
-fn a_redrive_to_a_full_queue_sends_what_it_takes_and_the_rest_stays() {
+fn a_redrive_to_a_full_queue_sends_as_many_as_fit_and_the_others_stay() {
     let (clock, hand) = Clock::manual();
     let queue = Arc::new(InMemoryQueue::new("jobs").bounded(10).with_clock(&clock));
     for _ in 0..2 {
@@ -126,7 +126,7 @@ fn a_redrive_to_a_full_queue_sends_what_it_takes_and_the_rest_stays() {
 }
 
 #[test]
-fn a_redrive_that_is_dropped_at_any_await_loses_no_letter_and_sends_none_twice() {
+fn a_redrive_dropped_at_any_await_loses_no_letter_and_sends_none_twice() {
     let (clock, hand) = Clock::manual();
     let queue = queue(&clock);
     set_aside(&hand, &*queue, 5);

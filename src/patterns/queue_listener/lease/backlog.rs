@@ -1,87 +1,90 @@
-//! Messages that were taken and that no handler has begun with. They belong to no task: each takes the next, so that none waits behind a
-//! task that is held up. A machine that takes `now` as an argument.
+//! Messages that wait for a handler. They belong to no task: the next free task takes the next
+//! message, so that none waits behind a blocked task. A state machine that takes `now` as an
+//! argument.
 use std::collections::VecDeque;
 
 use crate::{
-    queue_listener::lease::{Held, Lease, Lot},
+    queue_listener::lease::{Batch, Lease, LeasedDelivery},
     time::Instant,
 };
 
 #[derive(Default)]
 pub(crate) struct Backlog {
-    /// As they were received: their leases are all of one age, and each is made when its message is taken.
-    lots: VecDeque<Lot>,
-    /// Those whose leases were renewed.
-    held: VecDeque<Held>,
-    /// Counts messages that were taken out: unchanged between two looks, nobody takes any.
+    /// Batches as received. All leases of a batch have the same age, and a `Lease` is made only
+    /// when its message is taken.
+    batches: VecDeque<Batch>,
+    /// Messages whose leases were renewed.
+    leased: VecDeque<LeasedDelivery>,
+    /// Number of messages taken out. If it does not change between two checks, all tasks are
+    /// blocked.
     taken: u64,
 }
 
 impl Backlog {
     pub(crate) fn len(&self) -> usize {
-        self.lots.iter().map(|lot| lot.deliveries.len()).sum::<usize>() + self.held.len()
+        self.batches.iter().map(|batch| batch.deliveries.len()).sum::<usize>() + self.leased.len()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.lots.is_empty() && self.held.is_empty()
+        self.batches.is_empty() && self.leased.is_empty()
     }
 
     pub(crate) const fn taken(&self) -> u64 {
         self.taken
     }
 
-    pub(crate) fn push(&mut self, lot: Lot) {
-        if lot.deliveries.len() > 0 {
-            self.lots.push_back(lot);
+    pub(crate) fn push(&mut self, batch: Batch) {
+        if batch.deliveries.len() > 0 {
+            self.batches.push_back(batch);
         }
     }
 
-    /// Puts back a message whose lease was renewed: before all others.
-    pub(crate) fn put_back(&mut self, held: Held) {
-        self.held.push_back(held);
+    /// Puts back a message whose lease was renewed; it goes before all batches.
+    pub(crate) fn put_back(&mut self, leased: LeasedDelivery) {
+        self.leased.push_back(leased);
     }
 
     /// Takes the next message.
     #[inline]
-    pub(crate) fn next(&mut self) -> Option<Held> {
+    pub(crate) fn next(&mut self) -> Option<LeasedDelivery> {
         self.taken = self.taken.wrapping_add(1);
-        if let Some(held) = self.held.pop_front() {
-            return Some(held);
+        if let Some(leased) = self.leased.pop_front() {
+            return Some(leased);
         }
-        let lot = self.lots.front_mut()?;
-        let lease = Lease::of(lot.deliveries.as_slice().first()?, lot.term);
-        let delivery = lot.deliveries.next()?;
-        if lot.deliveries.len() == 0 {
-            self.lots.pop_front();
+        let batch = self.batches.front_mut()?;
+        let lease = Lease::of(batch.deliveries.as_slice().first()?, batch.term);
+        let delivery = batch.deliveries.next()?;
+        if batch.deliveries.len() == 0 {
+            self.batches.pop_front();
         }
-        Some(Held { delivery, lease })
+        Some(LeasedDelivery { delivery, lease })
     }
 
-    /// Takes out those whose leases are to be renewed by now.
-    pub(crate) fn due(&mut self, now: Instant) -> Vec<Held> {
+    /// Takes out the messages whose leases are due for renewal.
+    pub(crate) fn due(&mut self, now: Instant) -> Vec<LeasedDelivery> {
         let mut due = Vec::new();
-        self.lots.retain_mut(|lot| {
-            let is_due = lot.term.renew_at <= now;
+        self.batches.retain_mut(|batch| {
+            let is_due = batch.term.renew_at <= now;
             if is_due {
-                let held = |delivery| Held { lease: Lease::of(&delivery, lot.term), delivery };
-                due.extend(lot.deliveries.by_ref().map(held));
+                let leased = |delivery| LeasedDelivery { lease: Lease::of(&delivery, batch.term), delivery };
+                due.extend(batch.deliveries.by_ref().map(leased));
             }
             !is_due
         });
-        for _ in 0..self.held.len() {
-            if let Some(held) = self.held.pop_front() {
-                if held.lease.renew_at <= now {
-                    due.push(held);
+        for _ in 0..self.leased.len() {
+            if let Some(leased) = self.leased.pop_front() {
+                if leased.lease.renew_at <= now {
+                    due.push(leased);
                 } else {
-                    self.held.push_back(held);
+                    self.leased.push_back(leased);
                 }
             }
         }
         due
     }
 
-    /// Takes out all.
-    pub(crate) fn drain(&mut self) -> Vec<Held> {
+    /// Takes out all messages.
+    pub(crate) fn drain(&mut self) -> Vec<LeasedDelivery> {
         std::iter::from_fn(|| self.next()).collect()
     }
 }

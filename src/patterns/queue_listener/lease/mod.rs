@@ -1,4 +1,4 @@
-//! Messages that were taken, with their leases, and what is to become of them.
+//! Leases of received messages, as this process counts them.
 pub(crate) mod backlog;
 pub(crate) mod renewal;
 
@@ -8,38 +8,40 @@ use crate::{
     queue::{Delivery, MessageId, Receipt},
     queue_listener::{
         QueueListenerConfig,
-        settle::{How, Settling},
+        settle::{Decision, PendingSettlement},
     },
     time::{Instant, nanos},
 };
 
-/// The lease of one message, as this side counts it: from the moment at which the request was sent.
+/// The lease of one message, counted from the moment at which its request was sent.
 #[derive(Debug, Clone)]
 pub(crate) struct Lease {
     pub(crate) source: usize,
     pub(crate) id: MessageId,
     pub(crate) receipt: Receipt,
     pub(crate) deliveries: u32,
-    /// Number of the attempt that this delivery is or would be: 1 at first.
+    /// Number of the attempt that this delivery is or would be, starting at 1.
     pub(crate) attempt: u32,
-    /// Deliveries in a row before this one that ended without being settled, but for those that this process explains.
+    /// Consecutive earlier deliveries that ended without a settlement, except those that this
+    /// process explains.
     pub(crate) expiries: u32,
-    /// When it ends.
+    /// End of the lease.
     pub(crate) until: Instant,
-    /// When it is to be renewed.
+    /// Time of the next renewal.
     pub(crate) renew_at: Instant,
-    /// Another has it, or may have it.
+    /// `true` if another process has the message or may have it.
     pub(crate) lost: bool,
 }
 
-/// The visibility time-out and its parts, divided once.
+/// Durations derived from the visibility time-out, divided once.
 pub(crate) struct Parts {
     whole: Duration,
     third: Duration,
-    /// What a message needs of its lease to begin, besides the time that it takes.
+    /// Time that must be left of a lease for its handler to begin, besides the time that the
+    /// handler takes.
     pub(crate) margin: Duration,
     pub(crate) half: Duration,
-    /// Messages that begin within this are taken ahead.
+    /// Nanoseconds of work that a run prefetches.
     pub(crate) ahead: u64,
 }
 
@@ -51,10 +53,11 @@ impl Parts {
     }
 }
 
-/// A run takes ahead what it begins within a sixteenth of the visibility time-out, and within this.
+/// Maximum time of work that a run prefetches; a sixteenth of the visibility time-out is the other
+/// bound.
 const AHEAD: Duration = Duration::from_secs(1);
 
-/// The term of the leases of one poll.
+/// The end and the renewal time that all leases of one poll share.
 #[derive(Clone, Copy)]
 pub(crate) struct Term {
     source: usize,
@@ -63,7 +66,7 @@ pub(crate) struct Term {
 }
 
 impl Term {
-    /// The term of leases on this source that were asked for at this time.
+    /// Returns the term of leases of this source whose request was sent at this time.
     #[inline]
     pub(crate) fn since(since: Instant, source: usize, parts: &Parts) -> Self {
         Self { source, until: since + parts.whole, renew_at: since + parts.third }
@@ -86,33 +89,44 @@ impl Lease {
         }
     }
 
-    /// It was renewed by a request that was sent then.
+    /// Records a renewal whose request was sent at this time.
     pub(crate) fn renewed(&mut self, since: Instant, visibility: Duration) {
         (self.until, self.renew_at) = (since + visibility, since + visibility / 3);
     }
 
-    /// Whether the message was handed back before without being tried.
+    /// Returns `true` if the message was released before.
     pub(crate) const fn was_released(&self) -> bool {
         self.deliveries > self.attempt
     }
 
     #[inline]
-    pub(crate) fn settling(self, how: How) -> Settling {
+    pub(crate) fn settlement(self, decision: Decision) -> PendingSettlement {
         let Self { source, id, receipt, deliveries, attempt, expiries, until, .. } = self;
-        // One that is given up was counted out when its lease was lost.
-        let (may_be_settled, is_overdue) = (false, matches!(how, How::GiveUp));
-        Settling { source, id, receipt, deliveries, attempt, expiries, until, how, may_be_settled, is_overdue }
+        // A lost lease was already subtracted from the outstanding messages.
+        let (may_be_settled, is_overdue) = (false, matches!(decision, Decision::LeaseLost));
+        PendingSettlement {
+            source,
+            id,
+            receipt,
+            deliveries,
+            attempt,
+            expiries,
+            until,
+            decision,
+            may_be_settled,
+            is_overdue,
+        }
     }
 }
 
-/// The messages of one poll, or what is left of them.
-pub(crate) struct Lot {
+/// The messages of one poll that no task has taken yet.
+pub(crate) struct Batch {
     pub(crate) deliveries: vec::IntoIter<Delivery>,
     pub(crate) term: Term,
 }
 
-/// A message that waits for a handler.
-pub(crate) struct Held {
+/// A received message with its lease.
+pub(crate) struct LeasedDelivery {
     pub(crate) delivery: Delivery,
     pub(crate) lease: Lease,
 }

@@ -1,4 +1,4 @@
-//! Keeping leases: renewing them in time, and telling handlers when that fails.
+//! Renewal of leases, and the signal to handlers if it fails.
 use std::{future::Future, sync::atomic::Ordering, time::Duration};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -7,37 +7,38 @@ use tokio::sync::watch;
 use crate::{
     queue_listener::{
         QueueCall, QueueListenerEvent as Event,
-        lease::{Held, Lease},
-        run::state::{Shift, Stage},
-        settle::How,
+        lease::{Lease, LeasedDelivery},
+        run::state::{RunState, Stage},
+        settle::Decision,
         work::Cancel,
     },
     race::{First, race},
     time::{Instant, scaled},
 };
 
-/// Why a handler was dropped.
+/// Reason for which a handler was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dropped {
-    /// Its lease is lost.
+    /// The lease is lost.
     Lost,
-    /// It took too long.
+    /// The handler exceeded its time limit.
     TooLong,
     /// The listener stops.
-    Stops,
+    Stopping,
 }
 
-/// What a renewal came to.
+/// Result of a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Renewal {
-    /// By a request that was sent then.
+    /// The lease was renewed by a request that was sent at this time.
     Renewed(Instant),
     Failed,
     Lost,
 }
 
-impl Shift {
-    /// Renews a lease once, in a time that ends by `by`. Owns what it needs, so that many go side by side.
+impl RunState {
+    /// Renews a lease once, in a time that ends at `by`. The future owns what it needs, so that
+    /// many renewals can run concurrently.
     fn renewal(&self, lease: &Lease, by: Instant) -> impl Future<Output = Renewal> + '_ {
         let config = &self.inner.config;
         let sent = self.now();
@@ -53,13 +54,14 @@ impl Shift {
         }
     }
 
-    /// Notes what a renewal came to.
+    /// Applies the result of a renewal.
     fn renewed(&self, lease: &mut Lease, renewal: Renewal) {
         let visibility = self.inner.config.visibility;
         match renewal {
             Renewal::Renewed(sent) => lease.renewed(sent, visibility),
-            Renewal::Lost => self.tell_lost(lease),
-            // Soon again: a third of the time is left for that. At random, so that many do not come back together.
+            Renewal::Lost => self.mark_lost(lease),
+            // Retries soon: at least a third of the lease is left for retries. The delay is random, so
+            // that many renewals do not retry together.
             Renewal::Failed => {
                 let pause = scaled(visibility / 24, 0.5 + self.inner.entropy.unit());
                 lease.renew_at = self.now() + pause;
@@ -67,35 +69,38 @@ impl Shift {
         }
     }
 
-    /// A lease was not kept: the message is released, in case that the queue honours that still.
+    /// Gives up a lease that could not be kept. The message is released in case the queue still
+    /// accepts that.
     pub(crate) fn lose(&self, lease: &mut Lease) {
-        self.send_out([lease.clone().settling(How::GiveUp)]);
-        self.tell_lost(lease);
+        self.send_out([lease.clone().settlement(Decision::LeaseLost)]);
+        self.mark_lost(lease);
     }
 
-    /// A lease is lost: its message is not in hand any more.
-    fn tell_lost(&self, lease: &mut Lease) {
+    /// Marks a lease as lost; its message is no longer outstanding.
+    fn mark_lost(&self, lease: &mut Lease) {
         lease.lost = true;
-        self.room.ended(1);
+        self.intake.ended(1);
         self.inner.counters.leases_lost.add(1);
         let (id, deliveries) = (lease.id.clone(), lease.deliveries);
         self.event(|| Event::LeaseLost { id, deliveries, may_be_settled: false });
     }
 
-    /// How much of its lease a message needs to begin: the margin, and what a message took lately, as
-    /// a handler that computes keeps its own lease from being renewed.
+    /// Returns the lease time that a message needs to begin: the margin, and twice the recent time
+    /// per message. A CPU-bound handler keeps its own lease from being renewed, hence the second
+    /// part.
     #[inline]
     pub(crate) fn takes(&self) -> Duration {
-        self.parts.margin + (self.room.each() * 2).min(self.parts.half)
+        self.parts.margin + (self.intake.each() * 2).min(self.parts.half)
     }
 
-    /// Whether so much is left of a lease that a handler may begin.
+    /// Returns `true` if enough of the lease is left for a handler to begin.
     #[inline]
     pub(crate) fn has_time(&self, lease: &Lease, now: Instant) -> bool {
         lease.until > now + self.takes()
     }
 
-    /// Makes sure that a message has enough of its lease left to begin with; false where it has not, and cannot be: it is given up.
+    /// Ensures that enough of the lease is left for a handler to begin, by a renewal if need be.
+    /// Otherwise gives the lease up and returns `false`.
     pub(crate) async fn is_fresh(&self, lease: &mut Lease) -> bool {
         if lease.lost || self.has_time(lease, self.now()) {
             return !lease.lost;
@@ -110,8 +115,8 @@ impl Shift {
         !lease.lost
     }
 
-    /// Keeps these leases for as long as it is polled, and tells the handler when it is to end; ready when it is to be dropped.
-    /// Renewals go side by side.
+    /// Renews these leases concurrently while it is polled, and signals the handler when it has to
+    /// stop. Completes when the handler is to be dropped.
     pub(crate) async fn keep(
         &self,
         leases: &mut [Lease],
@@ -128,28 +133,28 @@ impl Shift {
         let too_long = times_out + margin;
         let mut renewals = FuturesUnordered::new();
         loop {
-            let (soft, hard) = match *stage.borrow_and_update() {
-                Stage::Stops { soft, hard } => (soft, hard),
-                Stage::Dropped => return Dropped::Stops,
-                Stage::Works | Stage::Paused => (Instant::FAR_FUTURE, Instant::FAR_FUTURE),
+            let (cancel_at, kill_at) = match *stage.borrow_and_update() {
+                Stage::Stopping { cancel_at, kill_at } => (cancel_at, kill_at),
+                Stage::Dropped => return Dropped::Stopping,
+                Stage::Running | Stage::Paused => (Instant::FAR_FUTURE, Instant::FAR_FUTURE),
             };
             let now = self.now();
-            // The first that ends among those that are held; if none is, there is nothing left to work for.
+            // Gives up the leases that have ended. If none is left, the handler works in vain.
             for lease in leases.iter_mut().filter(|lease| !lease.lost && lease.until <= now) {
                 self.lose(lease);
             }
             if leases.iter().all(|lease| lease.lost) {
                 return Dropped::Lost;
             }
-            if hard <= now {
-                return Dropped::Stops;
+            if kill_at <= now {
+                return Dropped::Stopping;
             }
             if too_long <= now {
                 return Dropped::TooLong;
             }
-            let held = || leases.iter().filter(|lease| !lease.lost);
-            let ends = held().map(|lease| lease.until).min().unwrap_or(Instant::FAR_FUTURE);
-            let warn = ends.saturating_sub(margin).min(times_out).min(soft);
+            let leased = || leases.iter().filter(|lease| !lease.lost);
+            let ends = leased().map(|lease| lease.until).min().unwrap_or(Instant::FAR_FUTURE);
+            let warn = ends.saturating_sub(margin).min(times_out).min(cancel_at);
             if warn <= now || leases.iter().any(|lease| lease.lost) {
                 cancel.tell();
             }
@@ -157,12 +162,12 @@ impl Shift {
                 if !lease.lost && lease.renew_at <= now {
                     let renewal = self.renewal(lease, lease.until);
                     renewals.push(async move { (at, renewal.await) });
-                    // Until its answer.
+                    // Not due again before the answer.
                     lease.renew_at = Instant::FAR_FUTURE;
                 }
             }
             let renew = leases.iter().filter(|lease| !lease.lost).map(|lease| lease.renew_at).min();
-            let next = [ends, too_long, hard, if warn > now { warn } else { Instant::FAR_FUTURE }];
+            let next = [ends, too_long, kill_at, if warn > now { warn } else { Instant::FAR_FUTURE }];
             let next = next.into_iter().chain(renew).min().unwrap_or(ends);
             let answer =
                 async { if renewals.is_empty() { std::future::pending().await } else { renewals.next().await } };
@@ -175,8 +180,9 @@ impl Shift {
         }
     }
 
-    /// Keeps the leases of messages that wait for a handler, for ever; and has them shared where no task takes any.
-    pub(crate) async fn keep_waiting(&self) {
+    /// Renews the leases of waiting messages until the run ends. Starts tasks if no task takes any
+    /// message.
+    pub(crate) async fn renew_waiting(&self) {
         let visibility = self.inner.config.visibility;
         let look = LOOK.min(visibility / 8).max(Duration::from_nanos(1));
         let mut renewals = FuturesUnordered::new();
@@ -185,17 +191,19 @@ impl Shift {
             let now = self.now();
             let (due, taken, is_empty) =
                 self.backlog(|backlog| (backlog.due(now), backlog.taken(), backlog.is_empty()));
-            renewals.extend(due.into_iter().map(|held| async move {
-                let renewal = self.renewal(&held.lease, held.lease.until).await;
-                (held, renewal)
+            renewals.extend(due.into_iter().map(|leased| async move {
+                let renewal = self.renewal(&leased.lease, leased.lease.until).await;
+                (leased, renewal)
             }));
-            // Between two looks nobody took any: who put them there is held up.
+            // No message was taken since the last check, so the task that queued them is blocked.
             if !is_empty && seen.replace(taken) == Some(taken) {
                 self.share(0);
             }
             self.keeper_looks.store(!is_empty, Ordering::SeqCst);
             let looks = async {
-                // It was put there before that was told.
+                // `enqueue` sets `waits` before it reads `keeper_looks`; this task writes them in
+                // the other order. All four accesses are `SeqCst`, so that one of both sees the
+                // other.
                 if is_empty && !self.has_waiting() {
                     self.to_keep.notified().await;
                 } else {
@@ -204,23 +212,23 @@ impl Shift {
             };
             let answer =
                 async { if renewals.is_empty() { std::future::pending().await } else { renewals.next().await } };
-            if let First::One(Some((held, renewal))) = race(answer, looks).await {
-                self.was_renewed(held, renewal);
+            if let First::One(Some((leased, renewal))) = race(answer, looks).await {
+                self.was_renewed(leased, renewal);
             }
         }
     }
 
-    fn was_renewed(&self, held: Held, renewal: Renewal) {
-        let Held { delivery, mut lease } = held;
+    fn was_renewed(&self, leased: LeasedDelivery, renewal: Renewal) {
+        let LeasedDelivery { delivery, mut lease } = leased;
         self.renewed(&mut lease, renewal);
         if lease.until <= self.now() {
             self.lose(&mut lease);
         }
         if !lease.lost {
-            self.put_back(Held { delivery, lease });
+            self.put_back(LeasedDelivery { delivery, lease });
         }
     }
 }
 
-/// How often it is looked whether messages that wait for a task are taken.
+/// Interval between two checks whether waiting messages are taken.
 const LOOK: Duration = Duration::from_millis(50);

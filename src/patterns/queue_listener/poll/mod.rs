@@ -1,4 +1,5 @@
-//! One task's polling: asking for messages, waiting longer and longer while there are none, ending when that has been so for long.
+//! Polling of one task: receives messages, waits longer after each empty poll, and ends after a
+//! long time without messages.
 pub(crate) mod hints;
 pub(crate) mod idle;
 pub(crate) mod waiters;
@@ -13,67 +14,69 @@ use crate::{
     queue::{Delivery, QueueError, Receive},
     queue_listener::{
         QueueCall, QueueListenerEvent as Event,
-        lease::Held,
+        lease::LeasedDelivery,
         poll::{idle::Idle, waiters::Idles},
         run::{
             intake::Reserved,
-            scaler::Staff,
-            state::{Shift, Stage},
+            scaler::Scaler,
+            state::{RunState, Stage},
         },
     },
     race::{First, race},
     time::Instant,
 };
 
-/// After a shutdown a poll under way is waited for so long: what it takes is handed back at once, and not after its visibility time-out.
+/// Time after a shutdown for which a pending poll is awaited. Its messages are released at once
+/// instead of after their visibility time-out.
 const LAST_POLL: Duration = Duration::from_secs(1);
 
-/// A task that waits for room looks as often by itself.
+/// Interval at which a task that waits for capacity checks by itself.
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(crate) struct Poller {
     idle: Idle,
     failures: Option<Backoff>,
-    /// When to poll next.
+    /// Time of the next poll.
     pub(crate) next: Instant,
-    /// Before this it does not poll for messages that return.
+    /// Until then the task does not poll for returning messages.
     rests_until: Instant,
-    /// The next delay would be the longest: this task may end.
+    /// `true` if the current delay is the maximum, so that the task may end.
     at_most: bool,
-    /// The reasons to look that it knew of before its last poll.
+    /// Value of `RunState::calls` before the last poll.
     knew: u64,
     order: Vec<usize>,
     pub(crate) stage: watch::Receiver<Stage>,
 }
 
-/// A request for messages, that waits for so long. As nobody knows when in that time they are taken, they are hidden for as much longer, and their lease
-/// counts from the end of the wait.
-pub(crate) fn receive(shift: &Shift, max: usize, wait: Duration) -> Receive {
-    Receive::new(max, shift.inner.config.visibility.saturating_add(wait)).wait(wait)
+/// Returns a request for messages that waits for this time. The moment of delivery within the wait
+/// is unknown. The messages are therefore hidden for longer by the wait, and their lease counts
+/// from its end.
+pub(crate) fn receive(run: &RunState, max: usize, wait: Duration) -> Receive {
+    Receive::new(max, run.inner.config.visibility.saturating_add(wait)).wait(wait)
 }
 
-/// A request for messages that was made.
+/// A pending request for messages.
 pub(crate) struct Asked<'a> {
-    /// When it was made.
+    /// Time at which the request was made.
     at: Instant,
-    /// From when on their lease counts.
+    /// Time from which the leases count.
     since: Instant,
-    room: Reserved<'a>,
+    intake: Reserved<'a>,
     pub(crate) receive: BoxFuture<'a, Result<Vec<Delivery>, QueueError>>,
 }
 
-/// What a poller comes to.
+/// Result of [`Poller::find`].
 pub(crate) enum Next {
-    /// Messages, of a poll or from another task.
+    /// Messages wait for a task.
     Look,
-    /// A message that may end the process: it is to be handled beside no other.
-    Alone(Box<Held>),
+    /// A suspect message, to be handled alone.
+    Exclusive(Box<LeasedDelivery>),
     /// The task ends.
     End,
 }
 
 impl Poller {
-    pub(crate) fn new(shift: &Shift) -> Self {
+    pub(crate) fn new(run: &RunState) -> Self {
         Self {
             idle: Idle::default(),
             failures: None,
@@ -82,285 +85,290 @@ impl Poller {
             at_most: false,
             knew: 0,
             order: Vec::new(),
-            stage: shift.watch(),
+            stage: run.watch(),
         }
     }
 
-    /// Asks the queue, where there is one, and nothing speaks against it: what then has to be waited for is for [`find`](Self::find).
+    /// Sends a request for messages, if there is one queue and nothing delays the poll. If it is
+    /// pending, pass it to [`find`](Self::find).
     #[inline]
-    pub(crate) fn ask<'a>(&mut self, shift: &'a Shift) -> Option<Asked<'a>> {
-        let inner = &*shift.inner;
+    pub(crate) fn ask<'a>(&mut self, run: &'a RunState) -> Option<Asked<'a>> {
+        let inner = &*run.inner;
         let [source] = &inner.sources[..] else { return None };
-        if self.next != Instant::default() || shift.halts() || shift.troubled.load(Ordering::Acquire) {
+        if self.next != Instant::default() || run.is_halted() || run.in_outage.load(Ordering::Acquire) {
             return None;
         }
-        let room = Reserved::of(shift)?;
-        self.knew = shift.calls();
+        let intake = Reserved::of(run)?;
+        self.knew = run.calls();
         inner.counters.polls.add(1);
         inner.counters.requests.add(1);
         let wait = inner.config.receive_wait;
-        let at = shift.now();
-        let receive = source.queue.receive(receive(shift, room.1, wait));
-        Some(Asked { at, since: at + wait, room, receive })
+        let at = run.now();
+        let receive = source.queue.receive(receive(run, intake.1, wait));
+        Some(Asked { at, since: at + wait, intake, receive })
     }
 
-    /// Takes the messages of a request that was answered at once: gives when it was made, and a
-    /// message that is to be handled alone. The only message of a poll is this task's next.
+    /// Takes the messages of a request that completed at once. Returns the time of the request, and
+    /// a suspect message if there is one. The only message of a poll goes to `next`.
     #[inline]
     pub(crate) fn took(
         &mut self,
-        shift: &Shift,
+        run: &RunState,
         mut deliveries: Vec<Delivery>,
         asked: Asked<'_>,
-        next: &mut Option<Held>,
-    ) -> (Instant, Option<Box<Held>>) {
-        let Asked { at, since, mut room, .. } = asked;
-        self.found(shift, deliveries.len(), since);
-        let reserved = room.used();
-        *next = shift.took_one(0, since, &mut deliveries, reserved);
-        let alone = if next.is_some() { None } else { shift.took(0, since, deliveries, reserved) };
-        (at, alone)
+        next: &mut Option<LeasedDelivery>,
+    ) -> (Instant, Option<Box<LeasedDelivery>>) {
+        let Asked { at, since, mut intake, .. } = asked;
+        self.found(run, deliveries.len(), since);
+        let reserved = intake.used();
+        *next = run.admit_one(0, since, &mut deliveries, reserved);
+        let exclusive = if next.is_some() { None } else { run.took(0, since, deliveries, reserved) };
+        (at, exclusive)
     }
 
-    /// Finds work, which then waits for a task. It may have been asked for already.
-    pub(crate) async fn find(&mut self, shift: &Shift, mut asked: Option<Asked<'_>>) -> Next {
+    /// Waits until there are messages, continuing this request if there is one.
+    pub(crate) async fn find(&mut self, run: &RunState, mut asked: Option<Asked<'_>>) -> Next {
         loop {
-            if let Some(Asked { at, since, mut room, receive }) = asked.take() {
-                let config = &shift.inner.config;
+            if let Some(Asked { at, since, mut intake, receive }) = asked.take() {
+                let config = &run.inner.config;
                 let within = config.call_limit().saturating_add(config.receive_wait);
-                let request = shift.rest(QueueCall::Receive, within, receive);
-                let answer = self.unless_stopped(shift, request).await;
-                match self.answered(shift, answer, (0, since), &mut room) {
-                    Answer::Messages(held) => return held.map_or(Next::Look, Next::Alone),
-                    Answer::Nothing => self.came_to_nothing(shift, shift.now() - at),
+                let request = run.bounded(QueueCall::Receive, within, receive);
+                let answer = self.unless_stopped(run, request).await;
+                match self.answered(run, answer, (0, since), &mut intake) {
+                    Answer::Messages(leased) => return leased.map_or(Next::Look, Next::Exclusive),
+                    Answer::Nothing => self.came_to_nothing(run, run.now() - at),
                     Answer::Failed => {}
                 }
                 continue;
             }
             let stage = *self.stage.borrow_and_update();
             match stage {
-                Stage::Works => {}
+                Stage::Running => {}
                 Stage::Paused => {
-                    let _parked = Parked::of(shift);
-                    // An error means that there is no run any more.
+                    let _parked = Parked::of(run);
+                    // An error means that the run was dropped.
                     if self.stage.changed().await.is_err() {
                         return Next::End;
                     }
                     self.called();
                     continue;
                 }
-                Stage::Stops { .. } | Stage::Dropped => {
-                    shift.staff(Staff::ended);
+                Stage::Stopping { .. } | Stage::Dropped => {
+                    run.scaler(Scaler::ended);
                     return Next::End;
                 }
             }
             if self.next != Instant::default() {
-                if self.at_most && self.may_end(shift) {
+                if self.at_most && self.may_end(run) {
                     return Next::End;
                 }
-                self.wait(shift).await;
-                if shift.has_waiting() {
+                self.wait(run).await;
+                if run.has_waiting() {
                     return Next::Look;
                 }
-                if shift.halts() || (self.next != Instant::default() && shift.now() < self.next) {
+                if run.is_halted() || (self.next != Instant::default() && run.now() < self.next) {
                     continue;
                 }
             }
-            if let Some(to) = shift.pace(shift.now()) {
-                // One message after another is refused. The poll then is the look at what it was called for.
-                (self.next, self.at_most, self.knew) = (to, false, shift.calls());
+            if let Some(to) = run.pace(run.now()) {
+                // Consecutive messages are refused, so polls are paced. The paced poll covers all
+                // calls so far.
+                (self.next, self.at_most, self.knew) = (to, false, run.calls());
                 continue;
             }
-            let Some(room) = self.room(shift).await else {
-                if shift.has_waiting() {
+            let Some(intake) = self.intake(run).await else {
+                if run.has_waiting() {
                     return Next::Look;
                 }
                 continue;
             };
-            match self.poll(shift, room).await {
-                Some(Some(held)) => return Next::Alone(held),
+            match self.poll(run, intake).await {
+                Some(Some(leased)) => return Next::Exclusive(leased),
                 Some(None) => return Next::Look,
                 None => {}
             }
         }
     }
 
-    /// Room for a poll; `None` where the stage changed or messages came before there was any.
-    pub(crate) async fn room<'a>(&mut self, shift: &'a Shift) -> Option<Reserved<'a>> {
-        if let Some(room) = Reserved::of(shift) {
-            return Some(room);
+    /// Reserves capacity for a poll. Returns `None` if the stage changed or messages arrived before
+    /// there was any.
+    pub(crate) async fn intake<'a>(&mut self, run: &'a RunState) -> Option<Reserved<'a>> {
+        if let Some(intake) = Reserved::of(run) {
+            return Some(intake);
         }
-        let _watched = shift.watches();
-        let fewer = shift.room.fewer.notified();
-        let room = Reserved::of(shift);
-        if room.is_none() && !shift.has_waiting() {
-            let woken = race(race(fewer, shift.inner.clock.sleep(LOOK)), shift.offered.notified());
+        let _watched = run.watches();
+        let fewer = run.intake.fewer.notified();
+        let intake = Reserved::of(run);
+        if intake.is_none() && !run.has_waiting() {
+            let woken = race(race(fewer, run.inner.clock.sleep(LOOK)), run.offered.notified());
             race(woken, async { drop(self.stage.changed().await) }).await;
         }
-        room
+        intake
     }
 
-    fn may_end(&mut self, shift: &Shift) -> bool {
-        let (least, knew) = (shift.least(), self.knew);
-        let (ends, tasks) = shift.staff(|staff| (staff.may_end(shift.calls() == knew, least), staff.tasks));
+    fn may_end(&mut self, run: &RunState) -> bool {
+        let (least, knew) = (run.tasks_to_keep(), self.knew);
+        let (ends, tasks) = run.scaler(|scaler| (scaler.may_end(run.calls() == knew, least), scaler.tasks));
         if ends {
-            shift.event(|| Event::ScaledDown { tasks });
+            run.event(|| Event::ScaledDown { tasks });
         }
         ends
     }
 
-    /// Waits until the next poll, or until there is a reason to look before.
-    async fn wait(&mut self, shift: &Shift) {
-        let called = shift.called.notified();
-        let calls = shift.calls();
+    /// Waits until the next poll, or until the task is called.
+    async fn wait(&mut self, run: &RunState) {
+        let called = run.called.notified();
+        let calls = run.calls();
         if calls != self.knew {
-            // Known from here on: where polls are paced, none comes in between, and this would return at once for ever.
+            // Recorded here: while polls are paced none comes in between, and this function would
+            // return at once for ever.
             self.knew = calls;
             return self.called();
         }
-        let _idle = Idles::of(shift);
-        let returns = shift.returns.lock().next().map(|at| at.max(self.rests_until));
+        let _idle = Idles::of(run);
+        let returns = run.returns.lock().next().map(|at| at.max(self.rests_until));
         let until = returns.map_or(self.next, |at| at.min(self.next));
-        let woken = race(race(shift.offered.notified(), called), self.stage.changed());
-        match race(woken, shift.inner.clock.sleep_until(until)).await {
+        let woken = race(race(run.offered.notified(), called), self.stage.changed());
+        match race(woken, run.inner.clock.sleep_until(until)).await {
             First::One(First::One(First::Other(()))) => self.called(),
-            // Another wait for the rest, unless something was offered.
+            // Waits again for the remaining time, unless a message was offered.
             First::One(_) => {}
-            First::Other(()) if until == self.next || shift.returns.lock().take_due(shift.now()) => {
+            First::Other(()) if until == self.next || run.returns.lock().take_due(run.now()) => {
                 self.next = Instant::default();
             }
-            // Another task looks for what returned.
+            // Another task polls for the returned messages.
             First::Other(()) => {}
         }
     }
 
-    /// There is a reason to look at once.
+    /// Resets the delays, so that the next poll follows at once.
     fn called(&mut self) {
         self.idle.reset();
         (self.next, self.at_most) = (Instant::default(), false);
     }
 
-    /// Asks the queues in turn, until one has something: `None` where none has, else what is to be handled alone.
-    async fn poll(&mut self, shift: &Shift, mut room: Reserved<'_>) -> Option<Option<Box<Held>>> {
-        let inner = &shift.inner;
-        self.knew = shift.calls();
+    /// Polls the queues in turn until one has messages. Returns `None` if none has, and a suspect
+    /// message if there is one.
+    async fn poll(&mut self, run: &RunState, mut intake: Reserved<'_>) -> Option<Option<Box<LeasedDelivery>>> {
+        let inner = &run.inner;
+        self.knew = run.calls();
         let mut order = std::mem::take(&mut self.order);
         let single = inner.sources.len() == 1;
-        let began = shift.now();
+        let began = run.now();
         let mut now = began;
         if single {
             order.clear();
             order.push(0);
         } else {
-            shift.turns.lock().next(now, &mut order);
+            run.turns.lock().next(now, &mut order);
         }
         let (mut failed, mut found) = (false, None);
         for &source in &order {
             if !single {
-                shift.turns.lock().asked(source, now);
+                run.turns.lock().asked(source, now);
             }
-            // Several queues are asked in passing: they are waited at beside the tasks.
+            // Several queues are polled without a wait; the tasks' waiters wait in them.
             let wait = if single { inner.config.receive_wait } else { Duration::ZERO };
             inner.counters.polls.add(1);
             inner.counters.requests.add(1);
-            let request = inner.sources[source].queue.receive(receive(shift, room.1, wait));
-            let request = shift.rest(QueueCall::Receive, inner.config.call_limit().saturating_add(wait), request);
-            let answer = self.unless_stopped(shift, request).await;
+            let request = inner.sources[source].queue.receive(receive(run, intake.1, wait));
+            let request = run.bounded(QueueCall::Receive, inner.config.call_limit().saturating_add(wait), request);
+            let answer = self.unless_stopped(run, request).await;
             let stops = answer.is_none();
-            match self.answered(shift, answer, (source, now + wait), &mut room) {
-                Answer::Messages(held) => found = Some(held),
+            match self.answered(run, answer, (source, now + wait), &mut intake) {
+                Answer::Messages(leased) => found = Some(leased),
                 Answer::Nothing => {}
                 Answer::Failed => failed = true,
             }
             if found.is_some() || stops {
                 break;
             }
-            now = shift.now();
+            now = run.now();
         }
         self.order = order;
         if found.is_none() && !failed {
-            self.came_to_nothing(shift, now - began);
+            self.came_to_nothing(run, now - began);
         }
         found
     }
 
-    /// What a request for messages came to: messages that wait for a task, or a pause.
+    /// Applies the answer to a request for messages.
     pub(crate) fn answered(
         &mut self,
-        shift: &Shift,
+        run: &RunState,
         answer: Option<Option<Result<Vec<Delivery>, QueueError>>>,
         (source, since): (usize, Instant),
-        room: &mut Reserved<'_>,
+        intake: &mut Reserved<'_>,
     ) -> Answer {
         match answer {
             Some(Some(Ok(deliveries))) if !deliveries.is_empty() => {
-                self.found(shift, deliveries.len(), since);
-                Answer::Messages(shift.took(source, since, deliveries, room.used()))
+                self.found(run, deliveries.len(), since);
+                Answer::Messages(run.took(source, since, deliveries, intake.used()))
             }
             Some(Some(Ok(_))) => {
-                shift.inner.counters.empty_polls.add(1);
+                run.inner.counters.empty_polls.add(1);
                 Answer::Nothing
             }
             Some(Some(Err(error))) => {
-                shift.tell_failure(QueueCall::Receive, &error);
+                run.report_failure(QueueCall::Receive, &error);
                 if error.class() == ErrorClass::Permanent
                     && let Some(backend) = error.backend()
                 {
-                    shift.fail(backend.clone());
+                    run.fail(backend.clone());
                 }
-                self.back_off(shift, error.backend().and_then(|backend| backend.retry_after()));
+                self.back_off(run, error.backend().and_then(|backend| backend.retry_after()));
                 Answer::Failed
             }
             Some(None) => {
-                self.back_off(shift, None);
+                self.back_off(run, None);
                 Answer::Failed
             }
-            // The run stops: nothing is asked any more.
+            // The run stops and polls no more.
             None => Answer::Failed,
         }
     }
 
-    /// A poll found nothing, and took so long: when to poll next.
-    pub(crate) fn came_to_nothing(&mut self, shift: &Shift, took: Duration) {
-        let inner = &shift.inner;
+    /// Sets the time of the next poll after an empty one that took this long.
+    pub(crate) fn came_to_nothing(&mut self, run: &RunState, took: Duration) {
+        let inner = &run.inner;
         self.failures = None;
-        shift.found_nothing();
+        run.found_nothing();
         let (delay, at_most) = self.idle.found_nothing(&inner.config.idle, inner.entropy.unit());
-        // A poll that waited in the queue has used up some of it: as long as it did wait, and not as it was to.
+        // The wait in the queue counts towards the delay: the actual wait, not the configured one.
         let waited = took.min(inner.config.receive_wait);
-        let now = shift.now();
+        let now = run.now();
         (self.next, self.at_most) = (now + delay.saturating_sub(waited), at_most);
         self.rests_until = now + inner.config.idle.min;
     }
 
     #[inline]
-    fn found(&mut self, shift: &Shift, messages: usize, now: Instant) {
+    fn found(&mut self, run: &RunState, messages: usize, now: Instant) {
         self.idle.reset();
         self.failures = None;
         (self.next, self.at_most) = (Instant::default(), false);
-        shift.found(messages, now);
+        run.found(messages, now);
     }
 
-    /// A request failed, or the queue is busy: not at once again.
-    fn back_off(&mut self, shift: &Shift, at_least: Option<Duration>) {
-        let inner = &shift.inner;
+    /// Delays the next poll after a failure, or because the queue is busy.
+    fn back_off(&mut self, run: &RunState, at_least: Option<Duration>) {
+        let inner = &run.inner;
         let pauses = self.failures.get_or_insert_with(|| Backoff::checked(inner.config.busy, &inner.entropy));
         let pause = pauses.next().unwrap_or_default().max(at_least.unwrap_or_default());
-        let next = shift.now() + pause;
+        let next = run.now() + pause;
         (self.next, self.at_most) = (self.next.max(next), false);
     }
 
-    /// The answer, unless the run stops while it does not come.
-    pub(crate) async fn unless_stopped<T>(&mut self, shift: &Shift, request: impl Future<Output = T>) -> Option<T> {
+    /// Returns the answer, or `None` if the run stops before it arrives.
+    pub(crate) async fn unless_stopped<T>(&mut self, run: &RunState, request: impl Future<Output = T>) -> Option<T> {
         let stage = &mut self.stage;
         let stopped = async {
-            // A pause lets the poll come to its end.
-            while matches!(*stage.borrow_and_update(), Stage::Works | Stage::Paused) {
+            // A pause lets a pending poll complete.
+            while matches!(*stage.borrow_and_update(), Stage::Running | Stage::Paused) {
                 if stage.changed().await.is_err() {
                     break;
                 }
             }
-            shift.inner.clock.sleep(LAST_POLL).await;
+            run.inner.clock.sleep(LAST_POLL).await;
         };
         match race(request, stopped).await {
             First::One(answer) => Some(answer),
@@ -369,22 +377,22 @@ impl Poller {
     }
 }
 
-/// What a request for messages came to.
+/// Result of a request for messages.
 pub(crate) enum Answer {
-    /// Messages; one that is to be handled alone.
-    Messages(Option<Box<Held>>),
+    /// Messages, with a suspect one if there is one.
+    Messages(Option<Box<LeasedDelivery>>),
     Nothing,
     Failed,
 }
 
-/// A task that waits for a pause to end.
-struct Parked<'a>(&'a Shift);
+/// Counts a task that waits for the end of a pause.
+struct Parked<'a>(&'a RunState);
 
 impl<'a> Parked<'a> {
-    fn of(shift: &'a Shift) -> Self {
-        shift.parked.add(1);
-        shift.rests();
-        Self(shift)
+    fn of(run: &'a RunState) -> Self {
+        run.parked.add(1);
+        run.check_idle();
+        Self(run)
     }
 }
 

@@ -1,57 +1,58 @@
-//! Waiting in several queues at once, beside the tasks.
+//! Waiters in several queues at once, beside the tasks.
 use std::sync::atomic::Ordering;
 
 use crate::{
     queue_listener::{
         QueueCall,
         poll::{Answer, Poller, receive},
-        run::state::{Shift, Stage},
+        run::state::{RunState, Stage},
     },
     race::race,
     time::Instant,
 };
 
 impl Poller {
-    /// Waits in one of several queues while tasks are idle, for ever: so that none is waited for while another has something.
-    pub(crate) async fn wait_in(&mut self, shift: &Shift, source: usize) {
-        let config = &shift.inner.config;
+    /// Waits in one of several queues while tasks are idle, until the run ends. Each queue has such
+    /// a waiter, so that a wait in one does not delay another's messages.
+    pub(crate) async fn wait_in(&mut self, run: &RunState, source: usize) {
+        let config = &run.inner.config;
         loop {
-            if !matches!(shift.stage(), Stage::Works | Stage::Paused) {
+            if !matches!(run.stage(), Stage::Running | Stage::Paused) {
                 return;
             }
-            let idles = shift.idles.notified();
-            if shift.halts() || shift.idle.load(Ordering::Acquire) == 0 {
+            let idles = run.idles.notified();
+            if run.is_halted() || run.idle.load(Ordering::Acquire) == 0 {
                 race(idles, async { drop(self.stage.changed().await) }).await;
                 continue;
             }
-            let watched = shift.watches();
-            let fewer = shift.room.fewer.notified();
-            if shift.room.is_one_by_one() {
+            let watched = run.watches();
+            let fewer = run.intake.fewer.notified();
+            if run.intake.is_one_by_one() {
                 // The tasks take one message at a time, and none beside it.
                 race(fewer, async { drop(self.stage.changed().await) }).await;
                 continue;
             }
             drop(watched);
-            let now = shift.now();
+            let now = run.now();
             if self.next > now {
-                let wait = shift.inner.clock.sleep_until(self.next);
+                let wait = run.inner.clock.sleep_until(self.next);
                 race(wait, async { drop(self.stage.changed().await) }).await;
                 continue;
             }
-            let Some(mut room) = self.room(shift).await else { continue };
-            shift.inner.counters.polls.add(1);
-            shift.inner.counters.requests.add(1);
+            let Some(mut intake) = self.intake(run).await else { continue };
+            run.inner.counters.polls.add(1);
+            run.inner.counters.requests.add(1);
             let wait = config.receive_wait;
-            let request = shift.inner.sources[source].queue.receive(receive(shift, room.1, wait));
-            let request = shift.rest(QueueCall::Receive, config.call_limit().saturating_add(wait), request);
-            let answer = self.unless_stopped(shift, request).await;
-            match self.answered(shift, answer, (source, now + wait), &mut room) {
-                // A message to be handled alone is for a task.
-                Answer::Messages(Some(held)) => shift.leave_alone(*held),
-                Answer::Messages(None) => shift.share(0),
+            let request = run.inner.sources[source].queue.receive(receive(run, intake.1, wait));
+            let request = run.bounded(QueueCall::Receive, config.call_limit().saturating_add(wait), request);
+            let answer = self.unless_stopped(run, request).await;
+            match self.answered(run, answer, (source, now + wait), &mut intake) {
+                // Only a task can handle a suspect message.
+                Answer::Messages(Some(leased)) => run.decline_exclusive(*leased),
+                Answer::Messages(None) => run.share(0),
                 Answer::Nothing => {
-                    let waited = shift.now() - now;
-                    self.came_to_nothing(shift, waited);
+                    let waited = run.now() - now;
+                    self.came_to_nothing(run, waited);
                     if waited >= wait {
                         self.next = Instant::default();
                     }
@@ -62,16 +63,16 @@ impl Poller {
     }
 }
 
-/// A task that waits for the next poll.
-pub(crate) struct Idles<'a>(&'a Shift);
+/// Counts a task that waits for its next poll.
+pub(crate) struct Idles<'a>(&'a RunState);
 
 impl<'a> Idles<'a> {
-    pub(crate) fn of(shift: &'a Shift) -> Self {
-        if shift.inner.sources.len() > 1 {
-            shift.idle.fetch_add(1, Ordering::AcqRel);
-            shift.idles.notify_waiters();
+    pub(crate) fn of(run: &'a RunState) -> Self {
+        if run.inner.sources.len() > 1 {
+            run.idle.fetch_add(1, Ordering::AcqRel);
+            run.idles.notify_waiters();
         }
-        Self(shift)
+        Self(run)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a task does with messages before their handler begins, and with those that are handled by the batch.
+//! Admission of messages to their handler, and handlers of whole batches.
 use std::{
     future::{Future, poll_fn},
     pin::pin,
@@ -10,99 +10,100 @@ use futures_util::future::join_all;
 use crate::{
     queue::Delivery,
     queue_listener::{
-        Handled, Work,
-        lease::{Held, Lease},
+        Disposition, Work,
+        lease::{Lease, LeasedDelivery},
         poll::Next,
         run::{caught::Caught, worker::Worker},
-        settle::How,
+        settle::Decision,
     },
 };
 
 impl Worker {
-    /// Handles the messages of a poll together, until it ends.
+    /// Handles messages in batches until the task ends.
     pub(crate) async fn work_in_batches<F, H>(mut self, handler: F)
     where
         F: Fn(Vec<Work>) -> H,
-        H: Future<Output = Vec<Handled>>,
+        H: Future<Output = Vec<Disposition>>,
     {
-        let shift = self.shift.clone();
+        let run = self.run.clone();
         let mut next = None;
         loop {
-            if shift.halts() {
-                self.hand_back();
+            if run.is_halted() {
+                self.release_all();
             }
-            if let Some(held) = next.take() {
-                if let Some((guard, held)) = self.alone(&shift, held).await {
-                    self.handle_batch(&handler, vec![*held]).await;
+            if let Some(leased) = next.take() {
+                if let Some((guard, leased)) = self.exclusive(&run, leased).await {
+                    self.handle_batch(&handler, vec![*leased]).await;
                     self.settle().await;
                     drop(guard);
                 }
                 continue;
             }
-            let batch = std::iter::from_fn(|| shift.next_waiting());
-            let batch: Vec<_> = batch.take(shift.inner.config.batch).collect();
+            let batch = std::iter::from_fn(|| run.take_waiting());
+            let batch: Vec<_> = batch.take(run.inner.config.batch).collect();
             if !batch.is_empty() {
-                shift.share(0);
+                run.share(0);
                 self.handle_batch(&handler, batch).await;
             } else if !self.done.is_empty() {
                 self.settle().await;
             } else {
-                match self.poller.find(&shift, None).await {
+                match self.poller.find(&run, None).await {
                     Next::Look => {}
-                    Next::Alone(held) => next = Some(held),
+                    Next::Exclusive(leased) => next = Some(leased),
                     Next::End => return,
                 }
             }
         }
     }
 
-    /// Whether a message is for its handler: not where it was tried too often, comes too late, or for the second time.
+    /// Returns `true` if the handler may begin. It may not if the attempts are used up, too little
+    /// of the lease is left, or the filter knows the message.
     pub(crate) async fn admit(&mut self, delivery: &Delivery, lease: &mut Lease) -> bool {
-        let shift = self.shift.clone();
+        let run = self.run.clone();
         self.look();
-        if lease.attempt > shift.inner.config.max_attempts {
-            let how = shift.set_aside(lease, "exceeded max attempts without being settled");
-            self.done.push(lease.clone().settling(how));
+        if lease.attempt > run.inner.config.max_attempts {
+            let decision = run.set_aside(lease, "exceeded max attempts without being settled");
+            self.done.push(lease.clone().settlement(decision));
             return false;
         }
         if !self.has_time(std::slice::from_mut(lease)).await {
             return false;
         }
-        if shift.inner.filter.is_none() {
+        if run.inner.filter.is_none() {
             return true;
         }
-        let is_duplicate = self.keep(std::slice::from_mut(lease), pin!(shift.is_duplicate(delivery))).await;
+        let is_duplicate = self.keep(std::slice::from_mut(lease), pin!(run.is_duplicate(delivery))).await;
         match is_duplicate {
             _ if lease.lost => false,
             Ok(false) => self.has_time(std::slice::from_mut(lease)).await,
             Ok(true) => {
-                self.done.push(lease.clone().settling(How::Duplicate));
+                self.done.push(lease.clone().settlement(Decision::Duplicate));
                 false
             }
             Err(_) => {
-                self.done.push(lease.clone().settling(How::HandBack));
+                self.done.push(lease.clone().settlement(Decision::Release));
                 false
             }
         }
     }
 
-    /// Whether all of these that are not lost have enough of their leases left to begin with; others are given up. False where none has.
+    /// Returns `true` if at least one lease is left with enough time to begin. Gives up the others.
     pub(crate) async fn has_time(&mut self, leases: &mut [Lease]) -> bool {
-        let shift = &self.shift;
-        let now = shift.now();
-        if leases.iter().any(|lease| !lease.lost && !shift.has_time(lease, now)) {
-            shift.share(0);
-            join_all(leases.iter_mut().map(|lease| shift.is_fresh(lease))).await;
+        let run = &self.run;
+        let now = run.now();
+        if leases.iter().any(|lease| !lease.lost && !run.has_time(lease, now)) {
+            run.share(0);
+            join_all(leases.iter_mut().map(|lease| run.is_fresh(lease))).await;
         }
         leases.iter().any(|lease| !lease.lost)
     }
 
-    async fn handle_batch<F, H>(&mut self, handler: &F, batch: Vec<Held>)
+    async fn handle_batch<F, H>(&mut self, handler: &F, batch: Vec<LeasedDelivery>)
     where
         F: Fn(Vec<Work>) -> H,
-        H: Future<Output = Vec<Handled>>,
+        H: Future<Output = Vec<Disposition>>,
     {
-        let shift = self.shift.clone();
+        let run = self.run.clone();
         let (mut works, mut leases) = (Vec::new(), Vec::new());
         self.begun = batch.len();
         for (delivery, lease) in self.admit_all(batch).await {
@@ -115,7 +116,7 @@ impl Worker {
         }
         let cancelled = self.cancel.next();
         let works: Vec<_> = works.into_iter().map(|delivery| Work::new(delivery, cancelled.clone())).collect();
-        let keys: Vec<_> = works.iter().map(|work| shift.filter_key(work)).collect();
+        let keys: Vec<_> = works.iter().map(|work| run.filter_key(work)).collect();
         let mut call = pin!(Caught::new());
         let mut works = Some(works);
         let began =
@@ -126,10 +127,10 @@ impl Worker {
         };
         let handled = match ended {
             Ok(Ok(handled)) => handled,
-            Ok(Err(panic)) => leases.iter().map(|_| Handled::retry(&panic)).collect(),
+            Ok(Err(panic)) => leases.iter().map(|_| Disposition::retry(&panic)).collect(),
             Err(why) => {
-                let held = leases.into_iter().filter(|lease| !lease.lost);
-                let dropped: Vec<_> = held.map(|lease| self.dropped(lease, why)).collect();
+                let leased = leases.into_iter().filter(|lease| !lease.lost);
+                let dropped: Vec<_> = leased.map(|lease| self.dropped(lease, why)).collect();
                 self.begun = 0;
                 return self.done.extend(dropped);
             }
@@ -140,10 +141,10 @@ impl Worker {
             .map(|_| {
                 handled
                     .next()
-                    .unwrap_or_else(|| Handled::retry("the batch handler returned no result for this message"))
+                    .unwrap_or_else(|| Disposition::retry("the batch handler returned no result for this message"))
             })
             .collect();
-        let keys = keys.into_iter().zip(&handled).filter(|(_, handled)| **handled == Handled::Complete);
+        let keys = keys.into_iter().zip(&handled).filter(|(_, handled)| **handled == Disposition::Complete);
         let keys: Vec<_> = keys.filter_map(|(key, _)| key).collect();
         if !keys.is_empty() {
             self.remember(&mut leases, keys).await;
@@ -151,19 +152,20 @@ impl Worker {
         self.begun = 0;
         for (lease, handled) in leases.into_iter().zip(handled) {
             if !lease.lost {
-                self.done.push(shift.judge(lease, handled));
+                self.done.push(run.decide(lease, handled));
             }
         }
     }
 
-    /// Those messages of a batch that are for its handler. The filter is asked for all at once.
-    async fn admit_all(&mut self, batch: Vec<Held>) -> Vec<(Delivery, Lease)> {
-        let shift = self.shift.clone();
+    /// Returns the messages of a batch whose handler may begin. The filter is asked for all of them
+    /// concurrently.
+    async fn admit_all(&mut self, batch: Vec<LeasedDelivery>) -> Vec<(Delivery, Lease)> {
+        let run = self.run.clone();
         let (mut deliveries, mut leases) = (Vec::new(), Vec::new());
-        for Held { delivery, lease } in batch {
-            if lease.attempt > shift.inner.config.max_attempts {
-                let how = shift.set_aside(&lease, "exceeded max attempts without being settled");
-                self.done.push(lease.settling(how));
+        for LeasedDelivery { delivery, lease } in batch {
+            if lease.attempt > run.inner.config.max_attempts {
+                let decision = run.set_aside(&lease, "exceeded max attempts without being settled");
+                self.done.push(lease.settlement(decision));
             } else {
                 deliveries.push(delivery);
                 leases.push(lease);
@@ -173,13 +175,13 @@ impl Worker {
             return Vec::new();
         }
         let mut is_duplicate = vec![false; deliveries.len()];
-        if shift.inner.filter.is_some() {
-            let asked = join_all(deliveries.iter().map(|delivery| shift.is_duplicate(delivery)));
+        if run.inner.filter.is_some() {
+            let asked = join_all(deliveries.iter().map(|delivery| run.is_duplicate(delivery)));
             match self.keep(&mut leases, pin!(asked)).await {
                 Ok(answers) => is_duplicate = answers,
                 Err(_) => {
-                    let held = leases.into_iter().filter(|lease| !lease.lost);
-                    self.done.extend(held.map(|lease| lease.settling(How::HandBack)));
+                    let leased = leases.into_iter().filter(|lease| !lease.lost);
+                    self.done.extend(leased.map(|lease| lease.settlement(Decision::Release)));
                     return Vec::new();
                 }
             }
@@ -189,7 +191,7 @@ impl Worker {
         for ((delivery, lease), is_duplicate) in deliveries.into_iter().zip(leases).zip(is_duplicate) {
             match is_duplicate {
                 _ if lease.lost => {}
-                true => self.done.push(lease.settling(How::Duplicate)),
+                true => self.done.push(lease.settlement(Decision::Duplicate)),
                 false => admitted.push((delivery, lease)),
             }
         }

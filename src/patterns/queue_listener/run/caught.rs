@@ -1,4 +1,4 @@
-//! A handler's future, whose panic is a failure of its message.
+//! A handler's future that turns a panic into a failure of its message.
 use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -7,7 +7,8 @@ use std::{
 };
 
 pin_project_lite::pin_project! {
-    /// A handler whose panic is a failure. Its future is made where it stays: it may be large.
+    /// A handler's future that turns a panic into an error. It is created in place, because it may
+    /// be large.
     pub(crate) struct Caught<F> {
         #[pin]
         future: Option<F>,
@@ -19,7 +20,7 @@ impl<F: Future> Caught<F> {
         Self { future: None }
     }
 
-    /// Makes the future, and polls it once; what it gave, if it was ready.
+    /// Creates the future and polls it once. Returns the output if it is ready.
     #[inline]
     pub(crate) fn begin(
         mut self: Pin<&mut Self>,
@@ -39,7 +40,7 @@ impl<F: Future> Caught<F> {
         Some(output)
     }
 
-    /// Drops the future, which is over. A panic of that is of no account.
+    /// Drops the completed future. A panic in its destructor is ignored.
     #[inline]
     pub(crate) fn end(mut self: Pin<&mut Self>) {
         let _ = catch_unwind(AssertUnwindSafe(|| self.as_mut().project().future.set(None)));
@@ -59,9 +60,9 @@ impl<F: Future> Future for Caught<F> {
     }
 }
 
-/// What a panic said.
+/// Returns the text of a panic.
 #[cold]
 fn words(panic: &(dyn std::any::Any + Send)) -> String {
     let said = panic.downcast_ref::<&str>().copied().or_else(|| panic.downcast_ref::<String>().map(String::as_str));
-    format!("the handler panicked: {}", said.unwrap_or("no words"))
+    format!("the handler panicked: {}", said.unwrap_or("without a message"))
 }

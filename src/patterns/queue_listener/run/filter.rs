@@ -1,17 +1,18 @@
-//! The idempotency filter of a run: asks whether a message was handled before, and notes that it was.
+//! Use of the idempotency filter by a run.
 use crate::{
     queue::Delivery,
-    queue_listener::{QueueCall, run::state::Shift},
+    queue_listener::{QueueCall, run::state::RunState},
 };
 
-impl Shift {
-    /// What a message is remembered by, if it is.
+impl RunState {
+    /// Returns the identity under which a message is remembered, if there is a filter.
     #[inline]
     pub(crate) fn filter_key(&self, delivery: &Delivery) -> Option<String> {
         self.inner.filter.as_ref().map(|filter| filter.id(delivery))
     }
 
-    /// Whether the message was handled before. Where the store does not say, it is handled: rather twice than never.
+    /// Returns `true` if the message was handled before. If the store fails, returns `false`: a
+    /// message may be handled twice, but is never skipped.
     pub(crate) async fn is_duplicate(&self, delivery: &Delivery) -> bool {
         let Some(filter) = &self.inner.filter else { return false };
         let id = filter.id(delivery);
@@ -19,10 +20,10 @@ impl Shift {
         matches!(known, Some(Ok(true)))
     }
 
-    /// The message was handled.
+    /// Records that the message was handled.
     pub(crate) async fn remember(&self, id: &str) {
         let Some(filter) = &self.inner.filter else { return };
-        // Its failure is told; the message is completed all the same.
+        // A failure is reported by `request`; the message is completed nevertheless.
         let _ = self.request(QueueCall::Filter, self.inner.config.call_limit(), filter.record(id)).await;
     }
 }

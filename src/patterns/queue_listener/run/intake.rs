@@ -1,5 +1,19 @@
-//! How many messages a run takes: what it can begin soon, by the tasks that it has and by the time that a message took lately; and one at a
-//! time where a message may end the process.
+//! The capacity of a run: how many messages it may receive. It depends on the number of tasks and
+//! on the recent time per message. A suspect message is handled alone.
+//
+// Concurrency. Tasks of one run may be on several threads (`run_on`).
+//
+// - Capacity: a poll adds to `outstanding` by compare-exchange and only then reads `closed`. A task that
+//   closes the run sets `closed` and only then reads `outstanding`. All four accesses are `SeqCst`, so
+//   that at least one of both sees the other: the poll gives its reservation back, or the closing task
+//   waits for it in `fewer_than`.
+// - Wake-ups: a task that waits for capacity adds to `watched`, creates the future of `fewer`, and then
+//   reads the counts. A task that frees capacity lowers a count and then reads `watched`. All are
+//   `SeqCst`, so that either the waiting task sees the lower count or the other one notifies it.
+// - `one_by_one` only lowers the number of messages per poll. A stale read costs one poll of usual size,
+//   whose suspect messages `took` finds by themselves.
+// - `pace`, `is_parallel`, `wakes` and `paced_to` are estimates and hints. No other data is read on the
+//   strength of them, so `Relaxed` suffices.
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
@@ -10,48 +24,51 @@ use tokio::sync::Notify;
 use crate::{
     queue::Delivery,
     queue_listener::{
-        lease::{Held, Lease, Lot, Term},
-        run::state::Shift,
-        settle::How,
+        lease::{Batch, Lease, LeasedDelivery, Term},
+        run::state::RunState,
+        settle::Decision,
     },
     time::{Instant, nanos},
 };
 
-/// Messages that are begun within this are left to the task that took them: waking another costs as much.
+/// Nanoseconds of work that stay with the task that received it, since waking another task costs as
+/// much.
 const ALONE: u64 = 200_000;
 
-/// Batches that may be unsettled, beyond what is handled: with more, nothing is taken.
+/// Number of batches that may await settlement beyond the messages being handled. Above it nothing
+/// is received.
 const UNSETTLED: u64 = 4;
 
-/// What a run has in hand, and what it may take.
-pub(crate) struct Room {
-    /// Messages that were asked for or taken, and that are neither settled nor lost.
-    in_hand: AtomicU64,
-    /// Messages whose settlement is sent out, and has come to no end.
+/// Outstanding messages of a run, and the capacity for more.
+pub(crate) struct Intake {
+    /// Messages that were requested or received, and are neither settled nor lost.
+    outstanding: AtomicU64,
+    /// Messages whose settlement was sent out and is not finished.
     unsettled: AtomicU64,
-    /// Nanoseconds that a message took lately; the maximum where that is not known.
+    /// Recent nanoseconds per message; `u64::MAX` while unknown.
     pace: AtomicU64,
-    /// The messages of that pace were handled beside others, and not one after another by handlers that hold the thread of the run.
+    /// `true` if those messages were handled in parallel, and not one after another by handlers
+    /// that block the run's thread.
     is_parallel: AtomicBool,
-    /// Messages are handed to handlers by the batch.
+    /// `true` if handlers take whole batches.
     is_batched: bool,
-    /// A message is handled, or is to be, beside which there must be no other.
+    /// `true` while a suspect message is handled alone, or is about to be.
     closed: AtomicBool,
-    /// Messages that may end the process come: nothing is taken beside another.
+    /// `true` while suspect messages arrive: then only one message is outstanding at a time.
     one_by_one: AtomicBool,
-    /// There is less in hand, and somebody waits for that.
+    /// Notified when `outstanding` or `unsettled` falls and `watched` is not 0.
     pub(crate) fewer: Notify,
     watched: AtomicU64,
-    /// Times that others of the run were woken.
+    /// Number of times that other tasks of the run were woken.
     wakes: AtomicU64,
-    /// When the next poll may be made, where one message after another is refused.
+    /// Nanoseconds at which the next poll may be made while polls are paced.
     paced_to: AtomicU64,
 }
 
-impl Room {
+impl Intake {
     pub(crate) fn new(is_batched: bool) -> Self {
         Self {
-            in_hand: AtomicU64::new(0),
+            outstanding: AtomicU64::new(0),
             unsettled: AtomicU64::new(0),
             pace: AtomicU64::new(u64::MAX),
             is_parallel: AtomicBool::new(true),
@@ -73,21 +90,21 @@ impl Room {
         self.one_by_one.load(Ordering::Acquire)
     }
 
-    /// So many messages are no more in hand.
+    /// Records that messages are no longer outstanding.
     #[inline]
     pub(crate) fn ended(&self, n: usize) {
         if n > 0 {
-            self.in_hand.fetch_sub(n as u64, Ordering::SeqCst);
+            self.outstanding.fetch_sub(n as u64, Ordering::SeqCst);
             self.tell_fewer();
         }
     }
 
-    /// So many are settled beside the tasks from here on.
+    /// Records messages that are settled beside the tasks from now on.
     pub(crate) fn sent_out(&self, n: usize) {
         self.unsettled.fetch_add(n as u64, Ordering::SeqCst);
     }
 
-    /// So many that were sent out are settled, or given up.
+    /// Records that messages which were sent out are settled or given up.
     pub(crate) fn settled(&self, n: usize) {
         self.unsettled.fetch_sub(n as u64, Ordering::SeqCst);
         self.tell_fewer();
@@ -97,7 +114,8 @@ impl Room {
         self.unsettled.load(Ordering::SeqCst)
     }
 
-    /// Wakes those who wait for room: both counts bound it, so each is told when it falls.
+    /// Wakes the tasks that wait for capacity. Both counts bound it, so this is called when either
+    /// falls.
     #[inline]
     fn tell_fewer(&self) {
         if self.watched.load(Ordering::SeqCst) > 0 {
@@ -106,8 +124,9 @@ impl Room {
         }
     }
 
-    /// Others of the run are woken. A runtime may keep one of them for the thread that woke it, so
-    /// a task that has a thread of its own yields before it begins a handler that may hold it.
+    /// Records that other tasks of the run were woken. A runtime may keep a woken task on the
+    /// thread that woke it. A task with a thread of its own therefore yields before it begins a
+    /// handler that may block.
     pub(crate) fn woke(&self) {
         self.wakes.fetch_add(1, Ordering::Relaxed);
     }
@@ -117,7 +136,8 @@ impl Room {
         self.wakes.load(Ordering::Relaxed)
     }
 
-    /// So many messages took so long, one after another; beside others, or alone on the thread of the run.
+    /// Records the time of messages that were handled one after another, in parallel with other
+    /// tasks or alone on the run's thread.
     #[inline]
     pub(crate) fn took(&self, time: Duration, messages: usize, is_parallel: bool) {
         if messages == 0 {
@@ -126,7 +146,7 @@ impl Room {
         self.is_parallel.store(is_parallel, Ordering::Relaxed);
         let each = nanos(time) / messages as u64;
         let pace = self.pace.load(Ordering::Relaxed);
-        // Not exact where two tell at once: it is an estimate.
+        // A concurrent update may be lost: the value is an estimate.
         let now = if pace == u64::MAX {
             each
         } else if each > pace {
@@ -137,7 +157,7 @@ impl Room {
         self.pace.store(now, Ordering::Relaxed);
     }
 
-    /// How long a message took lately; zero where that is not known.
+    /// Returns the recent time per message, or zero while it is unknown.
     pub(crate) fn each(&self) -> Duration {
         match self.pace.load(Ordering::Relaxed) {
             u64::MAX => Duration::ZERO,
@@ -145,15 +165,15 @@ impl Room {
         }
     }
 
-    /// Whether one task alone soon begins so many messages.
+    /// Returns `true` if one task begins this number of messages within `ALONE`.
     #[inline]
     pub(crate) fn is_quick(&self, messages: usize) -> bool {
         self.pace.load(Ordering::Relaxed).saturating_mul(messages as u64) <= ALONE
     }
 }
 
-impl Shift {
-    /// Reserves room for the messages of a poll; 0 where none are to be taken.
+impl RunState {
+    /// Reserves capacity for the messages of a poll. Returns 0 if nothing may be received.
     #[inline]
     pub(crate) fn reserve(&self) -> usize {
         let config = &self.inner.config;
@@ -161,186 +181,196 @@ impl Shift {
         let tasks = self.inner.counters.tasks.load(Ordering::Relaxed);
         let slots = (self.inner.rule)(batch).max(tasks).clamp(config.min_tasks.max(1), config.max_tasks);
         let slots = u64::from(slots);
-        let room = &self.room;
-        let (limit, least) = if room.is_batched {
+        let intake = &self.intake;
+        let (limit, least) = if intake.is_batched {
             (slots * batch, batch)
         } else {
-            let pace = room.pace.load(Ordering::Relaxed).max(1);
-            let is_parallel = room.is_parallel.load(Ordering::Relaxed);
+            let pace = intake.pace.load(Ordering::Relaxed).max(1);
+            let is_parallel = intake.is_parallel.load(Ordering::Relaxed);
             let slots = if is_parallel { slots } else { 1 };
             let ahead = slots.saturating_mul(self.parts.ahead / pace).min(u64::from(config.max_tasks) * batch);
             (slots + ahead, u64::from(is_parallel))
         };
         let most = limit + (UNSETTLED + slots) * batch;
-        let one_by_one = room.one_by_one.load(Ordering::Acquire);
-        let mut in_hand = room.in_hand.load(Ordering::SeqCst);
+        let one_by_one = intake.one_by_one.load(Ordering::Acquire);
+        let mut outstanding = intake.outstanding.load(Ordering::SeqCst);
         loop {
-            let n = if room.is_closed() || in_hand >= most || room.unsettled() >= most {
+            let n = if intake.is_closed() || outstanding >= most || intake.unsettled() >= most {
                 0
             } else if one_by_one {
-                u64::from(in_hand == 0)
+                u64::from(outstanding == 0)
             } else {
-                limit.saturating_sub(in_hand).min(batch).max(least)
+                limit.saturating_sub(outstanding).min(batch).max(least)
             };
             if n == 0 {
                 return 0;
             }
-            match room.in_hand.compare_exchange_weak(in_hand, in_hand + n, Ordering::SeqCst, Ordering::SeqCst) {
-                // Closed in between: whoever closed it waits for what is in hand.
-                Ok(_) if room.is_closed() => room.ended(n as usize),
+            match intake.outstanding.compare_exchange_weak(
+                outstanding,
+                outstanding + n,
+                Ordering::SeqCst,
+                Ordering::SeqCst,
+            ) {
+                // Closed in between: the task that closed it waits for the outstanding messages.
+                Ok(_) if intake.is_closed() => intake.ended(n as usize),
                 Ok(_) => return n as usize,
-                Err(now) => in_hand = now,
+                Err(now) => outstanding = now,
             }
         }
     }
 
-    /// A poll took these, for which there was room; gives one that is to be handled alone, if it is among them.
+    /// Takes the messages of a poll into reserved capacity. Returns the suspect message to be
+    /// handled alone, if there is one.
     pub(crate) fn took(
         &self,
         source: usize,
         since: Instant,
         deliveries: Vec<Delivery>,
         reserved: usize,
-    ) -> Option<Box<Held>> {
+    ) -> Option<Box<LeasedDelivery>> {
         let n = deliveries.len();
-        // A backend may give more than it was asked for.
+        // A backend may return more messages than requested.
         match n.checked_sub(reserved) {
             Some(0) => {}
-            Some(more) => drop(self.room.in_hand.fetch_add(more as u64, Ordering::SeqCst)),
-            None => self.room.ended(reserved - n),
+            Some(more) => drop(self.intake.outstanding.fetch_add(more as u64, Ordering::SeqCst)),
+            None => self.intake.ended(reserved - n),
         }
-        let room = &self.room;
+        let intake = &self.intake;
         let is_suspect = |delivery: &Delivery| delivery.expiries > 0;
-        if n > 0 && !room.is_closed() && !deliveries.iter().any(is_suspect) {
-            if room.one_by_one.load(Ordering::Relaxed) {
-                room.one_by_one.store(false, Ordering::Release);
-                room.fewer.notify_waiters();
+        if n > 0 && !intake.is_closed() && !deliveries.iter().any(is_suspect) {
+            if intake.one_by_one.load(Ordering::Relaxed) {
+                intake.one_by_one.store(false, Ordering::Release);
+                intake.fewer.notify_waiters();
             }
             let term = Term::since(since, source, &self.parts);
-            self.keep_for_tasks(Lot { deliveries: deliveries.into_iter(), term });
+            self.enqueue(Batch { deliveries: deliveries.into_iter(), term });
             return None;
         }
-        self.took_suspects(source, since, deliveries)
+        self.admit_suspects(source, since, deliveries)
     }
 
-    /// Takes the one message of a poll for the task that polled; nothing where it needs more care.
+    /// Takes the only message of a poll for the task that polled, unless it needs more care.
     #[inline]
-    pub(crate) fn took_one(
+    pub(crate) fn admit_one(
         &self,
         source: usize,
         since: Instant,
         deliveries: &mut Vec<Delivery>,
         reserved: usize,
-    ) -> Option<Held> {
-        let room = &self.room;
+    ) -> Option<LeasedDelivery> {
+        let intake = &self.intake;
         let [delivery] = &deliveries[..] else { return None };
-        if delivery.expiries > 0 || room.is_closed() || room.is_one_by_one() || self.halts() {
+        if delivery.expiries > 0 || intake.is_closed() || intake.is_one_by_one() || self.is_halted() {
             return None;
         }
         let delivery = deliveries.pop()?;
-        room.ended(reserved - 1);
-        Some(Held { lease: Lease::of(&delivery, Term::since(since, source, &self.parts)), delivery })
+        intake.ended(reserved - 1);
+        Some(LeasedDelivery { lease: Lease::of(&delivery, Term::since(since, source, &self.parts)), delivery })
     }
 
-    /// Closes the run to all but the first message that may end the process, and hands the others back.
+    /// Closes the run for all but the first suspect message, and releases the others.
     #[cold]
-    fn took_suspects(&self, source: usize, since: Instant, deliveries: Vec<Delivery>) -> Option<Box<Held>> {
-        let room = &self.room;
+    fn admit_suspects(&self, source: usize, since: Instant, deliveries: Vec<Delivery>) -> Option<Box<LeasedDelivery>> {
+        let intake = &self.intake;
         let max = self.inner.config.max_expiries;
         let term = Term::since(since, source, &self.parts);
-        let mut held: Vec<Held> =
-            deliveries.into_iter().map(|delivery| Held { lease: Lease::of(&delivery, term), delivery }).collect();
-        let mut out = self.recall(&mut held);
-        // Those are set aside, and not begun with.
-        let (over, mut rest) = held.into_iter().partition::<Vec<_>, _>(|held| held.lease.expiries >= max);
-        for held in over {
-            let how = self.set_aside(&held.lease, "exceeded max expiries: its deliveries ended without being settled");
-            out.push(held.lease.settling(how));
+        let mut leased: Vec<LeasedDelivery> = deliveries
+            .into_iter()
+            .map(|delivery| LeasedDelivery { lease: Lease::of(&delivery, term), delivery })
+            .collect();
+        let mut out = self.recall(&mut leased);
+        // These become dead letters without a handler.
+        let (over, mut rest) = leased.into_iter().partition::<Vec<_>, _>(|leased| leased.lease.expiries >= max);
+        for leased in over {
+            let decision =
+                self.set_aside(&leased.lease, "exceeded max expiries: its deliveries ended without a settlement");
+            out.push(leased.lease.settlement(decision));
         }
-        let suspect = rest.iter().position(|held| held.lease.expiries > 0);
-        let alone = match suspect {
+        let suspect = rest.iter().position(|leased| leased.lease.expiries > 0);
+        let exclusive = match suspect {
             Some(at) => {
-                room.one_by_one.store(true, Ordering::Release);
-                let wins = room.closed.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst).is_ok();
+                intake.one_by_one.store(true, Ordering::Release);
+                let wins = intake.closed.compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst).is_ok();
                 wins.then(|| rest.remove(at))
             }
             None => None,
         };
-        if suspect.is_none() && !room.is_closed() {
-            self.backlog(|backlog| rest.into_iter().for_each(|held| backlog.put_back(held)));
+        if suspect.is_none() && !intake.is_closed() {
+            self.backlog(|backlog| rest.into_iter().for_each(|leased| backlog.put_back(leased)));
         } else {
-            out.extend(rest.into_iter().map(|held| held.lease.settling(How::HandBack)));
+            out.extend(rest.into_iter().map(|leased| leased.lease.settlement(Decision::Release)));
         }
         self.send_out(out);
-        if alone.is_some() {
-            self.hand_back_waiting();
+        if exclusive.is_some() {
+            self.release_waiting();
         }
-        alone.map(Box::new)
+        exclusive.map(Box::new)
     }
 
-    /// A poll that found nothing, or failed: its room is free.
-    pub(crate) fn took_nothing(&self, reserved: usize) {
-        if self.room.one_by_one.swap(false, Ordering::AcqRel) {
-            self.room.fewer.notify_waiters();
+    /// Returns the capacity of a poll that found nothing or failed.
+    pub(crate) fn admit_nothing(&self, reserved: usize) {
+        if self.intake.one_by_one.swap(false, Ordering::AcqRel) {
+            self.intake.fewer.notify_waiters();
         }
-        self.room.ended(reserved);
+        self.intake.ended(reserved);
     }
 
-    /// Has those who wait be told of less in hand, for as long as this lives.
+    /// Enables wake-ups of tasks that wait for capacity, while the result lives.
     pub(crate) fn watches(&self) -> Watched<'_> {
-        Watched::of(&self.room.watched)
+        Watched::of(&self.intake.watched)
     }
 
-    /// Waits until less than this is in hand.
+    /// Waits until fewer than `n` messages are outstanding.
     pub(crate) async fn fewer_than(&self, n: u64) {
         let _watched = self.watches();
         loop {
-            let fewer = self.room.fewer.notified();
-            if self.room.in_hand.load(Ordering::SeqCst) < n {
+            let fewer = self.intake.fewer.notified();
+            if self.intake.outstanding.load(Ordering::SeqCst) < n {
                 return;
             }
             fewer.await;
         }
     }
 
-    /// A message that is to be handled alone was taken where no task can handle it: it goes back, and a task takes it by itself.
-    pub(crate) fn leave_alone(&self, held: Held) {
-        self.send_out([held.lease.settling(How::HandBack)]);
+    /// Releases a suspect message that was received where no task can handle it. A task receives it
+    /// again.
+    pub(crate) fn decline_exclusive(&self, leased: LeasedDelivery) {
+        self.send_out([leased.lease.settlement(Decision::Release)]);
         self.reopen();
     }
 
-    /// Messages may be taken again.
+    /// Allows polls again after a suspect message was handled.
     pub(crate) fn reopen(&self) {
-        self.room.closed.store(false, Ordering::SeqCst);
-        self.room.fewer.notify_waiters();
+        self.intake.closed.store(false, Ordering::SeqCst);
+        self.intake.fewer.notify_waiters();
         self.call();
     }
 
-    /// Where one message after another is refused: when the next poll may be made, if that is not now.
+    /// Returns the time of the next poll if polls are paced and it is not due yet.
     pub(crate) fn pace(&self, now: Instant) -> Option<Instant> {
-        if !self.troubled.load(Ordering::Acquire) || !self.outage.lock().refuses_all() {
+        if !self.in_outage.load(Ordering::Acquire) || !self.outage.lock().refuses_all() {
             return None;
         }
-        let to = self.room.paced_to.load(Ordering::Relaxed);
+        let to = self.intake.paced_to.load(Ordering::Relaxed);
         if to > now.as_nanos() {
             return Some(Instant::from_nanos(to));
         }
         let next = (now + self.inner.config.idle.min).as_nanos();
-        let turn = self.room.paced_to.compare_exchange(to, next, Ordering::Relaxed, Ordering::Relaxed);
+        let turn = self.intake.paced_to.compare_exchange(to, next, Ordering::Relaxed, Ordering::Relaxed);
         turn.err().map(Instant::from_nanos)
     }
 }
 
-/// Room that a poll has reserved; given back where the poll is dropped.
-pub(crate) struct Reserved<'a>(&'a Shift, pub(crate) usize);
+/// Capacity reserved for a poll; returned on drop.
+pub(crate) struct Reserved<'a>(&'a RunState, pub(crate) usize);
 
 impl<'a> Reserved<'a> {
-    pub(crate) fn of(shift: &'a Shift) -> Option<Self> {
-        let n = shift.reserve();
-        (n > 0).then_some(Self(shift, n))
+    pub(crate) fn of(run: &'a RunState) -> Option<Self> {
+        let n = run.reserve();
+        (n > 0).then_some(Self(run, n))
     }
 
-    /// The messages are there, in so much of the room.
+    /// Takes the reserved capacity for messages that arrived.
     pub(crate) fn used(&mut self) -> usize {
         std::mem::take(&mut self.1)
     }
@@ -349,21 +379,21 @@ impl<'a> Reserved<'a> {
 impl Drop for Reserved<'_> {
     fn drop(&mut self) {
         if self.1 > 0 {
-            self.0.took_nothing(self.1);
+            self.0.admit_nothing(self.1);
         }
     }
 }
 
-/// While this lives a message is handled beside which there is no other.
-pub(crate) struct Alone<'a>(pub(crate) &'a Shift);
+/// Exclusive handling of a suspect message; ends on drop.
+pub(crate) struct Exclusive<'a>(pub(crate) &'a RunState);
 
-impl Drop for Alone<'_> {
+impl Drop for Exclusive<'_> {
     fn drop(&mut self) {
         self.0.reopen();
     }
 }
 
-/// Somebody waits for less to be in hand.
+/// Registration of a task that waits for capacity.
 pub(crate) struct Watched<'a>(&'a AtomicU64);
 
 impl<'a> Watched<'a> {

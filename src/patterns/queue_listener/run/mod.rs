@@ -1,4 +1,4 @@
-//! Running a listener: its tasks, and what goes on beside them.
+//! The run of a listener: its tasks, and the futures beside them.
 mod batch;
 pub(crate) mod caught;
 mod filter;
@@ -26,12 +26,12 @@ use crate::{
     port::{BoxFuture, PortError},
     queue::Depth,
     queue_listener::{
-        Handled, QueueCall, QueueListener, Work,
+        Disposition, QueueCall, QueueListener, Work,
         poll::Poller,
         run::{
-            scaler::Staff,
-            state::{Shift, Stage},
-            task_set::Crew,
+            scaler::Scaler,
+            state::{RunState, Stage},
+            task_set::TaskSet,
             worker::Worker,
         },
     },
@@ -39,52 +39,57 @@ use crate::{
 };
 
 impl QueueListener {
-    /// Takes messages and has them handled, until `shutdown` is ready; then stops in order.
+    /// Takes messages and runs the handler for each, until `shutdown` completes; then stops.
     ///
-    /// The handlers are polled within this future, so they may borrow, and share one thread; [`run_on`](Self::run_on) gives each task its own.
+    /// Handlers are polled within this future, so they may borrow, and they share one thread.
+    /// [`run_on`](Self::run_on) spawns each task.
     ///
-    /// Stopping, it takes no more messages, hands back at once those that no handler has begun with, lets the others end, tells them to end after
-    /// [`soft_limit`](crate::queue_listener::QueueListenerConfig::soft_limit), and drops them after [`hard_limit`](crate::queue_listener::QueueListenerConfig::hard_limit).
-    /// What was handled is settled, also then.
+    /// A stop takes no more messages and releases at once those that no handler has begun. It lets
+    /// running handlers finish, asks them to stop after
+    /// [`drain_timeout`](crate::queue_listener::QueueListenerConfig::drain_timeout), and drops them
+    /// after [`kill_timeout`](crate::queue_listener::QueueListenerConfig::kill_timeout). Handled
+    /// messages are settled in any case.
     ///
     /// # Errors
-    /// Only what does not pass by itself: no permission, a queue that was closed. It stops in order before.
+    /// Only permanent ones: no permission, or a closed queue. The run stops in the same way first.
     ///
     /// # Cancel safety
-    /// Dropped, it drops its handlers with it. Their messages, and those that waited, are visible again after their visibility time-out. Prefer
-    /// `shutdown`.
+    /// A dropped run drops its handlers. Their messages, and those that waited, are visible again
+    /// after their visibility time-out. Prefer `shutdown`.
     pub async fn run<F, H>(&self, shutdown: impl Future<Output = ()>, handler: F) -> Result<(), PortError>
     where
         F: Fn(Work) -> H,
-        H: Future<Output: Into<Handled>>,
+        H: Future<Output: Into<Disposition>>,
     {
         let handler = &handler;
-        self.drive(false, shutdown, |shift| Worker::new(shift, false).work(handler)).await
+        self.drive(false, shutdown, |run| Worker::new(run, false).work(handler)).await
     }
 
-    /// The same for a handler of many messages at once, those of one poll: it says of each what came of it, in their order.
+    /// Runs a handler that takes the messages of one poll together and returns their dispositions
+    /// in the same order.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// See [`run`](Self::run).
     ///
     /// # Cancel safety
-    /// As [`run`](Self::run).
+    /// See [`run`](Self::run).
     pub async fn run_batches<F, H>(&self, shutdown: impl Future<Output = ()>, handler: F) -> Result<(), PortError>
     where
         F: Fn(Vec<Work>) -> H,
-        H: Future<Output = Vec<Handled>>,
+        H: Future<Output = Vec<Disposition>>,
     {
         let handler = &handler;
-        self.drive(true, shutdown, |shift| Worker::new(shift, false).work_in_batches(handler)).await
+        self.drive(true, shutdown, |run| Worker::new(run, false).work_in_batches(handler)).await
     }
 
-    /// The same as [`run`](Self::run), with each task handed to `spawn`: `|task| drop(tokio::spawn(task))`. For handlers that compute.
+    /// Runs like [`run`](Self::run), but passes each task to `spawn`:
+    /// `|task| drop(tokio::spawn(task))`. For CPU-bound handlers.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    /// See [`run`](Self::run).
     ///
     /// # Cancel safety
-    /// As [`run`](Self::run): a spawned task ends when this future is dropped, at its next await.
+    /// See [`run`](Self::run). A spawned task ends at its next await after this future is dropped.
     pub async fn run_on<F, H>(
         &self,
         spawn: impl Fn(BoxFuture<'static, ()>),
@@ -93,138 +98,141 @@ impl QueueListener {
     ) -> Result<(), PortError>
     where
         F: Fn(Work) -> H + Send + Sync + 'static,
-        H: Future<Output: Into<Handled> + Send> + Send + 'static,
+        H: Future<Output: Into<Disposition> + Send> + Send + 'static,
     {
         let (handler, spawn) = (Arc::new(handler), &spawn);
-        self.drive(false, shutdown, |shift| {
+        self.drive(false, shutdown, |run| {
             let (end, ended) = oneshot::channel();
-            let (handler, of) = (handler.clone(), shift.clone());
+            let (handler, of) = (handler.clone(), run.clone());
             spawn(Box::pin(async move {
                 let mut stage = of.watch();
                 let dropped = async move { drop(stage.wait_for(|stage| *stage == Stage::Dropped).await) };
                 if let First::Other(()) = race(dropped, Worker::new(of, true).work(move |work| handler(work))).await {
-                    // An error means that the run is gone.
+                    // An error means that the run was dropped.
                     let _ = end.send(());
                 }
             }));
             async move {
                 if ended.await.is_err() {
-                    // It was aborted, or its spawner took none.
-                    shift.staff(Staff::ended);
-                    // The others may rest by now.
-                    shift.rests();
+                    // The task was aborted, or its spawner did not run it.
+                    run.scaler(Scaler::ended);
+                    // The other tasks may be idle already.
+                    run.check_idle();
                 }
             }
         })
         .await
     }
 
-    /// Runs tasks that are made like this.
+    /// Runs tasks made by `make`.
     async fn drive<W: Future<Output = ()>>(
         &self,
         is_batched: bool,
         shutdown: impl Future<Output = ()>,
-        make: impl Fn(Arc<Shift>) -> W,
+        make: impl Fn(Arc<RunState>) -> W,
     ) -> Result<(), PortError> {
-        let shift = Arc::new(Shift::new(self.0.clone(), is_batched));
-        let _ends = Ends(&shift);
+        let run = Arc::new(RunState::new(self.0.clone(), is_batched));
+        let _end = EndOnDrop(&run);
         {
-            let mut shifts = self.0.shifts.lock();
-            shifts.retain(|shift| shift.strong_count() > 0);
-            shifts.push(Arc::downgrade(&shift));
+            let mut runs = self.0.runs.lock();
+            runs.retain(|run| run.strong_count() > 0);
+            runs.push(Arc::downgrade(&run));
         }
-        let (mut crew, mut settlers, mut waiters) = (Crew::new(), Crew::new(), Crew::new());
-        (0..self.0.sources.len()).for_each(|source| settlers.add(shift.settle_all(source)));
+        let (mut tasks, mut settlers, mut waiters) = (TaskSet::new(), TaskSet::new(), TaskSet::new());
+        (0..self.0.sources.len()).for_each(|source| settlers.add(run.settle_all(source)));
         if self.0.sources.len() > 1 && !self.0.config.receive_wait.is_zero() {
-            (0..self.0.sources.len()).for_each(|source| waiters.add(wait_in(&shift, source)));
+            (0..self.0.sources.len()).for_each(|source| waiters.add(wait_in(&run, source)));
         }
         let over = AtomicBool::new(false);
-        let mut control = pin!(shift.control(shutdown, &over));
-        // Not beside handlers that run on when the listener stops: they would call for tasks that nobody begins any more.
+        let mut control = pin!(run.control(shutdown, &over));
+        // Not beside handlers that finish during a stop: these futures would call for tasks that no
+        // longer start.
         let mut aids =
-            pin!(race(race(shift.hear(), shift.scale()), race(shift.keep_waiting(), shift.wait_for_hires())));
-        let shift = &shift;
-        // Somebody looks for what was sent before.
-        shift.call();
-        shift.hire(self.0.config.min_tasks, None);
+            pin!(race(race(run.hear_hints(), run.scale()), race(run.renew_waiting(), run.wait_for_spawns())));
+        let run = &run;
+        // A task polls for messages that were sent before.
+        run.call();
+        run.spawn_up_to(self.0.config.min_tasks, None);
         poll_fn(|cx| {
             if !over.load(Ordering::Relaxed) && control.as_mut().poll(cx).is_ready() {
                 over.store(true, Ordering::Relaxed);
             }
-            // None of them ends.
+            // None of these futures completes.
             let _ = aids.as_mut().poll(cx).is_ready();
             loop {
-                for _ in 0..shift.staff(Staff::beginners) {
-                    crew.add(make(shift.clone()));
+                for _ in 0..run.scaler(Scaler::take_to_start) {
+                    tasks.add(make(run.clone()));
                 }
-                crew.poll(cx, |cx| {
-                    // Handlers that compute hold the thread: leases are kept and messages settled between them.
-                    if !shift.room.is_quick(1) {
+                tasks.poll(cx, |cx| {
+                    // CPU-bound handlers block the thread, so leases are renewed and messages
+                    // settled between them.
+                    if !run.intake.is_quick(1) {
                         let _ = aids.as_mut().poll(cx).is_ready();
                         settlers.poll(cx, |_| {});
                     }
                 });
-                if !shift.staff(|staff| staff.has_beginners()) {
+                if !run.scaler(|scaler| scaler.has_to_start()) {
                     break;
                 }
             }
             waiters.poll(cx, |_| {});
             settlers.poll(cx, |_| {});
-            let stops = matches!(shift.stage(), Stage::Stops { .. });
-            let done = stops && crew.is_empty() && waiters.is_empty() && shift.room.unsettled() == 0;
+            let stops = matches!(run.stage(), Stage::Stopping { .. });
+            let done = stops && tasks.is_empty() && waiters.is_empty() && run.intake.unsettled() == 0;
             if done || over.load(Ordering::Relaxed) { Poll::Ready(()) } else { Poll::Pending }
         })
         .await;
-        shift.error().map_or(Ok(()), Err)
+        run.error().map_or(Ok(()), Err)
     }
 }
 
-/// Waits in one of several queues, for all tasks.
-async fn wait_in(shift: &Shift, source: usize) {
-    Poller::new(shift).wait_in(shift, source).await;
+/// Waits in one of several queues, on behalf of all tasks.
+async fn wait_in(run: &RunState, source: usize) {
+    Poller::new(run).wait_in(run, source).await;
 }
 
-/// Whatever goes on beside the run ends with it.
-struct Ends<'a>(&'a Arc<Shift>);
+/// Ends the futures beside the run when it is dropped.
+struct EndOnDrop<'a>(&'a Arc<RunState>);
 
-impl Drop for Ends<'_> {
+impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
         self.0.enter(Stage::Dropped);
-        self.0.staff(|staff| staff.tasks = 0);
-        let this: Weak<Shift> = Arc::downgrade(self.0);
-        self.0.inner.shifts.lock().retain(|shift| !shift.ptr_eq(&this));
-        // After it has left: who drains and looks again does not wait for it any more.
-        self.0.inner.rests.notify_waiters();
+        self.0.scaler(|scaler| scaler.tasks = 0);
+        let this: Weak<RunState> = Arc::downgrade(self.0);
+        self.0.inner.runs.lock().retain(|run| !run.ptr_eq(&this));
+        // After the run was removed, so that a `drain` that checks again does not wait for it.
+        self.0.inner.idle.notify_waiters();
     }
 }
 
-impl Shift {
-    /// Has the run work, pause and stop; ends when it must be over.
+impl RunState {
+    /// Starts, pauses and stops the run. Completes when the run has to end.
     async fn control(&self, shutdown: impl Future<Output = ()>, over: &AtomicBool) {
         let mut paused = self.inner.paused.subscribe();
         let mut stage = self.watch();
         let mut shutdown = pin!(shutdown);
         loop {
-            self.enter(if *paused.borrow_and_update() { Stage::Paused } else { Stage::Works });
-            if self.halts() {
-                self.hand_back_waiting();
+            self.enter(if *paused.borrow_and_update() { Stage::Paused } else { Stage::Running });
+            if self.is_halted() {
+                self.release_waiting();
             }
-            let stops = stage.wait_for(|stage| matches!(stage, Stage::Stops { .. }));
+            let stops = stage.wait_for(|stage| matches!(stage, Stage::Stopping { .. }));
             match race(shutdown.as_mut(), race(paused.changed(), stops)).await {
                 First::One(()) => break self.stop(),
                 First::Other(First::One(_)) => {}
                 First::Other(First::Other(_)) => break,
             }
         }
-        self.hand_back_waiting();
-        if let Stage::Stops { hard, .. } = self.stage() {
-            // Handlers are dropped at the limit, and what they leave is settled once more.
-            self.inner.clock.sleep_until(hard + self.inner.config.call_limit()).await;
+        self.release_waiting();
+        if let Stage::Stopping { kill_at, .. } = self.stage() {
+            // Handlers are dropped at `kill_at`; their messages get one more settle request.
+            self.inner.clock.sleep_until(kill_at + self.inner.config.call_limit()).await;
         }
         over.store(true, Ordering::Relaxed);
     }
 
-    /// Asks for the depth when there is a reason to, and has as many tasks begin as it asks for.
+    /// Requests the depth of the queues when notified, and starts as many tasks as the rule asks
+    /// for.
     async fn scale(&self) {
         loop {
             self.to_scale.notified().await;
@@ -243,16 +251,16 @@ impl Shift {
                 *self.inner.depth.lock() = Some(depth);
                 let waiting = depth.visible + self.backlog(|backlog| backlog.len()) as u64;
                 if waiting > 0 {
-                    self.hire((self.inner.rule)(waiting), Some(depth));
+                    self.spawn_up_to((self.inner.rule)(waiting), Some(depth));
                 }
             }
         }
     }
 
-    /// Wakes the run when another thread has tasks begin.
-    async fn wait_for_hires(&self) {
+    /// Wakes the run when another thread asks for more tasks.
+    async fn wait_for_spawns(&self) {
         loop {
-            self.hires.notified().await;
+            self.to_spawn.notified().await;
         }
     }
 }

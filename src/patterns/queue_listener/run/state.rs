@@ -1,4 +1,20 @@
-//! What the tasks of one run share.
+//! The state that the tasks of one run share.
+//
+// Concurrency. With `run_on` the tasks of a run are on several threads.
+//
+// - `is_halted` mirrors `stage` and is written under the lock of the watch channel, so that it never
+//   lags behind a later change. `Release` and `Acquire` publish the stage with it.
+// - `waits` mirrors the backlog and is written under its lock. `enqueue` writes it and then reads
+//   `keeper_looks`; `renew_waiting` writes `keeper_looks` and then reads `waits`. All four are `SeqCst`,
+//   so that either the renewing task is notified or it sees the messages.
+// - `calls` is raised before the lock of `scaler` is taken, and `may_end` reads it under that lock. So a
+//   task that ends has seen the call, or the call sees that the task has ended and starts another.
+// - `in_outage` mirrors `outage` and is written under its lock. A stale read delays the record of a
+//   success by one message.
+// - `idle` is raised before `idles` is notified; a waiter creates the future of `idles` before it reads
+//   `idle`, so that it misses no change.
+// - `busy` is a flag of events alone. `rescale_at` is a time on the strength of which nothing is read, so
+//   `Relaxed` suffices.
 use std::{
     collections::VecDeque,
     sync::{
@@ -14,12 +30,12 @@ use crate::{
     queue_listener::{
         QueueListenerEvent as Event,
         counters::Count,
-        lease::{Held, Lot, Parts, backlog::Backlog},
+        lease::{Batch, LeasedDelivery, Parts, backlog::Backlog},
         listener::Inner,
         priority::Turns,
-        run::{intake::Room, scaler::Staff},
+        run::{intake::Intake, scaler::Scaler},
         settle::{
-            How, Settling,
+            Decision, PendingSettlement,
             outage::{Outage, Returns},
         },
     },
@@ -27,91 +43,93 @@ use crate::{
     time::Instant,
 };
 
-/// What a run is about.
+/// Stage of a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Stage {
-    Works,
+    Running,
     Paused,
-    /// It stops: handlers are told to end at `soft`, and dropped at `hard`.
-    Stops {
-        soft: Instant,
-        hard: Instant,
+    /// The run stops: handlers are asked to stop at `cancel_at`, and dropped at `kill_at`.
+    Stopping {
+        cancel_at: Instant,
+        kill_at: Instant,
     },
-    /// Its future was dropped.
+    /// The future of the run was dropped.
     Dropped,
 }
 
-/// What the tasks of one run share.
-pub(crate) struct Shift {
+/// The state that the tasks of one run share.
+pub(crate) struct RunState {
     pub(crate) inner: Arc<Inner>,
     stage: watch::Sender<Stage>,
-    /// The stage is another than `Works`: read for each message, without a lock.
-    halts: AtomicBool,
-    staff: Mutex<Staff>,
-    /// Counts reasons to look: who knows of fewer must look again before it ends.
+    /// `true` if the stage is not `Running`. Read for each message, without a lock.
+    is_halted: AtomicBool,
+    scaler: Mutex<Scaler>,
+    /// Number of calls: reasons to poll. A task that has not seen the latest must poll again before
+    /// it ends.
     calls: AtomicU64,
-    /// There are tasks to begin.
-    pub(crate) hires: Notify,
+    /// Notified when there are tasks to start.
+    pub(crate) to_spawn: Notify,
     /// Messages that wait for a task.
     backlog: Mutex<Backlog>,
-    /// The backlog is not empty: read for each message, without its lock.
+    /// `true` if the backlog is not empty. Read for each message, without its lock.
     waits: AtomicBool,
-    pub(crate) room: Room,
+    pub(crate) intake: Intake,
     pub(crate) parts: Parts,
     pub(crate) outage: Mutex<Outage>,
-    /// There is an outage to be ended: read for each message, without its lock.
-    pub(crate) troubled: AtomicBool,
+    /// `true` while an outage is open. Read for each message, without a lock.
+    pub(crate) in_outage: AtomicBool,
     pub(crate) returns: Mutex<Returns>,
-    /// There are some, or there is a reason to look: one idle task looks.
+    /// Notifies one idle task that messages wait.
     pub(crate) offered: Notify,
-    /// There is a reason to look: all idle tasks do.
+    /// Notifies all idle tasks of a call.
     pub(crate) called: Notify,
-    /// The keeper has messages to look after; it was told, or looks by itself.
+    /// Notifies the task that renews waiting messages; `keeper_looks` is `true` while it checks by
+    /// itself.
     pub(crate) to_keep: Notify,
     pub(crate) keeper_looks: AtomicBool,
-    /// Tasks that wait for the next poll.
+    /// Number of tasks that wait for the next poll.
     pub(crate) idle: AtomicUsize,
-    /// A task waits for the next poll.
+    /// Notified when a task starts to wait for the next poll.
     pub(crate) idles: Notify,
-    /// What is settled beside the tasks, by source.
+    /// Settlements that are made beside the tasks, by source.
     outboxes: Vec<Outbox>,
-    /// Tasks that wait for a pause to end.
+    /// Number of tasks that wait for the end of a pause.
     pub(crate) parked: Count,
-    /// The queue is known to have work.
+    /// `true` if the latest poll found messages.
     busy: AtomicBool,
     pub(crate) to_scale: Notify,
-    /// When the depth may be asked for again.
+    /// Nanoseconds at which the depth may be requested again.
     rescale_at: AtomicU64,
     pub(crate) turns: Mutex<Turns>,
-    /// There is nobody to hear hints, so that somebody has to poll.
-    pub(crate) deaf: AtomicBool,
+    /// `true` while there is no subscription to notices, so that a task has to poll.
+    pub(crate) without_hints: AtomicBool,
     failed: Mutex<Option<PortError>>,
 }
 
 #[derive(Default)]
 struct Outbox {
-    settlings: Mutex<VecDeque<Settling>>,
+    settlements: Mutex<VecDeque<PendingSettlement>>,
     came: Notify,
 }
 
-impl Shift {
+impl RunState {
     pub(crate) fn new(inner: Arc<Inner>, is_batched: bool) -> Self {
         let config = &inner.config;
-        let staff = Mutex::new(Staff::new(config.min_tasks, config.max_tasks));
+        let scaler = Mutex::new(Scaler::new(config.min_tasks, config.max_tasks));
         let turns = Mutex::new(Turns::new(&inner.levels, inner.order, inner.clock.now()));
         Self {
-            staff,
+            scaler,
             turns,
-            stage: watch::Sender::new(Stage::Works),
-            halts: AtomicBool::new(false),
+            stage: watch::Sender::new(Stage::Running),
+            is_halted: AtomicBool::new(false),
             calls: AtomicU64::new(0),
-            hires: Notify::new(),
+            to_spawn: Notify::new(),
             backlog: Mutex::default(),
             waits: AtomicBool::new(false),
-            room: Room::new(is_batched),
+            intake: Intake::new(is_batched),
             parts: Parts::of(config),
             outage: Mutex::default(),
-            troubled: AtomicBool::new(false),
+            in_outage: AtomicBool::new(false),
             returns: Mutex::default(),
             offered: Notify::new(),
             called: Notify::new(),
@@ -124,7 +142,7 @@ impl Shift {
             busy: AtomicBool::new(false),
             to_scale: Notify::new(),
             rescale_at: AtomicU64::new(0),
-            deaf: AtomicBool::new(inner.hints.is_none()),
+            without_hints: AtomicBool::new(inner.hints.is_none()),
             failed: Mutex::default(),
             inner,
         }
@@ -138,11 +156,9 @@ impl Shift {
         self.inner.event(event);
     }
 
-    // The stage.
-
     #[inline]
-    pub(crate) fn halts(&self) -> bool {
-        self.halts.load(Ordering::Acquire)
+    pub(crate) fn is_halted(&self) -> bool {
+        self.is_halted.load(Ordering::Acquire)
     }
 
     pub(crate) fn stage(&self) -> Stage {
@@ -153,12 +169,12 @@ impl Shift {
         self.stage.subscribe()
     }
 
-    /// A run that stops does not pause or go on any more.
+    /// Changes the stage. A run that stops can neither pause nor resume.
     pub(crate) fn enter(&self, stage: Stage) {
         self.stage.send_if_modified(|now| {
             let changes = match *now {
-                Stage::Works | Stage::Paused => *now != stage,
-                Stage::Stops { .. } => stage == Stage::Dropped,
+                Stage::Running | Stage::Paused => *now != stage,
+                Stage::Stopping { .. } => stage == Stage::Dropped,
                 Stage::Dropped => false,
             };
             if changes {
@@ -166,13 +182,13 @@ impl Shift {
             }
             changes
         });
-        self.halts.store(self.stage() != Stage::Works, Ordering::Release);
-        if !matches!(self.stage(), Stage::Works | Stage::Paused) {
-            self.staff(Staff::close);
+        self.is_halted.store(self.stage() != Stage::Running, Ordering::Release);
+        if !matches!(self.stage(), Stage::Running | Stage::Paused) {
+            self.scaler(Scaler::close);
         }
     }
 
-    /// What can never work ends the run.
+    /// Stops the run with a permanent error.
     pub(crate) fn fail(&self, error: PortError) {
         self.failed.lock().get_or_insert(error);
         self.stop();
@@ -181,49 +197,48 @@ impl Shift {
     pub(crate) fn stop(&self) {
         let (now, config) = (self.now(), &self.inner.config);
         self.event(|| Event::Stopping);
-        self.enter(Stage::Stops { soft: now + config.soft_limit, hard: now + config.hard_limit });
+        self.enter(Stage::Stopping { cancel_at: now + config.drain_timeout, kill_at: now + config.kill_timeout });
     }
 
     pub(crate) fn error(&self) -> Option<PortError> {
         self.failed.lock().take()
     }
 
-    // The staff.
-
-    pub(crate) fn staff<T>(&self, change: impl FnOnce(&mut Staff) -> T) -> T {
-        let (result, staff) = {
-            let mut staff = self.staff.lock();
-            (change(&mut staff), *staff)
+    pub(crate) fn scaler<T>(&self, change: impl FnOnce(&mut Scaler) -> T) -> T {
+        let (result, scaler) = {
+            let mut scaler = self.scaler.lock();
+            (change(&mut scaler), *scaler)
         };
         let counters = &self.inner.counters;
-        counters.tasks.store(staff.tasks, Ordering::Relaxed);
-        counters.most_tasks.fetch_max(staff.most, Ordering::Relaxed);
+        counters.tasks.store(scaler.tasks, Ordering::Relaxed);
+        counters.most_tasks.fetch_max(scaler.most, Ordering::Relaxed);
         result
     }
 
-    /// Has tasks begin until there are so many.
-    pub(crate) fn hire(&self, wanted: u32, depth: Option<crate::queue::Depth>) {
-        let (more, tasks) = self.staff(|staff| (staff.grow_to(wanted), staff.tasks));
-        self.hired(more, tasks, depth);
+    /// Starts tasks up to this number.
+    pub(crate) fn spawn_up_to(&self, wanted: u32, depth: Option<crate::queue::Depth>) {
+        let (more, tasks) = self.scaler(|scaler| (scaler.grow_to(wanted), scaler.tasks));
+        self.spawned(more, tasks, depth);
     }
 
-    fn hired(&self, more: u32, tasks: u32, depth: Option<crate::queue::Depth>) {
+    fn spawned(&self, more: u32, tasks: u32, depth: Option<crate::queue::Depth>) {
         if more > 0 {
             self.event(|| Event::ScaledUp { tasks, depth });
-            self.room.woke();
-            self.hires.notify_one();
+            self.intake.woke();
+            self.to_spawn.notify_one();
         }
     }
 
-    /// There is a reason to look, for those who idle, and for somebody if nobody is there.
+    /// Calls all idle tasks to poll, and starts a task if there is none.
     pub(crate) fn call(&self) {
-        // First, so that whoever may end before the next line has been told.
+        // Counted first, so that a task that decides whether to end has seen the call or is still
+        // counted.
         self.calls.fetch_add(1, Ordering::SeqCst);
-        if self.staff(Staff::call) > 0 {
-            self.room.woke();
-            self.hires.notify_one();
+        if self.scaler(Scaler::call) > 0 {
+            self.intake.woke();
+            self.to_spawn.notify_one();
         }
-        self.room.woke();
+        self.intake.woke();
         self.called.notify_waiters();
     }
 
@@ -231,15 +246,14 @@ impl Shift {
         self.calls.load(Ordering::SeqCst)
     }
 
-    /// As many stay: one where no hint can come, or where messages that were sent back return, or nobody would look ever again.
-    pub(crate) fn least(&self) -> u32 {
-        let looks = self.deaf.load(Ordering::Acquire) || self.returns.lock().are_expected(self.now());
+    /// Returns the number of tasks that must not end. It is at least one if no notice can arrive or
+    /// returned messages are expected.
+    pub(crate) fn tasks_to_keep(&self) -> u32 {
+        let looks = self.without_hints.load(Ordering::Acquire) || self.returns.lock().are_expected(self.now());
         self.inner.config.min_tasks.max(u32::from(looks))
     }
 
-    // Work comes and goes.
-
-    /// A poll took messages.
+    /// Records a poll that received messages.
     pub(crate) fn found(&self, messages: usize, now: Instant) {
         let counters = &self.inner.counters;
         counters.received.add(messages as u64);
@@ -250,40 +264,42 @@ impl Shift {
             return;
         }
         self.rescale_at.store((now + config.rescale).as_nanos(), Ordering::Relaxed);
-        if self.staff(|staff| staff.tasks < staff.max) {
-            self.room.woke();
+        if self.scaler(|scaler| scaler.tasks < scaler.max) {
+            self.intake.woke();
             self.to_scale.notify_one();
         }
     }
 
-    /// A poll took none.
+    /// Records a poll that received none.
     pub(crate) fn found_nothing(&self) {
         if self.busy.load(Ordering::Acquire) && self.busy.swap(false, Ordering::AcqRel) {
             self.event(|| Event::QueueEmpty);
         }
     }
 
-    /// Puts messages where each task takes the next.
-    pub(crate) fn keep_for_tasks(&self, lot: Lot) {
-        if lot.deliveries.len() == 0 {
+    /// Adds messages to the backlog, from which each task takes the next.
+    pub(crate) fn enqueue(&self, batch: Batch) {
+        if batch.deliveries.len() == 0 {
             return;
         }
         {
             let mut backlog = self.backlog.lock();
-            backlog.push(lot);
+            backlog.push(batch);
             self.waits.store(true, Ordering::SeqCst);
         }
-        // After they were put there: whoever halts either finds them, or is seen here.
-        if self.halts() {
-            return self.hand_back_waiting();
+        // Checked after the push: a task that halts the run either finds the messages, or its halt
+        // is seen here. The lock of the backlog orders the two.
+        if self.is_halted() {
+            return self.release_waiting();
         }
         if !self.keeper_looks.load(Ordering::SeqCst) {
-            self.room.woke();
+            self.intake.woke();
             self.to_keep.notify_one();
         }
     }
 
-    /// Has others take what waits, all but so many: this task is held up, or takes long for each.
+    /// Lets other tasks take the waiting messages except `but` of them, because this task is
+    /// blocked or slow.
     pub(crate) fn share(&self, but: usize) {
         if !self.waits.load(Ordering::Acquire) {
             return;
@@ -292,21 +308,21 @@ impl Shift {
         if n == 0 {
             return;
         }
-        // As many as the rule asks for, and no more than there is work for: those that are there are held up.
+        // At most one task for each message, since the present tasks are blocked.
         let wanted = (self.inner.rule)(n as u64);
         let n_tasks = u32::try_from(n).unwrap_or(u32::MAX);
         let (more, tasks) =
-            self.staff(|staff| (staff.grow_to(wanted.min(staff.tasks.saturating_add(n_tasks))), staff.tasks));
-        self.hired(more, tasks, None);
-        self.room.woke();
+            self.scaler(|scaler| (scaler.grow_to(wanted.min(scaler.tasks.saturating_add(n_tasks))), scaler.tasks));
+        self.spawned(more, tasks, None);
+        self.intake.woke();
         for _ in 0..n_tasks.min(tasks) {
             self.offered.notify_one();
         }
     }
 
-    /// A message that waits, if there is one.
+    /// Takes a waiting message.
     #[inline]
-    pub(crate) fn next_waiting(&self) -> Option<Held> {
+    pub(crate) fn take_waiting(&self) -> Option<LeasedDelivery> {
         if !self.waits.load(Ordering::Acquire) {
             return None;
         }
@@ -318,7 +334,7 @@ impl Shift {
         next
     }
 
-    /// Whether messages wait for a task.
+    /// Returns `true` if messages wait for a task.
     pub(crate) fn has_waiting(&self) -> bool {
         self.waits.load(Ordering::SeqCst)
     }
@@ -331,60 +347,60 @@ impl Shift {
     }
 
     /// Puts back a message that was taken out to be renewed.
-    pub(crate) fn put_back(&self, held: Held) {
-        if self.halts() || self.room.is_closed() {
-            return self.send_out([held.lease.settling(How::HandBack)]);
+    pub(crate) fn put_back(&self, leased: LeasedDelivery) {
+        if self.is_halted() || self.intake.is_closed() {
+            return self.send_out([leased.lease.settlement(Decision::Release)]);
         }
-        self.backlog(|backlog| backlog.put_back(held));
+        self.backlog(|backlog| backlog.put_back(leased));
         self.offered.notify_one();
     }
 
-    /// Hands back whatever no handler has begun with.
-    pub(crate) fn hand_back_waiting(&self) {
+    /// Releases all messages that no handler has begun.
+    pub(crate) fn release_waiting(&self) {
         let waiting = self.backlog(|backlog| backlog.drain());
-        self.send_out(waiting.into_iter().map(|held| held.lease.settling(How::HandBack)));
+        self.send_out(waiting.into_iter().map(|leased| leased.lease.settlement(Decision::Release)));
     }
 
-    // What is settled beside the tasks.
-
-    pub(crate) fn send_out(&self, settlings: impl IntoIterator<Item = Settling>) {
-        for settling in settlings {
-            self.room.sent_out(1);
-            let outbox = &self.outboxes[settling.source];
-            outbox.settlings.lock().push_back(settling);
-            self.room.woke();
+    pub(crate) fn send_out(&self, settlements: impl IntoIterator<Item = PendingSettlement>) {
+        for settlement in settlements {
+            self.intake.sent_out(1);
+            let outbox = &self.outboxes[settlement.source];
+            outbox.settlements.lock().push_back(settlement);
+            self.intake.woke();
             outbox.came.notify_one();
         }
     }
 
-    /// The next that may be settled in one request; waits for it.
-    pub(crate) async fn outgoing(&self, source: usize) -> Vec<Settling> {
+    /// Waits for settlements that were sent out, and returns those of one request.
+    pub(crate) async fn outgoing(&self, source: usize) -> Vec<PendingSettlement> {
         let (outbox, most) = (&self.outboxes[source], self.inner.sources[source].most);
         loop {
             {
-                let mut settlings = outbox.settlings.lock();
-                if !settlings.is_empty() {
-                    let n = settlings.len().min(most);
-                    return settlings.drain(..n).collect();
+                let mut settlements = outbox.settlements.lock();
+                if !settlements.is_empty() {
+                    let n = settlements.len().min(most);
+                    return settlements.drain(..n).collect();
                 }
             }
             outbox.came.notified().await;
         }
     }
 
-    /// So many that were sent out are settled, or given up.
+    /// Records settlements that were made or given up.
     pub(crate) fn settled(&self, n: usize) {
-        self.room.settled(n);
-        self.rests();
+        self.intake.settled(n);
+        self.check_idle();
     }
 
-    /// This run has nothing in hand, and takes nothing; whoever drains is told.
-    pub(crate) fn rests(&self) -> bool {
-        let tasks = self.staff(|staff| staff.tasks);
-        let rests = self.stage() != Stage::Works && self.parked.get() >= u64::from(tasks) && self.room.unsettled() == 0;
-        if rests {
-            self.inner.rests.notify_waiters();
+    /// Returns `true` if the run has no outstanding message and takes none, and then notifies
+    /// `drain`.
+    pub(crate) fn check_idle(&self) -> bool {
+        let tasks = self.scaler(|scaler| scaler.tasks);
+        let idle =
+            self.stage() != Stage::Running && self.parked.get() >= u64::from(tasks) && self.intake.unsettled() == 0;
+        if idle {
+            self.inner.idle.notify_waiters();
         }
-        rests
+        idle
     }
 }

@@ -1,4 +1,17 @@
-//! A set of futures polled within one task: each when it was woken, and only then.
+//! A set of futures polled within one task. Each future is polled only after it was woken.
+//!
+//! The handlers of `run` borrow, so they cannot be spawned; and a run needs a callback after each
+//! polled future, which futures-util's set does not offer.
+//
+// Concurrency. A place is in one of three states: asleep (`woken` is false), listed (`woken` is true and
+// its index is in `woken` of `WakeList`), or being polled.
+//
+// - A waker sets `woken` by a swap. Only the thread that changes it from false to true lists the place,
+//   so a place is listed at most once.
+// - `poll` takes the list, then clears the flag of a place before it polls its future. Both accesses of
+//   the flag are read-modify-writes with `AcqRel`: a wake-up either precedes the clear, and then the poll
+//   sees everything that the waking thread wrote, or follows it, and then lists the place again.
+// - The parent's waker is taken by the first wake-up after a poll; later ones need not wake it again.
 use std::{
     future::Future,
     pin::Pin,
@@ -11,11 +24,11 @@ use std::{
 
 use crate::sync::Mutex;
 
-/// Futures that end with nothing. They keep their place, and a place is used again.
-pub(crate) struct Crew<F> {
+/// Futures without output. Each has a fixed place, and places are reused.
+pub(crate) struct TaskSet<F> {
     places: Vec<Place<F>>,
     free: Vec<usize>,
-    bell: Arc<Bell>,
+    list: Arc<SharedWakeList>,
 }
 
 struct Place<F> {
@@ -24,21 +37,21 @@ struct Place<F> {
     flag: Arc<Flag>,
 }
 
-/// Who was woken since the last look, and whom to tell.
+/// Places woken since the last poll, and the waker of the surrounding task.
 #[derive(Default)]
-struct Bell(Mutex<Rung>);
+struct SharedWakeList(Mutex<WakeList>);
 
 #[derive(Default)]
-struct Rung {
+struct WakeList {
     woken: Vec<usize>,
     parent: Option<Waker>,
 }
 
 struct Flag {
     at: usize,
-    /// Is in the list already.
+    /// `true` while the place is in the list of woken places.
     woken: AtomicBool,
-    bell: Arc<Bell>,
+    list: Arc<SharedWakeList>,
 }
 
 impl Wake for Flag {
@@ -50,26 +63,26 @@ impl Wake for Flag {
         if self.woken.swap(true, Ordering::AcqRel) {
             return;
         }
-        let mut rung = self.bell.0.lock();
-        rung.woken.push(self.at);
-        let parent = rung.parent.take();
-        drop(rung); // a waker may run code that comes back here
+        let mut wakes = self.list.0.lock();
+        wakes.woken.push(self.at);
+        let parent = wakes.parent.take();
+        drop(wakes); // a waker may run code that comes back here
         if let Some(parent) = parent {
             parent.wake();
         }
     }
 }
 
-impl<F: Future<Output = ()>> Crew<F> {
+impl<F: Future<Output = ()>> TaskSet<F> {
     pub(crate) fn new() -> Self {
-        Self { places: Vec::new(), free: Vec::new(), bell: Arc::default() }
+        Self { places: Vec::new(), free: Vec::new(), list: Arc::default() }
     }
 
-    /// One more; it is polled at the next [`poll`](Self::poll).
+    /// Adds a future, to be polled at the next [`poll`](Self::poll).
     pub(crate) fn add(&mut self, future: F) {
         let at = self.free.pop().unwrap_or_else(|| {
             let at = self.places.len();
-            let flag = Arc::new(Flag { at, woken: AtomicBool::new(false), bell: self.bell.clone() });
+            let flag = Arc::new(Flag { at, woken: AtomicBool::new(false), list: self.list.clone() });
             self.places.push(Place { future: None, waker: Waker::from(flag.clone()), flag });
             at
         });
@@ -81,15 +94,17 @@ impl<F: Future<Output = ()>> Crew<F> {
         self.free.len() == self.places.len()
     }
 
-    /// Polls each that was woken, once; and calls this after each.
+    /// Polls each woken future once, and calls `after_each` after each of them.
     pub(crate) fn poll(&mut self, cx: &mut Context<'_>, mut after_each: impl FnMut(&mut Context<'_>)) {
-        let mut rung = self.bell.0.lock();
-        rung.parent = Some(cx.waker().clone());
-        let mut woken = std::mem::take(&mut rung.woken);
-        drop(rung);
+        let mut wakes = self.list.0.lock();
+        wakes.parent = Some(cx.waker().clone());
+        let mut woken = std::mem::take(&mut wakes.woken);
+        drop(wakes);
         for at in woken.drain(..) {
             let place = &mut self.places[at];
-            // Before the poll: who is woken during it is polled again.
+            // Before the poll, so that a wake-up during it leads to another one. A
+            // read-modify-write, so that it reads the `true` of a concurrent wake-up that did not
+            // list the place, and with it what that thread wrote before.
             place.flag.woken.store(false, Ordering::Release);
             let Some(future) = &mut place.future else { continue };
             if future.as_mut().poll(&mut Context::from_waker(&place.waker)).is_ready() {
@@ -98,13 +113,14 @@ impl<F: Future<Output = ()>> Crew<F> {
             }
             after_each(cx);
         }
-        let mut rung = self.bell.0.lock();
-        if rung.woken.is_empty() {
-            // The list's room is used again.
-            rung.woken = woken;
-        } else if let Some(parent) = rung.parent.take() {
-            // Whoever was woken meanwhile has told the parent, unless it was woken by itself while it was polled.
-            drop(rung);
+        let mut wakes = self.list.0.lock();
+        if wakes.woken.is_empty() {
+            // Reuses the list's memory.
+            wakes.woken = woken;
+        } else if let Some(parent) = wakes.parent.take() {
+            // A wake-up in between has woken the parent, unless the future woke itself while it was
+            // polled.
+            drop(wakes);
             parent.wake();
         }
     }

@@ -1,8 +1,9 @@
-//! A task: finds a message, has it handled, ends its delivery.
+//! One task of a run: takes a message, runs its handler, and settles the delivery.
 //!
-//! There are two paths. A handler that is ready at its first poll was held up by nothing: its message costs no timer and no entry anywhere, and
-//! is settled with others. For one that waits, what else this task has to do is left to others, and its lease is kept while it runs.
-//! Messages that wait belong to no task, so that none waits behind another's handler, filter or settlement.
+//! There are two paths. If a handler completes on its first poll, its message needs no timer and no
+//! entry in a collection, and is settled together with others. If it is pending, the task's other
+//! messages are left to other tasks, and its lease is renewed while it runs. Waiting messages
+//! belong to no task, so that none waits behind another's handler, filter or settlement.
 use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
@@ -12,87 +13,90 @@ use std::{
 
 use crate::{
     queue_listener::{
-        Handled, Work,
-        lease::{Held, Lease, renewal::Dropped},
+        Disposition, Work,
+        lease::{Lease, LeasedDelivery, renewal::Dropped},
         poll::{Next, Poller},
-        run::{caught::Caught, state::Shift},
-        settle::{How, Settling},
+        run::{caught::Caught, state::RunState},
+        settle::{Decision, PendingSettlement},
         work::Cancel,
     },
     race::yield_now,
     time::Instant,
 };
 
-/// After so many messages in a row that were held up by nothing, others have their turn.
+/// Number of consecutive messages on the fast path after which the task yields.
 const FAIR: u32 = 64;
 
-/// Where so many messages do not take long, each is settled with others; else as soon as it is done.
+/// Number of messages that must fit into the quick time for settlements to be collected; otherwise
+/// each message is settled when it is finished.
 const SOON: usize = 32;
 
-/// So many messages that do not take long are begun after one look at the time.
+/// Maximum number of quick messages begun per reading of the clock.
 const LOOK: usize = 8;
 
 /// One task of a run.
 pub(crate) struct Worker {
-    pub(crate) shift: Arc<Shift>,
-    pub(crate) done: Vec<Settling>,
-    /// Messages that it has in hand and that are not done.
+    pub(crate) run: Arc<RunState>,
+    pub(crate) done: Vec<PendingSettlement>,
+    /// Number of messages that the task took and has not finished.
     pub(crate) begun: usize,
     pub(crate) cancel: Cancel,
     pub(crate) poller: Poller,
     pub(crate) in_a_row: u32,
-    /// How often others had been woken when this task last yielded; and whether it has begun nothing since.
+    /// Value of `Intake::wakes` when this task last yielded; and `true` in `has_yielded` if it has
+    /// begun no handler since.
     woken: u64,
     has_yielded: bool,
     pub(crate) looks: Looks,
 }
 
-/// The last look at the time. It is most of what a quick message costs here, so not each needs one.
+/// The last reading of the clock. It is most of the cost of a quick message, so it is shared by
+/// several.
 pub(crate) struct Looks {
     at: Option<Instant>,
-    /// Messages that were handled at once since.
+    /// Number of messages handled since, each on the first poll.
     messages: usize,
-    /// A lease that ends after this has time enough for a handler.
+    /// A lease that ends later than this has enough time for a handler.
     enough: Instant,
-    /// The handlers hold no other task's thread.
+    /// `true` if each task has a thread of its own to block.
     is_spawned: bool,
 }
 
 impl Looks {
-    /// Notes the time, and how long the messages since the last look took.
+    /// Records the time, and the time per message since the last reading.
     #[inline]
-    pub(crate) fn look(&mut self, shift: &Shift, now: Instant) {
+    pub(crate) fn look(&mut self, run: &RunState, now: Instant) {
         if let Some(before) = self.at.replace(now) {
-            shift.room.took(now - before, self.messages, self.is_spawned);
+            run.intake.took(now - before, self.messages, self.is_spawned);
         }
         self.messages = 0;
-        self.enough = now + shift.takes();
+        self.enough = now + run.takes();
     }
 
-    /// The time that passes from here on is no handler's.
+    /// Discards the reading: the time that follows is not that of a handler.
     pub(crate) fn forget(&mut self) {
         (self.at, self.messages) = (None, 0);
     }
 
-    /// Whether the next message may begin without another look.
+    /// Returns `true` if the next message may begin without another reading.
     #[inline]
-    fn is_recent(&self, shift: &Shift) -> bool {
-        self.messages < LOOK && self.at.is_some() && shift.room.is_quick(SOON)
+    fn is_recent(&self, run: &RunState) -> bool {
+        self.messages < LOOK && self.at.is_some() && run.intake.is_quick(SOON)
     }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It was aborted, or its run is over: what it had in hand is so no more.
-        self.shift.room.ended(self.done.len() + self.begun);
+        // The task was aborted or its run is over, so its messages are no longer outstanding.
+        self.run.intake.ended(self.done.len() + self.begun);
     }
 }
 
 impl Worker {
-    pub(crate) fn new(shift: Arc<Shift>, is_spawned: bool) -> Self {
-        let poller = Poller::new(&shift);
+    pub(crate) fn new(run: Arc<RunState>, is_spawned: bool) -> Self {
+        let poller = Poller::new(&run);
         Self {
-            shift,
+            run,
             done: Vec::new(),
             begun: 0,
             cancel: Cancel::new(),
@@ -104,72 +108,72 @@ impl Worker {
         }
     }
 
-    /// Handles messages, one after another, until it ends.
+    /// Handles messages until the task ends.
     ///
-    /// Requests that are answered at once are in this one function on purpose: a future within a
-    /// future is moved into its place, and that of a poll or of a handler that waits is large.
+    /// Requests that complete at once are awaited in this one function on purpose: a nested future
+    /// is moved into its place, and those of polls and pending handlers are large.
     pub(crate) async fn work<F, H>(mut self, handler: F)
     where
         F: Fn(Work) -> H,
-        H: Future<Output: Into<Handled>>,
+        H: Future<Output: Into<Disposition>>,
     {
-        let shift = self.shift.clone();
+        let run = self.run.clone();
         let mut call = pin!(Caught::new());
         let mut next = None;
-        let mut alone: Option<Box<Held>> = None;
+        let mut exclusive: Option<Box<LeasedDelivery>> = None;
         loop {
-            if shift.halts() {
-                self.done.extend(next.take().map(|held: Held| held.lease.settling(How::HandBack)));
-                self.hand_back();
+            if run.is_halted() {
+                self.done.extend(next.take().map(|leased: LeasedDelivery| leased.lease.settlement(Decision::Release)));
+                self.release_all();
             }
-            if let Some(held) = alone.take() {
-                if let Some((guard, held)) = self.alone(&shift, held).await {
-                    self.handle(call.as_mut(), &handler, held).await;
+            if let Some(leased) = exclusive.take() {
+                if let Some((guard, leased)) = self.exclusive(&run, leased).await {
+                    self.handle(call.as_mut(), &handler, leased).await;
                     self.settle().await;
                     drop(guard);
                 }
                 continue;
             }
-            match poll_fn(|cx| Poll::Ready(self.rush(cx, &shift, &mut next, call.as_mut(), &handler))).await {
-                Rush::Empty => {}
-                Rush::Woke => {
+            match poll_fn(|cx| Poll::Ready(self.fast_path(cx, &run, &mut next, call.as_mut(), &handler))).await {
+                FastPath::Empty => {}
+                FastPath::Woke => {
                     self.begun = usize::from(next.is_some());
-                    self.let_others(&shift).await;
+                    self.let_others(&run).await;
                     (self.begun, self.has_yielded) = (0, true);
                     continue;
                 }
-                Rush::Fair => {
-                    self.give_way(&shift).await;
+                FastPath::Fair => {
+                    self.give_way(&run).await;
                     continue;
                 }
-                Rush::Waits(lease) => {
+                FastPath::Waits(lease) => {
                     self.finish(call.as_mut(), [lease], None).await;
-                    self.give_way(&shift).await;
+                    self.give_way(&run).await;
                     continue;
                 }
-                Rush::Asks(held) => {
-                    self.handle(call.as_mut(), &handler, held).await;
-                    self.give_way(&shift).await;
+                FastPath::Asks(leased) => {
+                    self.handle(call.as_mut(), &handler, leased).await;
+                    self.give_way(&run).await;
                     continue;
                 }
             }
             if !self.done.is_empty() {
                 if self.is_one_request() {
-                    let mut request = shift.settling(&self.done);
+                    let mut request = run.settle_request(&self.done);
                     match once(request.as_mut()).await {
-                        Some(answer) => shift.answered_all(&mut self.done, answer),
-                        None => self.settle_rest(&shift, request).await,
+                        Some(answer) => run.answered_all(&mut self.done, answer),
+                        None => self.settle_rest(&run, request).await,
                     }
-                    // What is to be tried again.
+                    // Settlements to be tried again.
                     if !self.done.is_empty() {
-                        shift.send_out(self.done.drain(..));
+                        run.send_out(self.done.drain(..));
                     }
                 } else {
                     self.settle().await;
                 }
                 continue;
             }
-            let mut asked = self.poller.ask(&shift);
+            let mut asked = self.poller.ask(&run);
             if let Some(request) = &mut asked
                 && let Some(answer) = once(request.receive.as_mut()).await
             {
@@ -177,9 +181,9 @@ impl Worker {
                     (Ok(deliveries), Some(asked)) if !deliveries.is_empty() => {
                         let n = deliveries.len();
                         let at;
-                        (at, alone) = self.poller.took(&shift, deliveries, asked, &mut next);
-                        self.looks.look(&shift, at);
-                        self.share(&shift, n);
+                        (at, exclusive) = self.poller.took(&run, deliveries, asked, &mut next);
+                        self.looks.look(&run, at);
+                        self.share(&run, n);
                         continue;
                     }
                     (answer, Some(mut request)) => {
@@ -190,102 +194,103 @@ impl Worker {
                 }
             }
             self.looks.forget();
-            match self.poller.find(&shift, asked).await {
-                Next::Look => self.share(&shift, 0),
-                Next::Alone(held) => alone = Some(held),
+            match self.poller.find(&run, asked).await {
+                Next::Look => self.share(&run, 0),
+                Next::Exclusive(leased) => exclusive = Some(leased),
                 Next::End => return,
             }
         }
     }
 
-    /// Handles messages of which nothing has to be asked, for as long as their handlers are ready at
-    /// once. Not a future: a message is moved as seldom as can be.
-    fn rush<F, H>(
+    /// Handles messages that need no request first, as long as their handlers complete at once. It
+    /// is not a future, so that messages are moved as seldom as possible.
+    fn fast_path<F, H>(
         &mut self,
         cx: &mut Context<'_>,
-        shift: &Shift,
-        next: &mut Option<Held>,
+        run: &RunState,
+        next: &mut Option<LeasedDelivery>,
         mut call: Pin<&mut Caught<H>>,
         handler: &F,
-    ) -> Rush
+    ) -> FastPath
     where
         F: Fn(Work) -> H,
-        H: Future<Output: Into<Handled>>,
+        H: Future<Output: Into<Disposition>>,
     {
-        let config = &shift.inner.config;
-        // As many as one poll gives are settled together, whosoever poll it was.
+        let config = &run.inner.config;
+        // Up to one batch is settled together, whichever poll its messages came from.
         while self.done.len() < config.batch {
-            if self.looks.is_spawned && !self.has_yielded && self.woken != shift.room.wakes() {
-                return Rush::Woke;
+            if self.looks.is_spawned && !self.has_yielded && self.woken != run.intake.wakes() {
+                return FastPath::Woke;
             }
-            let Some(held) = next.take().or_else(|| shift.next_waiting()) else { break };
-            if !self.looks.is_recent(shift) {
-                self.looks.look(shift, shift.now());
+            let Some(leased) = next.take().or_else(|| run.take_waiting()) else { break };
+            if !self.looks.is_recent(run) {
+                self.looks.look(run, run.now());
             }
-            let lease = &held.lease;
+            let lease = &leased.lease;
             let is_fresh = lease.until > self.looks.enough;
-            if !is_fresh || lease.attempt > config.max_attempts || shift.inner.filter.is_some() {
-                return Rush::Asks(Box::new(held));
+            if !is_fresh || lease.attempt > config.max_attempts || run.inner.filter.is_some() {
+                return FastPath::Asks(Box::new(leased));
             }
-            let Held { delivery, lease } = held;
+            let LeasedDelivery { delivery, lease } = leased;
             (self.begun, self.has_yielded) = (1, false);
             let cancelled = self.cancel.next();
             let Some(output) = call.as_mut().begin(cx, || handler(Work::new(delivery, cancelled))) else {
-                return Rush::Waits(lease);
+                return FastPath::Waits(lease);
             };
             self.begun = 0;
             self.in_a_row += 1;
             self.looks.messages += 1;
-            match output.map_or_else(Handled::retry, Into::into) {
-                Handled::Complete => {
-                    shift.completes(&lease);
-                    self.done.push(lease.settling(How::Complete));
+            match output.map_or_else(Disposition::retry, Into::into) {
+                Disposition::Complete => {
+                    run.completes(&lease);
+                    self.done.push(lease.settlement(Decision::Complete));
                 }
-                handled => self.done.push(shift.judge(lease, handled)),
+                handled => self.done.push(run.decide(lease, handled)),
             }
-            if self.in_a_row >= FAIR || !shift.room.is_quick(SOON) || shift.halts() {
-                return Rush::Fair;
+            if self.in_a_row >= FAIR || !run.intake.is_quick(SOON) || run.is_halted() {
+                return FastPath::Fair;
             }
         }
         self.has_yielded = false;
-        Rush::Empty
+        FastPath::Empty
     }
 
-    /// Gives others their turn where it is due, and has settled what would wait for the next message.
-    async fn give_way(&mut self, shift: &Shift) {
-        let is_quick = shift.room.is_quick(SOON);
+    /// Yields if it is due, and sends out settlements that would otherwise wait for the next
+    /// message.
+    async fn give_way(&mut self, run: &RunState) {
+        let is_quick = run.intake.is_quick(SOON);
         if !is_quick {
-            shift.send_out(self.done.drain(..));
+            run.send_out(self.done.drain(..));
         }
         if self.in_a_row >= FAIR || !is_quick {
-            self.let_others(shift).await;
+            self.let_others(run).await;
         }
     }
 
-    /// Lets those run that were woken.
-    async fn let_others(&mut self, shift: &Shift) {
-        // Their turns are no handler's time.
-        self.looks.look(shift, shift.now());
+    /// Yields to tasks that were woken.
+    async fn let_others(&mut self, run: &RunState) {
+        // Their time is not that of a handler.
+        self.looks.look(run, run.now());
         self.looks.forget();
         self.in_a_row = 0;
         yield_now().await;
-        self.woken = shift.room.wakes();
+        self.woken = run.intake.wakes();
     }
 
-    /// Handles one message, about which something has to be asked first.
-    async fn handle<F, H>(&mut self, mut call: Pin<&mut Caught<H>>, handler: &F, held: Box<Held>)
+    /// Handles one message that needs a request first.
+    async fn handle<F, H>(&mut self, mut call: Pin<&mut Caught<H>>, handler: &F, leased: Box<LeasedDelivery>)
     where
         F: Fn(Work) -> H,
-        H: Future<Output: Into<Handled>>,
+        H: Future<Output: Into<Disposition>>,
     {
-        let shift = self.shift.clone();
-        let Held { delivery, mut lease } = *held;
+        let run = self.run.clone();
+        let LeasedDelivery { delivery, mut lease } = *leased;
         self.begun = 1;
         if !self.admit(&delivery, &mut lease).await {
             self.begun = 0;
             return;
         }
-        let key = shift.filter_key(&delivery);
+        let key = run.filter_key(&delivery);
         let mut work = Some(Work::new(delivery, self.cancel.next()));
         let began = poll_fn(|cx| Poll::Ready(work.take().and_then(|work| call.as_mut().begin(cx, || handler(work)))));
         match began.await {
@@ -298,72 +303,73 @@ impl Worker {
         }
     }
 
-    /// Waits for a handler that was not ready at once.
+    /// Waits for a handler that was pending on its first poll.
     async fn finish<H>(&mut self, mut call: Pin<&mut Caught<H>>, mut leases: [Lease; 1], key: Option<String>)
     where
-        H: Future<Output: Into<Handled>>,
+        H: Future<Output: Into<Disposition>>,
     {
         let output = self.wait(call.as_mut(), &mut leases).await;
         call.end();
         self.ended(leases, key, output).await;
     }
 
-    /// Notes what came of a handler.
-    async fn ended<T: Into<Handled>>(
+    /// Applies the result of a handler.
+    async fn ended<T: Into<Disposition>>(
         &mut self,
         mut leases: [Lease; 1],
         key: Option<String>,
         output: Result<Result<T, String>, Dropped>,
     ) {
-        let handled = output.map(|output| output.map_or_else(Handled::retry, Into::into));
-        if let (Ok(Handled::Complete), Some(key)) = (&handled, key) {
+        let handled = output.map(|output| output.map_or_else(Disposition::retry, Into::into));
+        if let (Ok(Disposition::Complete), Some(key)) = (&handled, key) {
             self.remember(&mut leases, vec![key]).await;
         }
         let [lease] = leases;
         self.begun = 0;
         match handled {
             _ if lease.lost => {}
-            Ok(handled) => self.done.push(self.shift.judge(lease, handled)),
+            Ok(handled) => self.done.push(self.run.decide(lease, handled)),
             Err(why) => self.done.push(self.dropped(lease, why)),
         }
     }
 
-    /// Looks at the time before a message begins.
+    /// Reads the clock before a message begins.
     pub(crate) fn look(&mut self) {
-        self.looks.look(&self.shift, self.shift.now());
+        self.looks.look(&self.run, self.run.now());
     }
 
-    /// Has others take what this task does not begin soon, of so many messages that it took, the first of which it takes itself.
+    /// Lets other tasks take the messages of a poll of `n` that this task does not begin soon. It
+    /// takes the first itself.
     #[inline]
-    fn share(&self, shift: &Shift, n: usize) {
-        if (n > 1 || n == 0) && (!shift.room.is_quick(n.max(SOON)) || shift.inner.filter.is_some()) {
-            shift.share(1);
+    fn share(&self, run: &RunState, n: usize) {
+        if (n > 1 || n == 0) && (!run.intake.is_quick(n.max(SOON)) || run.inner.filter.is_some()) {
+            run.share(1);
         }
     }
 
-    /// Hands back what no handler has begun with.
+    /// Releases all messages that no handler has begun, and sends out settlements.
     #[cold]
-    pub(crate) fn hand_back(&mut self) {
-        self.shift.hand_back_waiting();
-        self.shift.send_out(self.done.drain(..));
+    pub(crate) fn release_all(&mut self) {
+        self.run.release_waiting();
+        self.run.send_out(self.done.drain(..));
     }
 }
 
-/// What came of a rush.
-enum Rush {
-    /// No message waits, or as many are done as are settled together.
+/// Reason for which the fast path ended.
+enum FastPath {
+    /// No message waits, or one batch is finished.
     Empty,
-    /// Others were woken, who may have to wait for this task's thread.
+    /// Other tasks were woken that may need this thread.
     Woke,
-    /// Others may have to have their turn.
+    /// The task should yield to others.
     Fair,
-    /// The handler of this one waits.
+    /// The handler of this message is pending.
     Waits(Lease),
-    /// Something has to be asked about this one.
-    Asks(Box<Held>),
+    /// This message needs a request first.
+    Asks(Box<LeasedDelivery>),
 }
 
-/// What one poll gives.
+/// Polls a future once.
 pub(crate) async fn once<F: Future + ?Sized>(mut future: Pin<&mut F>) -> Option<F::Output> {
     poll_fn(|cx| match future.as_mut().poll(cx) {
         Poll::Ready(output) => Poll::Ready(Some(output)),

@@ -1,4 +1,11 @@
-//! Ending deliveries: many in one request, again where it failed.
+//! Settling deliveries: many in one request, and again after a failure.
+//!
+//! Four types describe the end of a delivery, in this order:
+//!
+//! 1. [`Disposition`]: the result of the handler.
+//! 2. [`Decision`]: the listener's decision, after limits, outages and delays.
+//! 3. [`Settle`]: the settlement that the queue's port takes.
+//! 4. [`PendingSettlement`]: a delivery with its decision, until the queue has answered.
 pub(crate) mod outage;
 pub(crate) mod unsettled;
 
@@ -11,20 +18,20 @@ use crate::{
     port::{BoxFuture, ErrorClass, Failure},
     queue::{MessageId, QueueError, Receipt, Settle},
     queue_listener::{
-        Handled, QueueCall, QueueListenerEvent as Event, lease::Lease, run::state::Shift, settle::outage::Outage,
+        Disposition, QueueCall, QueueListenerEvent as Event, lease::Lease, run::state::RunState, settle::outage::Outage,
     },
     race::{First, race},
     time::{Instant, Timestamp, scaled},
 };
 
-/// What a request to settle gives.
+/// Answers to a settle request: one for each settlement, or a failure of the whole request.
 type Answers = Result<Vec<Result<(), QueueError>>, QueueError>;
 
-/// A request to settle.
-pub(crate) type Settled<'a> = BoxFuture<'a, Answers>;
+/// The future of one settle request.
+pub(crate) type SettleRequest<'a> = BoxFuture<'a, Answers>;
 
-/// What is to become of a message, and what to say when it has.
-pub(crate) struct Settling {
+/// A delivery with its decision, until the queue has settled it.
+pub(crate) struct PendingSettlement {
     pub(crate) source: usize,
     pub(crate) id: MessageId,
     pub(crate) receipt: Receipt,
@@ -32,21 +39,21 @@ pub(crate) struct Settling {
     pub(crate) attempt: u32,
     pub(crate) expiries: u32,
     pub(crate) until: Instant,
-    pub(crate) how: How,
-    /// A request to settle it was sent, and no answer came.
+    pub(crate) decision: Decision,
+    /// `true` if a settle request was sent and its reply was lost.
     pub(crate) may_be_settled: bool,
-    /// It is settled beside everything else, and not counted as in hand any more: the first request
-    /// failed, or its lease is lost.
+    /// `true` if the delivery no longer counts as outstanding, because its first settle request
+    /// failed or its lease was lost.
     pub(crate) is_overdue: bool,
 }
 
 #[derive(Clone)]
-pub(crate) enum How {
-    /// It was handled.
+pub(crate) enum Decision {
+    /// The handler completed.
     Complete,
-    /// It was handled before.
+    /// The message was handled before.
     Duplicate,
-    /// It failed, and comes back after so long.
+    /// The attempt failed; the message is delivered again after the delay.
     Retry {
         after: Duration,
         error: String,
@@ -54,212 +61,226 @@ pub(crate) enum How {
     DeadLetter {
         reason: String,
     },
-    /// No handler began with it.
-    HandBack,
-    /// What its handler needs refused it, or is away: it comes back after so long, uncounted.
+    /// The message was not tried.
+    Release,
+    /// A dependency of the handler refused the message or is away. It is delivered again after the
+    /// delay, and no attempt is counted.
     Refused {
         after: Duration,
         error: String,
     },
-    /// Its lease is lost, which was told: a release that the queue still honours explains the end of the delivery.
-    GiveUp,
+    /// The lease was lost, which is already reported. If the queue still accepts the release, it
+    /// explains the end of the delivery.
+    LeaseLost,
 }
 
-impl How {
+impl Decision {
     pub(crate) fn settle(&self) -> Settle {
         match self {
             Self::Complete | Self::Duplicate => Settle::Complete,
             Self::Retry { after, .. } => Settle::abandon(*after),
             Self::DeadLetter { reason } => Settle::dead_letter(reason.clone()),
-            Self::HandBack | Self::GiveUp => Settle::release(Duration::ZERO),
+            Self::Release | Self::LeaseLost => Settle::release(Duration::ZERO),
             Self::Refused { after, .. } => Settle::release(*after),
         }
     }
 }
 
-impl Shift {
-    /// What is to become of a message, by what came of it.
-    pub(crate) fn judge(&self, lease: Lease, handled: Handled) -> Settling {
-        let how = match handled {
-            Handled::Complete => {
+impl RunState {
+    /// Decides how a delivery is settled, by the result of its handler.
+    pub(crate) fn decide(&self, lease: Lease, disposition: Disposition) -> PendingSettlement {
+        let decision = match disposition {
+            Disposition::Complete => {
                 self.completes(&lease);
-                How::Complete
+                Decision::Complete
             }
-            Handled::Retry { after, error } => self.failed(&lease, after, error),
-            Handled::HandBack => How::HandBack,
-            Handled::Refused { after, error } => {
-                self.troubled(|outage, now| outage.refused(now));
+            Disposition::Retry { after, error } => self.failed(&lease, after, error),
+            Disposition::Release => Decision::Release,
+            Disposition::Refused { after, error } => {
+                self.in_outage(|outage, now| outage.refused(now));
                 self.refused(after, error)
             }
-            Handled::DeadLetter { reason } => self.set_aside(&lease, &reason),
+            Disposition::DeadLetter { reason } => self.set_aside(&lease, &reason),
         };
-        lease.settling(how)
+        lease.settlement(decision)
     }
 
-    /// A message is handled: an outage in which it was refused is over.
+    /// Records a success, which ends the outage if the message was refused in it.
     #[inline]
     pub(crate) fn completes(&self, lease: &Lease) {
-        if self.troubled.load(Ordering::Acquire) {
-            self.troubled(|outage, _| outage.succeeded(lease.was_released()));
+        if self.in_outage.load(Ordering::Acquire) {
+            self.in_outage(|outage, _| outage.succeeded(lease.was_released()));
         }
     }
 
-    fn troubled<T>(&self, tell: impl FnOnce(&mut Outage, Instant) -> T) -> T {
+    fn in_outage<T>(&self, tell: impl FnOnce(&mut Outage, Instant) -> T) -> T {
         let now = self.now();
         let mut outage = self.outage.lock();
         let told = tell(&mut outage, now);
-        self.troubled.store(!outage.is_over(), Ordering::Release);
+        self.in_outage.store(!outage.is_over(), Ordering::Release);
         told
     }
 
     #[cold]
-    fn failed(&self, lease: &Lease, after: Option<Duration>, error: String) -> How {
-        if self.troubled(|outage, now| outage.failed(lease.was_released(), now)) {
+    fn failed(&self, lease: &Lease, after: Option<Duration>, error: String) -> Decision {
+        if self.in_outage(|outage, now| outage.failed(lease.was_released(), now)) {
             return self.refused(None, error);
         }
         if lease.attempt >= self.inner.config.max_attempts {
-            return self.set_aside(lease, &format!("failed too often: {error}"));
+            return self.set_aside(lease, &format!("exceeded max attempts: {error}"));
         }
-        How::Retry { after: after.unwrap_or_else(|| self.pause(lease.attempt)), error }
+        Decision::Retry { after: after.unwrap_or_else(|| self.pause(lease.attempt)), error }
     }
 
-    /// What was refused comes back when the refusal says, and a little later: many are not to come back together.
-    fn refused(&self, after: Option<Duration>, error: String) -> How {
+    /// Returns the decision on a refused message. Up to 10 % of random delay, at most `LATEST`,
+    /// keep many messages from returning together.
+    fn refused(&self, after: Option<Duration>, error: String) -> Decision {
         let entropy = &self.inner.entropy;
         let after = match after {
             Some(after) => {
-                let after = after.clamp(SHORTEST_REFUSAL, Handled::LONGEST_REFUSAL);
+                let after = after.clamp(SHORTEST_REFUSAL, Disposition::LONGEST_REFUSAL);
                 after.saturating_add(scaled((after / 10).min(LATEST), entropy.unit()))
             }
             None => scaled(UNKNOWN, 0.5 + entropy.unit() / 2.0),
         };
-        How::Refused { after, error }
+        Decision::Refused { after, error }
     }
 
-    /// The delay after so many attempts.
+    /// Returns the delay before the next attempt.
     fn pause(&self, attempts: u32) -> Duration {
-        // After some dozens it has long been the longest.
+        // The delay has long reached its maximum by then, so the iterator need not go further.
         let before = attempts.saturating_sub(1).min(64) as usize;
         let config = self.inner.config.retry;
         Backoff::checked(config, &self.inner.entropy).nth(before).unwrap_or(config.cap)
     }
 
-    /// A dead letter, with what people ask about it. A queue without dead letters keeps it, and hands it out seldom.
+    /// Returns the decision for a dead letter, with details for people. In a queue without dead
+    /// letters the message is retried with the maximum delay.
     #[cold]
-    pub(crate) fn set_aside(&self, lease: &Lease, why: &str) -> How {
-        let reason =
-            format!("{why} (attempt {}, delivery {}, set aside {})", lease.attempt, lease.deliveries, Timestamp::now());
+    pub(crate) fn set_aside(&self, lease: &Lease, why: &str) -> Decision {
+        let reason = format!(
+            "{why} (attempt {}, delivery {}, dead-lettered at {})",
+            lease.attempt,
+            lease.deliveries,
+            Timestamp::now()
+        );
         if self.inner.sources[lease.source].sets_aside {
-            How::DeadLetter { reason }
+            Decision::DeadLetter { reason }
         } else {
-            How::Retry { after: self.inner.config.retry.cap, error: reason }
+            Decision::Retry { after: self.inner.config.retry.cap, error: reason }
         }
     }
 
-    /// The request to settle these, of one source.
-    pub(crate) fn settling(&self, settlings: &[Settling]) -> Settled<'_> {
-        let requests = settlings.iter().map(|settling| (settling.receipt.clone(), settling.how.settle())).collect();
-        let source = settlings.first().map_or(0, |first| first.source);
+    /// Returns the request that settles these deliveries, all of one source.
+    pub(crate) fn settle_request(&self, settlements: &[PendingSettlement]) -> SettleRequest<'_> {
+        let requests =
+            settlements.iter().map(|settlement| (settlement.receipt.clone(), settlement.decision.settle())).collect();
+        let source = settlements.first().map_or(0, |first| first.source);
         self.inner.counters.requests.add(1);
         self.inner.sources[source].queue.settle(requests)
     }
 
-    /// Settles these, of one source; leaves those that are to be tried again.
-    pub(crate) async fn settle_once(&self, settlings: &mut Vec<Settling>) {
-        let request = self.settling(settlings);
-        match self.rest(QueueCall::Settle, self.inner.config.call_limit(), request).await {
-            Some(answer) => self.answered_all(settlings, answer),
-            None => self.unanswered(settlings),
+    /// Settles these deliveries, all of one source. Leaves those to be tried again.
+    pub(crate) async fn settle_once(&self, settlements: &mut Vec<PendingSettlement>) {
+        let request = self.settle_request(settlements);
+        match self.bounded(QueueCall::Settle, self.inner.config.call_limit(), request).await {
+            Some(answer) => self.answered_all(settlements, answer),
+            None => self.unanswered(settlements),
         }
     }
 
-    /// The answer to a request; leaves those that are to be tried again.
-    pub(crate) fn answered_all(&self, settlings: &mut Vec<Settling>, answer: Answers) {
+    /// Applies the answers to a settle request. Leaves the settlements to be tried again.
+    pub(crate) fn answered_all(&self, settlements: &mut Vec<PendingSettlement>, answer: Answers) {
         match answer {
             Ok(answers) => {
                 let mut answers = answers.into_iter();
                 let (mut completed, mut ended) = (0, 0);
-                settlings.retain_mut(|settling| {
-                    let stays = self.answered(settling, answers.next(), &mut completed);
-                    ended += usize::from(!stays && !settling.is_overdue);
+                settlements.retain_mut(|settlement| {
+                    let stays = self.answered(settlement, answers.next(), &mut completed);
+                    ended += usize::from(!stays && !settlement.is_overdue);
                     stays
                 });
                 if completed > 0 {
                     self.inner.counters.handled.add(completed);
                 }
-                self.room.ended(ended);
+                self.intake.ended(ended);
             }
             Err(error) => {
-                self.tell_failure(QueueCall::Settle, &error);
+                self.report_failure(QueueCall::Settle, &error);
                 if error.class() == ErrorClass::Permanent {
-                    self.room.ended(in_hand(settlings));
-                    settlings.drain(..).for_each(|settling| self.settling_lost(&settling));
+                    self.intake.ended(outstanding(settlements));
+                    settlements.drain(..).for_each(|settlement| self.settling_lost(&settlement));
                 } else if error.may_have_been_applied() {
-                    self.unanswered(settlings);
+                    self.unanswered(settlements);
                 }
             }
         }
     }
 
-    /// No answer in time says nothing about the request.
+    /// Records that a request may have been applied although no reply came.
     #[cold]
-    pub(crate) fn unanswered(&self, settlings: &mut [Settling]) {
-        settlings.iter_mut().for_each(|settling| settling.may_be_settled = true);
+    pub(crate) fn unanswered(&self, settlements: &mut [PendingSettlement]) {
+        settlements.iter_mut().for_each(|settlement| settlement.may_be_settled = true);
     }
 
-    /// One answer; true if it is to be tried again.
+    /// Applies one answer. Returns `true` if the settlement is to be tried again.
     #[inline]
-    fn answered(&self, settling: &mut Settling, answer: Option<Result<(), QueueError>>, completed: &mut u64) -> bool {
+    fn answered(
+        &self,
+        settlement: &mut PendingSettlement,
+        answer: Option<Result<(), QueueError>>,
+        completed: &mut u64,
+    ) -> bool {
         match answer {
             Some(Ok(())) => {
-                if matches!(settling.how, How::Complete) {
+                if matches!(settlement.decision, Decision::Complete) {
                     *completed += 1;
                 } else {
-                    self.tell(settling);
+                    self.tell(settlement);
                 }
                 false
             }
             Some(Err(QueueError::Failed(error))) if error.class() != ErrorClass::Permanent => {
-                settling.may_be_settled |= error.may_have_been_applied();
+                settlement.may_be_settled |= error.may_have_been_applied();
                 true
             }
             Some(Err(_)) | None => {
-                self.settling_lost(settling);
+                self.settling_lost(settlement);
                 false
             }
         }
     }
 
     #[cold]
-    fn settling_lost(&self, settling: &Settling) {
-        let Settling { id, deliveries, may_be_settled, how, .. } = settling;
-        if matches!(how, How::GiveUp) {
-            // It was told when it was given up.
+    fn settling_lost(&self, settlement: &PendingSettlement) {
+        let PendingSettlement { id, deliveries, may_be_settled, decision, .. } = settlement;
+        if matches!(decision, Decision::LeaseLost) {
+            // It was reported when the lease was lost.
             return;
         }
         self.inner.counters.leases_lost.add(1);
         self.event(|| Event::LeaseLost { id: id.clone(), deliveries: *deliveries, may_be_settled: *may_be_settled });
     }
 
-    /// Says what was settled.
+    /// Counts and reports a settlement that the queue accepted.
     #[cold]
-    fn tell(&self, settling: &mut Settling) {
-        let Settling { id, deliveries, attempt, how, .. } = settling;
+    fn tell(&self, settlement: &mut PendingSettlement) {
+        let PendingSettlement { id, deliveries, attempt, decision, .. } = settlement;
         let counters = &self.inner.counters;
-        match how {
-            How::Complete | How::GiveUp => {}
-            How::Duplicate => counters.duplicates.add(1),
-            How::HandBack => {
-                counters.handed_back.add(1);
-                self.event(|| Event::HandedBack { messages: 1 });
+        match decision {
+            Decision::Complete | Decision::LeaseLost => {}
+            Decision::Duplicate => counters.duplicates.add(1),
+            Decision::Release => {
+                counters.released.add(1);
+                self.event(|| Event::Released { messages: 1 });
             }
-            How::Refused { after, error } => {
+            Decision::Refused { after, error } => {
                 counters.refused.add(1);
                 self.returns.lock().add(self.now() + *after);
                 let (after, error) = (*after, std::mem::take(error));
                 self.event(|| Event::Refused { id: id.clone(), error, after });
             }
-            How::Retry { after, error } => {
+            Decision::Retry { after, error } => {
                 counters.failed.add(1);
                 self.returns.lock().add(self.now() + *after);
                 let (after, error) = (*after, std::mem::take(error));
@@ -271,7 +292,7 @@ impl Shift {
                     after,
                 });
             }
-            How::DeadLetter { reason } => {
+            Decision::DeadLetter { reason } => {
                 counters.dead_lettered.add(1);
                 let reason = std::mem::take(reason);
                 self.event(|| Event::DeadLettered { id: id.clone(), reason });
@@ -279,7 +300,8 @@ impl Shift {
         }
     }
 
-    /// Settles what the tasks send out, for ever. What fails is tried again apart from what comes, for as long as that can be of use.
+    /// Settles the deliveries that tasks send out, until the run ends. Failed ones are retried
+    /// concurrently with new ones, as long as the queue may still accept them.
     pub(crate) async fn settle_all(&self, source: usize) {
         let mut again = FuturesUnordered::new();
         let mut fresh: Option<BoxFuture<'_, Vec<Failing>>> = None;
@@ -287,7 +309,7 @@ impl Shift {
             let comes = async {
                 match &mut fresh {
                     Some(fresh) => fresh.await,
-                    None => vec![Failing { settlings: self.outgoing(source).await, times: 0 }],
+                    None => vec![Failing { settlements: self.outgoing(source).await, times: 0 }],
                 }
             };
             let retried = async { if again.is_empty() { std::future::pending().await } else { again.next().await } };
@@ -306,56 +328,59 @@ impl Shift {
         }
     }
 
-    /// Settles these once, after a pause where they failed before; gives what is to be tried again. Where a request fails as a whole its
-    /// halves are tried apart: one message that cannot be settled is alone in the end.
+    /// Settles these deliveries once, after a pause if they failed before, and returns those to be
+    /// tried again. If the whole request failed, its halves are retried separately, until the
+    /// settlement that fails is alone.
     async fn settle_again(&self, failing: Failing) -> Vec<Failing> {
-        let Failing { mut settlings, times } = failing;
+        let Failing { mut settlements, times } = failing;
         if times > 0 {
             let pauses = Backoff::checked(self.inner.config.busy, &self.inner.entropy);
             let pause = pauses.clone().nth(times.min(64) - 1).unwrap_or_default();
             self.inner.clock.sleep(pause).await;
         }
-        let n = settlings.len();
-        self.settle_once(&mut settlings).await;
-        let failed = settlings.len();
-        self.room.ended(in_hand(&settlings));
-        settlings.iter_mut().for_each(|settling| settling.is_overdue = true);
-        if !settlings.is_empty() {
-            self.note_unsettled(&settlings);
+        let n = settlements.len();
+        self.settle_once(&mut settlements).await;
+        let failed = settlements.len();
+        self.intake.ended(outstanding(&settlements));
+        settlements.iter_mut().for_each(|settlement| settlement.is_overdue = true);
+        if !settlements.is_empty() {
+            self.note_unsettled(&settlements);
         }
-        // Beyond its end a lease may yet be honoured, where nobody else was handed the message.
+        // The queue may accept a settlement after the end of the lease, if no other process
+        // received the message.
         let (now, visibility) = (self.now(), self.inner.config.visibility);
-        settlings.retain(|settling| {
-            let useful = settling.until + visibility > now;
+        settlements.retain(|settlement| {
+            let useful = settlement.until + visibility > now;
             if !useful {
-                self.settling_lost(settling);
+                self.settling_lost(settlement);
             }
             useful
         });
-        self.settled(n - settlings.len());
-        let half = if failed == n { settlings.len() / 2 } else { 0 };
-        let second = settlings.split_off(settlings.len() - half);
-        let parts = [settlings, second].into_iter().filter(|part| !part.is_empty());
-        parts.map(|settlings| Failing { settlings, times: times + 1 }).collect()
+        self.settled(n - settlements.len());
+        let half = if failed == n { settlements.len() / 2 } else { 0 };
+        let second = settlements.split_off(settlements.len() - half);
+        let parts = [settlements, second].into_iter().filter(|part| !part.is_empty());
+        parts.map(|settlements| Failing { settlements, times: times + 1 }).collect()
     }
 }
 
-/// How many of these count as in hand.
-fn in_hand(settlings: &[Settling]) -> usize {
-    settlings.iter().filter(|settling| !settling.is_overdue).count()
+/// Counts the settlements that are still outstanding.
+fn outstanding(settlements: &[PendingSettlement]) -> usize {
+    settlements.iter().filter(|settlement| !settlement.is_overdue).count()
 }
 
-/// Settlements that are to be tried, and how often they were.
+/// Settlements to be tried again, and the number of failed requests so far.
 struct Failing {
-    settlings: Vec<Settling>,
+    settlements: Vec<PendingSettlement>,
     times: usize,
 }
 
-/// A refused message comes back after this at the earliest: one that is refused at once again must not be handed out without a pause.
+/// Minimum delay of a refused message, so that an immediate second refusal does not become a busy
+/// loop.
 const SHORTEST_REFUSAL: Duration = Duration::from_millis(100);
 
-/// A refused message comes back after this, and after half of it at the earliest, where the refusal says nothing.
+/// Maximum delay of a refused message whose refusal gives none; the minimum is half of it.
 const UNKNOWN: Duration = Duration::from_secs(1);
 
-/// A refused message comes back this much later at most than the refusal says.
+/// Maximum random delay that is added to that of a refusal.
 const LATEST: Duration = Duration::from_secs(1);

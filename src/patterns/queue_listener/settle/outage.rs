@@ -1,24 +1,25 @@
-//! Whether what the handlers call is away. Takes `now` as an argument; knows neither async nor the queue.
+//! The outage of the services behind the handlers, and the return of refused messages. State
+//! machines that take `now` as an argument.
 use std::{collections::BTreeSet, time::Duration};
 
 use crate::time::Instant;
 
-/// The longest outage during which failures of refused messages are not counted. A message that fails by itself, behind a circuit breaker
-/// of its own, looks the same, and is counted after that.
+/// Maximum length of an outage in which failures of refused messages are not counted. After it they
+/// are, because a poisoned message behind its own circuit breaker looks the same.
 pub(crate) const LONGEST: Duration = Duration::from_secs(6 * 3600);
 
-/// Refusals further apart than this are not of one outage.
+/// Refusals further apart belong to different outages.
 const APART: Duration = Duration::from_secs(600);
 
-/// So many messages refused in a row: polls are paced.
+/// Consecutive refusals after which polls are paced.
 const IN_A_ROW: u32 = 8;
 
-/// Begins with a refusal, and ends when a message succeeds that was refused before. Other successes say nothing: they may be of another
-/// service.
+/// An outage of a service behind the handlers. It begins with a refusal and ends when a message
+/// that was refused succeeds. Other successes say nothing: they may concern another service.
 #[derive(Debug, Default)]
 pub(crate) struct Outage {
     since: Option<Instant>,
-    /// The last refusal.
+    /// Time of the last refusal.
     last: Instant,
     in_a_row: u32,
 }
@@ -26,7 +27,7 @@ pub(crate) struct Outage {
 impl Outage {
     pub(crate) fn refused(&mut self, now: Instant) {
         if now - self.last > APART {
-            // Another listener may have had the messages that ended the last one.
+            // Another listener may have handled the messages that ended the last outage.
             self.since = None;
         }
         self.last = now;
@@ -41,30 +42,32 @@ impl Outage {
         }
     }
 
-    /// A message failed; true if that is not counted: it was refused before, by an outage that has not ended, and may have been a probe.
+    /// Records a failure. Returns `true` if it is not an attempt: the message was refused in this
+    /// outage and may have been its probe.
     pub(crate) fn failed(&mut self, was_released: bool, now: Instant) -> bool {
         self.in_a_row = 0;
         was_released && self.since.is_some_and(|since| now - since < LONGEST)
     }
 
-    /// Nothing is to be kept in mind: successes need not be told.
+    /// Returns `true` if no outage is open, so that successes need not be recorded.
     pub(crate) const fn is_over(&self) -> bool {
         self.since.is_none() && self.in_a_row == 0
     }
 
-    /// Messages are refused one after another.
+    /// Returns `true` while consecutive messages are refused.
     pub(crate) const fn refuses_all(&self) -> bool {
         self.in_a_row >= IN_A_ROW
     }
 }
 
-/// Nanoseconds between two looks for messages that return.
+/// Granularity in nanoseconds of the times at which returned messages are looked for.
 const STEP: u64 = 100_000_000;
 
-/// More are not kept in mind one by one.
+/// Maximum number of times that are kept.
 const MOST: usize = 4096;
 
-/// When the messages that this listener sent back are visible again: somebody has to look then, since no notice tells of it.
+/// Times at which messages that this listener returned become visible again. A task polls then,
+/// because no notice announces them.
 #[derive(Debug, Default)]
 pub(crate) struct Returns {
     times: BTreeSet<Instant>,
@@ -73,7 +76,7 @@ pub(crate) struct Returns {
 
 impl Returns {
     pub(crate) fn add(&mut self, at: Instant) {
-        // To the next step: those that return one after another are looked for together.
+        // Rounded up, so that messages that return close together need one poll.
         let at = Instant::from_nanos(at.as_nanos().div_ceil(STEP).saturating_mul(STEP));
         if self.times.len() < MOST {
             self.times.insert(at);
@@ -81,12 +84,12 @@ impl Returns {
         self.last = self.last.max(at);
     }
 
-    /// The next; those that are over are left out.
+    /// Returns the next time.
     pub(crate) fn next(&self) -> Option<Instant> {
         self.times.first().copied()
     }
 
-    /// Forgets those that are due; true if there were any.
+    /// Removes the times that have passed. Returns `true` if there were any.
     pub(crate) fn take_due(&mut self, now: Instant) -> bool {
         let before = self.times.len();
         while self.next().is_some_and(|at| at <= now) {
@@ -95,7 +98,7 @@ impl Returns {
         self.times.len() < before
     }
 
-    /// Messages are yet to return.
+    /// Returns `true` if messages are yet to return.
     pub(crate) fn are_expected(&self, now: Instant) -> bool {
         self.last > now || !self.times.is_empty()
     }
