@@ -1,4 +1,4 @@
-//! What was refused is kept and done later: "Circuit breaker" 12, and what "Throttling" 6 defers.
+//! Journals: rejected calls are deferred and replayed later.
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
@@ -30,7 +30,7 @@ fn config() -> JournalConfig {
     JournalConfig::default().per_second(20).retry(retry)
 }
 
-/// Opens after three failures in a row, for 10 s.
+/// Opens after three consecutive failures, for 10 s.
 fn breaker(world: &World) -> CircuitBreaker {
     let rules: CircuitBreakerConfig = toml::from_str(
         r#"
@@ -43,7 +43,7 @@ fn breaker(world: &World) -> CircuitBreaker {
     CircuitBreaker::new(rules).unwrap().with_clock(&world.clock)
 }
 
-/// The other side: what it did, and when; well or not.
+/// The service: its calls, their times, and its health.
 #[derive(Clone)]
 struct Bank {
     done: Arc<Mutex<Vec<(String, Instant)>>>,
@@ -95,14 +95,14 @@ impl Service {
         Self { breaker: breaker(&world), bank: Bank::new(&world), queue, journal, world }
     }
 
-    /// A customer pays: now, or it is deferred.
+    /// A payment: now, or deferred.
     fn pay(&self, entry: &Entry) -> Result<Served<()>, &'static str> {
         let result = self.world.run(self.breaker.call(|| self.bank.charge(entry.key.clone())));
         let served = self.world.run(self.journal.or_defer(result, || entry.clone()));
         served.map_err(|error| error.into_operation().unwrap_or("refused"))
     }
 
-    /// The bank is down, and the breaker knows.
+    /// The bank is down, and the breaker is open.
     fn break_down(&self) {
         self.bank.down(true);
         for i in 0..3 {
@@ -162,7 +162,7 @@ fn a_rejected_call_is_deferred_and_replayed_when_the_breaker_closes() {
     service.world.pass(S(9));
     assert_eq!((service.bank.keys().len(), service.left()), (1, 30), "nothing is tried while it is open");
     service.bank.down(false);
-    // Nobody calls: entries are the probes, and close it.
+    // No direct calls: entries are the probes and close the breaker.
     service.world.pass(S(60));
     let mut done = service.bank.keys().split_off(1);
     done.sort_by_key(|key| key[6..].parse::<u32>().unwrap());
@@ -187,7 +187,7 @@ fn replays_after_an_outage_keep_to_the_configured_pace() {
     service.world.pass(S(20));
     service.replay();
     service.world.pass(S(8));
-    // The pace can be changed meanwhile; a bad one is refused whole.
+    // The pace can be changed meanwhile; an invalid one is refused as a whole.
     assert_eq!(service.journal.reconfigure(config().per_second(0)).unwrap_err().field(), "per_second");
     assert_eq!(service.journal.config().per_second, 5);
     service.journal.clone().reconfigure(config().per_second(10)).unwrap();
@@ -210,7 +210,7 @@ fn a_long_outage_uses_up_no_attempts_of_an_entry() {
     service.replay();
     let before = service.bank.asked();
     service.world.pass(S(900));
-    // Each time it is over entries probe, and fail.
+    // Each time the open time is over, entries probe and fail.
     let probes = service.bank.asked() - before;
     assert!((60..=180).contains(&probes), "{probes}");
     assert_eq!((service.left(), service.dead()), (10, 0));
@@ -230,7 +230,7 @@ fn entries_of_one_order_key_are_replayed_in_order() {
     }
     service.bank.down(false);
     service.replay();
-    // One more fails in the middle, and comes back: those behind it wait.
+    // One fails midway and is tried again: the entries behind it wait.
     service.world.pass(S(10) + MS(35));
     service.breaker.force_open(S(5));
     service.world.pass(S(30));
@@ -288,7 +288,7 @@ fn an_entry_that_can_never_be_replayed_becomes_a_dead_letter_and_delays_no_other
     let told = told(&mut events);
     assert_eq!(told.iter().filter(|event| matches!(event, Event::Failed { .. })).count(), 3);
     assert!(told.contains(&Event::Poisoned { key: "worse".into(), reason: "not a payment".into() }));
-    // And can be sent again, under its key.
+    // It can be sent again, under its key.
     let again = service.world.run(redrive(&*service.queue, 10, |letter| letter.headers[IDEMPOTENCY_KEY] == "bad"));
     assert_eq!((again.unwrap(), service.left(), service.dead()), (1, 1, 1));
 }
@@ -300,7 +300,7 @@ fn an_entry_whose_replay_was_killed_is_replayed_again_under_the_same_key() {
     for i in 0..20 {
         service.world.run(service.journal.defer(format!("order-{i:02}"), "")).unwrap();
     }
-    // The work is done, and its process is killed before it is settled; again and again.
+    // The call is made, and the process is killed before the settlement, repeatedly.
     for _ in 0..5 {
         let mut run = Box::pin(service.run(&service.journal, std::future::pending()));
         let before = service.bank.keys().len();
@@ -328,7 +328,7 @@ fn a_journal_with_a_store_replays_no_recorded_key_again() {
     let error = service.journal.clone().remembering(store.clone(), Duration::ZERO).unwrap_err();
     assert_eq!(error.field(), "window");
     let journal = service.journal.clone().remembering(store, S(3600)).unwrap();
-    // Sent twice by somebody who does not de-duplicate.
+    // Sent twice by a sender without deduplication.
     for _ in 0..2 {
         let message = Message::new("").header(IDEMPOTENCY_KEY, "order-1");
         service.world.run(service.queue.send_one(message)).unwrap();
@@ -337,7 +337,7 @@ fn a_journal_with_a_store_replays_no_recorded_key_again() {
     assert_eq!((service.bank.keys(), service.left()), (vec!["order-1".to_owned()], 0));
 }
 
-/// Both journals were unnamed, or were named after `remembering`: then they shared one memory.
+/// Two unnamed journals, or journals named after `remembering`, once shared their records.
 #[test]
 fn journals_of_different_queues_do_not_share_recorded_keys() {
     let named = |journal: Journal, name: Option<&str>| match name {
@@ -394,7 +394,7 @@ fn a_run_that_waits_for_the_gate_stops_at_once_and_replays_after_a_manual_close(
     service.world.run(service.run(&service.journal, stop));
     assert!(service.world.hand.now() - start < S(602), "{:?}", service.world.hand.now() - start);
     assert_eq!((service.left(), service.dead(), service.bank.asked()), (10, 0, 0));
-    // Visible at once, for the next.
+    // Visible at once, for the next process.
     assert_eq!(service.world.run(service.queue.depth()).unwrap().visible, 10);
     service.replay();
     service.world.pass(S(100));
@@ -426,7 +426,7 @@ fn the_caller_gets_the_rejection_if_the_journal_cannot_defer() {
         .collect();
     let [unavailable, timed_out] = [PortErrorKind::Unavailable, PortErrorKind::TimedOut].map(Some);
     assert_eq!(kinds, [("a".to_owned(), unavailable), ("b".to_owned(), timed_out)]);
-    // What is no refusal is as it was.
+    // Other results are returned unchanged.
     service.breaker.close();
     let failed = service.world.run(service.breaker.call(async || Err::<(), _>("no")));
     let error = service.world.run(journal.or_defer(failed, || Entry::new("c", ""))).unwrap_err();
@@ -506,7 +506,7 @@ fn a_journal_dropped_at_any_await_loses_no_entry() {
     let queue = network.client("a").queue(service.queue.clone());
     let journal = Journal::new(queue, config()).unwrap().with_clock(&service.world.clock);
     let hand = &service.world.hand;
-    // Kept or not, and once.
+    // Deferred or not, and only once.
     let polls = drop_at_every_await(hand, || journal.defer("order-1", ""), |_| assert!(service.left() <= 1));
     assert!(polls >= 2 && service.left() == 1, "{polls}");
     let (clock, done) = (&service.world.clock, &Mutex::new(0));
@@ -523,7 +523,7 @@ fn a_journal_dropped_at_any_await_loses_no_entry() {
         },
         |_| {
             hand.advance(S(31));
-            // It is in the queue, or was done; in no case neither.
+            // It is in the queue or was replayed, never neither.
             let left = service.left();
             assert_eq!(service.dead(), 0);
             assert!(left == 1 || *done.lock().unwrap() > 0);
@@ -566,7 +566,7 @@ fn a_redeployment_during_rejections_costs_no_entry_an_attempt() {
         service.world.run(service.journal.defer(format!("order-{i:02}"), "")).unwrap();
     }
     service.breaker.isolate();
-    // A gate that does not know of the breaker: each entry is begun, and refused.
+    // The gate does not know the breaker: each entry is begun and rejected.
     let replay = async |_: Replay| Replayed::of_call(service.breaker.call(async || Ok::<_, &str>(())).await);
     for _ in 0..40 {
         let shutdown = service.world.clock.sleep(S(20));
@@ -577,7 +577,8 @@ fn a_redeployment_during_rejections_costs_no_entry_an_attempt() {
     assert_eq!(service.dead(), 0);
 }
 
-/// Was: an entry that was refused with a hint of an hour waited for the hour, in hand, though the service was back after a minute.
+/// Was: an entry that was refused with a hint of an hour waited for the hour, in hand, though the
+/// service was back after a minute.
 // Guarantee: journal 6.
 #[test]
 fn a_rejected_entry_is_tried_again_within_30_s_of_the_recovery_whatever_the_delay_was() {
@@ -597,7 +598,7 @@ fn a_rejected_entry_is_tried_again_within_30_s_of_the_recovery_whatever_the_dela
             }
             std::future::ready(if is_back { Replayed::Done } else { Replayed::Refused { after: Some(hint) } })
         };
-        // The gate does not know of the refusals.
+        // The gate does not know of the rejections.
         let run =
             service.journal.run(world.clock.sleep(S(60) + Disposition::LONGEST_REFUSAL + S(2)), || Gate::Open, replay);
         world.run(run).unwrap();

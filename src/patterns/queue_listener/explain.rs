@@ -27,7 +27,8 @@ impl QueueListener {
     ///     throttling::{Quota, RateLimiter},
     /// };
     ///
-    /// let listener = QueueListener::builder(Arc::new(InMemoryQueue::new("invoices"))).build().unwrap();
+    /// let queue = Arc::new(InMemoryQueue::new("invoices"));
+    /// let listener = QueueListener::builder(queue).build().unwrap();
     /// assert!(listener.explain().warnings()[0].contains("no rate limit"));
     ///
     /// let bank = Pipeline::new().then(RateLimiter::new(Quota::per_second(50)).unwrap());
@@ -61,8 +62,8 @@ impl QueueListener {
         }
         if config.max_tasks > MANY && !concurrency {
             layer = layer.with_warning(format!(
-                "up to {} concurrent handlers without a concurrency limit: more handlers may add contention in the service behind them instead of \
-                 throughput",
+                "up to {} concurrent handlers without a concurrency limit: more handlers may add contention in the \
+                 service behind them instead of throughput",
                 config.max_tasks
             ));
         }

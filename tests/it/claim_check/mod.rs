@@ -1,4 +1,4 @@
-//! Claim checks, and behaviour 14 of the listener's specification.
+//! Claim checks: large bodies in a store.
 mod slow;
 
 use std::{cell::RefCell, sync::Arc, time::Duration};
@@ -160,7 +160,7 @@ fn a_partitioned_queue_delivers_each_group_in_order() {
     assert_eq!(seen.borrow().len(), 20);
     assert!(seen.borrow().values().all(|seen| seen.iter().copied().eq(0..20)));
     assert_eq!(hand.block_on(queue.depth()).unwrap().total() + listener.state().dead_lettered, 8);
-    // An old receipt is old, a foreign one is nobody's.
+    // An old receipt is refused, and so is a foreign one.
     hand.block_on(queue.send_one(Message::new("x"))).unwrap();
     let taken = hand.block_on(queue.receive_one(S(1))).unwrap().unwrap();
     hand.block_on(queue.complete(&taken.receipt)).unwrap();

@@ -1,4 +1,5 @@
-//! The doors beside a listener's run, dropped at every await point: `drain`, and a requester's question.
+//! Functions beside a listener's run, dropped at every await point: `drain` and the request of a
+//! requester.
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
@@ -67,7 +68,7 @@ fn a_drain_dropped_at_any_await_leaves_the_listener_paused_and_loses_no_message(
     assert!(polls >= 10, "{polls}");
     assert!(is_drained.get(), "the last one came to its end");
     assert!(listener.state().paused);
-    // A drain that was dropped has paused it, and it stays so until it is told to go on.
+    // A dropped drain has paused the listener, which stays paused until it is resumed.
     listener.resume();
     world.hand.block_on(beside(&run, world.clock.sleep(S(1))));
     world.send("late");
@@ -108,7 +109,7 @@ fn a_request_dropped_at_any_await_takes_no_reply_of_another() {
             assert_eq!(text(&answer.body), format!("answer to {question}"));
         }
     };
-    // One that waits for its answer while the other, whose turn it may be to look, is dropped.
+    // One request waits for its reply while the other, which may be polling for it, is dropped.
     let other = RefCell::new(None);
     let polls = drop_at_every_await(
         &world.hand,
@@ -136,7 +137,7 @@ fn a_request_dropped_at_any_await_takes_no_reply_of_another() {
         },
     );
     assert!(polls >= 6, "{polls}");
-    // Answers to those that were dropped are thrown away by the next who look.
+    // The next requests that poll discard replies to dropped requests.
     for _ in 0..12 {
         world.hand.block_on(beside(&run, world.clock.sleep(S(5))));
         world.hand.block_on(beside(&run, ask("last")));

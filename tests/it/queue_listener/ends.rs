@@ -1,4 +1,4 @@
-//! The behaviours of the listener's specification, 6 to 11: what becomes of messages that fail, and of a listener that stops.
+//! The end of messages that fail, and the stop of a listener.
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
@@ -23,7 +23,7 @@ fn a_message_whose_handler_never_ends_becomes_a_dead_letter_after_its_deliveries
     world.send("kills");
     world.send("is well");
     let begun = RefCell::new(Vec::new());
-    // Each listener is dropped in the middle, as the process would be.
+    // Each listener is dropped midway, as if its process had died.
     for seed in 0..10 {
         let listener = world.listener(QueueListenerConfig::default().max_attempts(3), seed);
         let killed = Cell::new(false);
@@ -112,7 +112,7 @@ fn a_listener_dropped_while_it_dead_letters_a_message_leaves_one_dead_letter() {
         world.send("bad");
         for polls in 0..40 {
             world.line.is("settle", mode);
-            // Each drop leaves an end that nobody explains.
+            // Each drop leaves a delivery without a settlement.
             let config = QueueListenerConfig::default().max_expiries(u32::MAX);
             let listener = world.listener(config, polls);
             let mut run = Box::pin(listener.run(pending(), async |_| Disposition::dead_letter("bad")));
@@ -220,7 +220,8 @@ fn messages_of_a_group_are_handled_in_order_and_groups_in_parallel() {
     assert!(most.get() > 8, "{} keys at once", most.get());
 }
 
-/// A flood of high priority, and one low message each ten seconds. How long the low ones waited at most.
+/// Returns the longest wait of a low-priority message: a flood of high priority, and one low
+/// message each ten seconds.
 fn longest_wait(low: Level) -> (usize, std::time::Duration) {
     let world = World::new();
     let second = Arc::new(InMemoryQueue::new("low").with_clock(&world.clock));
@@ -236,7 +237,7 @@ fn longest_wait(low: Level) -> (usize, std::time::Duration) {
         }
         world.clock.sleep(MS(100)).await;
     });
-    // 80 a second where 40 can be handled.
+    // 80 a second, where 40 can be handled.
     let flood = async {
         for i in 0..3000 {
             let batch = (0..8).map(|_| Message::new("high")).collect();
@@ -256,7 +257,7 @@ fn longest_wait(low: Level) -> (usize, std::time::Duration) {
 #[test]
 fn ageing_bounds_the_wait_of_the_lowest_priority_which_starves_without_it() {
     let (handled, longest) = longest_wait(Level::priority(0).max_wait(S(5)));
-    // The bound, and the time of the lots before it.
+    // The bound, plus the time of the batches before it.
     assert!(handled >= 29 && longest <= S(5) + S(1), "{handled} handled, waited {longest:?}");
     let (handled, _) = longest_wait(Level::priority(0));
     assert_eq!(handled, 0, "starved");
@@ -324,7 +325,7 @@ fn a_message_that_the_filter_knows_is_completed_without_its_handler() {
         }
     };
     world.hand.block_on(async { tokio::join!(run, send).0 }).unwrap();
-    // It failed once, which is not remembered; and the window is over in the end.
+    // It failed once, which is not recorded; and the window is over at the end.
     assert_eq!(*handled.borrow(), ["a", "a", "b", "a"]);
     assert_eq!(listener.state().duplicates, 1);
     assert!(world.hand.block_on(store.get(Key::new("seen", "b"))).unwrap().is_none(), "its window is over");
@@ -343,7 +344,8 @@ fn a_paused_listener_releases_waiting_messages_takes_none_and_resumes_at_once() 
         let (now, state) = (world.now(), listener.state());
         assert_eq!((state.handled, state.in_flight, state.buffered, state.paused), (2, 0, 0, true));
         assert_eq!(world.queue.depth().await.unwrap().visible, 2);
-        // Nothing is asked for, however long it is, and though the queue cannot be reached meanwhile.
+        // Nothing is received, however long the pause is, and though the queue cannot be reached
+        // meanwhile.
         let receives = world.line.calls("receive").len();
         world.line.is("", Mode::Refuses);
         world.clock.sleep(S(100)).await;

@@ -1,4 +1,4 @@
-//! The behaviours of the listener's specification, 1 to 5: how quiet it is, how soon it wakes, how it keeps what it has.
+//! Idle costs, wake-ups, and leases of a listener.
 mod crashes;
 mod drops;
 mod ends;
@@ -32,7 +32,7 @@ async fn nothing(work: Work) {
     panic!("there is no work, but {work:?}");
 }
 
-/// Requests of a listener that idles for so long.
+/// Requests of a listener that idles for this time.
 fn idle_requests(world: &World, listener: &QueueListener, time: Duration) -> u64 {
     let before = listener.state().requests;
     world.hand.block_on(listener.run(world.clock.sleep(time), nothing)).unwrap();
@@ -78,7 +78,8 @@ fn an_idle_day_costs_79200_requests_naively_1330_or_276_adaptively_and_none_with
     println!("requests in 22 idle hours: each second {naive}, to 60 s {minute}, to 300 s {five}, woken {woken}");
 }
 
-/// Most polls in one second of so much idle time, of sixteen listeners with these streams.
+/// Maximum number of polls in one second of this idle time, of sixteen listeners with these sources
+/// of randomness.
 fn most_polls_at_once(world: &World, time: Duration, streams: impl Iterator<Item = Option<Entropy>>) -> usize {
     let start = world.now();
     let listeners: Vec<_> = streams
@@ -96,7 +97,7 @@ fn most_polls_at_once(world: &World, time: Duration, streams: impl Iterator<Item
     world.hand.block_on(futures::future::join_all(runs));
     let polls: Vec<_> = world.line.calls("receive").into_iter().filter(|at| *at - start > S(180)).collect();
     assert!(polls.len() as u64 >= 16 * (time - S(300)).as_secs() / 60, "{} polls", polls.len());
-    // Of the second that begins with each poll.
+    // In the second that begins with each poll.
     let (mut most, mut end) = (0, 0);
     for (begin, at) in polls.iter().enumerate() {
         while polls.get(end).is_some_and(|poll| *poll - *at < S(1)) {
@@ -108,7 +109,8 @@ fn most_polls_at_once(world: &World, time: Duration, streams: impl Iterator<Item
 }
 
 // Guarantee: queue_listener 1.
-/// In the mean a quarter of a poll falls into a second. Was: the bound held also where all sixteen polled at once.
+/// On average a quarter of a poll falls into a second. An earlier bound also held if all sixteen
+/// polled at once.
 #[test]
 fn sixteen_pollers_stay_decorrelated_over_the_idle_day() {
     for seed in 0..10 {
@@ -117,10 +119,10 @@ fn sixteen_pollers_stay_decorrelated_over_the_idle_day() {
         let most = most_polls_at_once(&World::new(), time, streams);
         assert!(most <= 5, "seed {seed}: {most} of 16 in one second");
     }
-    // Each has a stream of its own where it is given none.
+    // Each draws from its own source if none is given.
     let most = most_polls_at_once(&World::new(), S(3_600), (0..16).map(|_| None));
     assert!(most <= 8, "streams of the system: {most} of 16 in one second");
-    // This would find them: one seed for all.
+    // One seed for all of them would be found.
     let most = most_polls_at_once(&World::new(), S(3_600), (0..16).map(|_| Some(Entropy::from_seed(1))));
     assert_eq!(most, 16);
 }
@@ -176,7 +178,7 @@ fn the_first_message_after_an_idle_hour_starts_within_50_ms_of_its_notice() {
 #[test]
 fn without_the_notifier_a_message_starts_within_the_maximum_interval() {
     let world = World::new();
-    // Its notices reach nobody.
+    // Its notices reach no listener.
     let notifier = Arc::new(InMemoryNotifier::new());
     let listener = world.builder(QueueListenerConfig::default(), 1).notifier(notifier, "jobs").build().unwrap();
     let started = Cell::new(None);
@@ -206,7 +208,7 @@ fn a_handler_of_ten_visibility_time_outs_gets_its_message_once() {
                 begins.borrow_mut().push(world.now());
                 world.clock.sleep(S(300)).await;
             };
-            // Another one is there to take it as soon as it can.
+            // Another listener is ready to take it at once.
             let runs = async {
                 tokio::join!(
                     listener.run(world.clock.sleep(S(400)), &handler),
@@ -247,7 +249,7 @@ fn a_handler_is_asked_to_stop_before_its_lease_ends_and_its_late_completion_is_r
         let script = async {
             world.clock.sleep(S(5)).await;
             world.line.is("", mode);
-            // The lease ends, and another takes the message; then the backend is back.
+            // The lease ends, and another listener takes the message; then the backend returns.
             world.clock.sleep(S(26)).await;
             let taken = other.receive_one(S(60)).await.unwrap().expect("its lease has ended");
             assert_eq!(taken.deliveries, 2);
@@ -257,7 +259,7 @@ fn a_handler_is_asked_to_stop_before_its_lease_ends_and_its_late_completion_is_r
         };
         let (ran, ()) = world.hand.block_on(async { tokio::join!(run, script) });
         ran.unwrap();
-        // Taken at the start, renewed never.
+        // Received at the start, never renewed.
         assert_eq!(told_at.get(), Some(S(28)), "{mode:?}");
         let lost = told(&mut events).into_iter().filter(|event| matches!(event, Event::LeaseLost { .. })).count();
         assert_eq!((lost, listener.state().leases_lost, listener.state().handled), (1, 1, 0), "{mode:?}");
@@ -305,7 +307,8 @@ fn waiting_messages_are_renewed_and_none_begins_with_less_than_the_margin() {
                 return;
             }
             begun.borrow_mut().push(work.deliveries);
-            // It is this listener's still: for longer than the margin nobody else can have it.
+            // The listener still has the lease: no other can have the message for longer than the
+            // margin.
             let left = async {
                 world.clock.sleep(S(2)).await;
                 world.queue.receive_one(S(1)).await.unwrap()
@@ -340,7 +343,7 @@ fn a_message_whose_lease_cannot_be_renewed_is_not_begun() {
         }
     });
     world.hand.block_on(run).unwrap();
-    // Given up, it comes back, with a whole lease.
+    // Given up, it is delivered again with a whole lease.
     assert_eq!(*begun.borrow(), [("slow".into(), 1), ("waits".into(), 2)]);
     assert_eq!((world.depth().total(), listener.state().leases_lost), (0, 1));
 }

@@ -1,4 +1,4 @@
-//! The listener's helpers, and the behaviours 15 and 16 of its specification: whatever is dropped, whatever fails, nothing is lost.
+//! Helpers of the listener, dropped listeners and failing networks: no message is lost.
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
@@ -35,7 +35,7 @@ fn a_send_through_an_announcing_queue_wakes_a_listener_that_no_longer_polls() {
             assert_eq!(listener.state().tasks, 0);
             sent.set(world.now());
             sender.send_one(Message::new("job")).await.unwrap();
-            // Not announced: it is found all the same, by those who were woken.
+            // Sent without a notice: tasks that were woken find it nevertheless.
             world.clock.sleep(MS(10)).await;
             sender.send_one(Message::new("job")).await.unwrap();
         }
@@ -49,7 +49,7 @@ fn a_send_through_an_announcing_queue_wakes_a_listener_that_no_longer_polls() {
     );
 }
 
-/// A notifier whose subscriptions take a while.
+/// A notifier whose subscriptions take some time.
 #[derive(Debug)]
 struct SlowToSubscribe(InMemoryNotifier, Clock);
 
@@ -78,7 +78,7 @@ fn a_message_sent_between_the_last_poll_and_the_subscription_is_found_at_once() 
         let jobs = AnnouncingQueue::new(world.queue.clone(), notifier, "jobs");
         let (begun, found) = (world.now(), Cell::new(None));
         let run = listener.run(world.clock.sleep(S(20)), async |_| found.set(Some(world.now() - begun)));
-        // Its notice comes before the subscription, and is heard by nobody.
+        // Its notice comes before the subscription, so no listener receives it.
         let sends = async {
             world.clock.sleep(MS(4_400)).await;
             let polls = world.line.calls("receive");
@@ -120,7 +120,7 @@ fn a_request_gets_its_own_reply_or_times_out() {
     let listener = world.listener(QueueListenerConfig::default(), 1);
     let run = listener.run(world.clock.sleep(S(30)), async |work: Work| {
         let n: u64 = text(&work.body).parse().unwrap();
-        // The later ones are answered first; one is not at all.
+        // Later requests are answered first; one is never answered.
         world.clock.sleep(MS(1000 - 50 * n)).await;
         if n == 7 {
             return;
@@ -139,7 +139,7 @@ fn a_request_gets_its_own_reply_or_times_out() {
         }
     }
     assert_eq!(world.hand.block_on(replies.depth()).unwrap().total(), 0);
-    // An answer that comes too late is thrown away by the next who looks.
+    // A late reply is discarded by the next request that polls.
     world.hand.block_on(replies.send_one(Message::new("late").header("correlation-id", "gone"))).unwrap();
     assert!(world.hand.block_on(requester.request(Message::new("1"), S(1))).is_err());
     assert_eq!(world.hand.block_on(replies.depth()).unwrap().total(), 0);
@@ -175,13 +175,13 @@ fn a_run_dropped_at_any_await_loses_no_message() {
                 }
             }
             drop(run);
-            // Each is there still, or was handled.
+            // Each is still in the queue, or was handled.
             let left: BTreeSet<_> =
                 world.hand.block_on(world.queue.peek(100)).unwrap().into_iter().map(|peeked| peeked.id).collect();
             let gone: BTreeSet<_> = ids.difference(&left).cloned().collect();
             assert!(gone.is_subset(&done.borrow()), "after {polls} polls");
             ended = gone.len();
-            // And visible again.
+            // And is visible again.
             world.hand.advance(S(301));
             assert_eq!(world.depth().visible, left.len() as u64);
         }
@@ -189,8 +189,9 @@ fn a_run_dropped_at_any_await_loses_no_message() {
     }
 }
 
-/// Listeners that are dropped and begun anew, over a network that fails; handlers that fail: each message is completed or set aside, and each
-/// delivery but the first is explained by a failure, a hand-back, a lease that was lost, or a drop.
+/// Listeners that are dropped and restarted, over a failing network, with failing handlers. Each
+/// message is completed or becomes a dead letter. Each delivery but the first is explained by a
+/// failure, a release, a lost lease, or a drop.
 fn storm(seed: u64, messages: u32) {
     let world = World::new();
     let faults = FaultConfig::default().errors(0.05).lost_replies(0.02).late(0.02).latency(MS(0), MS(20));
@@ -234,7 +235,7 @@ fn storm(seed: u64, messages: u32) {
             let both =
                 async { tokio::join!(listeners[0].run(pending(), &handler), listeners[1].run(pending(), &handler)) };
             assert!(world.run(time, both).is_none());
-            // What it held when it was killed.
+            // Its outstanding messages when it was killed.
             let depth = world.depth();
             explained.set(explained.get() + depth.in_flight);
         } else {
@@ -242,14 +243,14 @@ fn storm(seed: u64, messages: u32) {
             let both = async { tokio::join!(listeners[0].run(stop(), &handler), listeners[1].run(stop(), &handler)) };
             let (one, two) = world.hand.block_on(both);
             one.and(two).unwrap();
-            // Poll replies that were lost: messages that were taken for nobody.
+            // Lost replies to polls: messages that no listener received.
             explained.set(explained.get() + world.depth().in_flight);
         }
         for (listener, events) in listeners.iter().zip(&mut events) {
             completed += listener.state().handled;
             let state = listener.state();
             explained.set(explained.get() + state.failed + state.leases_lost + state.released);
-            // At least once for each lost lease there is an event of it.
+            // Each lost lease has at least one event.
             if let Ok(Some(_)) = events.try_recv() {
                 let lost = told_or_missed(events);
                 assert!(lost.is_none_or(|lost| lost == state.leases_lost), "{lost:?} {}", state.leases_lost);
@@ -265,7 +266,7 @@ fn storm(seed: u64, messages: u32) {
     );
 }
 
-/// How many lost leases the events told of; nothing where some were missed.
+/// Number of lost leases that events reported; `None` if events were missed.
 fn told_or_missed(events: &mut steadfast::observe::Subscription<Event>) -> Option<u64> {
     let mut lost = 0;
     loop {
@@ -313,7 +314,7 @@ fn spawned_tasks_handle_all_messages_and_end_with_the_run() {
         listener.run_on(spawn, all.notified(), handler).await.unwrap();
         assert_eq!(queue.depth().await.unwrap().total(), 0);
         assert_eq!((listener.state().handled, listener.state().tasks), (2000, 0));
-        // Dropped, it takes its tasks with it.
+        // The dropped run drops its tasks.
         send(1).await;
         let hangs = listener.run_on(spawn, pending(), |_: Work| pending::<()>());
         tokio::select! {
@@ -381,7 +382,7 @@ fn a_waiting_message_starts_a_task_though_the_depth_cannot_be_requested() {
     };
     let (ran, looked) = world.hand.block_on(async { tokio::join!(run, looks) });
     ran.unwrap();
-    // It takes no more than the tasks that the rule asks for can begin with.
+    // It receives no more than the tasks of the rule can begin.
     assert_eq!(looked, (6, 0), "as many as the rule asks for");
     assert_eq!((listener.state().handled, listener.state().most_tasks), (12, 6));
 }
@@ -399,7 +400,7 @@ fn a_notice_during_an_empty_poll_leads_to_another_poll() {
     let run = listener.run(world.clock.sleep(S(3700)), async |_| begun.set(begun.get().or(Some(world.now()))));
     let send = async {
         world.clock.sleep(S(3600)).await;
-        // Each minute one poll arrives at the queue; its answer takes 50 ms.
+        // One poll a minute reaches the queue; its answer takes 50 ms.
         let last = *world.line.calls("receive").last().unwrap();
         world.clock.sleep_until(last + S(60) + MS(100) + MS(20)).await;
         assert!(world.now() - *world.line.calls("receive").last().unwrap() == MS(20), "it has just looked");

@@ -1,4 +1,5 @@
-//! What a service that is away costs a listener's messages: time, and nothing else; and what becomes of those that fail by themselves.
+//! Outages of the service behind the handlers cost messages only time; messages that fail by
+//! themselves become dead letters.
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
@@ -22,12 +23,12 @@ use steadfast::{
 
 use crate::queue_listener::world::{MS, S, World, text};
 
-/// A service that is away for a while, and counts what it is asked.
+/// A service that is away for some time, and counts its calls.
 struct Service<'a> {
     world: &'a World,
     away: AtomicBool,
     asked: AtomicU32,
-    /// When each message was done.
+    /// Times at which the messages were handled.
     done: Mutex<BTreeMap<String, Instant>>,
 }
 
@@ -59,7 +60,8 @@ fn fill(world: &World, of: &str, messages: usize) {
     }
 }
 
-/// So many messages for a service that is away for so long, and so many listeners with a breaker each.
+/// A number of messages for a service that is away for a given time, and of listeners, each with
+/// its breaker.
 fn outage(messages: usize, away: Duration, listeners: usize, seed: u64) {
     let world = World::new();
     fill(&world, "job", messages);
@@ -92,7 +94,7 @@ fn outage(messages: usize, away: Duration, listeners: usize, seed: u64) {
         last <= bound,
         "{messages} messages, away {away:?}: the last is done {last:?} after, the breakers were open for {open:?}"
     );
-    // The first failures until it opens, then five probes at most for each time that it is half-open.
+    // The failures until it opens, then at most five probes for each half-open phase.
     let opened = away.as_secs() as u32 / 60 + 8;
     let most = listeners.len() as u32 * (40 + 5 * opened);
     assert!(asked <= most, "asked {asked} times while it was away, {most} at most");
@@ -154,7 +156,7 @@ fn messages_for_a_healthy_service_are_handled_while_another_service_refuses() {
             Disposition::of_call(pipeline.call(|| service.ask(&work)).await)
         });
         let more = async {
-            // One each ten seconds, as long as the other is away.
+            // One each ten seconds, as long as the other service is away.
             let mut waits = Vec::new();
             for i in 0..60 {
                 world.clock.sleep(S(10)).await;

@@ -1,4 +1,4 @@
-//! The room of a run: what was lost, or was in the hands of a task that was aborted, takes none of it.
+//! The capacity of a run: lost messages and those of aborted tasks take none of it.
 use std::{
     cell::{Cell, RefCell},
     future::{Future, pending, poll_fn},
@@ -15,10 +15,10 @@ use steadfast::{
 
 use crate::queue_listener::world::{Line, MS, Mode, S, World, text};
 
-/// Tasks that a run handed to its spawner.
+/// Tasks that a run passed to its spawner.
 type Tasks = RefCell<Vec<Option<BoxFuture<'static, ()>>>>;
 
-/// Polls a run and its tasks until that is ready.
+/// Polls a run and its tasks until the condition holds.
 async fn beside(tasks: &Tasks, mut run: impl Future + Unpin, until: impl Future<Output = ()>) {
     let (mut until, mut run) = (pin!(until), pin!(&mut run));
     poll_fn(|cx| {
@@ -63,7 +63,7 @@ fn a_message_whose_lease_is_lost_takes_no_capacity_of_later_ones() {
     }
 }
 
-/// A queue that settles two messages a request at most.
+/// A queue that settles at most two messages per request.
 #[derive(Debug)]
 struct Narrow(Arc<Line>);
 

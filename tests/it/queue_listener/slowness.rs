@@ -1,4 +1,5 @@
-//! Slow stores, slow settlements, handlers that compute: what waits holds nothing else up, and no lease is lost by it.
+//! Slow stores, slow settlements, CPU-bound handlers: they delay no other message and cost no
+//! lease.
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
@@ -153,7 +154,7 @@ fn settlements_that_take_a_second_delay_no_handler() {
     assert_eq!(began.twice(), 0);
 }
 
-/// Handlers that compute hold the thread of the whole run: here they move the time by themselves.
+/// CPU-bound handlers block the thread of the whole run: here they advance the time by themselves.
 #[test]
 fn cpu_bound_handlers_begin_with_enough_lease_and_are_settled_one_by_one() {
     for (takes, messages) in [(MS(300), 200), (S(1), 100), (S(5), 60), (S(12), 40)] {
@@ -165,7 +166,7 @@ fn cpu_bound_handlers_begin_with_enough_lease_and_are_settled_one_by_one() {
         let run = listener.run(world.clock.sleep(takes * messages as u32 + S(60)), async |work: Work| {
             began.begins(&work);
             world.hand.advance(takes);
-            // Nobody else can have it now.
+            // No other listener can have it now.
             let again = world.queue.peek(1_000).now_or_never().unwrap().unwrap();
             lost.set(lost.get() + usize::from(again.iter().any(|peeked| peeked.id == work.id && !peeked.hidden)));
             let left = again.iter().filter(|peeked| peeked.hidden).count();
@@ -183,7 +184,7 @@ fn cpu_bound_handlers_begin_with_enough_lease_and_are_settled_one_by_one() {
 fn handlers_that_compute_are_run_at_once_where_threads_are_there() {
     const AT_ONCE: usize = 8;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(AT_ONCE + 1).enable_all().build().unwrap();
-    // Often, as it is chance which thread a task is woken on.
+    // Repeated, because it is chance which thread a task is woken on.
     for round in 0..40 {
         let (quick_before, is_spawned) = ([0, 500][round % 2], round % 4 >= 2);
         runtime.block_on(async {
@@ -194,7 +195,7 @@ fn handlers_that_compute_are_run_at_once_where_threads_are_there() {
             queue.send((0..AT_ONCE).map(|_| Message::new("computes")).collect()).await.unwrap();
             let config = QueueListenerConfig::default().tasks(1, AT_ONCE as u32);
             let listener = QueueListener::builder(queue.clone()).config(config).build().unwrap();
-            // Each computes until all of them do.
+            // Each blocks until all of them do.
             let all = Arc::new((Mutex::new(0usize), Condvar::new()));
             let met = Arc::new(std::sync::atomic::AtomicUsize::new(0));
             let over = Arc::new(tokio::sync::Notify::new());
@@ -299,7 +300,7 @@ fn waiting_messages_are_renewed_concurrently() {
     let run = listener.run(world.clock.sleep(S(2_000)), async |work: Work| {
         began.begins(&work);
         first.set(first.get() + 1);
-        // So quick that it takes many, and then slow: those it took wait.
+        // So quick that it takes many, then slow: the messages that it took wait.
         world.clock.sleep(if first.get() <= 40 { MS(1) } else { S(12) }).await;
     });
     let most = async {
@@ -316,7 +317,7 @@ fn waiting_messages_are_renewed_concurrently() {
     assert_eq!((listener.state().leases_lost, began.twice(), listener.state().handled), (0, 0, 300));
 }
 
-/// How long messages waited, sent to one of two idle queues, with polls that wait in the queue.
+/// Waits of messages sent to one of two idle queues, with polls that wait in the queue.
 fn urgent_waits(notified: bool) -> Vec<Duration> {
     let world = World::new();
     let bulk = Arc::new(InMemoryQueue::new("bulk").with_clock(&world.clock));
@@ -341,7 +342,7 @@ fn urgent_waits(notified: bool) -> Vec<Duration> {
     };
     world.hand.block_on(async { tokio::join!(run, send).0 }).unwrap();
     let requests = listener.state().requests;
-    // Three a minute for each queue; and after each message the delays of the tasks begin anew.
+    // Three a minute for each queue; after each message the delays of the tasks restart.
     assert!(requests <= 3_000, "{requests}");
     waits.into_inner()
 }
@@ -397,7 +398,7 @@ fn a_message_whose_lease_ends_during_the_filter_request_is_not_begun() {
     let listener = world.builder(config, 1).filter(filter).build().unwrap();
     world.line.is("extend", Mode::Refuses);
     let began = Cell::new(0);
-    // It goes on beyond the answer: a run that stops begins with nothing anyway.
+    // Continues after the answer: a stopping run begins nothing anyway.
     let run = listener.run(world.clock.sleep(S(45)), async |_: Work| began.set(began.get() + 1));
     world.hand.block_on(run).unwrap();
     assert_eq!(began.get(), 0, "its lease ended a second later");

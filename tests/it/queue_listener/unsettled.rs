@@ -1,4 +1,5 @@
-//! Settlement fails for minutes though messages can be received: the process knows what its handlers decided.
+//! Settlement fails for minutes while messages can be received: the process knows the decisions of
+//! its handlers.
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
 use steadfast::{
@@ -12,7 +13,8 @@ fn config() -> QueueListenerConfig {
     QueueListenerConfig::default().tasks(1, 4)
 }
 
-/// Runs the listener while settlement fails in this way for so long, and two minutes more; gives how often each message was handled.
+/// Runs the listener while settlement fails in this way for this time, and two minutes more.
+/// Returns how often each message was handled.
 fn run(
     world: &World,
     listener: &QueueListener,
@@ -31,7 +33,7 @@ fn run(
     times.into_inner()
 }
 
-/// Settlement fails from the start, and works again after so long.
+/// Settlement fails from the start, and works again after this time.
 async fn breaks_for(world: &World, mode: Mode, time: Duration) {
     world.line.is("settle", mode);
     world.clock.sleep(time).await;
@@ -76,7 +78,7 @@ fn each_decision_is_kept_and_no_innocent_message_becomes_a_dead_letter() {
     assert_eq!(world.depth().total(), 0);
     let of = |what: &str| times.iter().filter(|(body, _)| body.starts_with(what)).map(|(_, n)| *n).collect::<Vec<_>>();
     assert_eq!((of("done"), of("fails once"), of("poison")), (vec![1; 5], vec![2; 5], vec![1; 5]));
-    // Nothing was decided on these: they are handled again, and are no suspects.
+    // These had no decision: they are handled again and are not suspect.
     assert!(of("refused").iter().chain(&of("handed back")).all(|n| *n > 5), "{times:?}");
 }
 

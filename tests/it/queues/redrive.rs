@@ -1,4 +1,5 @@
-//! Dead letters that are sent again: each is looked at once, whatever a look takes and whichever letters are refused.
+//! Redrive of dead letters: each is examined once, however long that takes and whichever are
+//! refused.
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
@@ -24,7 +25,7 @@ fn queue(clock: &Clock) -> Arc<InMemoryQueue> {
     Arc::new(InMemoryQueue::new("jobs").deduplicating_for(S(1_000_000)).with_clock(clock))
 }
 
-/// Sends so many messages, and has each set aside.
+/// Sends this number of messages and makes each a dead letter.
 fn set_aside(hand: &ManualClock, queue: &dyn Queue, n: usize) {
     for i in 0..n {
         hand.block_on(queue.send_one(Message::new(format!("{i:04}-{}", "x".repeat(20))))).unwrap();
@@ -106,7 +107,7 @@ fn dead_letters_with_missing_bodies_stay_and_the_others_are_sent() {
     assert!(sent.into_iter().eq((3..40).filter(|n| *n != 20)));
     let dead = plain.dead_letters().unwrap();
     assert_eq!(hand.block_on(dead.depth()).unwrap().visible, 4);
-    // With none but these it says why nothing was sent.
+    // If none was sent, it returns the reason.
     let error = hand.block_on(redrive(&queue, 100, |_| true)).unwrap_err();
     assert!(error.to_string().contains("claim"), "{error}");
     assert_eq!(hand.block_on(dead.depth()).unwrap().visible, 4);

@@ -60,8 +60,8 @@ impl RunState {
         match renewal {
             Renewal::Renewed(sent) => lease.renewed(sent, visibility),
             Renewal::Lost => self.mark_lost(lease),
-            // Retries soon: at least a third of the lease is left for retries. The delay is random, so
-            // that many renewals do not retry together.
+            // Retries soon: at least a third of the lease is left for retries. The delay is random,
+            // so that many renewals do not retry together.
             Renewal::Failed => {
                 let pause = scaled(visibility / 24, 0.5 + self.inner.entropy.unit());
                 lease.renew_at = self.now() + pause;

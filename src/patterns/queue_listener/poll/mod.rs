@@ -15,9 +15,12 @@ use crate::{
     queue_listener::{
         QueueCall, QueueListenerEvent as Event,
         lease::LeasedDelivery,
-        poll::{idle::Idle, waiters::Idles},
+        poll::{
+            idle::Idle,
+            waiters::{Idles, Parked},
+        },
         run::{
-            intake::Reserved,
+            guards::Reserved,
             scaler::Scaler,
             state::{RunState, Stage},
         },
@@ -383,21 +386,4 @@ pub(crate) enum Answer {
     Messages(Option<Box<LeasedDelivery>>),
     Nothing,
     Failed,
-}
-
-/// Counts a task that waits for the end of a pause.
-struct Parked<'a>(&'a RunState);
-
-impl<'a> Parked<'a> {
-    fn of(run: &'a RunState) -> Self {
-        run.parked.add(1);
-        run.check_idle();
-        Self(run)
-    }
-}
-
-impl Drop for Parked<'_> {
-    fn drop(&mut self) {
-        self.0.parked.sub(1);
-    }
 }

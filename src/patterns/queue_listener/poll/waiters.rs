@@ -83,3 +83,20 @@ impl Drop for Idles<'_> {
         }
     }
 }
+
+/// Counts a task that waits for the end of a pause.
+pub(crate) struct Parked<'a>(&'a RunState);
+
+impl<'a> Parked<'a> {
+    pub(crate) fn of(run: &'a RunState) -> Self {
+        run.parked.add(1);
+        run.check_idle();
+        Self(run)
+    }
+}
+
+impl Drop for Parked<'_> {
+    fn drop(&mut self) {
+        self.0.parked.sub(1);
+    }
+}

@@ -3,17 +3,17 @@
 //
 // Concurrency. Tasks of one run may be on several threads (`run_on`).
 //
-// - Capacity: a poll adds to `outstanding` by compare-exchange and only then reads `closed`. A task that
-//   closes the run sets `closed` and only then reads `outstanding`. All four accesses are `SeqCst`, so
-//   that at least one of both sees the other: the poll gives its reservation back, or the closing task
-//   waits for it in `fewer_than`.
-// - Wake-ups: a task that waits for capacity adds to `watched`, creates the future of `fewer`, and then
-//   reads the counts. A task that frees capacity lowers a count and then reads `watched`. All are
-//   `SeqCst`, so that either the waiting task sees the lower count or the other one notifies it.
-// - `one_by_one` only lowers the number of messages per poll. A stale read costs one poll of usual size,
-//   whose suspect messages `took` finds by themselves.
-// - `pace`, `is_parallel`, `wakes` and `paced_to` are estimates and hints. No other data is read on the
-//   strength of them, so `Relaxed` suffices.
+// - Capacity: a poll adds to `outstanding` by compare-exchange and only then reads `closed`. A task
+//   that closes the run sets `closed` and only then reads `outstanding`. All four accesses are
+//   `SeqCst`, so that at least one of both sees the other: the poll returns its reservation, or the
+//   closing task waits for it in `fewer_than`.
+// - Wake-ups: a task that waits for capacity adds to `watched`, creates the future of `fewer`, and
+//   then reads the counts. A task that frees capacity lowers a count and then reads `watched`. All
+//   are `SeqCst`, so that the waiting task sees the lower count or the other one notifies it.
+// - `one_by_one` only lowers the number of messages of a poll. A stale read costs one poll of the
+//   usual size, in which `took` finds suspect messages by itself.
+// - `pace`, `is_parallel`, `wakes` and `paced_to` are estimates and hints. No other data is read on
+//   the strength of them, so `Relaxed` suffices.
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
@@ -25,7 +25,7 @@ use crate::{
     queue::Delivery,
     queue_listener::{
         lease::{Batch, Lease, LeasedDelivery, Term},
-        run::state::RunState,
+        run::{guards::Watched, state::RunState},
         settle::Decision,
     },
     time::{Instant, nanos},
@@ -212,7 +212,7 @@ impl RunState {
                 Ordering::SeqCst,
             ) {
                 // Closed in between: the task that closed it waits for the outstanding messages.
-                Ok(_) if intake.is_closed() => intake.ended(n as usize),
+                Ok(_) if intake.closed.load(Ordering::SeqCst) => intake.ended(n as usize),
                 Ok(_) => return n as usize,
                 Err(now) => outstanding = now,
             }
@@ -358,53 +358,5 @@ impl RunState {
         let next = (now + self.inner.config.idle.min).as_nanos();
         let turn = self.intake.paced_to.compare_exchange(to, next, Ordering::Relaxed, Ordering::Relaxed);
         turn.err().map(Instant::from_nanos)
-    }
-}
-
-/// Capacity reserved for a poll; returned on drop.
-pub(crate) struct Reserved<'a>(&'a RunState, pub(crate) usize);
-
-impl<'a> Reserved<'a> {
-    pub(crate) fn of(run: &'a RunState) -> Option<Self> {
-        let n = run.reserve();
-        (n > 0).then_some(Self(run, n))
-    }
-
-    /// Takes the reserved capacity for messages that arrived.
-    pub(crate) fn used(&mut self) -> usize {
-        std::mem::take(&mut self.1)
-    }
-}
-
-impl Drop for Reserved<'_> {
-    fn drop(&mut self) {
-        if self.1 > 0 {
-            self.0.admit_nothing(self.1);
-        }
-    }
-}
-
-/// Exclusive handling of a suspect message; ends on drop.
-pub(crate) struct Exclusive<'a>(pub(crate) &'a RunState);
-
-impl Drop for Exclusive<'_> {
-    fn drop(&mut self) {
-        self.0.reopen();
-    }
-}
-
-/// Registration of a task that waits for capacity.
-pub(crate) struct Watched<'a>(&'a AtomicU64);
-
-impl<'a> Watched<'a> {
-    fn of(watched: &'a AtomicU64) -> Self {
-        watched.fetch_add(1, Ordering::SeqCst);
-        Self(watched)
-    }
-}
-
-impl Drop for Watched<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
     }
 }

@@ -2,6 +2,7 @@
 mod batch;
 pub(crate) mod caught;
 mod filter;
+pub(crate) mod guards;
 pub(crate) mod intake;
 mod request;
 pub(crate) mod scaler;

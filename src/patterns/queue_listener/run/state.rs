@@ -2,25 +2,22 @@
 //
 // Concurrency. With `run_on` the tasks of a run are on several threads.
 //
-// - `is_halted` mirrors `stage` and is written under the lock of the watch channel, so that it never
-//   lags behind a later change. `Release` and `Acquire` publish the stage with it.
+// - `is_halted` mirrors `stage` and is written under the lock of the watch channel, so that a later
+//   change is never overwritten. A `Release` store and `Acquire` loads publish what came before.
 // - `waits` mirrors the backlog and is written under its lock. `enqueue` writes it and then reads
-//   `keeper_looks`; `renew_waiting` writes `keeper_looks` and then reads `waits`. All four are `SeqCst`,
-//   so that either the renewing task is notified or it sees the messages.
-// - `calls` is raised before the lock of `scaler` is taken, and `may_end` reads it under that lock. So a
-//   task that ends has seen the call, or the call sees that the task has ended and starts another.
-// - `in_outage` mirrors `outage` and is written under its lock. A stale read delays the record of a
-//   success by one message.
-// - `idle` is raised before `idles` is notified; a waiter creates the future of `idles` before it reads
-//   `idle`, so that it misses no change.
-// - `busy` is a flag of events alone. `rescale_at` is a time on the strength of which nothing is read, so
+//   `keeper_looks`; `renew_waiting` writes `keeper_looks` and then reads `waits`. All four are
+//   `SeqCst`, so that the renewing task is notified or sees the messages.
+// - `calls` is raised before the lock of `scaler` is taken, and `may_end` reads it under that lock.
+//   So a task that ends has seen the call, or the call sees its end and starts another task.
+// - `in_outage` mirrors `outage` and is written under its lock. A stale read at most omits the
+//   record of one success.
+// - `idle` is raised before `idles` is notified; a waiter creates the future of `idles` before it
+//   reads `idle`, so that it misses no change.
+// - `busy` decides events alone. No data is read on the strength of the time `rescale_at`, so
 //   `Relaxed` suffices.
-use std::{
-    collections::VecDeque,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
 };
 
 use tokio::sync::{Notify, watch};
@@ -35,8 +32,9 @@ use crate::{
         priority::Turns,
         run::{intake::Intake, scaler::Scaler},
         settle::{
-            Decision, PendingSettlement,
+            Decision,
             outage::{Outage, Returns},
+            outbox::Outbox,
         },
     },
     sync::Mutex,
@@ -92,7 +90,7 @@ pub(crate) struct RunState {
     /// Notified when a task starts to wait for the next poll.
     pub(crate) idles: Notify,
     /// Settlements that are made beside the tasks, by source.
-    outboxes: Vec<Outbox>,
+    pub(crate) outboxes: Vec<Outbox>,
     /// Number of tasks that wait for the end of a pause.
     pub(crate) parked: Count,
     /// `true` if the latest poll found messages.
@@ -104,12 +102,6 @@ pub(crate) struct RunState {
     /// `true` while there is no subscription to notices, so that a task has to poll.
     pub(crate) without_hints: AtomicBool,
     failed: Mutex<Option<PortError>>,
-}
-
-#[derive(Default)]
-struct Outbox {
-    settlements: Mutex<VecDeque<PendingSettlement>>,
-    came: Notify,
 }
 
 impl RunState {
@@ -180,9 +172,10 @@ impl RunState {
             if changes {
                 *now = stage;
             }
+            // Under the lock of the channel, so that a concurrent change cannot be overwritten.
+            self.is_halted.store(*now != Stage::Running, Ordering::Release);
             changes
         });
-        self.is_halted.store(self.stage() != Stage::Running, Ordering::Release);
         if !matches!(self.stage(), Stage::Running | Stage::Paused) {
             self.scaler(Scaler::close);
         }
@@ -205,10 +198,9 @@ impl RunState {
     }
 
     pub(crate) fn scaler<T>(&self, change: impl FnOnce(&mut Scaler) -> T) -> T {
-        let (result, scaler) = {
-            let mut scaler = self.scaler.lock();
-            (change(&mut scaler), *scaler)
-        };
+        let mut scaler = self.scaler.lock();
+        let result = change(&mut scaler);
+        // Under the lock, so that the counter has the value of the latest change.
         let counters = &self.inner.counters;
         counters.tasks.store(scaler.tasks, Ordering::Relaxed);
         counters.most_tasks.fetch_max(scaler.most, Ordering::Relaxed);
@@ -359,37 +351,6 @@ impl RunState {
     pub(crate) fn release_waiting(&self) {
         let waiting = self.backlog(|backlog| backlog.drain());
         self.send_out(waiting.into_iter().map(|leased| leased.lease.settlement(Decision::Release)));
-    }
-
-    pub(crate) fn send_out(&self, settlements: impl IntoIterator<Item = PendingSettlement>) {
-        for settlement in settlements {
-            self.intake.sent_out(1);
-            let outbox = &self.outboxes[settlement.source];
-            outbox.settlements.lock().push_back(settlement);
-            self.intake.woke();
-            outbox.came.notify_one();
-        }
-    }
-
-    /// Waits for settlements that were sent out, and returns those of one request.
-    pub(crate) async fn outgoing(&self, source: usize) -> Vec<PendingSettlement> {
-        let (outbox, most) = (&self.outboxes[source], self.inner.sources[source].most);
-        loop {
-            {
-                let mut settlements = outbox.settlements.lock();
-                if !settlements.is_empty() {
-                    let n = settlements.len().min(most);
-                    return settlements.drain(..n).collect();
-                }
-            }
-            outbox.came.notified().await;
-        }
-    }
-
-    /// Records settlements that were made or given up.
-    pub(crate) fn settled(&self, n: usize) {
-        self.intake.settled(n);
-        self.check_idle();
     }
 
     /// Returns `true` if the run has no outstanding message and takes none, and then notifies

@@ -3,15 +3,15 @@
 //! The handlers of `run` borrow, so they cannot be spawned; and a run needs a callback after each
 //! polled future, which futures-util's set does not offer.
 //
-// Concurrency. A place is in one of three states: asleep (`woken` is false), listed (`woken` is true and
-// its index is in `woken` of `WakeList`), or being polled.
+// Concurrency. A place is in one of three states: asleep (`woken` is false), listed (`woken` is true
+// and its index is in the list), or being polled.
 //
-// - A waker sets `woken` by a swap. Only the thread that changes it from false to true lists the place,
-//   so a place is listed at most once.
-// - `poll` takes the list, then clears the flag of a place before it polls its future. Both accesses of
-//   the flag are read-modify-writes with `AcqRel`: a wake-up either precedes the clear, and then the poll
-//   sees everything that the waking thread wrote, or follows it, and then lists the place again.
-// - The parent's waker is taken by the first wake-up after a poll; later ones need not wake it again.
+// - A waker sets `woken` by a swap. Only the thread that changes it from false to true lists the
+//   place, so a place is listed at most once.
+// - `poll` takes the list, then clears the flag of a place before it polls its future. Both accesses
+//   of the flag are read-modify-writes with `AcqRel`. A wake-up may precede the clear: then the poll
+//   sees everything that the waking thread wrote. Or it follows: then it lists the place again.
+// - The first wake-up after a poll takes the parent's waker; later ones need not wake it again.
 use std::{
     future::Future,
     pin::Pin,
@@ -105,7 +105,7 @@ impl<F: Future<Output = ()>> TaskSet<F> {
             // Before the poll, so that a wake-up during it leads to another one. A
             // read-modify-write, so that it reads the `true` of a concurrent wake-up that did not
             // list the place, and with it what that thread wrote before.
-            place.flag.woken.store(false, Ordering::Release);
+            place.flag.woken.swap(false, Ordering::AcqRel);
             let Some(future) = &mut place.future else { continue };
             if future.as_mut().poll(&mut Context::from_waker(&place.waker)).is_ready() {
                 place.future = None;

@@ -12,7 +12,7 @@ use crate::{
         counters::Count,
         lease::{Lease, LeasedDelivery, renewal::Dropped},
         run::{
-            intake::Exclusive,
+            guards::Exclusive,
             state::{RunState, Stage},
             worker::{Worker, once},
         },

@@ -7,6 +7,7 @@
 //! 3. [`Settle`]: the settlement that the queue's port takes.
 //! 4. [`PendingSettlement`]: a delivery with its decision, until the queue has answered.
 pub(crate) mod outage;
+pub(crate) mod outbox;
 pub(crate) mod unsettled;
 
 use std::{sync::atomic::Ordering, time::Duration};
