@@ -415,29 +415,29 @@ fn check(kept: Kept, seed: u64, time: Duration) {
 }
 
 #[test]
-fn hours_of_faults_set_aside_only_poison_and_explains_each_further_run() {
+fn hours_of_faults_dead_letter_only_poison_and_each_further_run_is_explained() {
     for_each_seed(0..1, |seed| check(Kept::InMemory, seed, day()));
 }
 
 #[test]
-fn hours_of_faults_over_a_file_set_aside_only_poison_and_explains_each_further_run() {
+fn hours_of_faults_over_a_file_dead_letter_only_poison_and_each_further_run_is_explained() {
     for_each_seed(100..101, |seed| check(Kept::InAFile, seed, day()));
 }
 
 #[test]
-fn hours_find_a_release_that_counts() {
+fn hours_with_a_release_that_counts_as_an_attempt_are_found_faulty() {
     let tally = soak(0, S(2 * 3600), Kept::InMemory, Planted::ReleaseCounts);
     assert!(!tally.dead_innocents.is_empty(), "{tally:#?}");
 }
 
 #[test]
-fn hours_find_deliveries_that_count() {
+fn hours_with_deliveries_that_count_as_attempts_are_found_faulty() {
     let tally = soak(0, S(2 * 3600), Kept::InMemory, Planted::DeliveriesCount);
     assert!(!tally.dead_innocents.is_empty(), "{tally:#?}");
 }
 
 #[test]
-fn hours_find_messages_that_are_hidden_too_short() {
+fn hours_with_messages_hidden_too_short_are_found_faulty() {
     let tally = soak(0, S(3600), Kept::InMemory, Planted::HidesTooShort);
     assert!(tally.overlaps > 0, "{tally:#?}");
 }

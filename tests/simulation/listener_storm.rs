@@ -138,12 +138,12 @@ fn storm(seed: u64, messages: u64) {
 }
 
 #[test]
-fn of_a_million_messages_each_is_handled_and_each_further_run_is_explained() {
+fn each_of_a_million_messages_is_handled_and_each_further_run_is_explained() {
     for_each_seed(0..1, |seed| storm(seed, messages()));
 }
 
 #[test]
-fn the_full_arrival_curve_is_accepted_in_time_and_past_the_bound_refused_by_name() {
+fn the_full_arrival_curve_is_accepted_in_time_and_refused_by_name_beyond_the_bound() {
     let (clock, hand) = Clock::manual();
     let entropy = Entropy::from_seed(1);
     let queue = Arc::new(InMemoryQueue::new("jobs").bounded(200_000).with_clock(&clock));

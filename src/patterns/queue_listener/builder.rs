@@ -145,7 +145,7 @@ impl QueueListenerBuilder {
         let (queues, levels): (Vec<_>, Vec<_>) = self.queues.into_iter().unzip();
         let source = |queue: Arc<dyn Queue>| Source {
             most: queue.capabilities().max_batch().max(1),
-            sets_aside: queue.dead_letters().is_some(),
+            has_dead_letters: queue.dead_letters().is_some(),
             queue,
         };
         Ok(QueueListener(Arc::new(Inner {

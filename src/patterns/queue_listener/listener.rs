@@ -57,7 +57,7 @@ pub(super) struct Source {
     /// Maximum number of settlements of one request.
     pub(super) most: usize,
     /// `true` if the queue has dead letters.
-    pub(super) sets_aside: bool,
+    pub(super) has_dead_letters: bool,
 }
 
 impl Inner {

@@ -1,4 +1,4 @@
-//! The machines of the listener against naive models.
+//! The state machines of the listener against naive models.
 use std::{collections::BTreeSet, time::Duration};
 
 use proptest::prelude::*;
@@ -28,9 +28,9 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// The model has each task as a name in a set: those that were begun, and those that are to be.
+    /// The model has each task as a name in a set: the started ones, and those to be started.
     #[test]
-    fn the_staff_is_a_set_of_tasks(min in 0u32..3, more in 1u32..12, steps in prop::collection::vec(step(), 1..200)) {
+    fn the_scaler_counts_a_set_of_tasks(min in 0u32..3, more in 1u32..12, steps in prop::collection::vec(step(), 1..200)) {
         let max = min + more;
         let mut scaler = Scaler::new(min, max);
         let (mut begun, mut to_start) = (BTreeSet::new(), BTreeSet::new());
@@ -80,7 +80,8 @@ proptest! {
         }
     }
 
-    /// Each order has each queue once; one that was not asked for as long as it bears is the first.
+    /// Each order contains each queue once; a queue that was not polled within its `max_wait` is
+    /// first.
     #[test]
     fn turns_pass_nobody_over_for_longer_than_it_bears(
         levels in prop::collection::vec((0i32..4, 1u32..5, prop::option::of(1u64..50)), 1..6),
@@ -112,7 +113,7 @@ proptest! {
             if most.is_none() && !weighted {
                 prop_assert!(order.windows(2).all(|pair| levels[pair[0]].priority >= levels[pair[1]].priority));
             }
-            // They are asked in turn until one has something.
+            // They are polled in turn until one has a message.
             for &i in order.iter().take(has_something + 1) {
                 turns.asked(i, at(now));
                 asked[i] = now;

@@ -87,17 +87,17 @@ pub struct Cancelled {
 
 #[derive(Default)]
 struct SharedSignal {
-    /// Highest number that was signalled. The `Release` half of the `fetch_max` in [`Cancel::tell`]
+    /// Highest number that was signalled. The `Release` half of the `fetch_max` in [`Cancel::signal`]
     /// and the `Acquire` load in [`Cancelled::is_cancelled`] order what the listener wrote before
     /// the signal.
-    told: AtomicU64,
-    tell: Notify,
+    signalled: AtomicU64,
+    notify: Notify,
 }
 
 impl Cancelled {
     /// Returns `true` if the handler was asked to stop.
     pub fn is_cancelled(&self) -> bool {
-        self.shared.told.load(Ordering::Acquire) >= self.number
+        self.shared.signalled.load(Ordering::Acquire) >= self.number
     }
 
     /// Waits until the handler is asked to stop.
@@ -107,11 +107,11 @@ impl Cancelled {
     pub async fn cancelled(&self) {
         loop {
             // Created before the check, so that a signal in between is received.
-            let told = self.shared.tell.notified();
+            let signal = self.shared.notify.notified();
             if self.is_cancelled() {
                 return;
             }
-            told.await;
+            signal.await;
         }
     }
 }
@@ -141,10 +141,10 @@ impl Cancel {
     }
 
     /// Signals the running handler. Returns `true` if it was not signalled before.
-    pub(super) fn tell(&self) -> bool {
-        let before = self.shared.told.fetch_max(self.number, Ordering::AcqRel);
+    pub(super) fn signal(&self) -> bool {
+        let before = self.shared.signalled.fetch_max(self.number, Ordering::AcqRel);
         if before < self.number {
-            self.shared.tell.notify_waiters();
+            self.shared.notify.notify_waiters();
         }
         before < self.number
     }

@@ -11,7 +11,7 @@ const LOOK: Duration = Duration::from_secs(60);
 const AT_ONCE: usize = 32;
 
 /// State of an examined dead letter.
-enum Looked {
+enum Examined {
     /// It stays a dead letter.
     Stays(Receipt),
     /// It was sent. The receipt remains if completing it failed.
@@ -45,11 +45,11 @@ pub async fn redrive(queue: &dyn Queue, most: usize, which: impl Fn(&Delivery) -
         deduplicates: queue.capabilities().has(Capability::Deduplication),
         queue,
         dead: &*dead,
-        looked: HashMap::new(),
+        examined: HashMap::new(),
         refused: None,
         sent: 0,
     };
-    let failed = pass.look_at_all(most, which).await.err();
+    let failed = pass.examine_all(most, which).await.err();
     pass.settle().await?;
     match failed.or(pass.refused) {
         Some(error) if pass.sent == 0 => Err(error),
@@ -61,24 +61,24 @@ struct Pass<'a> {
     queue: &'a dyn Queue,
     dead: &'a dyn Queue,
     deduplicates: bool,
-    looked: HashMap<MessageId, Looked>,
+    examined: HashMap<MessageId, Examined>,
     refused: Option<QueueError>,
     sent: usize,
 }
 
 impl Pass<'_> {
-    async fn look_at_all(&mut self, most: usize, which: impl Fn(&Delivery) -> bool) -> Result<(), QueueError> {
+    async fn examine_all(&mut self, most: usize, which: impl Fn(&Delivery) -> bool) -> Result<(), QueueError> {
         // The pass may take longer than a letter stays hidden, so that letters return meanwhile.
         // When as many known letters in a row arrive as there are, no new one is left.
         let mut known = 0;
-        while self.sent < most && known <= self.looked.len() + AT_ONCE {
+        while self.sent < most && known <= self.examined.len() + AT_ONCE {
             let letters = self.dead.receive(Receive::new(AT_ONCE, LOOK)).await?;
             if letters.is_empty() {
                 break;
             }
             let mut letters = letters.into_iter();
             while let Some(letter) = letters.next() {
-                if let Err(error) = self.look_at(letter, most, &which, &mut known).await {
+                if let Err(error) = self.examine(letter, most, &which, &mut known).await {
                     letters.for_each(|letter| self.stays(letter));
                     return Err(error);
                 }
@@ -87,16 +87,16 @@ impl Pass<'_> {
         Ok(())
     }
 
-    async fn look_at(
+    async fn examine(
         &mut self,
         letter: Delivery,
         most: usize,
         which: &impl Fn(&Delivery) -> bool,
         known: &mut usize,
     ) -> Result<(), QueueError> {
-        match self.looked.get_mut(&letter.id) {
-            Some(Looked::Stays(receipt)) => *receipt = letter.receipt,
-            Some(Looked::Sent(left)) => *left = Some(letter.receipt),
+        match self.examined.get_mut(&letter.id) {
+            Some(Examined::Stays(receipt)) => *receipt = letter.receipt,
+            Some(Examined::Sent(left)) => *left = Some(letter.receipt),
             None => {
                 if self.sent == most || !which(&letter) {
                     *known = 0;
@@ -123,7 +123,7 @@ impl Pass<'_> {
     }
 
     fn stays(&mut self, letter: Delivery) {
-        self.looked.entry(letter.id).or_insert(Looked::Stays(letter.receipt));
+        self.examined.entry(letter.id).or_insert(Examined::Stays(letter.receipt));
     }
 
     async fn send(&mut self, letter: Delivery) -> Result<(), QueueError> {
@@ -136,14 +136,14 @@ impl Pass<'_> {
         match self.queue.send_one(message).await {
             Ok(_) => {
                 self.sent += 1;
-                self.looked.insert(id.clone(), Looked::Sent(Some(receipt.clone())));
+                self.examined.insert(id.clone(), Examined::Sent(Some(receipt.clone())));
                 if self.dead.complete(&receipt).await.is_ok() {
-                    self.looked.insert(id, Looked::Sent(None));
+                    self.examined.insert(id, Examined::Sent(None));
                 }
                 Ok(())
             }
             Err(error) => {
-                self.looked.insert(id, Looked::Stays(receipt));
+                self.examined.insert(id, Examined::Stays(receipt));
                 let kind = error.backend().map(PortError::kind);
                 if !matches!(kind, Some(PortErrorKind::Invalid | PortErrorKind::Unsupported)) {
                     return Err(error);
@@ -157,13 +157,13 @@ impl Pass<'_> {
 
     /// Completes the letters that were sent, and makes the others visible.
     async fn settle(&mut self) -> Result<(), QueueError> {
-        let looked = std::mem::take(&mut self.looked);
+        let examined = std::mem::take(&mut self.examined);
         let (mut sent, mut stay) = (Vec::new(), Vec::new());
-        for receipt in looked.into_values() {
+        for receipt in examined.into_values() {
             match receipt {
-                Looked::Sent(Some(receipt)) => sent.push((receipt, Settle::Complete)),
-                Looked::Sent(None) => {}
-                Looked::Stays(receipt) => stay.push((receipt, Settle::release(Duration::ZERO))),
+                Examined::Sent(Some(receipt)) => sent.push((receipt, Settle::Complete)),
+                Examined::Sent(None) => {}
+                Examined::Stays(receipt) => stay.push((receipt, Settle::release(Duration::ZERO))),
             }
         }
         let most = self.dead.capabilities().max_batch().max(1);

@@ -150,7 +150,7 @@ impl Journal {
         self.0.parts.listener(&config)?;
         self.0.pace.set_quota(config.quota()).map_err(|e| ConfigError::new("per_second", e.rule().to_owned()))?;
         *self.0.config.lock() = config;
-        self.0.tell(|| Event::ConfigChanged);
+        self.0.emit(|| Event::ConfigChanged);
         Ok(())
     }
 
@@ -206,7 +206,7 @@ impl Journal {
         let message = entry.into_message(queue.capabilities().has(Capability::Deduplication));
         let failure = match race(queue.send_one(message), clock.sleep(self.config().call_timeout())).await {
             First::One(Ok(_)) => {
-                self.0.tell(|| Event::Deferred { key: key.unwrap_or_default() });
+                self.0.emit(|| Event::Deferred { key: key.unwrap_or_default() });
                 return Ok(());
             }
             First::One(Err(error)) => error,
@@ -215,7 +215,7 @@ impl Journal {
             }
         };
         let kind = failure.backend().map(PortError::kind);
-        self.0.tell(|| Event::DeferFailed { key: key.unwrap_or_default(), kind });
+        self.0.emit(|| Event::DeferFailed { key: key.unwrap_or_default(), kind });
         Err(failure)
     }
 
@@ -257,20 +257,20 @@ impl Inner {
         self.parts.listener(&config)
     }
 
-    pub(super) fn tell(&self, event: impl FnOnce() -> Event) {
+    pub(super) fn emit(&self, event: impl FnOnce() -> Event) {
         self.events.send(self.parts.name.as_ref(), self.parts.clock.now(), event);
     }
 
     /// Reports once that entries wait, however many there are.
-    pub(super) fn waits(&self, wait: std::time::Duration) {
+    pub(super) fn report_waiting(&self, wait: std::time::Duration) {
         if !self.waiting.swap(true, Relaxed) {
-            self.tell(|| Event::Waiting { wait });
+            self.emit(|| Event::Waiting { wait });
         }
     }
 
-    pub(super) fn goes_on(&self) {
+    pub(super) fn report_replaying(&self) {
         if self.waiting.load(Relaxed) && self.waiting.swap(false, Relaxed) {
-            self.tell(|| Event::Replaying);
+            self.emit(|| Event::Replaying);
         }
     }
 }

@@ -62,16 +62,16 @@ impl Inner {
             }
             match replay(entry.clone()).await.into() {
                 Replayed::Done => {
-                    self.tell(|| Event::Replayed { key: entry.key.clone(), deliveries: entry.deliveries() });
+                    self.emit(|| Event::Replayed { key: entry.key.clone(), deliveries: entry.deliveries() });
                     return Disposition::Complete;
                 }
                 Replayed::Poison { reason } => {
-                    self.tell(|| Event::Poisoned { key: entry.key.clone(), reason: reason.clone() });
+                    self.emit(|| Event::Poisoned { key: entry.key.clone(), reason: reason.clone() });
                     return Disposition::dead_letter(reason);
                 }
                 Replayed::Failed { after, error } if !gate().is_shut() => {
                     let (key, deliveries) = (&entry.key, entry.deliveries());
-                    self.tell(|| Event::Failed { key: key.clone(), deliveries, error: error.clone() });
+                    self.emit(|| Event::Failed { key: key.clone(), deliveries, error: error.clone() });
                     return Disposition::Retry { after, error };
                 }
                 // The service is to blame: the entry waits here, so that an outage uses up no
@@ -107,13 +107,13 @@ impl Inner {
     async fn may_go(&self, gate: impl Fn() -> Gate, cancel: &Cancelled) -> bool {
         loop {
             while let Gate::Shut(wait) = gate() {
-                self.waits(wait);
+                self.report_waiting(wait);
                 let wait = self.clock().sleep(wait.clamp(Duration::from_millis(1), LOOK));
                 if let First::One(()) = race(cancel.cancelled(), wait).await {
                     return false;
                 }
             }
-            self.goes_on();
+            self.report_replaying();
             if let First::One(()) = race(cancel.cancelled(), self.pace.acquire()).await {
                 return false;
             }

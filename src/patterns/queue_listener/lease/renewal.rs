@@ -156,7 +156,7 @@ impl RunState {
             let ends = leased().map(|lease| lease.until).min().unwrap_or(Instant::FAR_FUTURE);
             let warn = ends.saturating_sub(margin).min(times_out).min(cancel_at);
             if warn <= now || leases.iter().any(|lease| lease.lost) {
-                cancel.tell();
+                cancel.signal();
             }
             for (at, lease) in leases.iter_mut().enumerate() {
                 if !lease.lost && lease.renew_at <= now {

@@ -62,7 +62,7 @@ impl Worker {
         let run = self.run.clone();
         self.look();
         if lease.attempt > run.inner.config.max_attempts {
-            let decision = run.set_aside(lease, "exceeded max attempts without being settled");
+            let decision = run.dead_letter(lease, "exceeded max attempts without being settled");
             self.done.push(lease.clone().settlement(decision));
             return false;
         }
@@ -164,7 +164,7 @@ impl Worker {
         let (mut deliveries, mut leases) = (Vec::new(), Vec::new());
         for LeasedDelivery { delivery, lease } in batch {
             if lease.attempt > run.inner.config.max_attempts {
-                let decision = run.set_aside(&lease, "exceeded max attempts without being settled");
+                let decision = run.dead_letter(&lease, "exceeded max attempts without being settled");
                 self.done.push(lease.settlement(decision));
             } else {
                 deliveries.push(delivery);

@@ -95,7 +95,7 @@ impl Intake {
     pub(crate) fn ended(&self, n: usize) {
         if n > 0 {
             self.outstanding.fetch_sub(n as u64, Ordering::SeqCst);
-            self.tell_fewer();
+            self.notify_fewer();
         }
     }
 
@@ -107,7 +107,7 @@ impl Intake {
     /// Records that messages which were sent out are settled or given up.
     pub(crate) fn settled(&self, n: usize) {
         self.unsettled.fetch_sub(n as u64, Ordering::SeqCst);
-        self.tell_fewer();
+        self.notify_fewer();
     }
 
     pub(crate) fn unsettled(&self) -> u64 {
@@ -117,7 +117,7 @@ impl Intake {
     /// Wakes the tasks that wait for capacity. Both counts bound it, so this is called when either
     /// falls.
     #[inline]
-    fn tell_fewer(&self) {
+    fn notify_fewer(&self) {
         if self.watched.load(Ordering::SeqCst) > 0 {
             self.woke();
             self.fewer.notify_waiters();
@@ -283,7 +283,7 @@ impl RunState {
         let (over, mut rest) = leased.into_iter().partition::<Vec<_>, _>(|leased| leased.lease.expiries >= max);
         for leased in over {
             let decision =
-                self.set_aside(&leased.lease, "exceeded max expiries: its deliveries ended without a settlement");
+                self.dead_letter(&leased.lease, "exceeded max expiries: its deliveries ended without a settlement");
             out.push(leased.lease.settlement(decision));
         }
         let suspect = rest.iter().position(|leased| leased.lease.expiries > 0);

@@ -101,7 +101,7 @@ impl RunState {
                 self.in_outage(|outage, now| outage.refused(now));
                 self.refused(after, error)
             }
-            Disposition::DeadLetter { reason } => self.set_aside(&lease, &reason),
+            Disposition::DeadLetter { reason } => self.dead_letter(&lease, &reason),
         };
         lease.settlement(decision)
     }
@@ -114,12 +114,12 @@ impl RunState {
         }
     }
 
-    fn in_outage<T>(&self, tell: impl FnOnce(&mut Outage, Instant) -> T) -> T {
+    fn in_outage<T>(&self, change: impl FnOnce(&mut Outage, Instant) -> T) -> T {
         let now = self.now();
         let mut outage = self.outage.lock();
-        let told = tell(&mut outage, now);
+        let result = change(&mut outage, now);
         self.in_outage.store(!outage.is_over(), Ordering::Release);
-        told
+        result
     }
 
     #[cold]
@@ -128,7 +128,7 @@ impl RunState {
             return self.refused(None, error);
         }
         if lease.attempt >= self.inner.config.max_attempts {
-            return self.set_aside(lease, &format!("exceeded max attempts: {error}"));
+            return self.dead_letter(lease, &format!("exceeded max attempts: {error}"));
         }
         Decision::Retry { after: after.unwrap_or_else(|| self.pause(lease.attempt)), error }
     }
@@ -158,14 +158,14 @@ impl RunState {
     /// Returns the decision for a dead letter, with details for people. In a queue without dead
     /// letters the message is retried with the maximum delay.
     #[cold]
-    pub(crate) fn set_aside(&self, lease: &Lease, why: &str) -> Decision {
+    pub(crate) fn dead_letter(&self, lease: &Lease, why: &str) -> Decision {
         let reason = format!(
             "{why} (attempt {}, delivery {}, dead-lettered at {})",
             lease.attempt,
             lease.deliveries,
             Timestamp::now()
         );
-        if self.inner.sources[lease.source].sets_aside {
+        if self.inner.sources[lease.source].has_dead_letters {
             Decision::DeadLetter { reason }
         } else {
             Decision::Retry { after: self.inner.config.retry.cap, error: reason }
@@ -237,7 +237,7 @@ impl RunState {
                 if matches!(settlement.decision, Decision::Complete) {
                     *completed += 1;
                 } else {
-                    self.tell(settlement);
+                    self.report(settlement);
                 }
                 false
             }
@@ -265,7 +265,7 @@ impl RunState {
 
     /// Counts and reports a settlement that the queue accepted.
     #[cold]
-    fn tell(&self, settlement: &mut PendingSettlement) {
+    fn report(&self, settlement: &mut PendingSettlement) {
         let PendingSettlement { id, deliveries, attempt, decision, .. } = settlement;
         let counters = &self.inner.counters;
         match decision {
