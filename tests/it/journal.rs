@@ -419,7 +419,7 @@ fn the_caller_gets_the_rejection_if_the_journal_cannot_defer() {
     client.heal();
     client.pause();
     let error = service.world.run(journal.defer("b", "")).unwrap_err();
-    assert!(error.to_string().contains("too long"), "{error}");
+    assert!(error.to_string().contains("timed out"), "{error}");
     let kinds: Vec<_> = told(&mut events)
         .into_iter()
         .map(|event| if let Event::DeferFailed { key, kind } = event { (key, kind) } else { panic!("{event:?}") })

@@ -258,7 +258,7 @@ fn a_listener_without_a_limit_in_its_handler_is_warned_of_and_one_with_many_hand
     let many = world.listener(default().tasks(1, 64), 1);
     let limits = |warnings: Vec<String>| {
         let has = |word: &str| warnings.iter().any(|warning| warning.contains(word));
-        (has("moves on to the service behind it"), has("up to 64 handlers"))
+        (has("a peak in the queue reaches the service behind it"), has("up to 64 concurrent handlers"))
     };
     assert_eq!(limits(many.explain().warnings()), (true, true));
     let none = Pipeline::new().then(Timeout::new(S(1)));

@@ -32,7 +32,7 @@ const CIRCUIT_BREAKER: [Point; 13] = [
     ("Many concurrent callers", "a_call_that_hangs_holds_up_none_of_ten_thousand_others_through_the_same_breaker"),
     ("One breaker per provider", "a_breaker_without_the_name_of_its_provider_is_warned_of"),
     ("not for some minutes", "away_for_some_minutes"),
-    ("kept and replayed", "what_is_refused_is_kept_and_done_when_it_closes"),
+    ("kept and replayed", "a_rejected_call_is_deferred_and_replayed_when_the_breaker_closes"),
     ("A long time-out", "calls_that_hang"),
     ("A retry around it", "a_retry_stops_at_its_rejection"),
     ("Every change of state", "failures_and_changes_are_events"),

@@ -3,14 +3,15 @@
 //! The handlers of `run` borrow, so they cannot be spawned; and a run needs a callback after each
 //! polled future, which futures-util's set does not offer.
 //
-// Concurrency. A place is in one of three states: asleep (`woken` is false), listed (`woken` is true
-// and its index is in the list), or being polled.
+// Concurrency. A place is in one of three states: asleep (`woken` is false), listed (`woken` is
+// true and its index is in the list), or being polled.
 //
 // - A waker sets `woken` by a swap. Only the thread that changes it from false to true lists the
 //   place, so a place is listed at most once.
-// - `poll` takes the list, then clears the flag of a place before it polls its future. Both accesses
-//   of the flag are read-modify-writes with `AcqRel`. A wake-up may precede the clear: then the poll
-//   sees everything that the waking thread wrote. Or it follows: then it lists the place again.
+// - `poll` takes the list, then clears the flag of a place before it polls its future. Both
+//   accesses of the flag are read-modify-writes with `AcqRel`. A wake-up may precede the clear: then
+//   the poll sees everything that the waking thread wrote. Or it follows: then it lists the place
+//   again.
 // - The first wake-up after a poll takes the parent's waker; later ones need not wake it again.
 use std::{
     future::Future,
