@@ -87,9 +87,9 @@ pub struct Cancelled {
 
 #[derive(Default)]
 struct SharedSignal {
-    /// Highest number that was signalled. The `Release` half of the `fetch_max` in [`Cancel::signal`]
-    /// and the `Acquire` load in [`Cancelled::is_cancelled`] order what the listener wrote before
-    /// the signal.
+    /// Highest number that was signalled. The `Release` half of the `fetch_max` in
+    /// [`Cancel::signal`] and the `Acquire` load in [`Cancelled::is_cancelled`] order what the
+    /// listener wrote before the signal.
     signalled: AtomicU64,
     notify: Notify,
 }
