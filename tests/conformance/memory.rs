@@ -33,8 +33,7 @@ mod wrapped {
     use steadfast::{
         claim_check::{ClaimCheck, ClaimCheckConfig},
         notify::InMemoryNotifier,
-        queue::{InMemoryQueue, PartitionedQueue, Queue},
-        queue_listener::AnnouncingQueue,
+        queue::{AnnouncingQueue, InMemoryQueue, PartitionedQueue, Queue},
         store::InMemoryStore,
     };
 

@@ -60,19 +60,27 @@
 //! 10. **Identity.** [`identity`](Queue::identity) is the same text for every handle on one queue,
 //!     in each process and after each restart. Every other queue has another text: also a queue of
 //!     the same name on another backend, and the dead letters.
+mod announcing;
 mod error;
 mod ext;
+mod idempotency;
 mod memory;
 mod message;
 mod partitioned;
+mod redrive;
+mod requester;
 mod settle;
 mod state;
 
+pub use announcing::AnnouncingQueue;
 pub use error::QueueError;
 pub use ext::QueueExt;
+pub use idempotency::IdempotencyFilter;
 pub use memory::InMemoryQueue;
 pub use message::{Delivery, Depth, Message, MessageId, Peeked, Receipt};
 pub use partitioned::PartitionedQueue;
+pub use redrive::redrive;
+pub use requester::{ReplyTo, RequestError, Requester};
 #[cfg(feature = "sqlite")]
 pub(crate) use settle::check_visibility;
 pub use settle::{Receive, Settle};

@@ -99,7 +99,7 @@
 //! | `steadfast_queue_listener_polls_total` | counter |  | requests for messages |
 //! | `steadfast_queue_listener_empty_polls_total` | counter |  | those that found none |
 //! | `steadfast_queue_listener_requests_total` | counter |  | requests to the queue of all kinds |
-//! | `steadfast_queue_listener_messages_total` | counter | `event` | messages: received, handled, failed, dead_lettered, lease_lost, duplicate, handed_back, refused |
+//! | `steadfast_queue_listener_messages_total` | counter | `event` | messages: received, handled, failed, dead_lettered, lease_lost, duplicate, released, refused |
 //! | `steadfast_sharding_map_version` | gauge |  | the version of the map that this process goes by |
 //! | `steadfast_sharding_map_changes_total` | counter |  | times that it got another map |
 //! | `steadfast_sharding_refresh_failures_total` | counter |  | times that the map could not be read |

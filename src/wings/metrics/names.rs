@@ -154,7 +154,7 @@ pub const NAMES: &[Series] = &[
     counter(
         "steadfast_queue_listener_messages_total",
         "event",
-        "messages: received, handled, failed, dead_lettered, lease_lost, duplicate, handed_back, refused",
+        "messages: received, handled, failed, dead_lettered, lease_lost, duplicate, released, refused",
     ),
     gauge("steadfast_sharding_map_version", "", "the version of the map that this process goes by"),
     counter("steadfast_sharding_map_changes_total", "", "times that it got another map"),

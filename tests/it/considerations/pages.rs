@@ -32,7 +32,7 @@ const CIRCUIT_BREAKER: [Point; 13] = [
     ("Many concurrent callers", "a_call_that_hangs_delays_none_of_ten_thousand_others"),
     ("One breaker per provider", "a_breaker_without_a_name_causes_a_warning"),
     ("not for some minutes", "an_announced_outage_opens_a_breaker_for_its_duration"),
-    ("kept and replayed", "what_is_refused_is_kept_and_done_when_it_closes"),
+    ("kept and replayed", "a_rejected_call_is_deferred_and_replayed_when_the_breaker_closes"),
     ("A long time-out", "calls_that_hang_open_a_breaker_with_a_time_out"),
     ("A retry around it", "a_retry_stops_at_the_rejection_of_a_breaker"),
     ("Every change of state", "failed_calls_and_state_transitions_are_events"),
@@ -98,10 +98,10 @@ const QUEUE_LISTENER: [Point; 14] = [
     ("limit of requests", "one_listener_takes_from_several_queues_where_one_has_a_limit"),
     ("Push for latency", "a_notice_wakes_an_idle_listener_at_once"),
     ("Handlers are idempotent", "a_message_that_comes_twice_is_handled_once_behind_the_filter"),
-    ("comes back", "the_work_of_a_consumer_that_crashed_comes_back_and_nothing_accepted_is_lost"),
+    ("A crashed consumer", "the_work_of_a_consumer_that_crashed_comes_back_and_nothing_accepted_is_lost"),
     ("Poison messages", "a_poison_message_is_set_aside_with_its_reason_and_the_others_are_handled"),
     ("correlation id", "an_answer_finds_its_question_by_a_correlation_id_on_a_reply_queue"),
-    ("Nothing accepted is lost", "the_work_of_a_consumer_that_crashed_comes_back_and_nothing_accepted_is_lost"),
+    ("No accepted message is lost", "the_work_of_a_consumer_that_crashed_comes_back_and_nothing_accepted_is_lost"),
     ("Levelling", "a_limiter_in_the_handler_levels_a_peak_for_what_is_behind_it"),
     ("raise contention", "a_listener_without_a_limit_in_its_handler_is_warned_of_and_one_with_many_handlers_too"),
     ("Priorities", "the_higher_priority_goes_first_and_the_lowest_waits_for_a_bounded_time"),
@@ -208,5 +208,7 @@ mod guarantees_of_each_page_are_shown_by_tests {
         wings: tower testing;
         patterns: sharding;
         ports: notify queue store;
+        patterns: queue_listener claim_check;
+        roof: journal;
     }
 }
