@@ -215,8 +215,7 @@
 //! # Events
 //!
 //! [`QueueListenerEvent`]: queue empty, work detected, scaled up and down, call failed, message
-//! failed,
-//! refused, dead-lettered, lease lost, handler dropped, released, stopping.
+//! failed, refused, dead-lettered, lease lost, handler dropped, released, stopping.
 //! [`state`](QueueListener::state) has counters, and the number of requests that a cloud queue
 //! bills.
 //!

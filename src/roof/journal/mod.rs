@@ -113,9 +113,8 @@
 //! # Events
 //!
 //! [`JournalEvent`]: deferred, defer failed, replayed, failed, poisoned, waiting for the gate,
-//! replaying,
-//! config changed. Failures of the queue during replay have no event here; its depth is the number
-//! of pending entries.
+//! replaying, config changed. Failures of the queue during replay have no event here; its depth is
+//! the number of pending entries.
 //!
 //! # Considerations
 //!

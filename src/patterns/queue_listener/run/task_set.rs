@@ -9,9 +9,9 @@
 // - A waker sets `woken` by a swap. Only the thread that changes it from false to true lists the
 //   place, so a place is listed at most once.
 // - `poll` takes the list, then clears the flag of a place before it polls its future. Both
-//   accesses of the flag are read-modify-writes with `AcqRel`. A wake-up may precede the clear: then
-//   the poll sees everything that the waking thread wrote. Or it follows: then it lists the place
-//   again.
+//   accesses of the flag are read-modify-writes with `AcqRel`. A wake-up may precede the clear:
+//   then the poll sees everything that the waking thread wrote. Or it follows the clear: then it
+//   lists the place again.
 // - The first wake-up after a poll takes the parent's waker; later ones need not wake it again.
 use std::{
     future::Future,
