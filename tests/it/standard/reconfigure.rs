@@ -515,7 +515,7 @@ fn an_invalid_change_of_a_degradation_changes_nothing() {
     refuses_whole(|| clone.config(), |config| degradation.reconfigure(config), bad, good);
     // One feature was off, and one is off now: the first of the new order. A removed feature is
     // always on.
-    assert_eq!([a.is_on(), b.is_on(), c.is_on()], [true, true, false]);
+    assert_eq!([a.is_enabled(), b.is_enabled(), c.is_enabled()], [true, true, false]);
     assert_eq!(clone.switched_off().iter().map(ToString::to_string).collect::<Vec<_>>(), ["c"]);
     let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
     assert_eq!(told[0], DegradationEvent::SwitchedOff { feature: "c".into() });
