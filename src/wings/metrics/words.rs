@@ -1,8 +1,5 @@
 //! What is an enumeration in the code, as words for labels.
-use crate::{
-    hedge::SuppressReason,
-    outcome::StopReason,
-};
+use crate::{hedge::SuppressReason, outcome::StopReason};
 
 /// The kinds of failures.
 pub(super) const KINDS: [&str; 9] =

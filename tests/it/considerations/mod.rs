@@ -384,7 +384,11 @@ fn a_breaker_without_a_name_causes_a_warning() {
     // A registry has one breaker per key.
     let registry: KeyedBreakers<String> = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap();
     assert!(!warns(registry.explain()));
-    assert!(registry.explain().to_string().contains("circuit breaker: opens on 50 % failures"), "{}", registry.explain());
+    assert!(
+        registry.explain().to_string().contains("circuit breaker: opens on 50 % failures"),
+        "{}",
+        registry.explain()
+    );
     // Other risky settings cause warnings here, too.
     let eager = CircuitBreakerConfig::default().count_window(10, 2);
     let eager: KeyedBreakers<String> = KeyedBreakers::new(eager).unwrap();
