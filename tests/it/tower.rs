@@ -334,7 +334,7 @@ fn what_can_be_run_once_is_run_once_however_it_is_marked() {
 fn an_attempt_refused_before_the_request_was_moved_may_be_followed_by_another() {
     let (clock, hand, places) = world("ok", 1);
     let limiter = RateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
-    limiter.check().unwrap();
+    limiter.try_acquire().unwrap();
     let config = RetryConfig::default().idempotent(true).retry_rejections(true);
     let pipeline = Pipeline::new().then(Retry::new(config).unwrap().with_clock(&clock)).then(limiter);
     let mut service = PipelineLayer::new(pipeline).once().layer(places.clone());

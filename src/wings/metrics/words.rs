@@ -1,9 +1,5 @@
 //! What is an enumeration in the code, as words for labels.
-use crate::{
-    circuit_breaker::State,
-    hedge::SuppressReason,
-    outcome::{StopReason, TripRule},
-};
+use crate::{hedge::SuppressReason, outcome::StopReason};
 
 /// The kinds of failures.
 pub(super) const KINDS: [&str; 9] =
@@ -14,7 +10,7 @@ pub(super) const REASONS: [&str; 12] = [
     "circuit_open",
     "isolated",
     "probes_taken",
-    "ramping_up",
+    "slow_start",
     "rate_limited",
     "too_large",
     "queue_full",
@@ -24,40 +20,6 @@ pub(super) const REASONS: [&str; 12] = [
     "shed",
     "switched_off",
 ];
-
-pub(super) const fn state(state: State) -> &'static str {
-    match state {
-        State::Closed => "closed",
-        State::Open => "open",
-        State::HalfOpen => "half_open",
-        State::Isolated => "isolated",
-    }
-}
-
-/// The rules by which a breaker opens.
-pub(super) const RULES: [&str; 8] = [
-    "failure_rate",
-    "slow_call_rate",
-    "consecutive_failures",
-    "weighted_failures",
-    "unavailable",
-    "probes",
-    "undecided",
-    "by_hand",
-];
-
-pub(super) const fn rule(rule: TripRule) -> &'static str {
-    match rule {
-        TripRule::FailureRate => "failure_rate",
-        TripRule::SlowCallRate => "slow_call_rate",
-        TripRule::ConsecutiveFailures => "consecutive_failures",
-        TripRule::WeightedFailures => "weighted_failures",
-        TripRule::Unavailable => "unavailable",
-        TripRule::Probes => "probes",
-        TripRule::Undecided => "undecided",
-        _ => "by_hand",
-    }
-}
 
 /// Reasons why a retry made no further attempt.
 pub(super) fn stops() -> [&'static str; StopReason::ALL.len()] {

@@ -93,14 +93,18 @@ fn a_dropped_wait_for_several_permits_returns_them() {
     for config in [Quota::per_second(10).burst(5).into(), RateLimitConfig::from(Quota::per_second(5)).strict()] {
         let (clock, hand) = Clock::manual();
         let limiter = RateLimiter::new(config).unwrap().with_clock(&clock);
-        limiter.check_n(5).unwrap();
-        let before = limiter.check().unwrap_err().retry_after();
+        limiter.try_acquire_n(5).unwrap();
+        let before = limiter.try_acquire().unwrap_err().retry_after();
         let polls = drop_at_every_await(
             &hand,
             || limiter.acquire_n(3, MS(60_000)),
             |polls| {
                 if polls < 2 {
-                    assert_eq!(limiter.check().unwrap_err().retry_after(), before, "no turn is kept by a dropped call");
+                    assert_eq!(
+                        limiter.try_acquire().unwrap_err().retry_after(),
+                        before,
+                        "no turn is kept by a dropped call"
+                    );
                 }
             },
         );
@@ -149,7 +153,8 @@ fn a_permit_granted_to_a_dropped_call_goes_to_the_next_call() {
 #[test]
 fn a_dropped_probe_inside_a_retry_returns_its_permit() {
     let (clock, hand) = Clock::manual();
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().probes(1, 1.0)).unwrap().with_clock(&clock);
+    let breaker =
+        CircuitBreaker::new(CircuitBreakerConfig::default().permitted_calls(1, 1.0)).unwrap().with_clock(&clock);
     breaker.force_open(MS(1));
     hand.advance(MS(1));
     let service = ScriptedService::new("ok in 10ms", &clock).unwrap();

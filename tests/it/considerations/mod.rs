@@ -75,7 +75,7 @@ fn a_breaker_weighs_kinds_of_failure_differently() {
 /// 3 (default), 13 (default): failed calls and state transitions are events.
 #[test]
 fn failed_calls_and_state_transitions_are_events() {
-    let (breaker, hand) = breaker(in_a_row(2).probes(1, 1.0));
+    let (breaker, hand) = breaker(in_a_row(2).permitted_calls(1, 1.0));
     let mut events = breaker.events();
     breaker.try_acquire().unwrap().record(Verdict::success());
     fail(&breaker, FailureKind::Server, 2);
@@ -93,7 +93,7 @@ fn failed_calls_and_state_transitions_are_events() {
 fn the_open_time_grows_with_repeated_openings() {
     let mut open = OpenConfig::default();
     open.jitter = 0.0;
-    let (breaker, hand) = breaker(in_a_row(1).open(open).probes(1, 1.0));
+    let (breaker, hand) = breaker(in_a_row(1).open(open).permitted_calls(1, 1.0));
     let open_for = || {
         fail(&breaker, FailureKind::Server, 1);
         let open_for = breaker.snapshot().retry_after.unwrap();
@@ -110,7 +110,7 @@ fn the_open_time_grows_with_repeated_openings() {
 #[test]
 fn a_probe_detects_recovery() {
     let (clock, hand) = Clock::manual();
-    let breaker = CircuitBreaker::new(in_a_row(1).probes(1, 1.0)).unwrap().with_clock(&clock);
+    let breaker = CircuitBreaker::new(in_a_row(1).permitted_calls(1, 1.0)).unwrap().with_clock(&clock);
     fail(&breaker, FailureKind::Server, 1);
     hand.block_on(breaker.run(async || Ok::<_, ()>(()), clock.sleep(S(10))));
     assert_eq!(breaker.state(), State::Closed);
@@ -294,9 +294,9 @@ fn instances_that_failed_together_retry_spread_over_the_whole_delay() {
 fn a_limit_reacts_at_once_and_releases_fast() {
     let (clock, hand) = Clock::manual();
     let limiter = RateLimiter::new(Quota::per_minute(60)).unwrap().with_clock(&clock);
-    while limiter.check().is_ok() {}
+    while limiter.try_acquire().is_ok() {}
     hand.advance(S(1));
-    assert!(limiter.check().is_ok());
+    assert!(limiter.try_acquire().is_ok());
 }
 
 /// 3 (default): a rejection is a specific error with a retry time.
@@ -304,7 +304,7 @@ fn a_limit_reacts_at_once_and_releases_fast() {
 fn a_rejection_is_a_specific_error_with_a_retry_time() {
     let (clock, hand) = Clock::manual();
     let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
-    limiter.check().unwrap();
+    limiter.try_acquire().unwrap();
     let error = hand.block_on(limiter.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
     assert!(error.is_rejected());
     assert_eq!((error.attempts(), error.retry_after()), (0, Some(S(60))));
@@ -318,7 +318,7 @@ fn a_raised_limit_admits_more_at_once() {
     let a_second = || {
         let passed = (0..1_000).filter(|_| {
             hand.advance(Duration::from_millis(1));
-            limiter.check().is_ok()
+            limiter.try_acquire().is_ok()
         });
         passed.count()
     };
@@ -341,7 +341,7 @@ fn limits_without_headroom_cause_a_warning() {
             Pipeline::new().then(ClientThrottle::new(ClientThrottleConfig::default().k(1.0)).unwrap()).explain(),
             "no head-room",
         ),
-        (Pipeline::new().then(AdaptiveLimiter::new(shares).unwrap()).explain(), "keep no place"),
+        (Pipeline::new().then(AdaptiveLimiter::new(shares).unwrap()).explain(), "reserve nothing"),
     ];
     for (explanation, what) in told {
         assert!(explanation.warnings().iter().any(|warning| warning.contains(what)), "{explanation}");
@@ -354,12 +354,12 @@ fn limits_without_headroom_cause_a_warning() {
 fn less_important_work_is_given_up_first() {
     let shedder = Shedder::new(ShedderConfig::default().limit("cpu", 0.7, 0.9)).unwrap();
     let shedder = shedder.with_gauge("cpu", || 0.8).unwrap();
-    assert!(shedder.try_admit(Priority::Low).unwrap_err().is_shed());
-    assert!(shedder.try_admit(Priority::High).is_ok());
+    assert!(shedder.try_acquire(Priority::Low).unwrap_err().is_shed());
+    assert!(shedder.try_acquire(Priority::High).is_ok());
     let degradation = Degradation::new(DegradationConfig::of(["avatars", "search"]).limit("cpu", 0.7, 0.9)).unwrap();
     let degradation = degradation.with_gauge("cpu", || 0.8).unwrap();
-    assert!(degradation.feature("avatars").unwrap().check().unwrap_err().is_shed());
-    assert!(degradation.feature("search").unwrap().check().is_ok());
+    assert!(degradation.feature("avatars").unwrap().ensure_enabled().unwrap_err().is_shed());
+    assert!(degradation.feature("search").unwrap().ensure_enabled().is_ok());
 }
 
 /// 7 and 8 (defaults): each tenant has its own rate, and none takes another's share.
@@ -369,7 +369,7 @@ fn each_tenant_has_its_own_rate() {
     let limiter = KeyedRateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
     let gold = |tenant: &&str| (*tenant == "gold").then_some(0);
     let limiter = limiter.with_tiers(&[Quota::per_minute(5)], gold).unwrap();
-    let taken = ["tin", "gold", "other"].map(|tenant| (0..9).filter(|_| limiter.check(&tenant).is_ok()).count());
+    let taken = ["tin", "gold", "other"].map(|tenant| (0..9).filter(|_| limiter.try_acquire(&tenant).is_ok()).count());
     assert_eq!(taken, [1, 5, 1]);
 }
 
@@ -382,9 +382,13 @@ fn a_breaker_without_a_name_causes_a_warning() {
     assert!(warns(breaker.explain()), "{}", breaker.explain());
     assert!(!warns(breaker.named("bank-eu-1").explain()));
     // A registry has one breaker per key.
-    let family: KeyedBreakers<String> = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap();
-    assert!(!warns(family.explain()));
-    assert!(family.explain().to_string().contains("circuit breaker: opens on 50 % failures"), "{}", family.explain());
+    let registry: KeyedBreakers<String> = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap();
+    assert!(!warns(registry.explain()));
+    assert!(
+        registry.explain().to_string().contains("circuit breaker: opens on 50 % failures"),
+        "{}",
+        registry.explain()
+    );
     // Other risky settings cause warnings here, too.
     let eager = CircuitBreakerConfig::default().count_window(10, 2);
     let eager: KeyedBreakers<String> = KeyedBreakers::new(eager).unwrap();

@@ -28,7 +28,7 @@ const CIRCUIT_BREAKER: [Point; 13] = [
     ("Failed calls are events", "failed_calls_and_state_transitions_are_events"),
     ("The open time fits", "the_open_time_grows_with_repeated_openings"),
     ("Recovery by a probe", "a_probe_detects_recovery"),
-    ("By hand", "a_breaker_can_be_operated_manually"),
+    ("Manual control", "a_breaker_can_be_operated_manually"),
     ("Many concurrent callers", "a_call_that_hangs_delays_none_of_ten_thousand_others"),
     ("One breaker per provider", "a_breaker_without_a_name_causes_a_warning"),
     ("not for some minutes", "an_announced_outage_opens_a_breaker_for_its_duration"),
@@ -54,11 +54,11 @@ const RETRY: [Point; 11] = [
 
 const THROTTLING: [Point; 8] = [
     ("decided early", ADVICE),
-    ("reacts fast and lets go fast", "a_limit_reacts_at_once_and_releases_fast"),
-    ("A refusal is a specific error", "a_rejection_is_a_specific_error_with_a_retry_time"),
+    ("reacts and recovers fast", "a_limit_reacts_at_once_and_releases_fast"),
+    ("A rejection is a specific error", "a_rejection_is_a_specific_error_with_a_retry_time"),
     ("A stop-gap", "a_raised_limit_admits_more_at_once"),
     ("If scaling costs more", ADVICE),
-    ("keep reserve", "limits_without_headroom_cause_a_warning"),
+    ("keep a reserve", "limits_without_headroom_cause_a_warning"),
     ("Strategies", "less_important_work_is_given_up_first"),
     ("Metering per tenant", "each_tenant_has_its_own_rate"),
 ];
@@ -204,5 +204,7 @@ mod guarantees_of_each_page_are_shown_by_tests {
         patterns: retry hedge fallback;
         roof: standard;
         wings: tower testing;
+        patterns: circuit_breaker chaos;
+        patterns: throttling;
     }
 }
