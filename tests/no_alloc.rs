@@ -151,7 +151,7 @@ fn a_rejection_by_a_rate_limit_allocates_nothing() {
     assert!(limiter.try_acquire().is_err());
 }
 
-// Guarantee: throttling 4.
+// Guarantee: throttling 20.
 /// An adaptive limit, a throttle, a shedder and a feature.
 #[test]
 fn other_limiters_allocate_nothing_when_they_admit_or_reject() {
@@ -177,7 +177,7 @@ fn other_limiters_allocate_nothing_when_they_admit_or_reject() {
     assert_eq!(allocations(|| drop(refused())), 0);
 }
 
-// Guarantee: throttling 1.
+// Guarantee: throttling 8.
 #[test]
 fn a_keyed_limiter_of_a_million_keys_fits_into_two_hundred_bytes_a_key() {
     let limiter = KeyedRateLimiter::new(Quota::per_minute(1)).unwrap();

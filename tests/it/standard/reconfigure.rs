@@ -293,7 +293,7 @@ fn an_invalid_change_of_a_concurrency_limit_changes_nothing() {
     assert_eq!((clone.available(), limiter.resize(0).unwrap_err().field()), (4, "capacity"));
 }
 
-// Guarantee: throttling 3.
+// Guarantee: throttling 11.
 /// A limiter that is named, or put on another clock, after a `resize` has the new capacity, not
 /// that of its first settings.
 #[test]
