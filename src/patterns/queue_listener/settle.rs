@@ -14,7 +14,7 @@ use crate::{
     port::{BoxFuture, ErrorClass, Failure},
     queue::QueueError,
     race::{First, race},
-    time::{Instant, Timestamp, scaled},
+    time::{Instant, scaled},
 };
 
 /// What a request to settle gives.
@@ -93,8 +93,12 @@ impl Shift {
     /// A dead letter, with what people ask about it. A queue without dead letters keeps it, and hands it out seldom.
     #[cold]
     pub(super) fn set_aside(&self, lease: &Lease, why: &str) -> How {
-        let reason =
-            format!("{why} (attempt {}, delivery {}, set aside {})", lease.attempt, lease.deliveries, Timestamp::now());
+        let reason = format!(
+            "{why} (attempt {}, delivery {}, set aside {})",
+            lease.attempt,
+            lease.deliveries,
+            self.inner.clock.wall()
+        );
         if self.inner.sources[lease.source].sets_aside {
             How::DeadLetter { reason }
         } else {

@@ -57,6 +57,14 @@ impl FileTime {
         }
     }
 
+    /// Returns the current wall time, for `sent_at`.
+    pub(super) fn wall(&self) -> Timestamp {
+        match self {
+            Self::Machine { .. } => machine::wall(),
+            Self::Given(clock) => clock.wall(),
+        }
+    }
+
     /// Writes down how late it is, for the next start of the machine.
     pub(super) fn record(&self, connection: &Connection, now: i64) -> rusqlite::Result<()> {
         if matches!(self, Self::Given(_)) {
@@ -72,7 +80,7 @@ impl FileTime {
 
 /// The wall clock's time in microseconds.
 pub(super) fn wall() -> i64 {
-    i64::try_from(Timestamp::now().as_millis()).unwrap_or(i64::MAX).saturating_mul(1000)
+    i64::try_from(machine::wall().as_millis()).unwrap_or(i64::MAX).saturating_mul(1000)
 }
 
 /// A duration in microseconds; longer than 292,000 years is that.
