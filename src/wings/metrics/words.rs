@@ -1,15 +1,12 @@
-//! What is an enumeration in the code, as words for labels.
-use crate::{
-    circuit_breaker::State,
-    hedge::{HedgeCause, Held},
-    outcome::{Reason, Stop, TripRule},
-};
+//! Label values of enums that have no `as_str` of their own.
+use crate::outcome::{FailureKind, Reason, Stop, TripRule};
 
-/// The kinds of failures.
-pub(super) const KINDS: [&str; 9] =
-    ["timeout", "connect", "throttled", "overloaded", "server", "client", "cancelled", "panic", "other"];
+/// Returns the label values of all failure kinds.
+pub(super) fn kinds() -> [&'static str; FailureKind::ALL.len()] {
+    FailureKind::ALL.map(FailureKind::as_str)
+}
 
-/// Why a policy refuses.
+/// Reasons for a rejection, except those of injected faults and custom policies.
 pub(super) const REASONS: [&str; 12] = [
     "circuit_open",
     "isolated",
@@ -45,16 +42,7 @@ pub(super) const fn reason(reason: Reason) -> &'static str {
     }
 }
 
-pub(super) const fn state(state: State) -> &'static str {
-    match state {
-        State::Closed => "closed",
-        State::Open => "open",
-        State::HalfOpen => "half_open",
-        State::Isolated => "isolated",
-    }
-}
-
-/// The rules by which a breaker opens.
+/// Rules that open a breaker.
 pub(super) const RULES: [&str; 8] = [
     "failure_rate",
     "slow_call_rate",
@@ -79,7 +67,7 @@ pub(super) const fn rule(rule: TripRule) -> &'static str {
     }
 }
 
-/// Why a retry stopped.
+/// Reasons for no further attempt.
 pub(super) const STOPS: [&str; 12] = [
     "attempts",
     "not_retryable",
@@ -109,24 +97,5 @@ pub(super) const fn stop(stop: Stop) -> &'static str {
         Stop::Nested => "nested",
         Stop::Spent => "spent",
         _ => "cut_short",
-    }
-}
-
-/// Why a hedge is not made.
-pub(super) const HELD: [&str; 4] = ["budget", "pushed_back", "rejected", "deadline"];
-
-pub(super) const fn held(why: Held) -> &'static str {
-    match why {
-        Held::Budget => "budget",
-        Held::PushedBack => "pushed_back",
-        Held::Rejected => "rejected",
-        _ => "deadline",
-    }
-}
-
-pub(super) const fn cause(cause: &HedgeCause) -> &'static str {
-    match cause {
-        HedgeCause::Late { .. } => "late",
-        _ => "failed",
     }
 }

@@ -1,22 +1,23 @@
-//! Time-outs, retries and their budget, circuit breakers, hedges, coalescing.
+//! Metrics of the policies around calls: time-outs, retries, circuit breakers, fallbacks, hedges,
+//! coalescing, chaos.
 use std::hash::{BuildHasher, Hash};
 
 use super::super::{
     registry::{Measured, Sample, Scope},
-    words::{self, HELD, KINDS, RULES, STOPS},
+    words::{self, RULES, STOPS, kinds},
 };
 use crate::{
     circuit_breaker::{CircuitBreaker, KeyedBreakers, State, Transition},
     coalesce::Coalesce,
     fallback::{Fallback, FallbackEvent},
-    hedge::{Hedge, HedgeEvent},
+    hedge::{Hedge, HedgeCause, HedgeEvent, Held},
     observe::Subscription,
     retry::{Retry, RetryBudget, RetryEvent},
     timeout::Timeout,
 };
 
 impl Measured for Timeout {
-    const SORT: &'static str = "timeout";
+    const KIND: &'static str = "timeout";
 
     fn measure(&self, scope: &Scope) -> Sample {
         let timed_out = scope.counter("steadfast_timeout_timed_out_total", &[]);
@@ -26,27 +27,27 @@ impl Measured for Timeout {
 }
 
 impl Measured for Retry {
-    const SORT: &'static str = "retry";
+    const KIND: &'static str = "retry";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        let retries = scope.words("steadfast_retry_retries_total", "kind", &KINDS);
+        let retries = scope.by_label("steadfast_retry_retries_total", "kind", &kinds());
         let recovered = scope.counter("steadfast_retry_recovered_total", &[]);
-        let gave_up = scope.words("steadfast_retry_gave_up_total", "stop", &STOPS);
+        let gave_up = scope.by_label("steadfast_retry_gave_up_total", "reason", &STOPS);
         let delays = scope.histogram("steadfast_retry_delay_seconds", &[]);
         self.events().tap(move |event| match event {
             RetryEvent::Retrying { kind, delay, .. } => {
-                retries.count(kind.map_or("rejected", |kind| kind.as_str()));
+                retries.increment(kind.map_or("rejected", |kind| kind.as_str()));
                 delays.record(delay.as_secs_f64());
             }
             RetryEvent::Recovered { .. } => recovered.increment(1),
-            RetryEvent::GaveUp { stop, .. } => gave_up.count(words::stop(*stop)),
+            RetryEvent::GaveUp { stop, .. } => gave_up.increment(words::stop(*stop)),
         });
         Box::new(|| ())
     }
 }
 
 impl Measured for RetryBudget {
-    const SORT: &'static str = "retry_budget";
+    const KIND: &'static str = "retry_budget";
 
     fn measure(&self, scope: &Scope) -> Sample {
         let (budget, clock) = (self.clone(), scope.clock().clone());
@@ -55,35 +56,36 @@ impl Measured for RetryBudget {
     }
 }
 
-/// Counts changes of state, of one breaker or of a family.
+/// Counts the state transitions of one breaker or of a registry.
 fn count_transitions(transitions: Subscription<Transition>, scope: &Scope) {
-    let states = State::ALL.map(words::state);
-    let to = scope.words("steadfast_circuit_breaker_transitions_total", "to", &states);
-    let openings = scope.words("steadfast_circuit_breaker_openings_total", "rule", &RULES);
-    let lasted = |state| scope.histogram("steadfast_circuit_breaker_state_duration_seconds", &[("state", state)]);
-    let lasted = State::ALL.map(|state| (state, lasted(words::state(state))));
+    let states = State::ALL.map(State::as_str);
+    let to = scope.by_label("steadfast_circuit_breaker_transitions_total", "to", &states);
+    let openings = scope.by_label("steadfast_circuit_breaker_openings_total", "rule", &RULES);
+    let duration = |state| scope.histogram("steadfast_circuit_breaker_state_duration_seconds", &[("state", state)]);
+    let durations = State::ALL.map(|state| (state, duration(state.as_str())));
     transitions.tap(move |change| {
-        to.count(words::state(change.to));
+        to.increment(change.to.as_str());
         if let Some(rule) = change.rule {
-            openings.count(words::rule(rule));
+            openings.increment(words::rule(rule));
         }
-        if let Some((_, lasted)) = lasted.iter().find(|(state, _)| *state == change.from) {
-            lasted.record(change.after.as_secs_f64());
+        if let Some((_, duration)) = durations.iter().find(|(state, _)| *state == change.from) {
+            duration.record(change.after.as_secs_f64());
         }
     });
 }
 
 impl Measured for CircuitBreaker {
-    const SORT: &'static str = "circuit_breaker";
+    const KIND: &'static str = "circuit_breaker";
 
     fn measure(&self, scope: &Scope) -> Sample {
         count_transitions(self.transitions(), scope);
-        let state = |state| (state, scope.gauge("steadfast_circuit_breaker_state", &[("state", words::state(state))]));
+        let state =
+            |state: State| (state, scope.gauge("steadfast_circuit_breaker_state", &[("state", state.as_str())]));
         let (breaker, states) = (self.clone(), State::ALL.map(state));
         let total = |metric| scope.counter(metric, &[]);
         let total_failures = total("steadfast_circuit_breaker_failures_total");
         let total_slow = total("steadfast_circuit_breaker_slow_total");
-        let spared = total("steadfast_circuit_breaker_spared_total");
+        let suppressed = total("steadfast_circuit_breaker_suppressed_total");
         let rejected = total("steadfast_circuit_breaker_rejected_total");
         let gauge = |metric| scope.gauge(metric, &[]);
         let share = gauge("steadfast_circuit_breaker_share");
@@ -97,7 +99,7 @@ impl Measured for CircuitBreaker {
             }
             total_failures.absolute(now.total_failures);
             total_slow.absolute(now.total_slow);
-            spared.absolute(now.total_spared);
+            suppressed.absolute(now.total_spared);
             rejected.absolute(now.rejected);
             share.set(now.share);
             calls.set(now.calls as f64);
@@ -112,27 +114,26 @@ where
     K: Eq + Hash + Clone + Send + Sync + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    const SORT: &'static str = "keyed_breakers";
+    const KIND: &'static str = "keyed_breakers";
 
     fn measure(&self, scope: &Scope) -> Sample {
         count_transitions(self.transitions(), scope);
-        let keys = |state| scope.gauge("steadfast_circuit_breaker_keys", &[("state", words::state(state))]);
-        let (family, keys) = (self.clone(), State::ALL.map(keys));
-        Box::new(move || keys.iter().zip(family.states()).for_each(|(gauge, n)| gauge.set(n as f64)))
+        let keys = |state: State| scope.gauge("steadfast_circuit_breaker_keys", &[("state", state.as_str())]);
+        let (registry, keys) = (self.clone(), State::ALL.map(keys));
+        Box::new(move || keys.iter().zip(registry.states()).for_each(|(gauge, n)| gauge.set(n as f64)))
     }
 }
 
 impl Measured for Fallback {
-    const SORT: &'static str = "fallback";
+    const KIND: &'static str = "fallback";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        let calls = scope.words("steadfast_fallback_calls_total", "outcome", &["fell_back", "failed", "timed_out"]);
-        self.events().tap(move |event| {
-            calls.count(match event {
-                FallbackEvent::FellBack { .. } => "fell_back",
-                FallbackEvent::Failed { .. } => "failed",
-                FallbackEvent::TimedOut { .. } => "timed_out",
-            });
+        let outcomes = ["fell_back", "failed", "timed_out"];
+        let [fell_back, failed, timed_out] = scope.counters("steadfast_fallback_calls_total", "outcome", outcomes);
+        self.events().tap(move |event| match event {
+            FallbackEvent::FellBack { .. } => fell_back.increment(1),
+            FallbackEvent::Failed { .. } => failed.increment(1),
+            FallbackEvent::TimedOut { .. } => timed_out.increment(1),
         });
         Box::new(|| ())
     }
@@ -140,11 +141,11 @@ impl Measured for Fallback {
 
 #[cfg(feature = "chaos")]
 impl Measured for crate::chaos::Chaos {
-    const SORT: &'static str = "chaos";
+    const KIND: &'static str = "chaos";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        let counter = |injection| scope.counter("steadfast_chaos_injected_total", &[("injection", injection)]);
-        let counters = ["delayed", "failed", "replaced", "hung", "panicked"].map(counter);
+        let injections = ["delayed", "failed", "replaced", "hung", "panicked"];
+        let counters = scope.counters("steadfast_chaos_injected_total", "injection", injections);
         let (chaos, enabled) = (self.clone(), scope.gauge("steadfast_chaos_enabled", &[]));
         Box::new(move || {
             let now = chaos.injected();
@@ -156,16 +157,21 @@ impl Measured for crate::chaos::Chaos {
 }
 
 impl Measured for Hedge {
-    const SORT: &'static str = "hedge";
+    const KIND: &'static str = "hedge";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        let hedges = scope.words("steadfast_hedge_hedges_total", "cause", &["late", "failed"]);
-        let held = scope.words("steadfast_hedge_held_total", "why", &HELD);
+        let [late, failed] = scope.counters("steadfast_hedge_hedges_total", "cause", ["late", "failed"]);
+        let reasons = ["budget", "pushed_back", "rejected", "deadline"];
+        let [budget, pushed_back, rejected, deadline] = scope.counters("steadfast_hedge_held_total", "reason", reasons);
         let won = scope.counter("steadfast_hedge_won_total", &[]);
         let all_failed = scope.counter("steadfast_hedge_all_failed_total", &[]);
         self.events().tap(move |event| match event {
-            HedgeEvent::Hedged { cause, .. } => hedges.count(words::cause(cause)),
-            HedgeEvent::Held { why } => held.count(words::held(*why)),
+            HedgeEvent::Hedged { cause: HedgeCause::Late { .. }, .. } => late.increment(1),
+            HedgeEvent::Hedged { cause: HedgeCause::Failed { .. }, .. } => failed.increment(1),
+            HedgeEvent::Held { why: Held::Budget } => budget.increment(1),
+            HedgeEvent::Held { why: Held::PushedBack } => pushed_back.increment(1),
+            HedgeEvent::Held { why: Held::Rejected } => rejected.increment(1),
+            HedgeEvent::Held { why: Held::Deadline } => deadline.increment(1),
             HedgeEvent::Won { .. } => won.increment(1),
             HedgeEvent::AllFailed { .. } => all_failed.increment(1),
         });
@@ -179,10 +185,10 @@ where
     K: Hash + Eq + Send + Sync + 'static,
     T: Send + Sync + 'static,
 {
-    const SORT: &'static str = "coalesce";
+    const KIND: &'static str = "coalesce";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        let (flights, under_way) = (self.clone(), scope.gauge("steadfast_coalesce_under_way", &[]));
-        Box::new(move || under_way.set(flights.under_way() as f64))
+        let (coalesce, in_flight) = (self.clone(), scope.gauge("steadfast_coalesce_in_flight", &[]));
+        Box::new(move || in_flight.set(coalesce.under_way() as f64))
     }
 }
