@@ -1,14 +1,14 @@
-//! Sending, receiving, settling, and what comes back.
+//! Sending, receiving, settling and redelivery.
 use super::*;
 
-/// An empty queue gives nothing, and does not wait.
+/// A receive on an empty queue returns nothing, without a wait.
 pub async fn an_empty_queue_gives_nothing_at_once(fixture: &Fixture<dyn Queue>) {
     assert_eq!(take(fixture.port(), 10, MINUTE).await, []);
     assert_eq!(ok(fixture.port().depth().await).total(), 0);
 }
 
-/// Sent by one, received and completed by another, and then gone.
-pub async fn what_was_sent_is_received_by_the_other_door_and_completed(fixture: &Fixture<dyn Queue>) {
+/// A message that one handle sends is received and completed by the other, and is then gone.
+pub async fn a_sent_message_is_received_through_a_second_handle_and_completed(fixture: &Fixture<dyn Queue>) {
     let message = Message::new("body").header("kind", "test").header("empty", "");
     let id = ok(fixture.port().send_one(message).await);
     let delivery = one(fixture.other(), MINUTE).await;
@@ -21,7 +21,7 @@ pub async fn what_was_sent_is_received_by_the_other_door_and_completed(fixture: 
     assert_eq!(take(fixture.port(), 10, MINUTE).await, []);
 }
 
-/// First in, first out, within a request and between them.
+/// Messages are delivered first in, first out, within a request and between requests.
 pub async fn messages_come_in_the_order_of_sending(fixture: &Fixture<dyn Queue>) {
     send(fixture.port(), &["1", "2", "3"]).await;
     send(fixture.other(), &["4", "5"]).await;
@@ -35,7 +35,8 @@ pub async fn messages_come_in_the_order_of_sending(fixture: &Fixture<dyn Queue>)
     assert_eq!(all, ["1", "2", "3", "4", "5"]);
 }
 
-/// Hidden for the visibility time-out, then back with its count raised and a new receipt.
+/// A message is hidden for the visibility time-out, then delivered with a higher count and a new
+/// receipt.
 pub async fn a_received_message_is_hidden_until_its_time_is_over(fixture: &Fixture<dyn Queue>) {
     send(fixture.port(), &["a"]).await;
     let first = one(fixture.port(), SHORT).await;
@@ -46,7 +47,7 @@ pub async fn a_received_message_is_hidden_until_its_time_is_over(fixture: &Fixtu
     assert_ne!(second.receipt, first.receipt);
 }
 
-/// A receipt of an earlier delivery, or of a message that is settled, is refused, and nothing is changed.
+/// A receipt of an earlier delivery, or of a settled message, is refused, and nothing is changed.
 pub async fn an_old_receipt_can_do_nothing(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a"]).await;
@@ -65,7 +66,7 @@ pub async fn an_old_receipt_can_do_nothing(fixture: &Fixture<dyn Queue>) {
     assert_eq!(ok(dead(queue).depth().await).total(), 0);
 }
 
-/// Extended, it is hidden for so long from then, and its receipt is good.
+/// An extended message is hidden for the new duration, and its receipt stays valid.
 pub async fn an_extended_message_stays_hidden(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a"]).await;
@@ -76,8 +77,8 @@ pub async fn an_extended_message_stays_hidden(fixture: &Fixture<dyn Queue>) {
     ok(queue.complete(&delivery.receipt).await);
 }
 
-/// Abandoned, it comes back at once, or after the time that was asked for; its receipt is worth nothing.
-pub async fn an_abandoned_message_comes_back_when_it_is_to(fixture: &Fixture<dyn Queue>) {
+/// An abandoned message returns at once, or after the requested delay; its receipt is invalid.
+pub async fn an_abandoned_message_returns_after_its_delay(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a"]).await;
     let first = one(queue, MINUTE).await;
@@ -91,7 +92,7 @@ pub async fn an_abandoned_message_comes_back_when_it_is_to(fixture: &Fixture<dyn
     assert_eq!(one(queue, MINUTE).await.deliveries, 3);
 }
 
-/// A delayed message is hidden until its delay is over, and others pass it.
+/// A delayed message is hidden until its delay is over; later messages overtake it.
 pub async fn a_delayed_message_is_hidden_at_first(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     let sent = queue.send_one(Message::new("late").delay(SHORT)).await;
@@ -105,7 +106,8 @@ pub async fn a_delayed_message_is_hidden_at_first(fixture: &Fixture<dyn Queue>) 
     assert_eq!(bodies(&take(fixture.other(), 10, MINUTE).await), ["late"]);
 }
 
-/// Of one group key none is visible behind one that is hidden, or that waits for its return; other keys are not held up.
+/// No message of a group is visible behind a hidden one, or behind one that waits for its return.
+/// Other groups are not blocked.
 pub async fn a_group_is_handed_out_one_at_a_time_in_order(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     let of = |group: &str, body: &str| Message::new(body.to_owned()).group(group);
@@ -133,7 +135,7 @@ pub async fn a_group_is_handed_out_one_at_a_time_in_order(fixture: &Fixture<dyn 
     assert_eq!(bodies(&take(queue, 10, MINUTE).await), ["a3"]);
 }
 
-/// The same de-duplication id within the window: accepted with the first one's id, and not enqueued.
+/// A message with a known de-duplication id is accepted with the first one's id, and not enqueued.
 pub async fn a_duplicate_is_accepted_once(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     let message = |body: &'static str| Message::new(body).deduplicate("order-1");
@@ -152,7 +154,8 @@ pub async fn a_duplicate_is_accepted_once(fixture: &Fixture<dyn Queue>) {
     assert_eq!(take(queue, 10, MINUTE).await, []);
 }
 
-/// The same de-duplication id and group key: accepted once, and the group's order stays as it was.
+/// A message with a known de-duplication id and the same group is accepted once; the group keeps
+/// its order.
 pub async fn a_duplicate_of_one_group_is_accepted_once(fixture: &Fixture<dyn Queue>) {
     let (queue, can) = (fixture.port(), fixture.port().capabilities());
     if !can.has(Capability::Deduplication) || !can.has(Capability::Groups) {
@@ -176,7 +179,7 @@ pub async fn a_duplicate_of_one_group_is_accepted_once(fixture: &Fixture<dyn Que
     }
 }
 
-/// A dead letter leaves the queue, with its id, its reason, its count.
+/// A dead letter leaves the queue, and keeps its id, its reason and its count.
 pub async fn a_dead_letter_is_in_one_queue_with_its_reason(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     ok(queue.send_one(Message::new("bad").header("h", "v")).await);
@@ -197,7 +200,7 @@ pub async fn a_dead_letter_is_in_one_queue_with_its_reason(fixture: &Fixture<dyn
     assert_eq!(ok(dead(queue).depth().await).total(), 0);
 }
 
-/// From the dead letters back into the queue: sent anew, then completed there.
+/// A dead letter is sent to the queue again, and then completed among the dead letters.
 pub async fn a_dead_letter_can_be_sent_again(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["poison"]).await;
