@@ -63,7 +63,7 @@ pub async fn a_notice_reaches_all_subscribers(fixture: &Fixture<dyn Notifier>) {
     assert_eq!(heard(fixture, &mut there).await, message("a"));
     publish(fixture.other(), "t", "").await;
     assert_eq!(heard(fixture, &mut here).await, message(""));
-    publish(fixture.port(), "nobody", "hears this").await;
+    publish(fixture.port(), "no subscriber", "lost").await;
 }
 
 /// A subscription starts with the notices after it.

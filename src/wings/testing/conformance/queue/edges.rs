@@ -33,7 +33,7 @@ pub async fn a_waiting_receiver_is_woken(fixture: &Fixture<dyn Queue>) {
         let told = receiver.capabilities().has(Capability::Push);
         // Without a notification between the handles, the receiver polls.
         for passes in 0u32.. {
-            assert!(!told || SHORT * passes < MINUTE / 2, "it states push, and did not tell who waits");
+            assert!(!told || SHORT * passes < MINUTE / 2, "the backend states `Push`, but did not wake the receiver");
             fixture.pass(SHORT).await;
         }
     };
