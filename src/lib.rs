@@ -14,10 +14,11 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), steadfast::ConfigError> {
 //! let breaker = CircuitBreaker::new(CircuitBreakerConfig::default())?.named("payments");
-//! let budget = RetryBudget::new(RetryBudgetConfig::default())?; // at most a fifth of the calls, or ten a second
+//! // Retries: at most a fifth of the calls, or ten a second.
+//! let budget = RetryBudget::new(RetryBudgetConfig::default())?;
 //! let payments = Pipeline::new()
 //!     .then(Timeout::new(Duration::from_secs(3))) //          outermost: the whole call
-//!     .then(Retry::new(RetryConfig::interactive())?.with_budget(&budget)) // 3 attempts, full jitter
+//!     .then(Retry::new(RetryConfig::interactive())?.with_budget(&budget)) // 3 attempts, jitter
 //!     .then(breaker.clone()) //                               counts each attempt
 //!     .then(Timeout::new(Duration::from_secs(1))); //         innermost: one attempt
 //! assert!(payments.explain().warnings().is_empty());

@@ -8,7 +8,8 @@
 //! use steadfast::retry::{Retry, RetryConfig};
 //!
 //! let config: RetryConfig = toml::from_str("max_attempts = 0").unwrap();
-//! assert_eq!(Retry::new(config).unwrap_err().to_string(), "invalid `max_attempts`: must be at least 1");
+//! let error = Retry::new(config).unwrap_err();
+//! assert_eq!(error.to_string(), "invalid `max_attempts`: must be at least 1");
 //! ```
 pub mod human;
 mod name;

@@ -22,7 +22,8 @@ use crate::{
 ///
 /// // Only the client knows that it failed while connecting.
 /// let judge = ByStatus::new().errors(|error: &legacy::Error| {
-///     Verdict::failure(if error.is_connect() { FailureKind::Connect } else { kind_by_source(error) })
+///     let kind = if error.is_connect() { FailureKind::Connect } else { kind_by_source(error) };
+///     Verdict::failure(kind)
 /// });
 /// let answer = Response::builder().status(503).header("retry-after", "90").body(()).unwrap();
 /// let verdict = judge.classify(&Ok(answer));

@@ -50,11 +50,13 @@
 //!
 //! let (clock, time) = Clock::manual();
 //! let pipeline = Pipeline::new()
-//!     .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock)) // reads only
+//!     // Reads only, which may be repeated.
+//!     .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock))
 //!     .classify(ByStatus::new());
 //!
 //! let started = time.now();
-//! let mut answers = [Response::builder().status(503).header("retry-after", "7").body(()), Response::builder().body(())].into_iter();
+//! let busy = Response::builder().status(503).header("retry-after", "7").body(());
+//! let mut answers = [busy, Response::builder().body(())].into_iter();
 //! let answer = time.block_on(pipeline.call(|| std::future::ready(answers.next().unwrap()))).unwrap();
 //! assert_eq!(answer.status(), 200);
 //! assert!(time.now() - started >= Duration::from_secs(7)); // never less than the header asks for

@@ -24,9 +24,11 @@ use crate::time::Timestamp;
 /// use steadfast::{http::RateLimit, time::Clock};
 ///
 /// let mut headers = HeaderMap::new();
-/// headers.insert("ratelimit", HeaderValue::from_static(r#""day";r=900;t=80000, "burst";r=0;t=9"#));
+/// let limits = r#""day";r=900;t=80000, "burst";r=0;t=9"#;
+/// headers.insert("ratelimit", HeaderValue::from_static(limits));
 /// let limit = RateLimit::read(&headers, Clock::default().wall()).unwrap();
-/// assert_eq!((limit.remaining, limit.wait()), (Some(0), Some(Duration::from_secs(9)))); // the limit that binds
+/// // The limit that binds:
+/// assert_eq!((limit.remaining, limit.wait()), (Some(0), Some(Duration::from_secs(9))));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]

@@ -113,24 +113,30 @@
 //!
 //! ```
 //! use metrics_exporter_prometheus::PrometheusBuilder;
-//! use steadfast::{Pipeline, circuit_breaker::{CircuitBreaker, CircuitBreakerConfig}, metrics::Metrics, time::Clock};
+//! use steadfast::{
+//!     Pipeline,
+//!     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
+//!     metrics::Metrics,
+//!     time::Clock,
+//! };
 //!
 //! let recorder = PrometheusBuilder::new().build_recorder();
 //! let page = recorder.handle();
 //! let metrics = Metrics::on(recorder); // or `Metrics::new()`, for the installed recorder
 //!
 //! let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
-//! metrics.watch("payments", &breaker).unwrap();
-//! let pipeline = Pipeline::new().then(metrics.calls("payments")).then(breaker.clone());
+//! metrics.watch("bank", &breaker).unwrap();
+//! let pipeline = Pipeline::new().then(metrics.calls("bank")).then(breaker.clone());
 //!
 //! let (_, time) = Clock::manual();
 //! time.block_on(pipeline.call(async || Ok::<_, ()>("paid"))).unwrap();
 //! breaker.isolate();
 //!
-//! let text = metrics.scrape(|| page.render()); // the body that a handler of `/metrics` returns
-//! assert!(text.contains(r#"steadfast_calls_total{name="payments",outcome="success"} 1"#));
-//! assert!(text.contains(r#"steadfast_circuit_breaker_state{name="payments",state="isolated"} 1"#));
-//! assert!(text.contains(r#"steadfast_circuit_breaker_state{name="payments",state="closed"} 0"#));
+//! // The body that a handler of `/metrics` returns:
+//! let text = metrics.scrape(|| page.render());
+//! assert!(text.contains(r#"steadfast_calls_total{name="bank",outcome="success"} 1"#));
+//! assert!(text.contains(r#"steadfast_circuit_breaker_state{name="bank",state="isolated"} 1"#));
+//! assert!(text.contains(r#"steadfast_circuit_breaker_state{name="bank",state="closed"} 0"#));
 //! ```
 //!
 //! # How it works

@@ -20,11 +20,16 @@ use crate::time::ManualClock;
 /// points.
 ///
 /// ```
-/// use steadfast::{testing::drop_at_every_await, throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter}, time::Clock};
+/// use steadfast::{
+///     testing::drop_at_every_await,
+///     throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter},
+///     time::Clock,
+/// };
 /// use std::time::Duration;
 ///
 /// let (clock, time) = Clock::manual();
-/// let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
+/// let config = ConcurrencyLimitConfig::of(1);
+/// let limiter = ConcurrencyLimiter::new(config).unwrap().with_clock(&clock);
 /// let polls = drop_at_every_await(
 ///     &time,
 ///     || limiter.call(async || Ok::<_, ()>(clock.sleep(Duration::from_secs(1)).await)),

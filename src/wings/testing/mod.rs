@@ -2,7 +2,13 @@
 //! service that follows a script, and a harness that drops a future at every await point.
 //!
 //! ```
-//! use steadfast::{Pipeline, call::idempotent, retry::{Retry, RetryConfig}, testing::ScriptedService, time::Clock};
+//! use steadfast::{
+//!     Pipeline,
+//!     call::idempotent,
+//!     retry::{Retry, RetryConfig},
+//!     testing::ScriptedService,
+//!     time::Clock,
+//! };
 //!
 //! let (clock, time) = Clock::manual();
 //! let service = ScriptedService::new("503 x2, ok", &clock).unwrap();

@@ -92,7 +92,8 @@ impl<B: Clone> Requests<Request<B>> for HttpRequests {
 /// use http::{HeaderName, Request};
 /// use steadfast::{Priority, tower::{ReceivedRequests, Requests}};
 ///
-/// let requests = ReceivedRequests::new().believing_priority(HeaderName::from_static("x-priority"));
+/// let header = HeaderName::from_static("x-priority");
+/// let requests = ReceivedRequests::new().believing_priority(header);
 /// let request = Request::get("/").header("x-priority", "high").body(()).unwrap();
 /// assert_eq!(requests.priority(&request), Some(Priority::High));
 /// ```

@@ -75,8 +75,12 @@
 //! # #[cfg(feature = "http")] {
 //! use axum::{Router, routing::get};
 //! use http::HeaderName;
-//! use steadfast::{Pipeline, http::ByStatus, throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter}};
-//! use steadfast::tower::{PipelineLayer, ReceivedRequests};
+//! use steadfast::{
+//!     Pipeline,
+//!     http::ByStatus,
+//!     throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter},
+//!     tower::{PipelineLayer, ReceivedRequests},
+//! };
 //!
 //! let pipeline = Pipeline::new()
 //!     .then(ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(100)).unwrap())

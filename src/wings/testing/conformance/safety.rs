@@ -13,7 +13,8 @@
 //!     };
 //!
 //!     steadfast::store_safety!(async || {
-//!         let faults = FaultConfig::default().errors(0.1).lost_replies(0.1).doubled(0.1).late(0.1);
+//!         let faults = FaultConfig::default().errors(0.1).lost_replies(0.1);
+//!         let faults = faults.doubled(0.1).late(0.1);
 //!         let network = FaultNetwork::new(faults, 7, &Clock::tokio()).unwrap();
 //!         let store: Arc<dyn Store> = Arc::new(InMemoryStore::new());
 //!         Fixture::new(network.client("client").store(store.clone())).with_second_handle(store)

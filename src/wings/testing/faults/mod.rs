@@ -13,7 +13,8 @@
 //! for_each_seed(0..10, |seed| {
 //!     let (clock, time) = Clock::manual();
 //!     let backend = Arc::new(InMemoryStore::new().with_clock(&clock));
-//!     let network = FaultNetwork::new(FaultConfig::default().lost_replies(0.5), seed, &clock).unwrap();
+//!     let faults = FaultConfig::default().lost_replies(0.5);
+//!     let network = FaultNetwork::new(faults, seed, &clock).unwrap();
 //!     let store = network.client("node-1").store(backend.clone());
 //!
 //!     let key = Key::new("orders", "42");
