@@ -112,9 +112,16 @@ impl ManualClock {
     /// Moves the time forward to `to` and fires each timer that falls due on the way; does nothing
     /// if `to` is past.
     pub fn advance_to(&self, to: Instant) {
-        while self.fire_next(to) {}
-        let _moves_under_the_lock = self.0.timers();
-        self.0.now.fetch_max(to.as_nanos(), Ordering::SeqCst);
+        loop {
+            let mut timers = self.0.timers();
+            let Some(waker) = self.0.take_due(&mut timers, to) else {
+                // Under the lock of the last look: a timer that another thread enters now sees the new time.
+                self.0.now.fetch_max(to.as_nanos(), Ordering::SeqCst);
+                return;
+            };
+            drop(timers); // a waker may run code that reads this clock
+            waker.wake();
+        }
     }
 
     /// Returns the time at which the next timer falls due, or `None` without timers.
@@ -149,17 +156,8 @@ impl ManualClock {
     /// Jumps to the next timer due at `limit` or before and wakes it; returns `false` if there is
     /// none.
     fn fire_next(&self, limit: Instant) -> bool {
-        let mut timers = self.0.timers();
-        let Some(entry) = timers.due.first_entry() else { return false };
-        let at = entry.key().0;
-        if at > limit {
-            return false;
-        }
-        let waker = entry.remove();
-        self.0.now.fetch_max(at.as_nanos(), Ordering::SeqCst);
-        drop(timers); // a waker may run code that reads this clock
-        waker.wake();
-        true
+        let due = self.0.take_due(&mut self.0.timers(), limit);
+        due.map(Waker::wake).is_some()
     }
 }
 
@@ -214,6 +212,18 @@ impl Shared {
     fn wall_at(&self, now: Instant) -> Timestamp {
         let wall = (millis(now) + self.timers().wall_ahead).clamp(0, u64::MAX.into());
         Timestamp::from_millis(wall as u64)
+    }
+
+    /// Moves the time to the next timer due at `limit` or before, and takes its waker.
+    fn take_due(&self, timers: &mut Timers, limit: Instant) -> Option<Waker> {
+        let entry = timers.due.first_entry()?;
+        let at = entry.key().0;
+        if at > limit {
+            return None;
+        }
+        let waker = entry.remove();
+        self.now.fetch_max(at.as_nanos(), Ordering::SeqCst);
+        Some(waker)
     }
 
     fn timers(&self) -> MutexGuard<'_, Timers> {
