@@ -127,7 +127,7 @@ async fn answer(service: Arc<Service>, request: Request<Incoming>) -> std::resul
         return status(StatusCode::UNAUTHORIZED);
     };
     // Before the body is read: a rejection must be cheap.
-    if let Err(rejected) = service.limiter.check(&tenant) {
+    if let Err(rejected) = service.limiter.try_acquire(&tenant) {
         return Ok(refusal(&rejected));
     }
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();

@@ -112,7 +112,7 @@ impl Router {
 impl Protected {
     fn new(shard: ShardId) -> Self {
         let mut open = OpenConfig::default();
-        open.base = Duration::from_millis(200);
+        open.initial_delay = Duration::from_millis(200);
         let config = CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(5)).open(open);
         #[expect(clippy::expect_used, reason = "written here, so it is right")]
         let breaker = CircuitBreaker::new(config).expect("a breaker").named(shard.to_string());

@@ -315,14 +315,14 @@ fn a_system_error_never_proves_that_nothing_was_sent() {
 fn a_rejection_becomes_a_response_with_a_time_to_return() {
     let (clock, _time) = Clock::manual();
     let rate = RateLimiter::new(Quota::per_minute(40)).unwrap().with_clock(&clock);
-    rate.check_n(40).unwrap();
+    rate.try_acquire_n(40).unwrap();
     let told = |rejected: &Rejected| {
         let answer: Response<String> = refusal(rejected);
         let after = answer.headers().get("retry-after").map(|v| v.to_str().unwrap().to_owned());
         (answer.status().as_u16(), after)
     };
-    assert_eq!(told(&rate.check().unwrap_err()), (429, Some("2".into()))); // after 1.5 s: rounded up
-    assert_eq!(told(&rate.check_n(41).unwrap_err()), (429, None)); // never
+    assert_eq!(told(&rate.try_acquire().unwrap_err()), (429, Some("2".into()))); // after 1.5 s: rounded up
+    assert_eq!(told(&rate.try_acquire_n(41).unwrap_err()), (429, None)); // never
     let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap();
     let _place = places.try_acquire().unwrap();
     assert_eq!(told(&places.try_acquire().unwrap_err()), (503, None));
@@ -358,7 +358,7 @@ fn a_failed_call_becomes_a_response_by_its_cause() {
 
     // The same in gRPC.
     let limiter = RateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
-    limiter.check().unwrap();
+    limiter.try_acquire().unwrap();
     let call = async || Err::<(), _>(tonic::Status::not_found("key"));
     let status = |error| {
         let status = grpc_status(error);

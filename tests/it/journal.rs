@@ -35,8 +35,8 @@ fn breaker(world: &World) -> CircuitBreaker {
     let rules: CircuitBreakerConfig = toml::from_str(
         r#"
         trip = { consecutive_failures = 3 }
-        open = { base = "10s", cap = "10s", jitter = 0.0 }
-        half_open = { probes = 2, success_rate = 1.0 }
+        open = { initial_delay = "10s", max_delay = "10s", jitter = 0.0 }
+        half_open = { permitted_calls = 2, success_rate = 1.0 }
         "#,
     )
     .unwrap();
@@ -443,7 +443,7 @@ fn a_message_of_somebody_else_is_set_aside() {
     assert_eq!((service.left(), service.dead(), service.bank.asked()), (0, 1, 0));
 }
 
-// Guarantee: throttling 6.
+// Guarantee: throttling 17.
 #[test]
 fn work_of_low_priority_is_deferred_until_there_is_room() {
     let service = Service::new(config());

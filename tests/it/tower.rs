@@ -334,7 +334,7 @@ fn a_spent_operation_is_not_run_again_even_if_marked_as_idempotent() {
 fn an_attempt_rejected_before_the_request_was_moved_may_be_repeated() {
     let (clock, time, places) = world("ok", 1);
     let limiter = RateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
-    limiter.check().unwrap();
+    limiter.try_acquire().unwrap();
     let config = RetryConfig::default().idempotent(true).retry_rejections(true);
     let pipeline = Pipeline::new().then(Retry::new(config).unwrap().with_clock(&clock)).then(limiter);
     let mut service = PipelineLayer::new(pipeline).once().layer(places.clone());

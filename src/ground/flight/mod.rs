@@ -17,6 +17,7 @@ use std::{
     borrow::Borrow,
     collections::BTreeMap,
     hash::{BuildHasher, Hash, RandomState},
+    ops::Deref,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -32,10 +33,10 @@ use crate::sync::{Line, Mutex, MutexGuard};
 /// Sees to a flight that everybody left.
 pub(crate) type Unattended<K, T> = Arc<dyn Fn(Seat<K, T>) + Send + Sync>;
 
-/// The flights of all keys. A clone is the same table. `T` should be cheap to clone, as an `Arc` is: it is done under a lock.
-pub(crate) struct Flights<K: Hash + Eq, T: Clone>(Arc<Table<K, T>>);
+/// The flights of all keys. A clone is the same table.
+pub(crate) struct Flights<K: Hash + Eq, T>(Arc<Table<K, T>>);
 
-struct Table<K: Hash + Eq, T: Clone> {
+struct Table<K: Hash + Eq, T> {
     shards: Shards<K, T>,
     hasher: RandomState,
     /// Without it a flight that everybody left is dropped.
@@ -83,13 +84,40 @@ struct State<T> {
 
 enum Phase<T> {
     Under,
-    Done(T),
-    /// It panicked, or everybody left.
+    Done(Arc<T>),
+    /// It panicked, everybody left, or the one seat that was left took the result.
     Lost,
 }
 
+/// The result of a flight: moved to the only seat, shared where there are several.
+pub(crate) enum Given<T> {
+    Own(T),
+    Shared(Arc<T>),
+}
+
+impl<T> Deref for Given<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match self {
+            Self::Own(result) => result,
+            Self::Shared(result) => result,
+        }
+    }
+}
+
+impl<T: Clone> Given<T> {
+    /// Returns the result, copied where others have it too.
+    pub(crate) fn into_inner(self) -> T {
+        match self {
+            Self::Own(result) => result,
+            Self::Shared(result) => Arc::unwrap_or_clone(result),
+        }
+    }
+}
+
 /// What a look for a flight found.
-pub(crate) enum Boarding<K: Hash + Eq, T: Clone> {
+pub(crate) enum Boarding<K: Hash + Eq, T> {
     /// One was under way: this seat is in it.
     Joined(Seat<K, T>),
     /// None was, and now one is; its work has to be said.
@@ -97,18 +125,18 @@ pub(crate) enum Boarding<K: Hash + Eq, T: Clone> {
 }
 
 /// The duty to say what a new flight's work is. Dropped, the flight is lost: those who joined meanwhile look again.
-pub(crate) struct Lead<K: Hash + Eq, T: Clone>(Seat<K, T>);
+pub(crate) struct Lead<K: Hash + Eq, T>(Seat<K, T>);
 
 /// A flight as its own work sees it.
-pub(crate) struct Ticket<K: Hash + Eq, T: Clone>(Flights<K, T>, Arc<Flight<K, T>>);
+pub(crate) struct Ticket<K: Hash + Eq, T>(Flights<K, T>, Arc<Flight<K, T>>);
 
-impl<K: Hash + Eq, T: Clone> Clone for Flights<K, T> {
+impl<K: Hash + Eq, T> Clone for Flights<K, T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<K: Hash + Eq, T: Clone> Flights<K, T> {
+impl<K: Hash + Eq, T> Flights<K, T> {
     /// No flights. What everybody left goes to `unattended`, or else is dropped.
     pub(crate) fn new(unattended: Option<Unattended<K, T>>) -> Self {
         let shards = (0..SHARDS).map(|_| Line(Mutex::new(HashTable::new()))).collect();
@@ -225,7 +253,7 @@ impl<K: Hash + Eq, T: Clone> Flights<K, T> {
     }
 }
 
-impl<K: Hash + Eq, T: Clone> Lead<K, T> {
+impl<K: Hash + Eq, T> Lead<K, T> {
     /// What the work can end its flight with.
     pub(crate) fn ticket(&self) -> Ticket<K, T> {
         Ticket(self.0.flights.clone(), self.0.flight.clone())
@@ -249,7 +277,7 @@ impl<K: Hash + Eq, T: Clone> Lead<K, T> {
     }
 }
 
-impl<K: Hash + Eq, T: Clone> Ticket<K, T> {
+impl<K: Hash + Eq, T> Ticket<K, T> {
     /// Ends the flight, and in the same moment does this, told whether the flight could be joined until now: whether nobody
     /// superseded it. For the work, as its last act.
     pub(crate) fn land<R>(&self, then: impl FnOnce(bool) -> R) -> R {

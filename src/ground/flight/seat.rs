@@ -10,14 +10,14 @@ use std::{
 
 use futures_util::future::BoxFuture;
 
-use super::{Flight, Flights, Phase, State};
+use super::{Flight, Flights, Given, Phase, State};
 use crate::sync::MutexGuard;
 
 /// A place in a flight. As a future it gives the result, or `None` where the flight was lost: it panicked in somebody's hands.
 ///
 /// Dropped, it is left; was it the driver's, another is woken to go on. The last one takes the flight with it, or leaves it to whoever
 /// finishes what is unattended.
-pub(crate) struct Seat<K: Hash + Eq, T: Clone> {
+pub(crate) struct Seat<K: Hash + Eq, T> {
     pub(super) flights: Flights<K, T>,
     pub(super) flight: Arc<Flight<K, T>>,
     number: u64,
@@ -27,7 +27,7 @@ pub(crate) struct Seat<K: Hash + Eq, T: Clone> {
     polls: u64,
 }
 
-impl<K: Hash + Eq, T: Clone> Seat<K, T> {
+impl<K: Hash + Eq, T> Seat<K, T> {
     /// The leader's, who is counted already.
     pub(super) fn first(flights: Flights<K, T>, flight: Arc<Flight<K, T>>) -> Self {
         Self { flights, flight, number: 1, over: false, polls: 0 }
@@ -85,7 +85,7 @@ impl<K: Hash + Eq, T: Clone> Seat<K, T> {
         self.flight.state.lock().work_type == Some(work)
     }
 
-    fn end(&mut self, result: Option<T>) -> Poll<Option<T>> {
+    fn end(&mut self, result: Option<Given<T>>) -> Poll<Option<Given<T>>> {
         self.over = true;
         Poll::Ready(result)
     }
@@ -99,17 +99,17 @@ impl<T> State<T> {
     }
 }
 
-impl<K: Hash + Eq, T: Clone> Future for Seat<K, T> {
-    type Output = Option<T>;
+impl<K: Hash + Eq, T> Future for Seat<K, T> {
+    type Output = Option<Given<T>>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Given<T>>> {
         let me = &mut *self;
         let mut state = me.flight.state.lock();
         match &state.phase {
             Phase::Done(result) => {
                 let result = result.clone();
                 drop(state);
-                return me.end(Some(result));
+                return me.end(Some(Given::Shared(result)));
             }
             Phase::Lost => {
                 drop(state);
@@ -146,7 +146,16 @@ impl<K: Hash + Eq, T: Clone> Future for Seat<K, T> {
         if !me.flight.off.load(Relaxed) {
             me.flights.take_off(&mut me.flights.shard(me.flight.hash), &me.flight);
         }
-        end(me.flight.state.lock(), Phase::Done(result.clone()));
+        let state = me.flight.state.lock();
+        // No seat can be added any more: the flight is in no table, and seats for the background are made from seats.
+        let result = if state.seats == 1 {
+            end(state, Phase::Lost);
+            Given::Own(result)
+        } else {
+            let result = Arc::new(result);
+            end(state, Phase::Done(result.clone()));
+            Given::Shared(result)
+        };
         me.end(Some(result))
     }
 }
@@ -167,19 +176,21 @@ fn end<T>(mut state: MutexGuard<'_, State<T>>, phase: Phase<T>) {
     let (waiting, work) = (std::mem::take(&mut state.waiting), state.work.take());
     let driver = state.driver_waker.take();
     drop(state);
-    waiting.into_values().for_each(Waker::wake);
+    if !waiting.is_empty() {
+        waiting.into_values().for_each(Waker::wake);
+    }
     drop((work, driver));
 }
 
 /// The work while it is polled: should it panic, the flight is lost.
-struct Hands<'a, K: Hash + Eq, T: Clone> {
+struct Hands<'a, K: Hash + Eq, T> {
     flight: &'a Flight<K, T>,
     flights: &'a Flights<K, T>,
     arc: &'a Arc<Flight<K, T>>,
     safe: bool,
 }
 
-impl<K: Hash + Eq, T: Clone> Drop for Hands<'_, K, T> {
+impl<K: Hash + Eq, T> Drop for Hands<'_, K, T> {
     fn drop(&mut self) {
         if !self.safe {
             self.flights.take_off(&mut self.flights.shard(self.flight.hash), self.arc);
@@ -198,7 +209,7 @@ enum Left<T> {
     Finish(u64),
 }
 
-impl<K: Hash + Eq, T: Clone> Seat<K, T> {
+impl<K: Hash + Eq, T> Seat<K, T> {
     fn leave(&self) -> Left<T> {
         // The shard first: who joins must not find a flight that nobody attends any more.
         let mut shard = self.flights.shard(self.flight.hash);
@@ -241,7 +252,7 @@ impl<K: Hash + Eq, T: Clone> Seat<K, T> {
     }
 }
 
-impl<K: Hash + Eq, T: Clone> Drop for Seat<K, T> {
+impl<K: Hash + Eq, T> Drop for Seat<K, T> {
     fn drop(&mut self) {
         if self.over {
             return;

@@ -11,7 +11,7 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-use super::{Boarding, Flights, Seat};
+use super::{Boarding, Flights, Given, Seat};
 use crate::entropy::Entropy;
 
 #[derive(Default)]
@@ -23,8 +23,9 @@ impl Wake for Count {
     }
 }
 
-fn poll<F: Future>(future: &mut Pin<Box<F>>, waker: &Arc<Count>) -> Poll<F::Output> {
-    future.as_mut().poll(&mut Context::from_waker(&Waker::from(waker.clone())))
+fn poll(seat: &mut Pin<Box<Seat<u8, u32>>>, waker: &Arc<Count>) -> Poll<Option<u32>> {
+    let polled = seat.as_mut().poll(&mut Context::from_waker(&Waker::from(waker.clone())));
+    polled.map(|result| result.map(Given::into_inner))
 }
 
 /// Work that is ready when it is told so, and knows how often it was polled and whom it would wake.
@@ -252,7 +253,7 @@ fn a_seat_is_polled_from_several_threads() {
                 first.abort();
             }
             for task in tasks {
-                assert_eq!(task.await.unwrap(), Some(9));
+                assert_eq!(task.await.unwrap().map(Given::into_inner), Some(9));
             }
         }
     });

@@ -73,33 +73,49 @@ pub enum TripRule {
     Unavailable,
     /// The probes of a half-open breaker failed.
     Probes,
-    /// Half-open came to no decision in its time.
-    Undecided,
-    /// Somebody opened it by hand.
-    ByHand,
+    /// The probes of a half-open breaker hung.
+    HalfOpenTimeout,
+    /// An operator or the application opened it.
+    Manual,
     /// The breakers of other processes opened.
     Shared,
 }
 
 impl TripRule {
-    const ALL: [Self; 9] = [
+    /// All rules, each at the index of its bits.
+    pub(crate) const ALL: [Self; 9] = [
         Self::FailureRate,
         Self::SlowCallRate,
         Self::ConsecutiveFailures,
         Self::WeightedFailures,
         Self::Unavailable,
         Self::Probes,
-        Self::Undecided,
-        Self::ByHand,
+        Self::HalfOpenTimeout,
+        Self::Manual,
         Self::Shared,
     ];
+
+    /// Returns the rule as one word in snake case, as labels of metrics have it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::FailureRate => "failure_rate",
+            Self::SlowCallRate => "slow_call_rate",
+            Self::ConsecutiveFailures => "consecutive_failures",
+            Self::WeightedFailures => "weighted_failures",
+            Self::Unavailable => "unavailable",
+            Self::Probes => "probes",
+            Self::HalfOpenTimeout => "half_open_timeout",
+            Self::Manual => "manual",
+            Self::Shared => "shared",
+        }
+    }
 
     pub(crate) const fn to_bits(self) -> u8 {
         self as u8
     }
 
     pub(crate) fn from_bits(bits: u8) -> Self {
-        Self::ALL.get(usize::from(bits)).copied().unwrap_or(Self::ByHand)
+        Self::ALL.get(usize::from(bits)).copied().unwrap_or(Self::Manual)
     }
 }
 
@@ -112,8 +128,8 @@ impl fmt::Display for TripRule {
             Self::WeightedFailures => "weighted failures",
             Self::Unavailable => "the server said it is unavailable",
             Self::Probes => "failed probes",
-            Self::Undecided => "half-open without a decision",
-            Self::ByHand => "opened by hand",
+            Self::HalfOpenTimeout => "half-open timed out",
+            Self::Manual => "opened manually",
             Self::Shared => "opened in other processes",
         })
     }
@@ -132,15 +148,15 @@ pub enum Reason {
         /// The kind of the last failure before it opened.
         last: Option<FailureKind>,
     },
-    /// The circuit breaker is isolated: it stays open until somebody closes it.
+    /// The circuit breaker is isolated: it stays open until it is closed manually.
     Isolated {
         /// Since when.
         since: Instant,
     },
     /// The circuit breaker is half-open, and all its probes are taken.
     ProbesTaken,
-    /// The circuit breaker has closed, and its ramp lets only a share of the calls pass as yet.
-    RampingUp,
+    /// The circuit breaker has closed, and its slow start admits only a share of the calls yet.
+    SlowStart,
     /// The rate limit is used up for now.
     RateLimited,
     /// The call asks for more permits at once than the limit can ever give.
@@ -259,9 +275,9 @@ impl fmt::Display for Rejected {
                     None => f.write_str(")")?,
                 }
             }
-            Reason::Isolated { .. } => f.write_str(": isolated by hand")?,
+            Reason::Isolated { .. } => f.write_str(": isolated manually")?,
             Reason::ProbesTaken => f.write_str(": half-open, all probes taken")?,
-            Reason::RampingUp => f.write_str(": ramping up after an outage")?,
+            Reason::SlowStart => f.write_str(": in slow start after an outage")?,
             Reason::RateLimited => f.write_str(": used up")?,
             Reason::TooLarge => f.write_str(": more permits than it can ever give")?,
             Reason::QueueFull => f.write_str(": queue full")?,

@@ -6,7 +6,7 @@ use super::{
     backplane::Backplane,
     debts::Debts,
     health::Health,
-    inner::{Inner, Outcome, Weigher},
+    inner::{Inner, Landed, Weigher},
     local::Local,
     remote::{LONGEST, Remote},
     report::Report,
@@ -172,12 +172,12 @@ where
     }
 }
 
-fn finisher<K, V>(spawner: Spawner) -> Finisher<K, Outcome<V>>
+fn finisher<K, V>(spawner: Spawner) -> Finisher<K, Landed<V>>
 where
     K: Hash + Eq + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    Arc::new(move |seat: Seat<K, Outcome<V>>| spawner.spawn(Box::pin(async move { drop(seat.await) })))
+    Arc::new(move |seat: Seat<K, Landed<V>>| spawner.spawn(Box::pin(async move { drop(seat.await) })))
 }
 
 fn shared<K, V>(

@@ -11,13 +11,13 @@ use std::{
 use super::{
     CacheAsideBuilder, CacheAsideConfig, CacheAsideEvent as Event, CacheAsideStats, LoadError, Loaded,
     entry::Entry,
-    inner::{Inner, Outcome, Seen, What},
+    inner::{Inner, Landed, Seen, What},
     load::{For, Load, LoaderResult},
+    miss::Miss,
     stats::count,
     wait::{Wait, Waited},
 };
 use crate::{
-    call::Cold,
     config::ConfigError,
     flight::{Boarding, Lead, Seat},
     observe::Subscription,
@@ -76,12 +76,10 @@ where
             let load = loader();
             async { Ok(Some(load.await.map_err(forget)?.into())) }
         };
-        let (loader, stale) = match self.serve(key, loader, seen, false) {
-            Ok(value) => return value.ok_or(LoadError::Panicked),
-            Err(load) => load,
+        let value = match self.serve(key, loader, seen, false) {
+            Ok(value) => value,
+            Err(miss) => self.ask(key, miss).await?,
         };
-        // Boxed, so that a hit moves a small future.
-        let value = Cold::new(Box::pin(self.get_slowly(key, loader, stale, false))).await?;
         // A loader of this kind always gives a value.
         value.ok_or(LoadError::Panicked)
     }
@@ -112,7 +110,7 @@ where
         };
         match self.serve(key, loader, seen, true) {
             Ok(value) => Ok(value),
-            Err((loader, stale)) => Cold::new(Box::pin(self.get_slowly(key, loader, stale, true))).await,
+            Err(miss) => self.ask(key, miss).await,
         }
     }
 
@@ -144,9 +142,8 @@ where
         };
         let mut seat = seat;
         let Waited::Landed(landed) = Wait::new(inner, None).on(&inner.report, &mut seat).await else { return None };
-        let landed = landed?;
-        match &landed.what {
-            What::Value(value) if inner.is_current(&landed) => Some(value.clone()),
+        match landed.filter(|landed| inner.is_current(landed))?.into_what() {
+            What::Value(value) => Some(value),
             _ => None,
         }
     }
@@ -166,14 +163,13 @@ where
         self.0.report.name.as_ref().map(crate::config::Name::as_str)
     }
 
-    fn load(&self, lead: &Lead<K, Outcome<V>>) -> Load<K, V> {
+    pub(super) fn load(&self, lead: &Lead<K, Landed<V>>) -> Load<K, V> {
         Load { inner: self.0.clone(), ticket: lead.ticket(), born: self.0.tags.now() }
     }
 
-    /// What there is no load to wait for; else the loader, and what may be served if it fails. Gives nothing only where
-    /// `may_be_absent`.
+    /// Returns what can be served without waiting for a load; else what is known of the miss. Gives nothing only where `may_be_absent`.
     #[cold]
-    fn serve<Q, L, F>(&self, key: &Q, loader: L, seen: Seen<V>, may_be_absent: bool) -> Result<Option<V>, ToLoad<L, V>>
+    fn serve<Q, L, F>(&self, key: &Q, loader: L, seen: Seen<V>, may_be_absent: bool) -> Result<Option<V>, Miss<L, V>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -195,90 +191,13 @@ where
                 count(&stats.stale_hits);
                 Ok(entry.hot.value)
             }
-            Seen::Expired(entry) => Err((loader, Some(Box::new(entry)))),
-            Seen::Fresh(_) | Seen::Nothing => Err((loader, None)),
-        }
-    }
-
-    /// Loads, or waits for a load. Gives nothing only where `may_be_absent`.
-    async fn get_slowly<Q, L, F, E>(
-        &self,
-        key: &Q,
-        loader: L,
-        stale: Option<Box<Entry<V>>>,
-        may_be_absent: bool,
-    ) -> Result<Option<V>, LoadError<E>>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-        L: FnOnce() -> F,
-        F: Future<Output = LoaderResult<V>> + Send + 'static,
-        E: Send + Sync + 'static,
-    {
-        let (inner, mut loader) = (&self.0, Some(loader));
-        let stats = &inner.report.stats;
-        stats.misses.increase();
-        let mut wait = Wait::new(inner, inner.config.soft_timeout.filter(|_| stale.is_some()));
-        loop {
-            // Between the first look and this one a load may have ended.
-            let answer = || inner.peek(key).filter(|(entry, _)| entry.hot.value.is_some() || may_be_absent);
-            let (mut seat, leads) = match inner.flights.board_unless(key, answer) {
-                Err((entry, is_stale)) => {
-                    if is_stale {
-                        count(&stats.stale_hits);
-                    }
-                    return Ok(entry.hot.value);
-                }
-                Ok(Boarding::Joined(seat)) => (seat, false),
-                Ok(Boarding::Leads(lead)) => {
-                    // A leader has brought its loader, and comes back here never again.
-                    let Some(loader) = loader.take() else { return Err(LoadError::Panicked) };
-                    let lead = lead.of_type(TypeId::of::<F>());
-                    let load = self.load(&lead);
-                    (lead.depart(Box::pin(load.run(For::Load, loader()))), true)
-                }
-            };
-            let mut waited = wait.on(&inner.report, &mut seat).await;
-            if let (Waited::Soft, Some(stale)) = (&waited, stale.as_deref()) {
-                if self.leave_in_background(key, &seat, stale) {
-                    count(&stats.stale_hits);
-                    return Ok(stale.hot.value.clone());
-                }
-                waited = wait.on(&inner.report, &mut seat).await;
-            }
-            let timed_out = || LoadError::TimedOut { after: inner.config.hard_timeout.unwrap_or_default() };
-            let error = match waited {
-                Waited::Landed(Some(landed)) if !leads && !inner.is_current(&landed) => continue,
-                Waited::Landed(Some(landed)) => match &landed.what {
-                    What::Value(value) => return Ok(Some(value.clone())),
-                    What::Absent if may_be_absent => return Ok(None),
-                    What::Failed(error) => match error.clone().downcast::<E>() {
-                        Ok(error) => LoadError::Failed(error),
-                        // Another caller's error, of another type: this one asks by itself.
-                        Err(_) if !leads => continue,
-                        Err(_) => LoadError::Panicked,
-                    },
-                    What::TimedOut => timed_out(),
-                    What::Absent | What::Nothing if !leads => continue,
-                    What::Absent | What::Nothing => LoadError::Panicked,
-                },
-                // Another caller's loader, of another type, panicked: this one asks by itself. One of its own type would panic, too.
-                Waited::Landed(None) if !leads && !seat.works_as(TypeId::of::<F>()) => continue,
-                Waited::Landed(None) => LoadError::Panicked,
-                Waited::Soft | Waited::Limit => timed_out(),
-            };
-            return match stale {
-                Some(stale) if inner.report.now() < stale.rest.stale_until => {
-                    count(&stats.stale_hits);
-                    Ok(stale.hot.value)
-                }
-                _ => Err(error),
-            };
+            Seen::Expired(entry) => Err(Miss { loader: Some(loader), stale: Some(Box::new(entry)), may_be_absent }),
+            Seen::Fresh(_) | Seen::Nothing => Err(Miss { loader: Some(loader), stale: None, may_be_absent }),
         }
     }
 
     /// Has the load go on in the background, once; says whether it can, and the stale value may be served.
-    fn leave_in_background<Q>(&self, key: &Q, seat: &Seat<K, Outcome<V>>, stale: &Entry<V>) -> bool
+    pub(super) fn leave_in_background<Q>(&self, key: &Q, seat: &Seat<K, Landed<V>>, stale: &Entry<V>) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -329,9 +248,6 @@ where
         }
     }
 }
-
-/// A loader, and what may be served if it fails.
-type ToLoad<L, V> = (L, Option<Box<Entry<V>>>);
 
 fn forget<E: Send + Sync + 'static>(error: E) -> Arc<dyn Any + Send + Sync> {
     Arc::new(error)

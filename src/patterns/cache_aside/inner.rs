@@ -10,9 +10,13 @@ use super::{
     spawner::Spawner,
     tags::{Slot, Tags},
 };
-use crate::{entropy::Entropy, flight::Flights, time::Instant};
+use crate::{
+    entropy::Entropy,
+    flight::{Flights, Given},
+    time::Instant,
+};
 
-/// What came of a load, or of a look into the remote tier: one for all who wait.
+/// What came of a load, or of a look into the remote tier.
 pub(super) struct Landed<V> {
     pub(super) what: What<V>,
     /// The number of the sequence when it began.
@@ -20,6 +24,17 @@ pub(super) struct Landed<V> {
     pub(super) tags: Box<[Slot]>,
 }
 
+impl<V: Clone> Given<Landed<V>> {
+    /// Returns what came, copied where others have it too.
+    pub(super) fn into_what(self) -> What<V> {
+        match self {
+            Self::Own(landed) => landed.what,
+            Self::Shared(landed) => landed.what.clone(),
+        }
+    }
+}
+
+#[derive(Clone)]
 pub(super) enum What<V> {
     Value(V),
     /// The source has nothing.
@@ -31,12 +46,10 @@ pub(super) enum What<V> {
     Nothing,
 }
 
-pub(super) type Outcome<V> = Arc<Landed<V>>;
-
 pub(super) struct Inner<K: Hash + Eq, V> {
     pub(super) config: CacheAsideConfig,
     pub(super) local: Local<K, V>,
-    pub(super) flights: Flights<K, Outcome<V>>,
+    pub(super) flights: Flights<K, Landed<V>>,
     pub(super) tags: Tags,
     pub(super) report: Report,
     pub(super) entropy: Entropy,
@@ -152,6 +165,9 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
     }
 
     pub(super) fn slots(&self, tags: &[String]) -> Box<[Slot]> {
+        if tags.is_empty() {
+            return Box::default();
+        }
         tags.iter().map(|tag| self.tags.slot(tag)).collect()
     }
 

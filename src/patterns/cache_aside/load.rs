@@ -4,8 +4,8 @@ use std::{any::Any, future::Future, hash::Hash, sync::Arc, time::Duration};
 use super::{
     CacheAsideEvent as Event, Loaded,
     entry::Birth,
-    inner::{Inner, Landed, Outcome, What},
-    remote::{Filled, Found, Looked, Purpose},
+    inner::{Inner, Landed, What},
+    remote::{Filled, Found, Looked, Purpose, Remote},
     shared::Holding,
     stats::count,
 };
@@ -31,10 +31,13 @@ pub(super) enum For {
 /// One load.
 pub(super) struct Load<K: Hash + Eq, V> {
     pub(super) inner: Arc<Inner<K, V>>,
-    pub(super) ticket: Ticket<K, Outcome<V>>,
+    pub(super) ticket: Ticket<K, Landed<V>>,
     /// The number of the sequence before anything was asked.
     pub(super) born: u64,
 }
+
+/// The remote tier holds a newer generation.
+struct Overtaken;
 
 /// What is known of a value, beside itself.
 struct Known<'a> {
@@ -49,7 +52,7 @@ struct Known<'a> {
 
 impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
     /// Asks the remote tier, then the source; stores what comes, unless it was overtaken.
-    pub(super) async fn run(self, purpose: For, loader: impl Future<Output = LoaderResult<V>>) -> Outcome<V> {
+    pub(super) async fn run(self, purpose: For, loader: impl Future<Output = LoaderResult<V>>) -> Landed<V> {
         let (inner, key) = (&*self.inner, self.ticket.key());
         let mut holding = None;
         if let Some(shared) = &inner.shared {
@@ -60,7 +63,8 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
                     Purpose::Load { takes: inner.local.peek(key).is_none_or(|entry| entry.rest.version.is_some()) }
                 }
             };
-            match shared.look(&inner.report, key, purpose).await {
+            // All that asks a remote tier is boxed: a load without one stays small.
+            match Box::pin(shared.look(&inner.report, key, purpose)).await {
                 Looked::Found(found) => return self.found(found),
                 Looked::Claimed(claim) => holding = Some(Holding::new(shared, &inner.report, claim)),
                 Looked::Elsewhere | Looked::Nothing => return self.nothing(),
@@ -92,7 +96,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
     }
 
     /// Looks into the remote tier, and asks no source.
-    pub(super) async fn look_up(self) -> Outcome<V> {
+    pub(super) async fn look_up(self) -> Landed<V> {
         let (inner, key) = (&*self.inner, self.ticket.key());
         let Some(shared) = &inner.shared else { return self.nothing() };
         match shared.look(&inner.report, key, Purpose::LookUp).await {
@@ -101,7 +105,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
         }
     }
 
-    fn found(&self, found: Found<V>) -> Outcome<V> {
+    fn found(&self, found: Found<V>) -> Landed<V> {
         let Found { value, tags, ttl, age, version } = found;
         let inner = &*self.inner;
         count(&inner.report.stats.remote_hits);
@@ -113,34 +117,47 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
     }
 
     /// Stores what the source gave: in the remote tier first, then here.
-    async fn fill(&self, holding: Option<Holding<'_, K, V>>, value: Option<V>, mut known: Known<'_>) -> Outcome<V> {
-        let inner = &*self.inner;
+    async fn fill(&self, holding: Option<Holding<'_, K, V>>, value: Option<V>, mut known: Known<'_>) -> Landed<V> {
         if self.slid(&known) {
             return self.overtaken(value, known.tags);
         }
         if let (Some(remote), Some(holding)) = (self.remote(), holding) {
-            let filled = remote.fill(&inner.report, &holding.claim, value.as_ref(), known.ttl, known.tags).await;
-            match filled {
-                Filled::Stored(version) => {
-                    holding.over();
-                    known.version = Some(version);
-                }
-                Filled::Nothing => holding.over(),
-                // It is given back as soon as that can be.
-                Filled::Unknown => drop(holding),
-                Filled::Superseded { released } => {
-                    if released {
-                        holding.over();
-                    }
-                    return self.overtaken(value, known.tags);
-                }
+            match Box::pin(self.fill_remote(remote, holding, value.as_ref(), &known)).await {
+                Ok(version) => known.version = version,
+                Err(Overtaken) => return self.overtaken(value, known.tags),
             }
         }
         self.keep(value, known)
     }
 
+    /// Stores it in the remote tier, and gives the version there, if that is known.
+    async fn fill_remote(
+        &self,
+        remote: &Remote<V>,
+        holding: Holding<'_, K, V>,
+        value: Option<&V>,
+        known: &Known<'_>,
+    ) -> Result<Option<Version>, Overtaken> {
+        match remote.fill(&self.inner.report, &holding.claim, value, known.ttl, known.tags).await {
+            Filled::Stored(version) => {
+                holding.over();
+                return Ok(Some(version));
+            }
+            Filled::Nothing => holding.over(),
+            // It is given back as soon as that can be.
+            Filled::Unknown => drop(holding),
+            Filled::Superseded { released } => {
+                if released {
+                    holding.over();
+                }
+                return Err(Overtaken);
+            }
+        }
+        Ok(None)
+    }
+
     /// Puts it into the local tier, unless it was overtaken; or is not to be kept at all, and then the old one goes, too.
-    fn keep(&self, value: Option<V>, known: Known<'_>) -> Outcome<V> {
+    fn keep(&self, value: Option<V>, known: Known<'_>) -> Landed<V> {
         let (inner, key) = (&*self.inner, self.ticket.key());
         let slots = inner.slots(known.tags);
         let birth = Birth {
@@ -175,7 +192,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
     }
 
     /// Its value is for those who wait, and for nobody else.
-    fn overtaken(&self, value: Option<V>, tags: &[String]) -> Outcome<V> {
+    fn overtaken(&self, value: Option<V>, tags: &[String]) -> Landed<V> {
         self.ticket.land(|_| ());
         self.tell_overtaken();
         self.landed(value.map_or(What::Absent, What::Value), tags)
@@ -187,10 +204,10 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
     }
 
     /// Leaves what is there, and the source alone for a while.
-    async fn failed(&self, holding: Option<Holding<'_, K, V>>, what: What<V>, took: Duration) -> Outcome<V> {
+    async fn failed(&self, holding: Option<Holding<'_, K, V>>, what: What<V>, took: Duration) -> Landed<V> {
         let (inner, key) = (&*self.inner, self.ticket.key());
         if let (Some(remote), Some(holding)) = (self.remote(), holding)
-            && remote.release(&inner.report, &holding.claim, inner.report.now() + holding.claim.left).await
+            && Box::pin(remote.release(&inner.report, &holding.claim, inner.report.now() + holding.claim.left)).await
         {
             holding.over();
         }
@@ -216,16 +233,16 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
     }
 
     /// Ends without a value.
-    fn nothing(&self) -> Outcome<V> {
+    fn nothing(&self) -> Landed<V> {
         self.ticket.land(|_| ());
         self.landed(What::Nothing, &[])
     }
 
-    fn landed(&self, what: What<V>, tags: &[String]) -> Outcome<V> {
-        Arc::new(Landed { what, born: self.born, tags: self.inner.slots(tags) })
+    fn landed(&self, what: What<V>, tags: &[String]) -> Landed<V> {
+        Landed { what, born: self.born, tags: self.inner.slots(tags) }
     }
 
-    fn remote(&self) -> Option<&super::remote::Remote<V>> {
+    fn remote(&self) -> Option<&Remote<V>> {
         self.inner.shared.as_ref()?.remote.as_ref()
     }
 }

@@ -144,6 +144,7 @@ mod inner;
 mod load;
 mod loaded;
 mod local;
+mod miss;
 mod remote;
 mod remote_change;
 mod remote_fill;

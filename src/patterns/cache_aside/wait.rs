@@ -1,12 +1,18 @@
 //! The wait for a flight: how long one get waits, and when it looks whether anybody still drives the load.
-use std::{hash::Hash, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    hash::Hash,
+    pin::Pin,
+    task::Poll,
+    time::Duration,
+};
 
 use super::{
-    inner::{Inner, Outcome},
+    inner::{Inner, Landed},
     report::Report,
 };
 use crate::{
-    flight::Seat,
+    flight::{Given, Seat},
     race::{First, race},
     time::Instant,
 };
@@ -25,12 +31,14 @@ pub(super) struct Wait {
     soft: Option<Duration>,
     pause: Duration,
     began: Option<Instant>,
+    /// The seat was polled in this poll already.
+    polled: bool,
 }
 
 /// What ended a wait.
 pub(super) enum Waited<V> {
     /// The flight's outcome; `None` where it was lost.
-    Landed(Option<Outcome<V>>),
+    Landed(Option<Given<Landed<V>>>),
     Soft,
     Limit,
 }
@@ -49,17 +57,28 @@ impl Wait {
         let beside = if has_remote { remote.timeout.saturating_add(remote.wait) } else { Duration::ZERO };
         let limit = inner.config.hard_timeout.map(|hard| hard.saturating_add(beside));
         let pause = limit.map_or(FIRST_LOOK, |limit| (limit / 4).min(FIRST_LOOK));
-        Self { limit, soft, pause, began: None }
+        Self { limit, soft, pause, began: None, polled: false }
+    }
+
+    /// Skips the first poll of the seat: the caller has polled it with the same waker, just before.
+    pub(super) fn after_a_poll(mut self) -> Self {
+        self.polled = true;
+        self
     }
 
     /// Waits for the flight, and takes it over where its driver stalls.
-    pub(super) async fn on<K, V>(&mut self, report: &Report, seat: &mut Seat<K, Outcome<V>>) -> Waited<V>
+    pub(super) async fn on<K, V>(&mut self, report: &Report, seat: &mut Seat<K, Landed<V>>) -> Waited<V>
     where
         K: Hash + Eq,
     {
+        let mut polled = std::mem::take(&mut self.polled);
         loop {
+            let landed = poll_fn(|cx| match std::mem::take(&mut polled) {
+                true => Poll::Pending,
+                false => Pin::new(&mut *seat).poll(cx),
+            });
             // A flight that is over needs no timer.
-            match race(&mut *seat, self.due(report)).await {
+            match race(landed, self.due(report)).await {
                 First::One(outcome) => return Waited::Landed(outcome),
                 First::Other(Due::Look) => seat.take_over(),
                 First::Other(Due::Soft) => return Waited::Soft,

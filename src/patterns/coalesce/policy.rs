@@ -10,14 +10,14 @@ use std::{
 };
 
 use crate::{
-    flight::{Boarding, Flights, Seat},
+    flight::{Boarding, Flights, Given, Seat},
     port::BoxFuture,
 };
 
 /// One call a key at a time, shared by all who ask for it meanwhile.
 ///
 /// A clone is the same one.
-pub struct Coalesce<K: Hash + Eq, T>(Flights<K, Arc<T>>);
+pub struct Coalesce<K: Hash + Eq, T>(Flights<K, T>);
 
 /// The work gave no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -68,7 +68,7 @@ impl<K: Hash + Eq, T> Coalesce<K, T> {
         K: Send + Sync + 'static,
         T: Send + Sync + 'static,
     {
-        let unattended = move |seat: Seat<K, Arc<T>>| spawn(Box::pin(async move { drop(seat.await) }));
+        let unattended = move |seat: Seat<K, T>| spawn(Box::pin(async move { drop(seat.await) }));
         Self(Flights::new(Some(Arc::new(unattended))))
     }
 
@@ -95,7 +95,7 @@ impl<K: Hash + Eq, T> Coalesce<K, T> {
                         return Err(Lost::OwnKey);
                     }
                     if let Some(result) = seat.await {
-                        return Ok((*result).clone());
+                        return Ok(result.into_inner());
                     }
                 }
                 Boarding::Leads(lead) => {
@@ -106,9 +106,9 @@ impl<K: Hash + Eq, T> Coalesce<K, T> {
                             let _polling = Polling::begin(flight);
                             work.as_mut().poll(task)
                         });
-                        Arc::new(result.await)
+                        result.await
                     }));
-                    return seat.await.map(|result| (*result).clone()).ok_or(Lost::Panicked);
+                    return seat.await.map(Given::into_inner).ok_or(Lost::Panicked);
                 }
             }
         }

@@ -189,7 +189,7 @@ impl ShardMap {
     #[inline]
     pub fn shard_of_bytes(&self, key: &[u8]) -> Option<ShardId> {
         if !self.pinned.is_empty()
-            && let Some(shard) = self.pinned.get(&Wanted(key))
+            && let Some(shard) = self.pinned.get(&Wanted::new(key))
         {
             return Some(*shard);
         }

@@ -150,16 +150,16 @@ impl Admission {
     #[inline]
     async fn admit(&self, cx: CallContext<'_>) -> Result<Admitted<'_>, Rejected> {
         if let Some(shed) = self.shed.get() {
-            shed.try_admit(cx.priority())?;
+            shed.try_acquire(cx.priority())?;
         }
         if let Some(limit) = self.rate_limit.get() {
-            limit.admit(cx).await?;
+            limit.acquire_for(cx).await?;
         }
         let mut admitted = Admitted { place: None, adaptive: None };
         if let Some(limit) = self.adaptive_limit.get() {
-            admitted.adaptive = Some(limit.admit(cx).await?);
+            admitted.adaptive = Some(limit.acquire_for(cx).await?);
         } else if let Some(limit) = self.concurrency_limit.get() {
-            admitted.place = Some(limit.admit(|| cx.deadline()).await?);
+            admitted.place = Some(limit.acquire_within(|| cx.deadline()).await?);
         }
         Ok(admitted)
     }

@@ -1,5 +1,5 @@
 //! Label values of enums that have no `as_str` of their own.
-use crate::outcome::{FailureKind, Reason, Stop, TripRule};
+use crate::outcome::{FailureKind, Reason, Stop};
 
 /// Returns the label values of all failure kinds.
 pub(super) fn kinds() -> [&'static str; FailureKind::ALL.len()] {
@@ -11,7 +11,7 @@ pub(super) const REASONS: [&str; 12] = [
     "circuit_open",
     "isolated",
     "probes_taken",
-    "ramping_up",
+    "slow_start",
     "rate_limited",
     "too_large",
     "queue_full",
@@ -27,7 +27,7 @@ pub(super) const fn reason(reason: Reason) -> &'static str {
         Reason::CircuitOpen { .. } => "circuit_open",
         Reason::Isolated { .. } => "isolated",
         Reason::ProbesTaken => "probes_taken",
-        Reason::RampingUp => "ramping_up",
+        Reason::SlowStart => "slow_start",
         Reason::RateLimited => "rate_limited",
         Reason::TooLarge => "too_large",
         Reason::QueueFull => "queue_full",
@@ -39,31 +39,6 @@ pub(super) const fn reason(reason: Reason) -> &'static str {
         Reason::SwitchedOff => "switched_off",
         Reason::Injected { .. } => "injected",
         _ => "custom",
-    }
-}
-
-/// Rules that open a breaker.
-pub(super) const RULES: [&str; 8] = [
-    "failure_rate",
-    "slow_call_rate",
-    "consecutive_failures",
-    "weighted_failures",
-    "unavailable",
-    "probes",
-    "undecided",
-    "by_hand",
-];
-
-pub(super) const fn rule(rule: TripRule) -> &'static str {
-    match rule {
-        TripRule::FailureRate => "failure_rate",
-        TripRule::SlowCallRate => "slow_call_rate",
-        TripRule::ConsecutiveFailures => "consecutive_failures",
-        TripRule::WeightedFailures => "weighted_failures",
-        TripRule::Unavailable => "unavailable",
-        TripRule::Probes => "probes",
-        TripRule::Undecided => "undecided",
-        _ => "by_hand",
     }
 }
 

@@ -126,8 +126,8 @@ proptest! {
     #[test]
     fn ground_a_breaker_s_door_is_a_pipeline_of_it(script in script(), slow: bool) {
         quietly();
-        let mut config = CircuitBreakerConfig::default().count_window(4, 3).probes(2, 1.0);
-        config.open.base = MS(50);
+        let mut config = CircuitBreakerConfig::default().count_window(4, 3).permitted_calls(2, 1.0);
+        config.open.initial_delay = MS(50);
         if slow {
             config.trip.slow_call = Some(MS(100));
             config.trip.slow_call_rate = Some(0.5);
@@ -162,7 +162,7 @@ proptest! {
         compare!(
             &script,
             |stage| RateLimiter::new(Quota::per_second(10)).unwrap().with_clock(&stage.clock),
-            |limiter| limiter.check().err().and_then(|rejected| rejected.retry_after())
+            |limiter| limiter.try_acquire().err().and_then(|rejected| rejected.retry_after())
         );
     }
 

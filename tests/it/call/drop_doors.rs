@@ -88,14 +88,18 @@ fn ground_several_permits_waited_for_are_given_back() {
     for config in [Quota::per_second(10).burst(5).into(), RateLimitConfig::from(Quota::per_second(5)).strict()] {
         let (clock, hand) = Clock::manual();
         let limiter = RateLimiter::new(config).unwrap().with_clock(&clock);
-        limiter.check_n(5).unwrap();
-        let before = limiter.check().unwrap_err().retry_after();
+        limiter.try_acquire_n(5).unwrap();
+        let before = limiter.try_acquire().unwrap_err().retry_after();
         let polls = drop_at_every_await(
             &hand,
             || limiter.acquire_n(3, MS(60_000)),
             |polls| {
                 if polls < 2 {
-                    assert_eq!(limiter.check().unwrap_err().retry_after(), before, "no turn is kept by a dropped call");
+                    assert_eq!(
+                        limiter.try_acquire().unwrap_err().retry_after(),
+                        before,
+                        "no turn is kept by a dropped call"
+                    );
                 }
             },
         );
@@ -141,7 +145,8 @@ fn ground_a_place_granted_to_a_dropped_call_goes_to_the_next() {
 #[test]
 fn ground_a_probe_under_a_retry_gives_its_place_back() {
     let (clock, hand) = Clock::manual();
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().probes(1, 1.0)).unwrap().with_clock(&clock);
+    let breaker =
+        CircuitBreaker::new(CircuitBreakerConfig::default().permitted_calls(1, 1.0)).unwrap().with_clock(&clock);
     breaker.force_open(MS(1));
     hand.advance(MS(1));
     let service = ScriptedService::new("ok in 10ms", &clock).unwrap();

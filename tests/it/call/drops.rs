@@ -17,7 +17,7 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 #[test]
 fn ground_a_half_open_breaker_keeps_its_places() {
     let (clock, hand) = Clock::manual();
-    let config = CircuitBreakerConfig::default().probes(1, 1.0);
+    let config = CircuitBreakerConfig::default().permitted_calls(1, 1.0);
     let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
     breaker.force_open(MS(1));
     hand.advance(MS(1));
@@ -59,7 +59,7 @@ fn ground_a_rate_limit_s_turns_are_given_back() {
     for config in [Quota::per_second(1).into(), RateLimitConfig::from(Quota::per_second(1)).strict()] {
         let (clock, hand) = Clock::manual();
         let limiter = RateLimiter::new(config).unwrap().with_clock(&clock);
-        limiter.check().unwrap();
+        limiter.try_acquire().unwrap();
         let start = hand.now();
         let polls = drop_at_every_await(
             &hand,
@@ -67,7 +67,7 @@ fn ground_a_rate_limit_s_turns_are_given_back() {
             |polls| {
                 if polls < 2 {
                     // Nothing is reserved beyond the permit that was taken at first.
-                    assert_eq!(limiter.check().unwrap_err().retry_after(), Some(MS(1000)));
+                    assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(MS(1000)));
                     assert_eq!(hand.now(), start);
                 }
             },

@@ -207,7 +207,7 @@ fn ground_each_policy_tells_tracing_under_its_room_at_a_fitting_level() {
         drop(breaker.try_acquire());
         saw("circuit_breaker", Level::INFO);
         let limiter = RateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
-        limiter.check().and_then(|()| limiter.check()).unwrap_err();
+        limiter.try_acquire().and_then(|()| limiter.try_acquire()).unwrap_err();
         saw("throttling", Level::INFO);
         let hang = ScriptedService::new("hang", &clock).unwrap();
         let timeout = Timeout::new(Duration::from_secs(1)).with_clock(&clock);
@@ -257,7 +257,7 @@ fn ground_tracing_is_told_of_a_fallback_and_of_what_the_operation_is_called() {
     assert_eq!(
         *told,
         [
-            "steadfast::chaos message=chaos switched off chaos=\"storm\"",
+            "steadfast::chaos message=chaos disabled chaos=\"storm\"",
             "call pipeline=\"shop\"",
             "attempt operation=\"price\" number=1",
             "steadfast::fallback message=fell back fallback=\"yesterday\" after=Failure(Overloaded)",

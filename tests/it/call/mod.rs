@@ -7,3 +7,4 @@ mod events;
 mod lease_drops;
 mod nested;
 mod pipeline;
+mod timeout_nesting;

@@ -73,7 +73,7 @@ fn kinds_of_fault_differ() {
 /// 3 (default), 13 (default): failed calls are events, and so is every change of state.
 #[test]
 fn failures_and_changes_are_events() {
-    let (breaker, hand) = breaker(in_a_row(2).probes(1, 1.0));
+    let (breaker, hand) = breaker(in_a_row(2).permitted_calls(1, 1.0));
     let mut events = breaker.events();
     breaker.try_acquire().unwrap().record(Verdict::success());
     fail(&breaker, FailureKind::Server, 2);
@@ -91,7 +91,7 @@ fn failures_and_changes_are_events() {
 fn the_open_time_fits_the_recovery() {
     let mut open = OpenConfig::default();
     open.jitter = 0.0;
-    let (breaker, hand) = breaker(in_a_row(1).open(open).probes(1, 1.0));
+    let (breaker, hand) = breaker(in_a_row(1).open(open).permitted_calls(1, 1.0));
     let open_for = || {
         fail(&breaker, FailureKind::Server, 1);
         let open_for = breaker.snapshot().retry_after.unwrap();
@@ -108,7 +108,7 @@ fn the_open_time_fits_the_recovery() {
 #[test]
 fn a_probe_finds_out() {
     let (clock, hand) = Clock::manual();
-    let breaker = CircuitBreaker::new(in_a_row(1).probes(1, 1.0)).unwrap().with_clock(&clock);
+    let breaker = CircuitBreaker::new(in_a_row(1).permitted_calls(1, 1.0)).unwrap().with_clock(&clock);
     fail(&breaker, FailureKind::Server, 1);
     hand.block_on(breaker.run(async || Ok::<_, ()>(()), clock.sleep(S(10))));
     assert_eq!(breaker.state(), State::Closed);
@@ -122,9 +122,9 @@ fn one_a_shard() {
     assert_eq!((shards.get(&1).state(), shards.get(&2).state()), (State::Open, State::Closed));
 }
 
-/// 6 (default): by hand.
+/// 6 (default): manual control.
 #[test]
-fn by_hand() {
+fn manual_control() {
     let (breaker, _) = breaker(CircuitBreakerConfig::default());
     breaker.force_open(S(60));
     assert_eq!(breaker.state(), State::Open);
@@ -291,9 +291,9 @@ fn instances_that_failed_together_come_back_spread_over_the_whole_delay() {
 fn reacts_and_lets_go_fast() {
     let (clock, hand) = Clock::manual();
     let limiter = RateLimiter::new(Quota::per_minute(60)).unwrap().with_clock(&clock);
-    while limiter.check().is_ok() {}
+    while limiter.try_acquire().is_ok() {}
     hand.advance(S(1));
-    assert!(limiter.check().is_ok());
+    assert!(limiter.try_acquire().is_ok());
 }
 
 /// 3 (default): a refusal is a specific error with a time to come back.
@@ -301,7 +301,7 @@ fn reacts_and_lets_go_fast() {
 fn a_refusal_is_recognisable() {
     let (clock, hand) = Clock::manual();
     let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
-    limiter.check().unwrap();
+    limiter.try_acquire().unwrap();
     let error = hand.block_on(limiter.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
     assert!(error.is_rejected());
     assert_eq!((error.attempts(), error.retry_after()), (0, Some(S(60))));
@@ -315,7 +315,7 @@ fn a_limit_that_is_raised_while_the_service_is_scaled_out_lets_more_pass_at_once
     let a_second = || {
         let passed = (0..1_000).filter(|_| {
             hand.advance(Duration::from_millis(1));
-            limiter.check().is_ok()
+            limiter.try_acquire().is_ok()
         });
         passed.count()
     };
@@ -338,7 +338,7 @@ fn limits_without_head_room_are_told() {
             Pipeline::new().then(ClientThrottle::new(ClientThrottleConfig::default().k(1.0)).unwrap()).explain(),
             "no head-room",
         ),
-        (Pipeline::new().then(AdaptiveLimiter::new(shares).unwrap()).explain(), "keep no place"),
+        (Pipeline::new().then(AdaptiveLimiter::new(shares).unwrap()).explain(), "reserve nothing"),
     ];
     for (explanation, what) in told {
         assert!(explanation.warnings().iter().any(|warning| warning.contains(what)), "{explanation}");
@@ -350,12 +350,12 @@ fn limits_without_head_room_are_told() {
 fn what_is_not_essential_goes_first() {
     let shedder = Shedder::new(ShedderConfig::default().limit("cpu", 0.7, 0.9)).unwrap();
     let shedder = shedder.with_gauge("cpu", || 0.8).unwrap();
-    assert!(shedder.try_admit(Priority::Low).unwrap_err().is_shed());
-    assert!(shedder.try_admit(Priority::High).is_ok());
+    assert!(shedder.try_acquire(Priority::Low).unwrap_err().is_shed());
+    assert!(shedder.try_acquire(Priority::High).is_ok());
     let degradation = Degradation::new(DegradationConfig::of(["avatars", "search"]).limit("cpu", 0.7, 0.9)).unwrap();
     let degradation = degradation.with_gauge("cpu", || 0.8).unwrap();
-    assert!(degradation.feature("avatars").unwrap().check().unwrap_err().is_shed());
-    assert!(degradation.feature("search").unwrap().check().is_ok());
+    assert!(degradation.feature("avatars").unwrap().ensure_enabled().unwrap_err().is_shed());
+    assert!(degradation.feature("search").unwrap().ensure_enabled().is_ok());
 }
 
 /// 7 and 8 (defaults): a rate for each tenant, by its value; nobody takes another's share.
@@ -365,7 +365,7 @@ fn per_tenant() {
     let limiter = KeyedRateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
     let gold = |tenant: &&str| (*tenant == "gold").then_some(0);
     let limiter = limiter.with_tiers(&[Quota::per_minute(5)], gold).unwrap();
-    let taken = ["tin", "gold", "other"].map(|tenant| (0..9).filter(|_| limiter.check(&tenant).is_ok()).count());
+    let taken = ["tin", "gold", "other"].map(|tenant| (0..9).filter(|_| limiter.try_acquire(&tenant).is_ok()).count());
     assert_eq!(taken, [1, 5, 1]);
 }
 
@@ -377,10 +377,14 @@ fn a_breaker_without_the_name_of_its_provider_is_warned_of() {
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
     assert!(warns(breaker.explain()), "{}", breaker.explain());
     assert!(!warns(breaker.named("bank-eu-1").explain()));
-    // A family has a breaker for each.
-    let family: KeyedBreakers<String> = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap();
-    assert!(!warns(family.explain()));
-    assert!(family.explain().to_string().contains("circuit breaker: opens on 50 % failures"), "{}", family.explain());
+    // A registry has one breaker per key.
+    let registry: KeyedBreakers<String> = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap();
+    assert!(!warns(registry.explain()));
+    assert!(
+        registry.explain().to_string().contains("circuit breaker: opens on 50 % failures"),
+        "{}",
+        registry.explain()
+    );
     // Other settings that will hurt are told here, too.
     let eager = CircuitBreakerConfig::default().count_window(10, 2);
     let eager: KeyedBreakers<String> = KeyedBreakers::new(eager).unwrap();

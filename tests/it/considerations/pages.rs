@@ -28,7 +28,7 @@ const CIRCUIT_BREAKER: [Point; 13] = [
     ("Failed calls are events", "failures_and_changes_are_events"),
     ("The open time fits", "the_open_time_fits_the_recovery"),
     ("Recovery by a probe", "a_probe_finds_out"),
-    ("By hand", "by_hand"),
+    ("Manual control", "manual_control"),
     ("Many concurrent callers", "a_call_that_hangs_holds_up_none_of_ten_thousand_others_through_the_same_breaker"),
     ("One breaker per provider", "a_breaker_without_the_name_of_its_provider_is_warned_of"),
     ("not for some minutes", "away_for_some_minutes"),
@@ -54,11 +54,11 @@ const RETRY: [Point; 11] = [
 
 const THROTTLING: [Point; 8] = [
     ("decided early", ADVICE),
-    ("reacts fast and lets go fast", "reacts_and_lets_go_fast"),
-    ("A refusal is a specific error", "a_refusal_is_recognisable"),
+    ("reacts and recovers fast", "reacts_and_lets_go_fast"),
+    ("A rejection is a specific error", "a_refusal_is_recognisable"),
     ("A stop-gap", "a_limit_that_is_raised_while_the_service_is_scaled_out_lets_more_pass_at_once"),
     ("If scaling costs more", ADVICE),
-    ("keep reserve", "limits_without_head_room_are_told"),
+    ("keep a reserve", "limits_without_head_room_are_told"),
     ("Strategies", "what_is_not_essential_goes_first"),
     ("Metering per tenant", "per_tenant"),
 ];
@@ -200,5 +200,7 @@ macro_rules! guarantees {
 mod guarantees_of_each_page_are_shown_by_tests {
     guarantees! {
         patterns: timeout;
+        patterns: circuit_breaker chaos;
+        patterns: throttling;
     }
 }

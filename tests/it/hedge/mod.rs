@@ -349,7 +349,8 @@ fn the_attempt_s_time_out_is_a_failure_that_starts_the_next() {
 #[test]
 fn the_losers_places_in_a_half_open_breaker_come_back() {
     let (clock, hand) = Clock::manual();
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().probes(2, 1.0)).unwrap().with_clock(&clock);
+    let breaker =
+        CircuitBreaker::new(CircuitBreakerConfig::default().permitted_calls(2, 1.0)).unwrap().with_clock(&clock);
     breaker.force_open(MS(1));
     hand.advance(MS(1));
     let service = ScriptedService::new("ok in 1s, ok in 10ms", &clock).unwrap();

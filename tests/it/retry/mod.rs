@@ -191,7 +191,7 @@ fn an_open_breaker_inside_is_not_retried() {
 fn a_rejection_is_retried_only_if_its_time_fits() {
     let stage = Stage::new("ok");
     let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&stage.clock);
-    limiter.check().unwrap();
+    limiter.try_acquire().unwrap();
     let config = plain().retry_rejections(true).max_hint(MS(1000));
     let pipeline = Pipeline::new().then(stage.retry(config)).then(limiter);
     let error = stage.hand.block_on(pipeline.call(|| stage.service.call())).unwrap_err();

@@ -126,8 +126,8 @@ fn ground_a_bad_document_is_refused_whole() {
         ("fallback = { timeout = '0s' }", "invalid `fallback.timeout`"),
         ("timeout = '0s'", "invalid `timeout`: must be longer than zero"),
         (
-            "shed = { hold = '1s', limits.disk = { soft = 1, hard = 2 } }",
-            "invalid `shed.limits.cpu`: must be there: a gauge of that name is watched",
+            "shed = { sustain = '1s', limits.disk = { soft = 1, hard = 2 } }",
+            "invalid `shed.limits.cpu`: must be present: a gauge of this name is watched",
         ),
         ("rate_limit = { permits = 0 }", "invalid `rate_limit.permits`"),
         ("concurrency_limit = { capacity = 0 }", "invalid `concurrency_limit.capacity`"),

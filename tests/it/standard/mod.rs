@@ -80,7 +80,7 @@ fn the_rate_limit_stands_around_the_concurrency_limit() {
         stage.call().unwrap_err().to_string(),
         "rejected by the concurrency limit `drone.concurrency_limit`: queue full"
     );
-    assert!(stage.stack.rate_limit().unwrap().check().is_err());
+    assert!(stage.stack.rate_limit().unwrap().try_acquire().is_err());
     drop(held);
 }
 
@@ -232,8 +232,8 @@ fn clones_share_their_state_and_parts_have_names() {
     assert_eq!(error.retry_after(), Some(MS(100)));
     let steadfast::Cause::Rejected(rejected) = error.cause() else { panic!("{error:?}") };
     assert_eq!((rejected.by(), rejected.name()), (PolicyKind::CircuitBreaker, Some("drone.circuit_breaker")));
-    assert!(matches!(rejected.reason(), Reason::CircuitOpen { rule: TripRule::ByHand, .. }));
-    while clone.rate_limit().unwrap().check().is_ok() {}
+    assert!(matches!(rejected.reason(), Reason::CircuitOpen { rule: TripRule::Manual, .. }));
+    while clone.rate_limit().unwrap().try_acquire().is_ok() {}
     let error = stage.call().unwrap_err();
     assert!(
         error.to_string().starts_with("rejected by the rate limit `drone.rate_limit`: used up; try again in 12s"),
@@ -260,7 +260,7 @@ pipeline `drone`, outermost first:
   3. concurrency limit `drone.concurrency_limit`: 8 at once, 4 more wait up to 250ms, newest first
   4. retry `drone.retry`: at most 3 attempts, exponential back-off from 100ms to 20s, jitter full; repeats unmarked operations \
 only after failures that prove that nothing was sent
-  5. circuit breaker `drone.circuit_breaker`: opens on 25 % failures over the last 100 calls (at least 20), or 7 failures in a row; \
+  5. circuit breaker `drone.circuit_breaker`: opens on 25 % failures over the last 100 calls (at least 20), or 7 consecutive failures; \
 for 5s to 60s
   6. time-out `drone.attempt_timeout`: at most 10s
 ";

@@ -73,7 +73,7 @@ fn rate(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, ManualClock)
 }
 
 fn drain(limiter: &RateLimiter) -> u32 {
-    (0..).take_while(|_| limiter.check().is_ok()).count() as u32
+    (0..).take_while(|_| limiter.try_acquire().is_ok()).count() as u32
 }
 
 fn places(config: ConcurrencyLimitConfig) -> (ConcurrencyLimiter, Clock, ManualClock) {
@@ -84,7 +84,7 @@ fn places(config: ConcurrencyLimitConfig) -> (ConcurrencyLimiter, Clock, ManualC
 #[test]
 fn ground_a_bad_change_of_a_rate_limit_is_refused_whole() {
     let (limiter, _, _) = rate(Quota::per_second(10));
-    limiter.check_n(4).unwrap();
+    limiter.try_acquire_n(4).unwrap();
     let config = |permits| RateLimitConfig::from(Quota::per_second(permits));
     let bad = vec![
         (config(0).max_wait(S(9)), "permits"),
@@ -102,13 +102,13 @@ fn ground_a_bad_change_of_a_rate_limit_is_refused_whole() {
 #[test]
 fn ground_a_rate_limit_changes_how_it_counts() {
     let (limiter, _, hand) = rate(Quota::per_second(10));
-    limiter.check_n(7).unwrap();
+    limiter.try_acquire_n(7).unwrap();
     limiter.reconfigure(RateLimitConfig::from(Quota::per_second(10)).strict()).unwrap();
     assert_eq!(drain(&limiter), 3);
     hand.advance(MS(999));
     assert_eq!(drain(&limiter), 0, "never more than ten in any window");
     hand.advance(MS(1));
-    limiter.check_n(4).unwrap();
+    limiter.try_acquire_n(4).unwrap();
     limiter.reconfigure(RateLimitConfig::from(Quota::per_second(10))).unwrap();
     assert_eq!(drain(&limiter), 6);
     hand.advance(S(1));
@@ -151,7 +151,7 @@ proptest! {
                     hand.advance(MS(ms));
                     there += ms as f64 / quota.1 as f64;
                 }
-                Step::Take(n) => uses += if limiter.check_n(n).is_ok() { n } else { 0 },
+                Step::Take(n) => uses += if limiter.try_acquire_n(n).is_ok() { n } else { 0 },
                 Step::Wait(n, ms) => {
                     let mut turn: Turn<'_> = Box::pin(limiter.acquire_n(n, MS(ms)));
                     match poll(&mut turn) {
@@ -227,15 +227,15 @@ fn ground_a_bad_change_of_a_keyed_limit_is_refused_whole() {
         .unwrap()
         .with_clock(&clock);
     let clone = limiter.clone();
-    limiter.check_n(&1, 2).unwrap();
-    limiter.check_n(&10, 50).unwrap();
+    limiter.try_acquire_n(&1, 2).unwrap();
+    limiter.try_acquire_n(&10, 50).unwrap();
     let q = Quota::per_second;
     let bad = vec![((q(0), vec![]), "permits"), ((q(1), vec![q(1), q(0)]), "tiers[1].permits")];
     // As many in four seconds and ten, so that what is used takes another time to come back.
     let good = (Quota::new(8, S(4)), vec![Quota::new(10, S(10))]);
     refuses_whole(|| clone.quotas(), |(quota, tiers)| limiter.reconfigure(quota, &tiers), bad, good);
     // Each key is as full as it was: half.
-    let drain = |key| (0..).take_while(|_| clone.check(&key).is_ok()).count();
+    let drain = |key| (0..).take_while(|_| clone.try_acquire(&key).is_ok()).count();
     assert_eq!((drain(1), drain(10), drain(2), drain(11)), (4, 5, 8, 10));
     // A tier that is gone is everybody's.
     hand.advance(S(10));
@@ -254,7 +254,7 @@ fn ground_a_keyed_limit_mints_nothing_while_it_changes() {
             scope.spawn(|| {
                 for round in 0..20_000usize {
                     let key = round % 50;
-                    if limiter.check(&key).is_ok() {
+                    if limiter.try_acquire(&key).is_ok() {
                         taken[key].fetch_add(1, SeqCst);
                     }
                 }
@@ -269,7 +269,7 @@ fn ground_a_keyed_limit_mints_nothing_while_it_changes() {
     for (key, taken) in taken.iter().enumerate() {
         let taken = taken.load(SeqCst);
         assert!((50..=100).contains(&taken), "{taken} of key {key}");
-        assert!(limiter.check(&key).is_err());
+        assert!(limiter.try_acquire(&key).is_err());
     }
 }
 
@@ -289,7 +289,7 @@ fn ground_a_bad_change_of_a_concurrency_limit_is_refused_whole() {
     assert_eq!((clone.available(), limiter.resize(0).unwrap_err().field()), (4, "capacity"));
 }
 
-// Guarantee: throttling 3.
+// Guarantee: throttling 11.
 /// After a `resize` a limiter that is named, or put on another clock, has the capacity that it had then, not the one of its first settings.
 #[test]
 fn a_name_and_a_clock_keep_the_capacity_that_was_set() {
@@ -454,8 +454,8 @@ fn ground_a_bad_change_of_a_shedder_is_refused_whole() {
     assert_eq!(clone.shed_share(Normal), 0.5);
     let bad = vec![
         (ShedderConfig::default(), "limits.load"),
-        (first.clone().limit("load", 1.0, 0.0).spare(High), "limits.load.hard"),
-        (first.clone().spare(Low), "spare"),
+        (first.clone().limit("load", 1.0, 0.0).min_priority(High), "limits.load.hard"),
+        (first.clone().min_priority(Low), "min_priority"),
     ];
     let good = first.clone().limit("load", -0.5, 0.5);
     load.set(0.25);
@@ -484,8 +484,8 @@ fn ground_a_shedder_that_changes_while_it_reads_reads_again() {
     };
     let shedder = Shedder::new(first).unwrap().with_clock(&clock).with_gauge("load", reads).unwrap();
     let _ = own.set(shedder.clone());
-    assert!(shedder.try_admit(High).is_ok(), "read by the old limits");
-    assert!(shedder.try_admit(High).is_err(), "and by the new ones at once");
+    assert!(shedder.try_acquire(High).is_ok(), "read by the old limits");
+    assert!(shedder.try_acquire(High).is_err(), "and by the new ones at once");
 }
 
 #[test]
@@ -497,7 +497,7 @@ fn ground_a_bad_change_of_a_degradation_is_refused_whole() {
     let clone = degradation.clone();
     let [a, b, c] = ["a", "b", "c"].map(|name| degradation.feature(name).unwrap());
     load.set(0.5);
-    assert_eq!([a.is_on(), b.is_on(), c.is_on()], [false, true, true]);
+    assert_eq!([a.is_enabled(), b.is_enabled(), c.is_enabled()], [false, true, true]);
     let bad = vec![
         (DegradationConfig::of(["c", "a"]), "limits.load"),
         (DegradationConfig::of(["c", "c"]).limit("load", 0.0, 1.0), "features"),
@@ -507,17 +507,17 @@ fn ground_a_bad_change_of_a_degradation_is_refused_whole() {
     let good = DegradationConfig::of(["c", "d", "b"]).limit("load", 0.0, 1.0).times(S(1), S(10));
     refuses_whole(|| clone.config(), |config| degradation.reconfigure(config), bad, good);
     // One was off, and one is: the first of the new order. One that is no longer named is on for ever.
-    assert_eq!([a.is_on(), b.is_on(), c.is_on()], [true, true, false]);
+    assert_eq!([a.is_enabled(), b.is_enabled(), c.is_enabled()], [true, true, false]);
     assert_eq!(clone.switched_off().iter().map(ToString::to_string).collect::<Vec<_>>(), ["c"]);
     let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
     assert_eq!(told[0], DegradationEvent::SwitchedOff { feature: "c".into() });
     hand.advance(S(1));
-    assert!(!clone.feature("d").unwrap().is_on(), "the next of the new order");
+    assert!(!clone.feature("d").unwrap().is_enabled(), "the next of the new order");
     hand.advance(S(1));
-    assert_eq!([a.is_on(), b.is_on(), c.is_on()], [true, false, false]);
+    assert_eq!([a.is_enabled(), b.is_enabled(), c.is_enabled()], [true, false, false]);
     // Fewer features than were off.
     degradation.reconfigure(DegradationConfig::of(["b"]).limit("load", 0.0, 1.0)).unwrap();
-    assert_eq!([a.is_on(), b.is_on(), c.is_on()], [true, false, true]);
+    assert_eq!([a.is_enabled(), b.is_enabled(), c.is_enabled()], [true, false, true]);
 }
 
 #[test]

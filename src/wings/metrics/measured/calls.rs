@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, Hash};
 
 use super::super::{
     registry::{Measured, Sample, Scope},
-    words::{self, RULES, STOPS, kinds},
+    words::{self, STOPS, kinds},
 };
 use crate::{
     circuit_breaker::{CircuitBreaker, KeyedBreakers, State, Transition},
@@ -12,6 +12,7 @@ use crate::{
     fallback::{Fallback, FallbackEvent},
     hedge::{Hedge, HedgeCause, HedgeEvent, Held},
     observe::Subscription,
+    outcome::TripRule,
     retry::{Retry, RetryBudget, RetryEvent},
     timeout::Timeout,
 };
@@ -60,13 +61,14 @@ impl Measured for RetryBudget {
 fn count_transitions(transitions: Subscription<Transition>, scope: &Scope) {
     let states = State::ALL.map(State::as_str);
     let to = scope.by_label("steadfast_circuit_breaker_transitions_total", "to", &states);
-    let openings = scope.by_label("steadfast_circuit_breaker_openings_total", "rule", &RULES);
+    let openings =
+        scope.by_label("steadfast_circuit_breaker_openings_total", "rule", &TripRule::ALL.map(TripRule::as_str));
     let duration = |state| scope.histogram("steadfast_circuit_breaker_state_duration_seconds", &[("state", state)]);
     let durations = State::ALL.map(|state| (state, duration(state.as_str())));
     transitions.tap(move |change| {
         to.increment(change.to.as_str());
         if let Some(rule) = change.rule {
-            openings.increment(words::rule(rule));
+            openings.increment(rule.as_str());
         }
         if let Some((_, duration)) = durations.iter().find(|(state, _)| *state == change.from) {
             duration.record(change.after.as_secs_f64());
@@ -99,7 +101,7 @@ impl Measured for CircuitBreaker {
             }
             total_failures.absolute(now.total_failures);
             total_slow.absolute(now.total_slow);
-            suppressed.absolute(now.total_spared);
+            suppressed.absolute(now.total_suppressed);
             rejected.absolute(now.rejected);
             share.set(now.share);
             calls.set(now.calls as f64);
