@@ -300,7 +300,7 @@ fn the_check_finds_violations() {
     assert_eq!(
         found(
             "patterns/retry/mod.rs",
-            "//! x\nuse crate::{call::{Policy, Attempt}, outcome::Stop};\n// crate::throttling"
+            "//! x\nuse crate::{call::{Policy, Attempt}, outcome::StopReason};\n// crate::throttling"
         ),
         ""
     );

@@ -331,7 +331,7 @@ impl Shards {
                 }
             }
         };
-        let answers = self.directory.ask_all(&fan_out, read).await.map_err(why)?;
+        let answers = self.directory.query_all(&fan_out, read).await.map_err(why)?;
         Ok(answers.complete().map_err(why)?.into_iter().collect())
     }
 
@@ -344,7 +344,7 @@ impl Shards {
 /// Returns `true` if the row may be at this shard although another owns it: copied already, or not yet deleted.
 fn on_the_move(map: &ShardMap, shard: ShardId, row: &str) -> bool {
     let ends = |work: &&Move| [work.from, work.to].contains(&shard);
-    map.moving().filter(ends).is_some_and(|work| map.part_has(&work.part, KeyBytes::of(row).as_slice()))
+    map.moving().filter(ends).is_some_and(|work| map.chunk_contains(&work.chunk, KeyBytes::of(row).as_slice()))
 }
 
 /// Returns the identity of this job's shards, different from that of another job on the same input.

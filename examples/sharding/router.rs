@@ -10,7 +10,7 @@ use steadfast::{
     BoxedPipeline, CallError, Pipeline,
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, OpenConfig, TripConfig},
     retry::{Retry, RetryConfig},
-    sharding::{FanOut, FanOutConfig, FannedOut, RouteError, ShardDirectory, ShardError, ShardId},
+    sharding::{FanOut, FanOutConfig, FanOutResult, RouteError, ShardDirectory, ShardError, ShardId},
     store::Store,
     timeout::Timeout,
 };
@@ -104,7 +104,7 @@ impl Router {
     }
 
     /// Sends a request to all shards at once.
-    pub async fn ask_all(&self, ask: &Ask) -> FannedOut<Answer, Failed> {
+    pub async fn ask_all(&self, ask: &Ask) -> FanOutResult<Answer, Failed> {
         self.fan_out.run(&self.directory.map().shards(), |shard| self.ask(shard, ask)).await
     }
 }

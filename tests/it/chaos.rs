@@ -355,9 +355,9 @@ fn explain_warns_of_chaos_in_a_build_and_of_its_position() {
     let warnings = pipeline.explain().warnings();
     assert!(warnings.len() == 1 && warnings[0].contains("as soon as it is enabled"), "{warnings:?}");
     let warnings = Pipeline::new().then(chaos).then(timeout).explain().warnings();
-    assert!(warnings.iter().any(|w| w.contains("what it hangs never ends")), "{warnings:?}");
+    assert!(warnings.iter().any(|w| w.contains("calls that it hangs never end")), "{warnings:?}");
     assert!(
-        warnings.iter().any(|w| w.contains("stands outside the time-out, which never meets its faults")),
+        warnings.iter().any(|w| w.contains("stands outside the time-out, which never sees its faults")),
         "{warnings:?}"
     );
 }

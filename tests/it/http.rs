@@ -11,7 +11,7 @@ use steadfast::{
         ByGrpc, ByStatus, GrpcCode, LONGEST_HINT, RateLimit, answer, deadline, grpc_status, grpc_verdict,
         kind_by_source, kind_of, refusal, retry_after, retry_after_value, status_of,
     },
-    outcome::Stop,
+    outcome::StopReason,
     retry::{Retry, RetryConfig},
     throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, Quota, RateLimiter},
     time::{Clock, Timestamp},
@@ -259,7 +259,7 @@ fn a_negative_push_back_means_no_retry() {
     let mut busy = tonic::Status::unavailable("busy");
     busy.metadata_mut().insert("grpc-retry-pushback-ms", tonic::metadata::MetadataValue::from_static("-1"));
     let error = time.block_on(pipeline.call(|| std::future::ready(Err::<(), _>(busy.clone())))).unwrap_err();
-    assert_eq!((error.attempts(), error.history().unwrap().stop), (1, Stop::ToldNotTo));
+    assert_eq!((error.attempts(), error.history().unwrap().stop), (1, StopReason::DoNotRetry));
 }
 
 #[test]

@@ -15,7 +15,7 @@ use super::{
     draw::{End, draw, draw_outcome},
 };
 use crate::{
-    call::{self, Attempt, CallContext, Explanation, Layer, Ledger, Operation, Policy},
+    call::{self, Attempt, CallContext, CallState, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::{Events, Subscription},
@@ -238,7 +238,7 @@ impl Inner {
     }
 
     /// Injects the faults of an attempt. Returns an outcome if the attempt is not to be started.
-    async fn inject(&self, ledger: &mut dyn Ledger, cx: CallContext<'_>) -> Option<Outcome> {
+    async fn inject(&self, state: &mut dyn CallState, cx: CallContext<'_>) -> Option<Outcome> {
         let Counts { attempts, delayed, failed, hung, panicked, .. } = &self.shared.counts;
         if !self.is_met_by(cx) {
             return None;
@@ -262,7 +262,7 @@ impl Inner {
                 if let Some(wait) = fault.retry_after {
                     verdict = verdict.with_retry_after(wait);
                 }
-                ledger.fail(made_by, verdict);
+                state.fail(made_by, verdict);
                 Some(Outcome::Judged(verdict.class()))
             }
             End::Hang => {
@@ -290,7 +290,7 @@ impl Policy for Chaos {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         if self.is_enabled()
-            && let Some(injected) = call::boxed(self.0.inject(inner.ledger(), cx)).await
+            && let Some(injected) = call::boxed(self.0.inject(inner.call_state(), cx)).await
         {
             return injected;
         }

@@ -7,7 +7,7 @@ use super::{
     window::Mark,
 };
 use crate::{
-    call::Ledger,
+    call::CallState,
     outcome::{Class, FailureKind, Hint, Outcome, Verdict},
     time::Instant,
 };
@@ -53,8 +53,8 @@ impl<'a> Permit<'a> {
     /// Records an outcome that is not a success, with the hint that came with a failure.
     #[cold]
     #[inline(never)]
-    pub(super) fn settle_other(&mut self, outcome: Outcome, ledger: &dyn Ledger) {
-        let hint = if outcome.is_failure() { ledger.hint() } else { Hint::None };
+    pub(super) fn settle_other(&mut self, outcome: Outcome, state: &dyn CallState) {
+        let hint = if outcome.is_failure() { state.hint() } else { Hint::None };
         self.settle(Verdict::of(outcome.class()).with_hint(hint));
     }
 

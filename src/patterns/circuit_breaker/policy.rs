@@ -345,7 +345,7 @@ impl Policy for CircuitBreaker {
         if outcome == Outcome::Judged(Class::Success) {
             permit.settle(Verdict::success());
         } else {
-            permit.settle_other(outcome, inner.ledger());
+            permit.settle_other(outcome, inner.call_state());
         }
         outcome
     }

@@ -14,7 +14,8 @@ use crate::{
 
 /// Leases in this process's memory. For tests, and for leaders among tasks of one process.
 ///
-/// A clone shares the names. A term ends by this clock, exactly a term after the moment at which it was granted or renewed.
+/// A clone shares the names. A term ends by this clock, exactly a term after the moment at which it
+/// was granted or renewed.
 #[derive(Clone, Default)]
 pub struct InMemoryLease {
     shared: Arc<Mutex<State>>,

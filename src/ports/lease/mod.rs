@@ -1,7 +1,8 @@
 //! A name that one holder at a time may have, for a term that it has to renew.
 //!
-//! Each acquisition has a [`FencingToken`] above all before it, so that a resource can refuse the late write of a holder that was
-//! paused. [`leader_election`](crate::leader_election) is built on it; take that, unless you build something else.
+//! Each acquisition has a [`FencingToken`] above all before it, so that a resource can refuse the
+//! late write of a holder that was paused. [`leader_election`](crate::leader_election) is built on
+//! it; take that, unless you build something else.
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
@@ -24,22 +25,26 @@
 //!
 //! # The contract, for those who write a backend
 //!
-//! The public conformance suite (`testing::conformance`, feature `testing`) holds a backend to each of these by name.
+//! The public conformance suite (`testing::conformance`, feature `testing`) holds a backend to each
+//! of these by name.
 //!
-//! 1. **One holder.** While a holder's term runs nobody else is granted the name. The term counts, for the holder, from the moment at which it
-//!    CALLED `acquire` or `renew`; for everybody else it ends no earlier than a term after the write was applied, by a clock that the
-//!    backend names. Wall clocks of two machines are compared nowhere.
-//! 2. **Tokens grow** with each grant of a name: also across releases, restarts, and after somebody deleted its record. Renewing keeps the
-//!    token.
-//! 3. **A holder that asks again** is granted at once, with a new token: it does not wait for itself, and its old token is worth
-//!    nothing from then on. A holder is its id: two processes must never share one.
-//! 4. **Renewing never revives.** Once the term is over, or the name was granted anew, `renew` is [`LeaseError::NotHeld`] and changes
-//!    nothing.
-//! 5. **Releasing** ends the term at once, so that the next `acquire` is granted; with an old token it is [`LeaseError::NotHeld`] and changes
-//!    nothing.
-//! 6. **A request to release** is told to the holder of that token by its next `renew`. It forces nothing, and does not touch a later
-//!    grant.
-//! 7. **Errors say whether it may have been applied.** A grant whose reply was lost is taken up by asking again (rule 3).
+//! 1. **One holder.** While a holder's term runs nobody else is granted the name. The term counts,
+//!    for the holder, from the moment at which it CALLED `acquire` or `renew`; for everybody else
+//!    it ends no earlier than a term after the write was applied, by a clock that the backend
+//!    names. Wall clocks of two machines are compared nowhere.
+//! 2. **Tokens grow** with each grant of a name: also across releases, restarts, and after somebody
+//!    deleted its record. Renewing keeps the token.
+//! 3. **A holder that asks again** is granted at once, with a new token: it does not wait for
+//!    itself, and its old token is worth nothing from then on. A holder is its id: two processes
+//!    must never share one.
+//! 4. **Renewing never revives.** Once the term is over, or the name was granted anew, `renew` is
+//!    [`LeaseError::NotHeld`] and changes nothing.
+//! 5. **Releasing** ends the term at once, so that the next `acquire` is granted; with an old token
+//!    it is [`LeaseError::NotHeld`] and changes nothing.
+//! 6. **A request to release** is told to the holder of that token by its next `renew`. It forces
+//!    nothing, and does not touch a later grant.
+//! 7. **Errors say whether it may have been applied.** A grant whose reply was lost is taken up by
+//!    asking again (rule 3).
 mod error;
 mod memory;
 mod over_store;
@@ -72,7 +77,8 @@ pub struct Held {
     pub token: FencingToken,
     /// The term that it was granted, or that it last renewed for.
     pub term: Duration,
-    /// After how long it may be free, if it is not renewed; zero where nobody can tell. Asking earlier is allowed.
+    /// After how long it may be free, if it is not renewed; zero where nobody can tell. Asking
+    /// earlier is allowed.
     pub free_in: Duration,
 }
 
@@ -111,7 +117,8 @@ pub trait Lease: Send + Sync + fmt::Debug {
     /// `Invalid` for an empty name or holder, or a term of zero.
     ///
     /// # Cancel safety
-    /// When the future is dropped the name is granted or not, and nobody is told which: ask again, or let the term pass.
+    /// When the future is dropped the name is granted or not, and nobody is told which: ask again,
+    /// or let the term pass.
     fn acquire<'a>(
         &'a self,
         name: &'a str,
@@ -125,7 +132,8 @@ pub trait Lease: Send + Sync + fmt::Debug {
     /// [`LeaseError::NotHeld`] where the term is over or the name was granted anew.
     ///
     /// # Cancel safety
-    /// When the future is dropped it is renewed or not, and nobody is told which: count with the old term.
+    /// When the future is dropped it is renewed or not, and nobody is told which: count with the
+    /// old term.
     fn renew<'a>(
         &'a self,
         name: &'a str,

@@ -1,12 +1,16 @@
-//! Leases over any store, by compare-and-set. No wall clock is compared, no two clocks are synchronized.
+//! Leases over any store, by compare-and-set. No wall clock is compared, no two clocks are
+//! synchronized.
 //!
-//! A record names the holder and its term, and changes its version with each renewal. A challenger that has seen ONE version for
-//! a whole term, on its own monotonic clock, knows that the holder has not renewed for that long. It counts from the moment
-//! at which its first read of that version RETURNED: the write that it saw was applied before that, and was begun, by the holder's
-//! count, before it was applied. So the holder's term is over when the challenger's wait is, as far as their two clocks run at one
-//! rate; what is left to clocks that do not is for the holder to subtract (`leader_election` does).
+//! A record names the holder and its term, and changes its version with each renewal. A challenger
+//! that has seen ONE version for a whole term, on its own monotonic clock, knows that the holder
+//! has not renewed for that long. It counts from the moment at which its first read of that version
+//! RETURNED: the write that it saw was applied before that, and was begun, by the holder's count,
+//! before it was applied. So the holder's term is over when the challenger's wait is, as far as
+//! their two clocks run at one rate; what is left to clocks that do not is for the holder to
+//! subtract (`leader_election` does).
 //!
-//! (Cary Gray and David Cheriton, "Leases", 1989; the observation of a version, not of a time stamp, is that of Kubernetes' client-go.)
+//! (Cary Gray and David Cheriton, "Leases", 1989; the observation of a version, not of a time
+//! stamp, is that of Kubernetes' client-go.)
 use std::{
     collections::HashMap,
     fmt,
@@ -26,10 +30,11 @@ use crate::{
 
 /// Leases kept in a [`Store`]: one door of one process to them.
 ///
-/// The token of a grant is the version of the write that made it: versions grow, also across the deletion of the record, and so
-/// do tokens.
+/// The token of a grant is the version of the write that made it: versions grow, also across the
+/// deletion of the record, and so do tokens.
 ///
-/// What a door has seen of other holders is its own: two doors wait for themselves. A clone is the same door.
+/// What a door has seen of other holders is its own: two doors wait for themselves. A clone is the
+/// same door.
 #[derive(Clone)]
 pub struct StoreLease {
     store: Arc<dyn Store>,
@@ -64,7 +69,8 @@ impl StoreLease {
     /// Leases in the partition `leases` of this store.
     ///
     /// # Errors
-    /// Where the store lacks [`Linearizable`](Capability::Linearizable) or [`OrderedVersions`](Capability::OrderedVersions).
+    /// Where the store lacks [`Linearizable`](Capability::Linearizable) or
+    /// [`OrderedVersions`](Capability::OrderedVersions).
     pub fn new(store: Arc<dyn Store>) -> Result<Self, Unsupported> {
         let can = store.capabilities();
         can.require(Capability::Linearizable)?;
@@ -202,7 +208,8 @@ impl StoreLease {
         self.release_requested(name, token).await
     }
 
-    /// Whether somebody asked this grant to be released. Not being able to tell is no reason to lose what was renewed.
+    /// Whether somebody asked this grant to be released. Not being able to tell is no reason to
+    /// lose what was renewed.
     async fn release_requested(&self, name: &str, token: FencingToken) -> Result<Renewed, LeaseError> {
         let row = format!("{REQUEST}{name}");
         let request = self.store.get(Key::new(&self.partition, &row)).await;

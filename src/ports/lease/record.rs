@@ -1,4 +1,5 @@
-//! A lease as a record of a store holds it: three lines of text, for people who look into their store.
+//! A lease as a record of a store holds it: three lines of text, for people who look into their
+//! store.
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,13 +23,15 @@ pub(super) struct Stored {
     pub(super) version: Version,
 }
 
-/// What to store. The token of a new grant is the version that its own write gets, which nobody knows before: it is left out.
+/// What to store. The token of a new grant is the version that its own write gets, which nobody
+/// knows before: it is left out.
 pub(super) fn encode(holder: &str, token: Option<FencingToken>, term: Duration) -> Bytes {
     let token = token.map_or_else(|| "version".to_owned(), |token| token.to_string());
     Bytes::from(format!("{FORM}\ntoken {token}\nterm {}\n{holder}", crate::time::nanos(term)))
 }
 
-/// What is stored. The lease record serves nothing else: what is none is an error, and is left alone.
+/// What is stored. The lease record serves nothing else: what is none is an error, and is left
+/// alone.
 pub(super) fn decode(key: Key<'_>, record: &Record) -> Result<Stored, LeaseError> {
     let parsed = std::str::from_utf8(&record.value).ok().and_then(|text| parse(text, record.version));
     parsed.ok_or_else(|| {

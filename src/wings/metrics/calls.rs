@@ -10,7 +10,7 @@ use ::metrics::{Counter, Gauge, Histogram};
 
 use super::{
     registry::{LabelledCounters, Scope},
-    words::{REASONS, kinds, reason},
+    words::{REASONS, kinds},
 };
 use crate::{
     call::{Attempt, CallContext, Policy},
@@ -63,7 +63,7 @@ impl CallMeter {
     /// rejected call.
     pub fn count_rejection(&self, rejected: &Rejected) {
         self.0.rejected.count.increment(1);
-        self.0.rejections.increment(reason(rejected.reason()));
+        self.0.rejections.increment(rejected.reason().as_str());
     }
 }
 
@@ -111,8 +111,8 @@ impl<'a> CallInFlight<'a> {
             Outcome::Judged(Class::Failure { kind, .. }) => self.fail(kind),
             Outcome::Rejected => {
                 self.count(&meter.rejected);
-                if let Some(rejected) = inner.ledger().rejection() {
-                    meter.rejections.increment(reason(rejected.reason()));
+                if let Some(rejected) = inner.call_state().rejection() {
+                    meter.rejections.increment(rejected.reason().as_str());
                 }
             }
         }

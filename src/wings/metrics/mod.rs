@@ -71,7 +71,7 @@
 //! | `steadfast_degradation_switches_total` | counter | `feature`, `to` | switches of features, off and on |
 //! | `steadfast_hedge_hedges_total` | counter | `cause` | hedged attempts by cause: late, failed |
 //! | `steadfast_hedge_won_total` | counter |  | calls whose result came from a hedged attempt |
-//! | `steadfast_hedge_held_total` | counter | `reason` | hedged attempts that were due and not started |
+//! | `steadfast_hedge_suppressed_total` | counter | `reason` | hedged attempts that were due and not started |
 //! | `steadfast_hedge_all_failed_total` | counter |  | calls with more than one attempt, all of which failed |
 //! | `steadfast_hedge_delay_seconds` | gauge, s |  | current delay before a hedged attempt |
 //! | `steadfast_fallback_calls_total` | counter | `outcome` | calls that needed the fallback: fell_back, failed, timed_out |
@@ -101,7 +101,7 @@
 //! | `steadfast_queue_listener_polls_total` | counter |  | receive requests |
 //! | `steadfast_queue_listener_empty_polls_total` | counter |  | receive requests that returned no message |
 //! | `steadfast_queue_listener_requests_total` | counter |  | requests of all kinds to the queue |
-//! | `steadfast_queue_listener_messages_total` | counter | `event` | messages: received, handled, failed, dead_lettered, lease_lost, duplicate, handed_back, refused |
+//! | `steadfast_queue_listener_messages_total` | counter | `event` | messages: received, handled, failed, dead_lettered, lease_lost, duplicate, released, refused |
 //! | `steadfast_sharding_map_version` | gauge |  | version of the shard map that this process uses |
 //! | `steadfast_sharding_map_changes_total` | counter |  | times that this process switched to a new map |
 //! | `steadfast_sharding_refresh_failures_total` | counter |  | failed reads of the map |

@@ -124,7 +124,7 @@ pub const NAMES: &[Series] = &[
     counter("steadfast_degradation_switches_total", "feature, to", "switches of features, off and on"),
     counter("steadfast_hedge_hedges_total", "cause", "hedged attempts by cause: late, failed"),
     counter("steadfast_hedge_won_total", "", "calls whose result came from a hedged attempt"),
-    counter("steadfast_hedge_held_total", "reason", "hedged attempts that were due and not started"),
+    counter("steadfast_hedge_suppressed_total", "reason", "hedged attempts that were due and not started"),
     counter("steadfast_hedge_all_failed_total", "", "calls with more than one attempt, all of which failed"),
     seconds(MetricKind::Gauge, "steadfast_hedge_delay_seconds", "", "current delay before a hedged attempt"),
     counter(
@@ -177,7 +177,7 @@ pub const NAMES: &[Series] = &[
     counter(
         "steadfast_queue_listener_messages_total",
         "event",
-        "messages: received, handled, failed, dead_lettered, lease_lost, duplicate, handed_back, refused",
+        "messages: received, handled, failed, dead_lettered, lease_lost, duplicate, released, refused",
     ),
     gauge("steadfast_sharding_map_version", "", "version of the shard map that this process uses"),
     counter("steadfast_sharding_map_changes_total", "", "times that this process switched to a new map"),

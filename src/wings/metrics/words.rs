@@ -1,5 +1,8 @@
-//! Label values of enums that have no `as_str` of their own.
-use crate::outcome::{FailureKind, Reason, Stop};
+//! Label values of enums, as lists.
+use crate::{
+    hedge::SuppressReason,
+    outcome::{FailureKind, StopReason},
+};
 
 /// Returns the label values of all failure kinds.
 pub(super) fn kinds() -> [&'static str; FailureKind::ALL.len()] {
@@ -22,55 +25,12 @@ pub(super) const REASONS: [&str; 12] = [
     "switched_off",
 ];
 
-pub(super) const fn reason(reason: Reason) -> &'static str {
-    match reason {
-        Reason::CircuitOpen { .. } => "circuit_open",
-        Reason::Isolated { .. } => "isolated",
-        Reason::ProbesTaken => "probes_taken",
-        Reason::SlowStart => "slow_start",
-        Reason::RateLimited => "rate_limited",
-        Reason::TooLarge => "too_large",
-        Reason::QueueFull => "queue_full",
-        Reason::WaitedTooLong { .. } => "waited_too_long",
-        Reason::AskedToPause => "asked_to_pause",
-        Reason::StoreDown => "store_down",
-        Reason::LikelyRefused => "likely_refused",
-        Reason::Shed { .. } => "shed",
-        Reason::SwitchedOff => "switched_off",
-        Reason::Injected { .. } => "injected",
-        _ => "custom",
-    }
+/// Returns the reasons for which a retry makes no further attempt.
+pub(super) fn stops() -> [&'static str; StopReason::ALL.len()] {
+    StopReason::ALL.map(StopReason::as_str)
 }
 
-/// Reasons for no further attempt.
-pub(super) const STOPS: [&str; 12] = [
-    "attempts",
-    "not_retryable",
-    "not_idempotent",
-    "total_time",
-    "deadline",
-    "hint_too_long",
-    "told_not_to",
-    "budget",
-    "backoff_ended",
-    "nested",
-    "spent",
-    "cut_short",
-];
-
-pub(super) const fn stop(stop: Stop) -> &'static str {
-    match stop {
-        Stop::Attempts => "attempts",
-        Stop::NotRetryable => "not_retryable",
-        Stop::NotIdempotent => "not_idempotent",
-        Stop::TotalTime => "total_time",
-        Stop::Deadline => "deadline",
-        Stop::HintTooLong => "hint_too_long",
-        Stop::ToldNotTo => "told_not_to",
-        Stop::Budget => "budget",
-        Stop::BackoffEnded => "backoff_ended",
-        Stop::Nested => "nested",
-        Stop::Spent => "spent",
-        _ => "cut_short",
-    }
+/// Returns the reasons for which a hedge starts no further attempt.
+pub(super) fn suppressed() -> [&'static str; SuppressReason::ALL.len()] {
+    SuppressReason::ALL.map(SuppressReason::as_str)
 }

@@ -57,7 +57,7 @@
 //!
 //! A request is cloned only inside a retry or a hedge; otherwise it is moved. A request that cannot
 //! be cloned is moved, too, and no further attempt follows: the call fails with its error, and the
-//! retry reports [`Spent`](crate::outcome::Stop::Spent). Because no retry of this pipeline repeats
+//! retry reports [`Spent`](crate::outcome::StopReason::Spent). Because no retry of this pipeline repeats
 //! the request, a retry inside the handler is not limited by it.
 //!
 //! With feature `http`, `HttpRequests` handles requests that a client sends (retries by method, the
@@ -91,6 +91,17 @@
 //! let app: Router = Router::new().route("/", get(async || "hello")).layer(layer);
 //! # }
 //! ```
+//!
+//! # Guarantees
+//!
+//! 1. `poll_ready` reserves nothing that a drop would leak. No permit of the inner service is held
+//!    between two attempts, and a dropped call returns everything.
+//! 2. A request is cloned only for a retry or a hedge. A request that cannot be cloned, or must not
+//!    be repeated, is sent once.
+//! 3. Clones of a service, and services of one layer, share the state of the policies. Errors are
+//!    flat, and contain the service's own.
+//! 4. Deadlines and priorities travel in headers, from a client to a server and on to the handler's
+//!    own calls.
 //!
 //! # Cancel safety
 //!

@@ -1,4 +1,4 @@
-//! Tests of `call`.
+//! Tests of calls and pipelines.
 mod doors;
 mod drop_doors;
 mod drops;

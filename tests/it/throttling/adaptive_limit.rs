@@ -12,7 +12,7 @@ use steadfast::{
     FailureKind, Pipeline, Verdict,
     entropy::Entropy,
     queue::{InMemoryQueue, Message, Queue, QueueExt},
-    queue_listener::{Handled, QueueListener, QueueListenerConfig, Work},
+    queue_listener::{Disposition, QueueListener, QueueListenerConfig, Work},
     throttling::{Adaptation, AdaptiveLimitConfig, AdaptiveLimiter, Quota, RateLimitConfig, RateLimiter},
     time::{Clock, ManualClock},
 };
@@ -157,7 +157,7 @@ fn when_the_service_slows_down_tenfold_concurrency_settles_within_10_s_and_recov
         .build()
         .unwrap();
     let run =
-        listener.run(clock.sleep(S(90)), async |_: Work| Handled::of_call(pipeline.call(|| service.serve()).await));
+        listener.run(clock.sleep(S(90)), async |_: Work| Disposition::of_call(pipeline.call(|| service.serve()).await));
     let samples = RefCell::new(Vec::new());
     let script = async {
         // The limit in each second: 30 s healthy, 30 s slow, 30 s healthy.
@@ -200,7 +200,7 @@ fn a_rate_limit_makes_an_even_load_of_any_arrival_curve() {
             by_second.lock().unwrap()[(clock.now() - start).as_secs() as usize] += 1;
             Ok::<_, String>(())
         });
-        Handled::of_call(call.await)
+        Disposition::of_call(call.await)
     });
     let send = async {
         for _ in 0..5 {

@@ -278,7 +278,7 @@ fn fail_closed_rejects_calls_while_the_store_is_down() {
     assert_eq!((rejected.reason(), rejected.retry_after()), (Reason::StoreDown, Some(S(1))));
     assert_eq!(
         rejected.to_string(),
-        "rejected by the rate limit `payments`: the store that it is shared through is down; try again in 1s"
+        "rejected by the rate limit `payments`: the shared store does not answer; try again in 1s"
     );
     shared.client("a").heal();
     shared.hand.advance(S(1));

@@ -294,7 +294,7 @@ impl Policy for AdaptiveLimiter {
         };
         let outcome = inner.attempt(cx).await;
         if outcome.is_failure() {
-            self.apply_hint(inner.ledger().hint());
+            self.apply_hint(inner.call_state().hint());
         }
         permit.settle(outcome);
         outcome

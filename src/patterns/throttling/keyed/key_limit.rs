@@ -67,7 +67,7 @@ where
                 let outcome = inner.attempt(cx).await;
                 if outcome.is_failure() {
                     let longest = self.limiter.config().max_hint;
-                    let time = inner.ledger().hint().retry_after().unwrap_or_default().min(longest);
+                    let time = inner.call_state().hint().retry_after().unwrap_or_default().min(longest);
                     if time > Duration::ZERO {
                         self.limiter.pause(&self.key, time);
                     }

@@ -334,7 +334,7 @@ impl Policy for RateLimiter {
             Ok(()) => {
                 let outcome = inner.attempt(cx).await;
                 if outcome.is_failure() {
-                    self.apply_hint(inner.ledger().hint());
+                    self.apply_hint(inner.call_state().hint());
                 }
                 outcome
             }

@@ -4,13 +4,13 @@ use std::hash::{BuildHasher, Hash};
 
 use super::super::{
     registry::{Measured, Sample, Scope},
-    words::{self, STOPS, kinds},
+    words::{self, kinds, stops},
 };
 use crate::{
     circuit_breaker::{CircuitBreaker, KeyedBreakers, State, Transition},
     coalesce::Coalesce,
     fallback::{Fallback, FallbackEvent},
-    hedge::{Hedge, HedgeCause, HedgeEvent, Held},
+    hedge::{Hedge, HedgeCause, HedgeEvent},
     observe::Subscription,
     outcome::TripRule,
     retry::{Retry, RetryBudget, RetryEvent},
@@ -33,7 +33,7 @@ impl Measured for Retry {
     fn measure(&self, scope: &Scope) -> Sample {
         let retries = scope.by_label("steadfast_retry_retries_total", "kind", &kinds());
         let recovered = scope.counter("steadfast_retry_recovered_total", &[]);
-        let gave_up = scope.by_label("steadfast_retry_gave_up_total", "reason", &STOPS);
+        let gave_up = scope.by_label("steadfast_retry_gave_up_total", "reason", &stops());
         let delays = scope.histogram("steadfast_retry_delay_seconds", &[]);
         self.events().tap(move |event| match event {
             RetryEvent::Retrying { kind, delay, .. } => {
@@ -41,7 +41,7 @@ impl Measured for Retry {
                 delays.record(delay.as_secs_f64());
             }
             RetryEvent::Recovered { .. } => recovered.increment(1),
-            RetryEvent::GaveUp { stop, .. } => gave_up.increment(words::stop(*stop)),
+            RetryEvent::GaveUp { stop, .. } => gave_up.increment(stop.as_str()),
         });
         Box::new(|| ())
     }
@@ -163,17 +163,13 @@ impl Measured for Hedge {
 
     fn measure(&self, scope: &Scope) -> Sample {
         let [late, failed] = scope.counters("steadfast_hedge_hedges_total", "cause", ["late", "failed"]);
-        let reasons = ["budget", "pushed_back", "rejected", "deadline"];
-        let [budget, pushed_back, rejected, deadline] = scope.counters("steadfast_hedge_held_total", "reason", reasons);
+        let suppressed = scope.by_label("steadfast_hedge_suppressed_total", "reason", &words::suppressed());
         let won = scope.counter("steadfast_hedge_won_total", &[]);
         let all_failed = scope.counter("steadfast_hedge_all_failed_total", &[]);
         self.events().tap(move |event| match event {
             HedgeEvent::Hedged { cause: HedgeCause::Late { .. }, .. } => late.increment(1),
             HedgeEvent::Hedged { cause: HedgeCause::Failed { .. }, .. } => failed.increment(1),
-            HedgeEvent::Held { why: Held::Budget } => budget.increment(1),
-            HedgeEvent::Held { why: Held::PushedBack } => pushed_back.increment(1),
-            HedgeEvent::Held { why: Held::Rejected } => rejected.increment(1),
-            HedgeEvent::Held { why: Held::Deadline } => deadline.increment(1),
+            HedgeEvent::Suppressed { reason } => suppressed.increment(reason.as_str()),
             HedgeEvent::Won { .. } => won.increment(1),
             HedgeEvent::AllFailed { .. } => all_failed.increment(1),
         });

@@ -54,6 +54,7 @@ fn message(text: &str) -> Notice {
     Notice::Message(Bytes::from(text.to_owned()))
 }
 
+// Guarantee: notify 1.
 /// Each subscriber receives a notice, through either handle.
 pub async fn a_notice_reaches_all_subscribers(fixture: &Fixture<dyn Notifier>) {
     let mut here = ok(fixture.port().subscribe("t").await);
@@ -66,6 +67,7 @@ pub async fn a_notice_reaches_all_subscribers(fixture: &Fixture<dyn Notifier>) {
     publish(fixture.port(), "no subscriber", "lost").await;
 }
 
+// Guarantee: notify 1.
 /// A subscription starts with the notices after it.
 pub async fn a_notice_from_before_the_subscription_is_not_received(fixture: &Fixture<dyn Notifier>) {
     publish(fixture.port(), "t", "before").await;
@@ -74,6 +76,7 @@ pub async fn a_notice_from_before_the_subscription_is_not_received(fixture: &Fix
     assert_eq!(heard(fixture, &mut notices).await, message("after"));
 }
 
+// Guarantee: notify 2.
 /// Notices of one publisher arrive in its order.
 pub async fn notices_come_in_the_publishers_order(fixture: &Fixture<dyn Notifier>) {
     let mut notices = ok(fixture.other().subscribe("t").await);
@@ -85,6 +88,7 @@ pub async fn notices_come_in_the_publishers_order(fixture: &Fixture<dyn Notifier
     }
 }
 
+// Guarantee: notify 3.
 /// Topics are independent, also those with unusual names.
 pub async fn topics_are_apart(fixture: &Fixture<dyn Notifier>) {
     let topics = ["t", "T", "t.x", "t/*", "*", ">", "日本", "a b"];
@@ -100,6 +104,7 @@ pub async fn topics_are_apart(fixture: &Fixture<dyn Notifier>) {
     }
 }
 
+// Guarantee: notify 4.
 /// A `recv` that is dropped while it waits loses no notice.
 pub async fn a_dropped_recv_loses_nothing(fixture: &Fixture<dyn Notifier>) {
     let mut notices = ok(fixture.port().subscribe("t").await);
@@ -133,6 +138,7 @@ async fn publish_many(fixture: &Fixture<dyn Notifier>, topic: &'static str, many
     }
 }
 
+// Guarantee: notify 3.
 /// A subscriber of a quiet topic receives each of its notices during a flood of notices of another
 /// topic.
 pub async fn a_busy_topic_makes_no_gap_in_another(fixture: &Fixture<dyn Notifier>) {
@@ -147,6 +153,7 @@ pub async fn a_busy_topic_makes_no_gap_in_another(fixture: &Fixture<dyn Notifier
     }
 }
 
+// Guarantee: notify 3, 4.
 /// Twelve thousand unread notices do not block the publisher; the subscriber receives all of them,
 /// or a gap, and the last one.
 pub async fn a_slow_subscriber_delays_no_publisher_and_receives_a_gap(fixture: &Fixture<dyn Notifier>) {

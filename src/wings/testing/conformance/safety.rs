@@ -81,6 +81,7 @@ async fn final_record(fixture: &Fixture<dyn Store>) -> Option<Record> {
     fixture.other().get(KEY).await.unwrap_or_else(|error| panic!("the backend itself failed: {error}"))
 }
 
+// Guarantee: store 8.
 /// Three clients read and compare-and-set in turns: the counter is at least the number of confirmed
 /// increments, and exceeds it by at most the number of unknown ones.
 pub async fn no_increment_is_lost_and_none_is_counted_twice(fixture: &Fixture<dyn Store>) {
@@ -110,6 +111,7 @@ pub async fn no_increment_is_lost_and_none_is_counted_twice(fixture: &Fixture<dy
     assert!(made > 0, "at least one write was confirmed");
 }
 
+// Guarantee: store 1.
 /// Five clients write with the same version: at most one receives a success, in each of many
 /// rounds.
 pub async fn of_writers_with_one_version_one_wins_at_most(fixture: &Fixture<dyn Store>) {
@@ -138,6 +140,7 @@ pub async fn of_writers_with_one_version_one_wins_at_most(fixture: &Fixture<dyn 
     }
 }
 
+// Guarantee: store 6.
 /// Writes under random tokens: after a success, no lower token succeeds.
 pub async fn a_fence_is_never_lowered(fixture: &Fixture<dyn Store>) {
     if !fixture.port().capabilities().has(Capability::Fencing) {
@@ -161,6 +164,7 @@ pub async fn a_fence_is_never_lowered(fixture: &Fixture<dyn Store>) {
     assert!(late.is_err_and(|error| error.is_fenced()));
 }
 
+// Guarantee: store 4.
 /// Two rows that are always written together are equal at every read.
 pub async fn a_batch_is_whole_or_not_there(fixture: &Fixture<dyn Store>) {
     if !fixture.port().capabilities().has(Capability::AtomicBatch) {
@@ -176,6 +180,7 @@ pub async fn a_batch_is_whole_or_not_there(fixture: &Fixture<dyn Store>) {
     }
 }
 
+// Guarantee: store 2.
 /// No two writes return the same version, over puts and deletes.
 pub async fn a_version_is_given_once(fixture: &Fixture<dyn Store>) {
     let entropy = Entropy::from_seed(5);
@@ -209,6 +214,7 @@ async fn send_all(queue: &dyn Queue, messages: u64) -> BTreeSet<String> {
     sent
 }
 
+// Guarantee: queue 1.
 /// Every accepted message is received and completed in the end, despite the faults.
 pub async fn an_accepted_message_is_delivered_until_it_is_completed(fixture: &Fixture<dyn Queue>) {
     if !fixture.port().capabilities().has(Capability::Deduplication) {
@@ -239,6 +245,7 @@ pub async fn an_accepted_message_is_delivered_until_it_is_completed(fixture: &Fi
     assert!(sent.len() > 30, "most were accepted");
 }
 
+// Guarantee: queue 1.
 /// After a confirmed completion no message is delivered again.
 pub async fn a_completed_message_is_never_delivered_again(fixture: &Fixture<dyn Queue>) {
     if !fixture.port().capabilities().has(Capability::Deduplication) {

@@ -1,6 +1,7 @@
 //! Sending, receiving, settling and redelivery.
 use super::*;
 
+// Guarantee: queue 5.
 /// A receive on an empty queue returns nothing, without a wait.
 pub async fn an_empty_queue_gives_nothing_at_once(fixture: &Fixture<dyn Queue>) {
     assert_eq!(take(fixture.port(), 10, MINUTE).await, []);
@@ -21,6 +22,7 @@ pub async fn a_sent_message_is_received_through_a_second_handle_and_completed(fi
     assert_eq!(take(fixture.port(), 10, MINUTE).await, []);
 }
 
+// Guarantee: queue 4.
 /// Messages are delivered first in, first out, within a request and between requests.
 pub async fn messages_come_in_the_order_of_sending(fixture: &Fixture<dyn Queue>) {
     send(fixture.port(), &["1", "2", "3"]).await;
@@ -35,6 +37,7 @@ pub async fn messages_come_in_the_order_of_sending(fixture: &Fixture<dyn Queue>)
     assert_eq!(all, ["1", "2", "3", "4", "5"]);
 }
 
+// Guarantee: queue 2.
 /// A message is hidden for the visibility time-out, then delivered with a higher count and a new
 /// receipt.
 pub async fn a_received_message_is_hidden_until_its_time_is_over(fixture: &Fixture<dyn Queue>) {
@@ -47,6 +50,7 @@ pub async fn a_received_message_is_hidden_until_its_time_is_over(fixture: &Fixtu
     assert_ne!(second.receipt, first.receipt);
 }
 
+// Guarantee: queue 3.
 /// A receipt of an earlier delivery, or of a settled message, is refused, and nothing is changed.
 pub async fn an_old_receipt_can_do_nothing(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
@@ -66,6 +70,7 @@ pub async fn an_old_receipt_can_do_nothing(fixture: &Fixture<dyn Queue>) {
     assert_eq!(ok(dead(queue).depth().await).total(), 0);
 }
 
+// Guarantee: queue 2.
 /// An extended message is hidden for the new duration, and its receipt stays valid.
 pub async fn an_extended_message_stays_hidden(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
@@ -77,6 +82,7 @@ pub async fn an_extended_message_stays_hidden(fixture: &Fixture<dyn Queue>) {
     ok(queue.complete(&delivery.receipt).await);
 }
 
+// Guarantee: queue 2.
 /// An abandoned message returns at once, or after the requested delay; its receipt is invalid.
 pub async fn an_abandoned_message_returns_after_its_delay(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
@@ -106,6 +112,7 @@ pub async fn a_delayed_message_is_hidden_at_first(fixture: &Fixture<dyn Queue>) 
     assert_eq!(bodies(&take(fixture.other(), 10, MINUTE).await), ["late"]);
 }
 
+// Guarantee: queue 4.
 /// No message of a group is visible behind a hidden one, or behind one that waits for its return.
 /// Other groups are not blocked.
 pub async fn a_group_is_handed_out_one_at_a_time_in_order(fixture: &Fixture<dyn Queue>) {
@@ -135,6 +142,7 @@ pub async fn a_group_is_handed_out_one_at_a_time_in_order(fixture: &Fixture<dyn 
     assert_eq!(bodies(&take(queue, 10, MINUTE).await), ["a3"]);
 }
 
+// Guarantee: queue 7.
 /// A message with a known de-duplication id is accepted with the first one's id, and not enqueued.
 pub async fn a_duplicate_is_accepted_once(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
@@ -154,6 +162,7 @@ pub async fn a_duplicate_is_accepted_once(fixture: &Fixture<dyn Queue>) {
     assert_eq!(take(queue, 10, MINUTE).await, []);
 }
 
+// Guarantee: queue 7.
 /// A message with a known de-duplication id and the same group is accepted once; the group keeps
 /// its order.
 pub async fn a_duplicate_of_one_group_is_accepted_once(fixture: &Fixture<dyn Queue>) {
@@ -179,6 +188,7 @@ pub async fn a_duplicate_of_one_group_is_accepted_once(fixture: &Fixture<dyn Que
     }
 }
 
+// Guarantee: queue 8.
 /// A dead letter leaves the queue, and keeps its id, its reason and its count.
 pub async fn a_dead_letter_is_in_one_queue_with_its_reason(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();

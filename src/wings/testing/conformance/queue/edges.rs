@@ -22,6 +22,7 @@ pub async fn settlements_are_answered_one_by_one(fixture: &Fixture<dyn Queue>) {
     assert_eq!(ok(queue.settle(Vec::new()).await).len(), 0);
 }
 
+// Guarantee: queue 5.
 /// A waiting receiver gets a message that the other handle sends; with `Push`, long before its wait
 /// is over.
 pub async fn a_waiting_receiver_is_woken(fixture: &Fixture<dyn Queue>) {
@@ -43,6 +44,7 @@ pub async fn a_waiting_receiver_is_woken(fixture: &Fixture<dyn Queue>) {
     }
 }
 
+// Guarantee: queue 5.
 /// A waiting receiver gets a message whose visibility time-out expires.
 pub async fn a_waiting_receiver_sees_what_comes_back(fixture: &Fixture<dyn Queue>) {
     send(fixture.port(), &["a"]).await;
@@ -60,6 +62,7 @@ pub async fn a_waiting_receiver_sees_what_comes_back(fixture: &Fixture<dyn Queue
     }
 }
 
+// Guarantee: queue 5.
 /// A wait without a message ends with an empty result.
 pub async fn a_wait_that_is_over_gives_nothing(fixture: &Fixture<dyn Queue>) {
     let waits = async { ok(fixture.port().receive(Receive::new(1, MINUTE).wait(SHORT)).await) };
@@ -74,6 +77,7 @@ pub async fn a_wait_that_is_over_gives_nothing(fixture: &Fixture<dyn Queue>) {
     }
 }
 
+// Guarantee: queue 6.
 /// A receive that is dropped while it waits loses no message.
 pub async fn a_dropped_receive_loses_nothing(fixture: &Fixture<dyn Queue>) {
     for _ in 0..5 {
@@ -112,6 +116,7 @@ pub async fn any_bytes_and_texts_come_through(fixture: &Fixture<dyn Queue>) {
     }
 }
 
+// Guarantee: queue 1.
 /// A body above the stated maximum, or more messages than one request takes, are refused before any
 /// is accepted.
 pub async fn oversized_requests_are_refused_whole(fixture: &Fixture<dyn Queue>) {
@@ -182,6 +187,7 @@ pub async fn infinite_durations_hide_messages_forever(fixture: &Fixture<dyn Queu
     assert_eq!(bodies(&take(fixture.other(), 10, MINUTE).await), ["c"]);
 }
 
+// Guarantee: queue 5.
 /// A backend may return fewer messages than requested, to bound a response in bytes, but never none
 /// while some are visible.
 pub async fn messages_that_are_large_together_all_come(fixture: &Fixture<dyn Queue>) {
@@ -229,6 +235,7 @@ pub async fn a_purge_leaves_nothing_but_dead_letters(fixture: &Fixture<dyn Queue
     assert_eq!(bodies(&take(queue, 10, MINUTE).await), ["d"]);
 }
 
+// Guarantee: queue 2.
 /// With receivers on two handles, each message has one receiver, and is completed once.
 pub async fn of_many_receivers_each_message_has_one(fixture: &Fixture<dyn Queue>) {
     const MESSAGES: usize = 200;
@@ -264,6 +271,7 @@ pub async fn of_many_receivers_each_message_has_one(fixture: &Fixture<dyn Queue>
     assert_eq!(ok(fixture.port().depth().await).total(), 0);
 }
 
+// Guarantee: queue 10.
 /// All handles of one queue have the same identity, and handles of another queue have another.
 pub async fn a_queue_is_told_from_its_dead_letters_by_its_identity(fixture: &Fixture<dyn Queue>) {
     let identity = fixture.port().identity();

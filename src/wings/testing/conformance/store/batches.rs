@@ -1,6 +1,7 @@
 //! Batches.
 use super::*;
 
+// Guarantee: store 3.
 /// While batches rewrite two rows, no page shows one old and one new row.
 pub async fn a_page_is_one_snapshot(fixture: &Fixture<dyn Store>) {
     let store = fixture.shared();
@@ -24,6 +25,7 @@ pub async fn a_page_is_one_snapshot(fixture: &Fixture<dyn Store>) {
     writer.await.unwrap_or_else(|e| panic!("the writer failed: {e}"));
 }
 
+// Guarantee: store 4.
 /// A batch returns the version of each write in order, or is not applied at all.
 pub async fn a_batch_is_all_or_none(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();
@@ -47,6 +49,7 @@ pub async fn a_batch_is_all_or_none(fixture: &Fixture<dyn Store>) {
     assert_eq!(ok(store.batch("p", Vec::new()).await), []);
 }
 
+// Guarantee: store 4.
 /// The failed write is named by its index, and nothing is written.
 pub async fn a_batch_names_the_write_that_failed(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();
@@ -64,6 +67,7 @@ pub async fn a_batch_names_the_write_that_failed(fixture: &Fixture<dyn Store>) {
     assert_eq!(rows(fixture.other(), Scan::partition("p")).await, ["there"]);
 }
 
+// Guarantee: store 4.
 /// A repeated row, too many writes and an invalid row are refused before anything is written.
 pub async fn an_invalid_batch_is_refused(fixture: &Fixture<dyn Store>) {
     let (store, can) = (fixture.port(), fixture.port().capabilities());

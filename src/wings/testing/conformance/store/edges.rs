@@ -1,6 +1,7 @@
 //! Expiry, fences, unusual keys and values, size limits.
 use super::*;
 
+// Guarantee: store 5.
 /// An expired record is absent for reads, scans and preconditions.
 pub async fn a_record_ends_when_its_time_is_over(fixture: &Fixture<dyn Store>) {
     let (store, key) = (fixture.port(), Key::new("p", "r"));
@@ -21,6 +22,7 @@ pub async fn a_record_ends_when_its_time_is_over(fixture: &Fixture<dyn Store>) {
     assert!(is_invalid(store.put(key, "d".into(), PutOptions::new().ttl(Duration::ZERO)).await));
 }
 
+// Guarantee: store 5.
 /// A later write without a time to live makes the record permanent; a longer time to live prolongs
 /// it.
 pub async fn a_later_write_without_a_time_makes_it_last(fixture: &Fixture<dyn Store>) {
@@ -40,6 +42,7 @@ pub async fn a_later_write_without_a_time_makes_it_last(fixture: &Fixture<dyn St
     assert_eq!(rows(store, Scan::partition("p")).await, ["lasts"]);
 }
 
+// Guarantee: store 6.
 /// A token below the highest of the key is refused, for puts, deletes and batches.
 pub async fn a_lower_fencing_token_is_refused(fixture: &Fixture<dyn Store>) {
     let (store, key) = (fixture.port(), Key::new("p", "r"));
@@ -72,6 +75,7 @@ pub async fn a_lower_fencing_token_is_refused(fixture: &Fixture<dyn Store>) {
     ok(store.put_fenced(key, "high again", high).await);
 }
 
+// Guarantee: store 6.
 /// The fence stays after the record was deleted or expired.
 pub async fn a_fence_outlives_its_record(fixture: &Fixture<dyn Store>) {
     let (store, key) = (fixture.port(), Key::new("p", "r"));
@@ -91,6 +95,7 @@ pub async fn a_fence_outlives_its_record(fixture: &Fixture<dyn Store>) {
     ok(store.put_fenced(key, "c", high).await);
 }
 
+// Guarantee: store 7.
 /// A value may be any bytes, empty, or a mebibyte long.
 pub async fn any_bytes_are_values(fixture: &Fixture<dyn Store>) {
     let (store, key) = (fixture.port(), Key::new("p", "r"));
@@ -103,6 +108,7 @@ pub async fn any_bytes_are_values(fixture: &Fixture<dyn Store>) {
     }
 }
 
+// Guarantee: store 7.
 /// A key is stored unchanged, or refused before it is sent; it never becomes another key.
 pub async fn hostile_keys_come_back_or_are_refused(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();
@@ -152,6 +158,7 @@ pub async fn hostile_keys_come_back_or_are_refused(fixture: &Fixture<dyn Store>)
     assert!(is_invalid(store.scan(&Scan::partition("")).await));
 }
 
+// Guarantee: store 7.
 /// Values and keys above the stated sizes are refused before they are sent.
 pub async fn oversized_requests_are_refused(fixture: &Fixture<dyn Store>) {
     let (store, can) = (fixture.port(), fixture.port().capabilities());

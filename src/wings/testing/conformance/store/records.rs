@@ -22,6 +22,7 @@ pub async fn a_put_is_visible_through_a_second_handle(fixture: &Fixture<dyn Stor
     assert_eq!(value(fixture.port(), Key::new("r", "p")).await, None);
 }
 
+// Guarantee: store 1.
 /// A failed precondition returns the current version.
 pub async fn a_precondition_that_fails_names_the_current_version(fixture: &Fixture<dyn Store>) {
     let (store, key) = (fixture.port(), Key::new("p", "r"));
@@ -56,6 +57,7 @@ async fn race_at_both_doors<T: Send + 'static, F: Future<Output = T> + Send + 's
     results
 }
 
+// Guarantee: store 1.
 /// Of concurrent writers with one version exactly one wins; the others receive a later version.
 pub async fn of_many_writers_with_one_version_one_wins(fixture: &Fixture<dyn Store>) {
     let key = Key::new("p", "r");
@@ -83,6 +85,7 @@ pub async fn of_many_writers_with_one_version_one_wins(fixture: &Fixture<dyn Sto
     }
 }
 
+// Guarantee: store 1.
 /// Of concurrent inserts exactly one succeeds.
 pub async fn of_many_writers_to_an_absent_record_one_wins(fixture: &Fixture<dyn Store>) {
     for round in 0..5 {
@@ -94,6 +97,7 @@ pub async fn of_many_writers_to_an_absent_record_one_wins(fixture: &Fixture<dyn 
     }
 }
 
+// Guarantee: store 1.
 /// Concurrent increments by compare-and-set through both handles lose none.
 pub async fn concurrent_updates_lose_nothing(fixture: &Fixture<dyn Store>) {
     const EACH: usize = 10;
@@ -111,6 +115,7 @@ pub async fn concurrent_updates_lose_nothing(fixture: &Fixture<dyn Store>) {
     assert_eq!(count(ok(fixture.port().get(key).await).as_ref()), 8 * EACH);
 }
 
+// Guarantee: store 2.
 /// No version of a key repeats, not even after a delete or an expiry; versions grow if the backend
 /// states so.
 pub async fn versions_never_repeat(fixture: &Fixture<dyn Store>) {

@@ -1,6 +1,7 @@
 //! Scans, page by page.
 use super::*;
 
+// Guarantee: store 3.
 /// Scans of a partition, a prefix and ranges return rows in the order of bytes, ascending and
 /// descending.
 pub async fn a_scan_gives_the_rows_asked_for_in_order(fixture: &Fixture<dyn Store>) {
@@ -33,6 +34,7 @@ pub async fn a_scan_gives_the_rows_asked_for_in_order(fixture: &Fixture<dyn Stor
     assert!(page.rows.iter().all(|row| row.value == row.row.as_bytes()), "with their values");
 }
 
+// Guarantee: store 3.
 /// Each row is returned once, in both directions and with every page size.
 pub async fn pages_miss_nothing_and_double_nothing(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();
@@ -51,6 +53,7 @@ pub async fn pages_miss_nothing_and_double_nothing(fixture: &Fixture<dyn Store>)
     assert_eq!(last.next, None, "nothing follows");
 }
 
+// Guarantee: store 3.
 /// Rows inserted behind the token do not appear, rows ahead of it do; a row deleted in between does
 /// not stop the scan.
 pub async fn rows_inserted_behind_the_token_stay_away_and_ahead_appear(fixture: &Fixture<dyn Store>) {
@@ -79,6 +82,7 @@ pub async fn rows_inserted_behind_the_token_stay_away_and_ahead_appear(fixture: 
     }
 }
 
+// Guarantee: store 3.
 /// A token of another scan returns no row outside of this scan.
 pub async fn a_token_never_widens_a_scan(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();

@@ -1,15 +1,16 @@
-//! Requests to the queue and to what goes with it: counted, bounded in time, and told of where they fail.
+//! Requests to the queue, the filter and the notifier: counted, limited in time, and reported if
+//! they fail.
 use std::{future::Future, time::Duration};
 
-use super::{QueueCall, QueueListenerEvent as Event, shift::Shift};
 use crate::{
     port::Failure,
+    queue_listener::{QueueCall, QueueListenerEvent as Event, run::state::RunState},
     race::{First, race},
 };
 
-impl Shift {
-    /// Makes a request, which may take so long; tells of its failure. `None` where it took too long.
-    pub(super) async fn request<T, E: Failure>(
+impl RunState {
+    /// Makes a request with a time limit, and reports its failure. Returns `None` if it timed out.
+    pub(crate) async fn request<T, E: Failure>(
         &self,
         call: QueueCall,
         within: Duration,
@@ -18,21 +19,21 @@ impl Shift {
         if !matches!(call, QueueCall::Filter | QueueCall::Notify) {
             self.inner.counters.requests.add(1);
         }
-        let answer = self.rest(call, within, request).await;
+        let answer = self.bounded(call, within, request).await;
         if let Some(Err(error)) = &answer {
-            self.tell_failure(call, error);
+            self.report_failure(call, error);
         }
         answer
     }
 
-    /// The rest of a request that was counted.
-    pub(super) async fn rest<T>(
+    /// Applies the time limit to a request that is already counted.
+    pub(crate) async fn bounded<T>(
         &self,
         call: QueueCall,
         within: Duration,
         request: impl Future<Output = T>,
     ) -> Option<T> {
-        // A request that is ready at once needs no timer.
+        // A request that completes at once needs no timer.
         match race(request, async { self.inner.clock.sleep(within).await }).await {
             First::One(answer) => Some(answer),
             First::Other(()) => {
@@ -43,7 +44,7 @@ impl Shift {
     }
 
     #[cold]
-    pub(super) fn tell_failure(&self, call: QueueCall, error: &impl Failure) {
+    pub(crate) fn report_failure(&self, call: QueueCall, error: &impl Failure) {
         if let Some(backend) = error.backend() {
             self.event(|| Event::CallFailed { call, kind: Some(backend.kind()) });
         }

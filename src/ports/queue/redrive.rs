@@ -1,41 +1,43 @@
 //! Sending dead letters again.
 use std::{collections::HashMap, time::Duration};
 
-use crate::{
-    port::{Capability, Failure, PortError, PortErrorKind},
-    queue::{Delivery, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Receive, Settle},
-};
+use super::{Delivery, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Receive, Settle};
+use crate::port::{Capability, Failure, PortError, PortErrorKind};
 
-/// How long a dead letter that is looked at is hidden from others.
+/// Visibility time-out of a dead letter that is examined.
 const LOOK: Duration = Duration::from_secs(60);
 
-/// How many letters are in hand at once, with their bodies.
+/// Maximum number of dead letters held at once, with their bodies.
 const AT_ONCE: usize = 32;
 
-/// What became of a letter that was looked at.
-enum Looked {
+/// State of an examined dead letter.
+enum Examined {
     /// It stays a dead letter.
     Stays(Receipt),
-    /// It was sent. The receipt is left where completing it failed.
+    /// It was sent. The receipt remains if completing it failed.
     Sent(Option<Receipt>),
 }
 
-/// Sends the dead letters of this queue again, those that `which` chooses, and returns their number. [`peek`](Queue::peek) on
-/// [`dead_letters`](Queue::dead_letters) lists all.
+/// Sends the dead letters of this queue again that `which` selects, and returns their number.
+/// [`peek`](Queue::peek) on [`dead_letters`](Queue::dead_letters) lists all of them.
 ///
-/// Each letter is looked at once, sent, and then completed as a dead letter. Where this ends in between, the letter is in both
-/// queues, and sent twice when this is called again; a queue with [`Deduplication`](Capability::Deduplication) refuses
-/// the second within its window. Its deliveries begin at 1 again.
+/// Each dead letter is examined once, sent, and then completed as a dead letter. If this function
+/// ends in between, the message is in both queues, and a second call sends it twice; a queue with
+/// [`Deduplication`](Capability::Deduplication) refuses the second within its window. Its delivery
+/// count restarts at 1.
 ///
-/// A letter that the queue refuses, say one whose claimed body is missing, stays, and the others are sent. Of each letter that
-/// was looked at, the id and the receipt are held until the end, not the body.
+/// A dead letter that the queue refuses, such as one whose claimed body is missing, stays, and the
+/// others are sent. The id and the receipt of each examined letter are held until the end, but not
+/// its body.
 ///
 /// # Errors
-/// `Unsupported` where the queue has no dead letters. Where no letter was sent: the first refusal, or the failure that ended the
-/// pass. Where a letter was sent and could not be completed: that failure.
+/// `Unsupported` if the queue has no dead letters. If nothing was sent: the first refusal, or the
+/// failure that ended the pass. If a message was sent and could not be completed as a dead letter:
+/// that failure.
 ///
 /// # Cancel safety
-/// Dropped, it leaves the rest where they are: those it looked at are visible again after a minute.
+/// If dropped, the remaining dead letters stay; those that were examined are visible again after a
+/// minute.
 pub async fn redrive(queue: &dyn Queue, most: usize, which: impl Fn(&Delivery) -> bool) -> Result<usize, QueueError> {
     let none = || PortError::new(PortErrorKind::Unsupported, "this queue has no dead letters");
     let dead = queue.dead_letters().ok_or_else(none)?;
@@ -43,11 +45,11 @@ pub async fn redrive(queue: &dyn Queue, most: usize, which: impl Fn(&Delivery) -
         deduplicates: queue.capabilities().has(Capability::Deduplication),
         queue,
         dead: &*dead,
-        looked: HashMap::new(),
+        examined: HashMap::new(),
         refused: None,
         sent: 0,
     };
-    let failed = pass.look_at_all(most, which).await.err();
+    let failed = pass.examine_all(most, which).await.err();
     pass.settle().await?;
     match failed.or(pass.refused) {
         Some(error) if pass.sent == 0 => Err(error),
@@ -59,24 +61,24 @@ struct Pass<'a> {
     queue: &'a dyn Queue,
     dead: &'a dyn Queue,
     deduplicates: bool,
-    looked: HashMap<MessageId, Looked>,
+    examined: HashMap<MessageId, Examined>,
     refused: Option<QueueError>,
     sent: usize,
 }
 
 impl Pass<'_> {
-    async fn look_at_all(&mut self, most: usize, which: impl Fn(&Delivery) -> bool) -> Result<(), QueueError> {
-        // A look may take longer than a letter is hidden, so that letters come back meanwhile. As many of them in a row as there
-        // are mean that no new one is left.
+    async fn examine_all(&mut self, most: usize, which: impl Fn(&Delivery) -> bool) -> Result<(), QueueError> {
+        // The pass may take longer than a letter stays hidden, so that letters return meanwhile.
+        // When as many known letters in a row arrive as there are, no new one is left.
         let mut known = 0;
-        while self.sent < most && known <= self.looked.len() + AT_ONCE {
+        while self.sent < most && known <= self.examined.len() + AT_ONCE {
             let letters = self.dead.receive(Receive::new(AT_ONCE, LOOK)).await?;
             if letters.is_empty() {
                 break;
             }
             let mut letters = letters.into_iter();
             while let Some(letter) = letters.next() {
-                if let Err(error) = self.look_at(letter, most, &which, &mut known).await {
+                if let Err(error) = self.examine(letter, most, &which, &mut known).await {
                     letters.for_each(|letter| self.stays(letter));
                     return Err(error);
                 }
@@ -85,23 +87,24 @@ impl Pass<'_> {
         Ok(())
     }
 
-    async fn look_at(
+    async fn examine(
         &mut self,
         letter: Delivery,
         most: usize,
         which: &impl Fn(&Delivery) -> bool,
         known: &mut usize,
     ) -> Result<(), QueueError> {
-        match self.looked.get_mut(&letter.id) {
-            Some(Looked::Stays(receipt)) => *receipt = letter.receipt,
-            Some(Looked::Sent(left)) => *left = Some(letter.receipt),
+        match self.examined.get_mut(&letter.id) {
+            Some(Examined::Stays(receipt)) => *receipt = letter.receipt,
+            Some(Examined::Sent(left)) => *left = Some(letter.receipt),
             None => {
                 if self.sent == most || !which(&letter) {
                     *known = 0;
                     self.stays(letter);
                     return Ok(());
                 }
-                // The letters before this one may have taken long: by now another process may have it.
+                // The earlier letters may have taken long, so that another process may have this
+                // one by now.
                 match self.dead.extend(&letter.receipt, LOOK).await {
                     Ok(()) => {
                         *known = 0;
@@ -120,7 +123,7 @@ impl Pass<'_> {
     }
 
     fn stays(&mut self, letter: Delivery) {
-        self.looked.entry(letter.id).or_insert(Looked::Stays(letter.receipt));
+        self.examined.entry(letter.id).or_insert(Examined::Stays(letter.receipt));
     }
 
     async fn send(&mut self, letter: Delivery) -> Result<(), QueueError> {
@@ -133,39 +136,39 @@ impl Pass<'_> {
         match self.queue.send_one(message).await {
             Ok(_) => {
                 self.sent += 1;
-                self.looked.insert(id.clone(), Looked::Sent(Some(receipt.clone())));
+                self.examined.insert(id.clone(), Examined::Sent(Some(receipt.clone())));
                 if self.dead.complete(&receipt).await.is_ok() {
-                    self.looked.insert(id, Looked::Sent(None));
+                    self.examined.insert(id, Examined::Sent(None));
                 }
                 Ok(())
             }
             Err(error) => {
-                self.looked.insert(id, Looked::Stays(receipt));
+                self.examined.insert(id, Examined::Stays(receipt));
                 let kind = error.backend().map(PortError::kind);
                 if !matches!(kind, Some(PortErrorKind::Invalid | PortErrorKind::Unsupported)) {
                     return Err(error);
                 }
-                // Another letter may be taken.
+                // Another letter may be accepted.
                 self.refused.get_or_insert(error);
                 Ok(())
             }
         }
     }
 
-    /// Completes what was sent and is not completed yet, and makes visible what stays.
+    /// Completes the letters that were sent, and makes the others visible.
     async fn settle(&mut self) -> Result<(), QueueError> {
-        let looked = std::mem::take(&mut self.looked);
+        let examined = std::mem::take(&mut self.examined);
         let (mut sent, mut stay) = (Vec::new(), Vec::new());
-        for receipt in looked.into_values() {
+        for receipt in examined.into_values() {
             match receipt {
-                Looked::Sent(Some(receipt)) => sent.push((receipt, Settle::Complete)),
-                Looked::Sent(None) => {}
-                Looked::Stays(receipt) => stay.push((receipt, Settle::release(Duration::ZERO))),
+                Examined::Sent(Some(receipt)) => sent.push((receipt, Settle::Complete)),
+                Examined::Sent(None) => {}
+                Examined::Stays(receipt) => stay.push((receipt, Settle::release(Duration::ZERO))),
             }
         }
         let most = self.dead.capabilities().max_batch().max(1);
         for some in stay.chunks(most) {
-            // Where this fails they are visible after a minute.
+            // If this fails they are visible after a minute.
             if self.dead.settle(some.to_vec()).await.is_err() {
                 break;
             }

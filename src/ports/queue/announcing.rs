@@ -1,4 +1,4 @@
-//! Telling listeners that something was sent.
+//! A queue that publishes a notice after each `send`.
 use std::{
     fmt,
     sync::{
@@ -10,22 +10,25 @@ use std::{
 
 use bytes::Bytes;
 
+use super::{Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle};
 use crate::{
     config::Name,
     notify::Notifier,
     port::{BoxFuture, Capabilities},
-    queue::{Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle},
     race::{First, race},
     time::Clock,
 };
 
-/// A queue that publishes a notice after a `send`, so that a listener that is [woken by](super::QueueListenerBuilder::woken_by) the topic
-/// looks at once.
+/// A queue that publishes a notice after a `send`, so that a listener whose
+/// [notifier](crate::queue_listener::QueueListenerBuilder::notifier) subscribes to the topic polls
+/// at once.
 ///
-/// Not every `send` has its notice: none follows another within a short time, in which a listener that was woken looks again by itself. So a flood of
-/// messages is none of notices. Where the notifier fails, the messages are sent all the same, and found by polling.
+/// Notices are at least 20 ms apart by default, so not every `send` has its own, and a flood of
+/// messages is not a flood of notices. A woken listener polls again after 100 ms by default, and so
+/// finds the messages in between. If the notifier fails, the messages are sent nevertheless, and
+/// polling finds them.
 ///
-/// A clone is the same.
+/// Clones share their state.
 #[derive(Clone)]
 pub struct AnnouncingQueue(Arc<Inner>);
 
@@ -35,31 +38,33 @@ struct Inner {
     topic: Name,
     clock: Clock,
     apart: Duration,
-    /// When the next notice may be published.
+    /// Nanoseconds at which the next notice may be published. Only this time is exchanged between
+    /// callers, so `Relaxed` suffices.
     next: AtomicU64,
 }
 
-/// How far notices are apart, if nothing else is set: below the 100 ms after which a listener that was woken looks again.
+/// Default minimum time between two notices. It is below the 100 ms after which a woken listener
+/// polls again.
 const APART: Duration = Duration::from_millis(20);
 
-/// How long a notice may take.
+/// Time limit of one notice.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl AnnouncingQueue {
-    /// This queue, announced to this topic.
+    /// Returns this queue with notices to this topic.
     pub fn new(queue: Arc<dyn Queue>, notifier: Arc<dyn Notifier>, topic: impl Into<Name>) -> Self {
         let (topic, clock) = (topic.into(), Clock::default());
         Self(Arc::new(Inner { queue, notifier, topic, clock, apart: APART, next: AtomicU64::new(0) }))
     }
 
-    /// The same with notices at least so far apart. 20 ms by default.
+    /// Sets the minimum time between two notices. 20 ms by default.
     #[must_use]
     pub fn apart(self, apart: Duration) -> Self {
         let clock = self.0.clock.clone();
         self.with(clock, apart)
     }
 
-    /// The same on this clock. tokio's by default.
+    /// Sets the clock. tokio's by default.
     #[must_use]
     pub fn with_clock(self, clock: &Clock) -> Self {
         let apart = self.0.apart;
@@ -79,12 +84,12 @@ impl AnnouncingQueue {
         if due > now.as_nanos() {
             return;
         }
-        // Of several at once one publishes.
+        // Only one of several concurrent senders publishes.
         let after = (now + *apart).as_nanos();
         if next.compare_exchange(due, after, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return;
         }
-        // The messages are sent: a notifier that hangs must not hold their sender up.
+        // The messages are sent, so a notifier that hangs must not block their sender.
         let publish = notifier.publish(topic.as_str(), Bytes::new());
         if !matches!(race(publish, async { clock.sleep(PATIENCE).await }).await, First::One(Ok(()))) {
             // The next `send` tries again.

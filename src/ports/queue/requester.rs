@@ -1,4 +1,5 @@
-//! Questions and answers over queues: a question names the queue for its answer, and an id that tells which question it answers.
+//! Request and reply over queues. A request names the queue for its reply, and carries a
+//! correlation id.
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
@@ -8,50 +9,51 @@ use std::{
 
 use tokio::sync::{Notify, Semaphore};
 
+use super::{Delivery, Message, Queue, QueueError, QueueExt, Receive, Settle};
 use crate::{
     entropy::Entropy,
     port::{ErrorClass, Failure},
-    queue::{Delivery, Message, Queue, QueueError, QueueExt, Receive, Settle},
     race::{First, race},
     sync::Mutex,
     time::{Clock, Instant},
 };
 
-/// The header that names the queue for the answer.
+/// Header with the name of the reply queue.
 const REPLY_TO: &str = "reply-to";
-/// The header that tells which question an answer is to.
+/// Header with the id of the request that a reply belongs to.
 const CORRELATION_ID: &str = "correlation-id";
-/// How long an answer is hidden while its asker is looked for.
+/// Visibility time-out of a reply while its request is looked up.
 const LOOK: Duration = Duration::from_secs(30);
-/// How often a reply queue is asked that cannot wait by itself.
+/// Interval between two polls of a reply queue that cannot wait by itself.
 const POLL: Duration = Duration::from_millis(100);
 
-/// Where an answer is expected.
+/// Address for the reply to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ReplyTo<'a> {
-    /// The name of the queue for the answer.
+    /// Name of the reply queue.
     pub queue: &'a str,
-    /// Which question it answers.
+    /// Id of the request.
     pub correlation_id: &'a str,
 }
 
 impl<'a> ReplyTo<'a> {
-    /// As a message's headers have it, if they do.
+    /// Reads the address from the headers of a message, if it has one.
     pub fn of(headers: &'a BTreeMap<String, String>) -> Option<Self> {
         Some(Self { queue: headers.get(REPLY_TO)?, correlation_id: headers.get(CORRELATION_ID)? })
     }
 
-    /// The answer, to be sent to the queue of that name.
-    pub fn answer(&self, body: impl Into<bytes::Bytes>) -> Message {
+    /// Returns a reply, to be sent to the queue of that name.
+    pub fn reply(&self, body: impl Into<bytes::Bytes>) -> Message {
         Message::new(body).header(CORRELATION_ID, self.correlation_id)
     }
 }
 
-/// Asks questions through a queue, and waits for their answers in another, which is this requester's own.
+/// Sends requests through one queue and waits for the replies in another, which belongs to this
+/// requester alone.
 ///
-/// Any number of questions may wait at once. One of them at a time looks into the reply queue, for all; no task is spawned. A clone is the
-/// same.
+/// Any number of requests may wait at once. One of them at a time polls the reply queue on behalf
+/// of all; no task is spawned. Clones share their state.
 #[derive(Clone)]
 pub struct Requester(Arc<Inner>);
 
@@ -61,19 +63,19 @@ struct Inner {
     name: String,
     clock: Clock,
     entropy: Entropy,
-    /// The answers that came, by question; a question that waits has an entry.
+    /// Replies that arrived, by request id. Each waiting request has an entry.
     waiting: Mutex<HashMap<String, Option<Delivery>>>,
     came: Notify,
-    /// Who looks into the reply queue.
+    /// Permit to poll the reply queue.
     turn: Semaphore,
 }
 
-/// Why there is no answer.
+/// Error of a request without a reply.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum RequestError {
-    /// None came in time. The question may be answered yet; its answer will be thrown away.
-    #[error("no answer within {0:?}")]
+    /// No reply arrived in time. The request may still be handled; its reply will be discarded.
+    #[error("no reply within {0:?}")]
     TimedOut(Duration),
     /// A queue failed.
     #[error(transparent)]
@@ -81,7 +83,8 @@ pub enum RequestError {
 }
 
 impl Requester {
-    /// Asks through `requests`, and is answered through `replies`, which those who answer know as `name`.
+    /// Returns a requester that sends to `requests` and receives from `replies`. The other side
+    /// knows the reply queue as `name`.
     pub fn new(requests: Arc<dyn Queue>, replies: Arc<dyn Queue>, name: impl Into<String>) -> Self {
         Self::make(requests, replies, name.into(), Clock::default(), Entropy::default())
     }
@@ -91,50 +94,52 @@ impl Requester {
         Self(Arc::new(Inner { requests, replies, name, clock, entropy, waiting, came, turn }))
     }
 
-    /// The same on this clock, with ids from this stream. tokio's clock and a stream seeded by the system by default.
+    /// Sets the clock and the source of random ids. By default tokio's clock, and a source seeded
+    /// by the system.
     #[must_use]
     pub fn with(self, clock: &Clock, entropy: &Entropy) -> Self {
         let Inner { requests, replies, name, .. } = &*self.0;
         Self::make(requests.clone(), replies.clone(), name.clone(), clock.clone(), entropy.clone())
     }
 
-    /// Sends the question, and waits for its answer for so long.
+    /// Sends a request and waits for its reply, at most for `within`.
     ///
     /// # Errors
-    /// [`RequestError::TimedOut`] where none came; those of the queues that do not pass by themselves.
+    /// [`RequestError::TimedOut`] if no reply arrived in time; permanent failures of the queues.
     ///
     /// # Cancel safety
-    /// Dropped, the question may have been sent, and its answer is thrown away.
-    pub async fn request(&self, question: Message, within: Duration) -> Result<Delivery, RequestError> {
+    /// Not cancel safe: the request may have been sent, and its reply is discarded.
+    pub async fn request(&self, request: Message, within: Duration) -> Result<Delivery, RequestError> {
         let inner = &*self.0;
         let by = inner.clock.now() + within;
         let id = format!("{:016x}{:016x}", inner.entropy.next_u64(), inner.entropy.next_u64());
         inner.waiting.lock().insert(id.clone(), None);
         let waits = Waits { inner, id: &id };
-        let question = question.header(REPLY_TO, inner.name.clone()).header(CORRELATION_ID, id.clone());
-        let answer = async {
-            inner.requests.send_one(question).await?;
+        let request = request.header(REPLY_TO, inner.name.clone()).header(CORRELATION_ID, id.clone());
+        let reply = async {
+            inner.requests.send_one(request).await?;
             loop {
-                // Made before the look: what comes in between is heard.
+                // Created before the check, so that a reply in between is noticed.
                 let came = inner.came.notified();
-                if let Some(answer) = waits.answer() {
-                    return Ok(answer);
+                if let Some(reply) = waits.take() {
+                    return Ok(reply);
                 }
-                // An error means that it was closed, which it never is. Who has its turn looks to the end: nothing else brings its answer.
+                // The semaphore is never closed. The future that has the permit keeps polling: no
+                // other brings its reply.
                 if let First::Other(_turn) = race(came, inner.turn.acquire()).await {
                     inner.look(by).await?;
                 }
             }
         };
-        match race(answer, inner.clock.sleep_until(by)).await {
-            First::One(answer) => answer,
+        match race(reply, inner.clock.sleep_until(by)).await {
+            First::One(reply) => reply,
             First::Other(()) => Err(RequestError::TimedOut(within)),
         }
     }
 }
 
 impl Inner {
-    /// Looks into the reply queue once.
+    /// Polls the reply queue once.
     async fn look(&self, by: Instant) -> Result<(), QueueError> {
         let wait = by - self.clock.now();
         let began = self.clock.now();
@@ -146,35 +151,36 @@ impl Inner {
         if taken.is_empty() && self.clock.now() - began < POLL {
             self.clock.sleep(POLL).await;
         }
-        // Told before it is settled: an answer that is dropped in between comes back, and finds nobody who waits.
+        // Delivered to its request before it is settled. If this future is dropped in between, the
+        // reply is received again and discarded.
         let mut settlements = Vec::with_capacity(taken.len());
         {
             let mut waiting = self.waiting.lock();
-            for answer in taken {
-                settlements.push((answer.receipt.clone(), Settle::Complete));
-                let asker = answer.headers.get(CORRELATION_ID).and_then(|id| waiting.get_mut(id));
-                if let Some(place) = asker {
-                    *place = Some(answer);
+            for reply in taken {
+                settlements.push((reply.receipt.clone(), Settle::Complete));
+                let request = reply.headers.get(CORRELATION_ID).and_then(|id| waiting.get_mut(id));
+                if let Some(place) = request {
+                    *place = Some(reply);
                 }
             }
         }
         self.came.notify_waiters();
         if !settlements.is_empty() {
-            // What is not settled comes back, and is thrown away then.
+            // A reply that is not settled is received again and discarded.
             drop(self.replies.settle(settlements).await);
         }
         Ok(())
     }
 }
 
-/// A question that waits; nobody waits for its answer once this is dropped.
+/// Entry of a waiting request; removed on drop.
 struct Waits<'a> {
     inner: &'a Inner,
     id: &'a str,
 }
 
 impl Waits<'_> {
-    fn answer(&self) -> Option<Delivery> {
+    fn take(&self) -> Option<Delivery> {
         self.inner.waiting.lock().get_mut(self.id)?.take()
     }
 }

@@ -1,23 +1,23 @@
-//! Hints that there is work: heard by the listener, told by who sends.
+//! Subscription to notices of new messages.
 use std::sync::{Arc, atomic::Ordering};
 
-use super::{QueueCall, shift::Shift};
 use crate::{
     backoff::Backoff,
     config::Name,
     notify::{Notice, Notifier},
+    queue_listener::{QueueCall, run::state::RunState},
 };
 
-/// Where hints come from.
+/// The notifier and the topic of a listener.
 #[derive(Debug, Clone)]
-pub(super) struct Hints {
-    pub(super) notifier: Arc<dyn Notifier>,
-    pub(super) topic: Name,
+pub(crate) struct Hints {
+    pub(crate) notifier: Arc<dyn Notifier>,
+    pub(crate) topic: Name,
 }
 
-impl Shift {
-    /// Hears hints, for ever, and has somebody look at each.
-    pub(super) async fn hear(&self) {
+impl RunState {
+    /// Receives notices until the run ends, and calls the tasks for each.
+    pub(crate) async fn hear_hints(&self) {
         let Some(Hints { notifier, topic }) = &self.inner.hints else { return std::future::pending().await };
         let mut pauses = Backoff::checked(self.inner.config.busy, &self.inner.entropy);
         let mut notices = loop {
@@ -26,19 +26,20 @@ impl Shift {
             {
                 break notices;
             }
-            // Until then somebody goes on polling, as without hints.
-            self.deaf.store(true, Ordering::Release);
+            // One task polls until the subscription succeeds.
+            self.without_hints.store(true, Ordering::Release);
             self.call();
             self.inner.clock.sleep(pauses.next().unwrap_or_default()).await;
         };
-        self.deaf.store(false, Ordering::Release);
-        // What was sent before the subscription was told to nobody.
+        self.without_hints.store(false, Ordering::Release);
+        // Messages sent before the subscription had no notice for this listener.
         self.call();
         loop {
             let notice = notices.recv().await;
             self.call();
             if notice == Notice::Gap {
-                // A line that breaks again and again must not have us poll again and again.
+                // Backs off, so that a subscription that breaks repeatedly does not cause repeated
+                // polls.
                 self.inner.clock.sleep(pauses.next().unwrap_or_default()).await;
             } else {
                 pauses = Backoff::checked(self.inner.config.busy, &self.inner.entropy);
