@@ -1,8 +1,8 @@
-//! A shop behind axum, under more load than it should take, which asks a second server that is slow and fails now and then.
+//! A shop on axum under overload, which calls a second server that is sometimes slow or fails.
 //!
-//! Both servers and the load are in this process, on loopback. Each tenant has a quota (429), the load above what the shop can do is shed by
-//! priority (503), the second server is asked through a pipeline, `/metrics` tells the numbers. The last line is the result as JSON; the exit
-//! code says whether all that is promised held.
+//! Both servers and the load are in this process, on loopback. Each tenant has a quota (429), load above the shop's
+//! capacity is shed by priority (503), the second server is called through a pipeline, and `/metrics` has the
+//! figures. The last line is the result as JSON; the exit code is 0 if all assertions hold.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 use std::{
     collections::BTreeMap,
@@ -56,19 +56,19 @@ const TENANT: &str = "x-tenant";
 const PRIORITY: HeaderName = HeaderName::from_static("x-priority");
 const POLITE: [&str; 4] = ["ada", "bob", "cyd", "dee"];
 const GREEDY: &str = "max";
-/// What each tenant may ask for in a second, and at once.
+/// Quota of each tenant per second, and its burst.
 const QUOTA: u32 = 120;
-/// How many orders the shop likes to have under way, and how many it can have.
+/// Concurrent orders at which the shop begins to shed load, and their maximum.
 const IN_FLIGHT: (f64, f64) = (20.0, 60.0);
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// A shop behind axum, under load.
+/// A shop on axum under load.
 #[derive(Parser)]
 struct Args {
-    /// Seconds of load: of each three the second is the one in which the other server is slow.
+    /// Seconds of load; in the second of each three seconds the other server is slow.
     #[arg(long, default_value_t = 3)]
     seconds: u64,
-    /// What each polite tenant asks for in a second; the greedy one asks for ten times that.
+    /// Requests per second of each polite tenant; the greedy tenant sends ten times as many.
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=100))]
     rate: u32,
 }
@@ -94,7 +94,7 @@ fn client() -> Http {
     legacy::Client::builder(TokioExecutor::new()).build_http()
 }
 
-/// A server on a free port of loopback, until it is told to stop: then it answers what it has, and ends.
+/// Runs a server on a free loopback port until shutdown; it then answers the requests in flight, and ends.
 struct Server {
     address: SocketAddr,
     stop: oneshot::Sender<()>,
@@ -112,7 +112,7 @@ async fn serve(app: Router) -> Result<Server> {
 
 // ---- the second server ------------------------------------------------------------------------------------------------------
 
-/// What is in stock. Of a hundred requests four get a 503 and one hangs; now and then all are slow.
+/// The stock server. Of a hundred requests four get a 503 and one hangs; at times all are slow.
 #[derive(Default)]
 struct Stock {
     asked: AtomicU64,
@@ -137,13 +137,13 @@ impl Stock {
 
 // ---- the shop ---------------------------------------------------------------------------------------------------------------
 
-/// The shop, and its limiter of places for whoever wants to see how full it is.
+/// Returns the shop, and its concurrency limiter for observation.
 fn shop(
     stock: SocketAddr,
     metrics: &Metrics,
     page: impl Fn() -> String + Clone + Send + Sync + 'static,
 ) -> Result<Router> {
-    // Towards the second server. The clones of one client share their connections.
+    // Calls to the second server. The clones of one client share their connections.
     let budget = RetryBudget::new(RetryBudgetConfig::default())?;
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default())?.named("stock");
     let retry = Retry::new(RetryConfig::interactive())?.named("stock").with_budget(&budget);
@@ -167,7 +167,7 @@ fn shop(
             request.extensions_mut().insert(attempt); // ends no later than the order does
             match outbound.call(request).await {
                 Ok(answer) if answer.status().is_success() => "sold".into_response(),
-                // Whatever is wrong there is no fault of who asks here, and no reason to come back at a certain time.
+                // A failure of the second server is not the caller's fault, and gives no time to return.
                 Ok(_) => StatusCode::BAD_GATEWAY.into_response(),
                 Err(error) if status_of(&error) == StatusCode::GATEWAY_TIMEOUT => {
                     StatusCode::GATEWAY_TIMEOUT.into_response()
@@ -177,7 +177,7 @@ fn shop(
         }
     };
 
-    // Towards those who ask: places, and shedding by how many of them are taken. What is high is never shed.
+    // Incoming requests: a concurrency limit, and load shedding by its use. High priority is never shed.
     let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1000))?.named("orders");
     let taken = {
         let places = places.clone();
@@ -199,7 +199,7 @@ fn shop(
     let requests = ReceivedRequests::new().believing_deadlines(&Clock::tokio()).believing_priority(PRIORITY);
     let inbound = PipelineLayer::new(inbound).requests(requests).answering();
 
-    // First of all the tenant's quota.
+    // The tenant's quota is checked first.
     let tenants = KeyedRateLimiter::<String>::new(Quota::per_second(QUOTA).burst(QUOTA))?.named("tenants");
     let gate = Gate { tenants: tenants.clone(), meter: metrics.calls("tenants") };
 
@@ -223,7 +223,7 @@ struct Gate {
     meter: CallMeter,
 }
 
-/// Lets a tenant pass within its quota. (A real shop takes the tenant from what authenticates it.)
+/// Checks the tenant's quota. (A real shop takes the tenant from the authentication.)
 async fn by_tenant(extract::State(gate): extract::State<Gate>, request: Request<Body>, next: Next) -> Response {
     let Some(tenant) = request.headers().get(TENANT).and_then(|tenant| tenant.to_str().ok()) else {
         return StatusCode::UNAUTHORIZED.into_response();
@@ -239,7 +239,7 @@ async fn by_tenant(extract::State(gate): extract::State<Gate>, request: Request<
 
 // ---- the load ---------------------------------------------------------------------------------------------------------------
 
-/// Answers by tenant, priority and status; 429 and 503 that did not say when to come back.
+/// Responses by tenant, priority and status; 429 and 503 without a time to return.
 #[derive(Default)]
 struct Seen {
     answers: BTreeMap<(&'static str, Priority, u16), u64>,
@@ -264,8 +264,8 @@ async fn ask(http: &Http, uri: &str, tenant: &str, priority: Priority) -> Result
     Ok((status, told))
 }
 
-/// One tenant, who asks so often in a second. One who is greedy makes up for what it could not ask in time; the others do not, so that
-/// they never ask for more than that.
+/// One tenant with a request rate. A greedy tenant catches up on delayed requests; the others do not, so that they
+/// never exceed their rate.
 #[derive(Clone, Copy)]
 struct Asks {
     tenant: &'static str,
@@ -274,7 +274,7 @@ struct Asks {
 }
 
 impl Asks {
-    /// Asks for so long, whether or not it is answered; waits for all answers.
+    /// Sends requests for this time, with or without responses; then waits for all responses.
     async fn load(self, http: Http, uri: String, until: Duration, seen: Arc<Mutex<Seen>>) -> Result<()> {
         const EACH_TEN: &[Priority] = {
             use Priority::{High, Low, Normal};
@@ -301,7 +301,7 @@ impl Asks {
     }
 }
 
-/// The sum of a family's series whose line has all these words.
+/// Returns the sum of a family's series whose line contains all these words.
 fn sum(page: &str, family: &str, words: &[&str]) -> u64 {
     let of_it = |line: &&str| line.starts_with(&format!("{family}{{")) && words.iter().all(|word| line.contains(word));
     let values = page.lines().filter(of_it).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok());
@@ -344,7 +344,7 @@ async fn show(args: &Args) -> Result<bool> {
         http.get(format!("http://{}/metrics", first.address).parse()?).await?.into_body().collect().await?;
     let text = String::from_utf8(metrics_page.to_bytes().to_vec())?;
 
-    // Should the breaker have opened, it closes again.
+    // An open breaker closes again.
     for _ in 0..300 {
         if ask(&http, &order, "eve", Priority::High).await?.0 == 200 {
             break;
@@ -352,7 +352,7 @@ async fn show(args: &Args) -> Result<bool> {
         clock.sleep(MS(100)).await;
     }
 
-    // An order is under way when the shop is told to stop: it is answered, and then nobody is there any more.
+    // An order in flight at shutdown is answered; after that the shop accepts no connection.
     stock.is_slow.store(true, SeqCst);
     let last = tokio::spawn({
         let (http, order) = (client(), order.clone());
@@ -373,7 +373,7 @@ async fn show(args: &Args) -> Result<bool> {
     report(&seen, &text, took, last.0 == 200 && gone)
 }
 
-/// Says what was seen, and whether all of it is as promised.
+/// Prints the results, and returns `true` if all promises hold.
 fn report(seen: &Seen, page: &str, took: f64, stopped_well: bool) -> Result<bool> {
     let all = seen.count(|_, _, _| true);
     let (ok, limited, shed) = (seen.of(200), seen.of(429), seen.of(503));
@@ -390,7 +390,7 @@ fn report(seen: &Seen, page: &str, took: f64, stopped_well: bool) -> Result<bool
         say(format!("  {priority:<6} {:>5} sold, {:>5} shed", of(200), of(503)))?;
     }
 
-    // What the page says, beside what was seen from outside.
+    // The figures of the metrics page beside those of the clients.
     let calls = |outcome: &str| sum(page, "steadfast_calls_total", &["name=\"orders\"", outcome]);
     let told = [
         ("sold", ok, calls("outcome=\"success\"")),
@@ -406,11 +406,11 @@ fn report(seen: &Seen, page: &str, took: f64, stopped_well: bool) -> Result<bool
         ("the breaker's states", 1, sum(page, "steadfast_circuit_breaker_state", &["name=\"stock\""])),
     ];
     for (what, seen, told) in told.iter().filter(|(_, seen, told)| seen != told) {
-        say(format!("  {what}: {seen} seen, {told} on /metrics"))?;
+        say(format!("  {what}: {seen} received, {told} on /metrics"))?;
     }
     let retries = sum(page, "steadfast_retry_retries_total", &["name=\"stock\""]);
     let polite_limited = seen.count(|t, _, s| t != GREEDY && s == 429);
-    // A full burst, and then the quota's pace; what came in the last moments is answered after it.
+    // A full burst, and then the quota's rate; the last requests are answered afterwards.
     let bound = f64::from(QUOTA) * (took + 1.0);
     let promises = [
         ("high priority is never shed", high(503) == 0),
@@ -418,10 +418,10 @@ fn report(seen: &Seen, page: &str, took: f64, stopped_well: bool) -> Result<bool
         ("low priority is shed when the other server is slow", shed > 0),
         ("no polite tenant is limited", polite_limited == 0),
         ("the greedy tenant has its quota and no more", limited > 0 && served(GREEDY) as f64 <= bound),
-        ("a refusal says when to come back", seen.without_a_time == 0),
+        ("each rejection has a time to return", seen.without_a_time == 0),
         ("faults of the other server are retried", retries > 0),
         ("the numbers on /metrics are those that were seen", told.iter().all(|(_, seen, told)| seen == told)),
-        ("a stop lets what is under way end", stopped_well),
+        ("a shutdown finishes requests in flight", stopped_well),
     ];
     for (promise, held) in promises {
         say(format!("{} {promise}", if held { "  ok  " } else { "  NOT " }))?;

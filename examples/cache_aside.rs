@@ -1,6 +1,6 @@
-//! A slow product catalogue that fails now and then, over HTTP, and two processes that share a cache of it.
+//! A slow product catalogue that sometimes fails, over HTTP, and two processes that share a cache of it.
 //!
-//! Each process has a local tier; a remote tier and the notices between them are in one SQLite file. Shown are hits, one load under a
+//! Each process has a local tier; the remote tier and the notices are in one SQLite file. Shown are hits, one load under a
 //! stampede, stale answers while the catalogue is down, and updates that the other process sees. The last line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 use std::{
@@ -43,16 +43,16 @@ use tokio::{
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// How long the catalogue takes for an answer.
+/// Latency of the catalogue.
 const SLOW: Duration = Duration::from_millis(40);
 const PRODUCTS: u64 = 20;
-/// How many ask for one product at once, in each process.
+/// Concurrent callers for one product, in each process.
 const STAMPEDE: usize = 1_000;
 
 /// Two processes share a cache of a slow catalogue that fails.
 #[derive(Parser)]
 struct Args {
-    /// How many prices are changed while both processes read.
+    /// Number of price changes while both processes read.
     #[arg(long, default_value_t = 20)]
     updates: u64,
     #[arg(long, hide = true, requires = "file")]
@@ -100,13 +100,13 @@ async fn be_a_shop(catalogue: SocketAddr, file: &Path) -> Result<()> {
         .remote(Arc::new(sqlite.store()), codec)
         .backplane(Arc::new(sqlite.notifier()))
         .build()?;
-    // Hears from the other process, and delivers what could not be delivered at once.
+    // Receives notices of the other process, and repeats failed invalidations.
     tokio::spawn({
         let prices = prices.clone();
         async move { prices.run(std::future::pending()).await }
     });
     let http: Http = Client::builder(TokioExecutor::new()).build(HttpConnector::new());
-    // Once for all who wait: what is retried here is retried for a thousand.
+    // One load for all waiting callers: a retry here serves a thousand callers.
     let pipeline = Pipeline::new()
         .then(Timeout::new(Duration::from_secs(1)))
         .then(Retry::new(RetryConfig::interactive())?)
@@ -148,7 +148,7 @@ fn stats(stats: &CacheAsideStats) -> Value {
     json!({ "hits": stats.hits, "misses": stats.misses, "stale": stats.stale_hits, "remote": stats.remote_hits, "loads": stats.loads })
 }
 
-/// Asks the catalogue for a price, or tells it one.
+/// Reads a price from the catalogue, or sets it.
 async fn ask(http: &Http, catalogue: SocketAddr, method: Method, product: u64, cents: Option<u64>) -> Result<u64> {
     let body = cents.map(|cents| cents.to_string()).unwrap_or_default();
     let request = Request::builder().method(method).uri(format!("http://{catalogue}/products/{product}"));
@@ -205,7 +205,7 @@ async fn answer(
         let mut all = catalogue.cents.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         all.get_mut(product as usize).map(|old| *old = cents).unwrap_or_default();
     }
-    // What is answered is what it was at the beginning: a change meanwhile makes the answer old.
+    // The answer has the price from the beginning of the request: a change in between makes it stale.
     let cents = catalogue.cents(product);
     catalogue.clock.sleep(SLOW).await;
     let mut response = Response::new(Full::new(cents.to_string().into()));
@@ -215,9 +215,9 @@ async fn answer(
     Ok(response)
 }
 
-// ---- who watches ------------------------------------------------------------------------------------------------------------
+// ---- the control ------------------------------------------------------------------------------------------------------------
 
-/// A process that sells, and the way to it.
+/// A selling process, and the connection to it.
 struct Shop {
     _child: Child,
     stdin: ChildStdin,
@@ -243,7 +243,7 @@ impl Shop {
         Ok(serde_json::from_str(&self.lines.next_line().await?.ok_or("a process has ended by itself")?)?)
     }
 
-    /// The price that it would sell at.
+    /// Returns the price at which the process would sell.
     async fn get(&mut self, product: u64) -> Result<u64> {
         let answer = self.tell("get", product, 0).await?;
         answer["cents"].as_u64().ok_or_else(|| answer["error"].to_string().into())
@@ -282,7 +282,7 @@ async fn show(updates: u64) -> Result<bool> {
         (clock.now() - start).as_millis()
     ))?;
 
-    // Every copy expires; then there is nothing to be had but what is expired.
+    // All copies expire; then only expired values are available.
     clock.sleep(Duration::from_millis(2500)).await;
     catalogue.is_down.store(true, SeqCst);
     let (before, mut right) = (loads(), 0_usize);
@@ -295,7 +295,7 @@ async fn show(updates: u64) -> Result<bool> {
     }
     catalogue.is_down.store(false, SeqCst);
     say(format!(
-        "  it is down       {} gets, {right} answered with what is expired, {} tries to load",
+        "  it is down       {} gets, {right} answered with expired values, {} tries to load",
         PRODUCTS * 2,
         loads() - before
     ))?;
@@ -304,7 +304,7 @@ async fn show(updates: u64) -> Result<bool> {
         stale_served += shop.tell("stats", 0, 0).await?["stale"].as_u64().unwrap_or(0);
     }
 
-    // Prices change, now by the one, now by the other; both read all the time.
+    // Both processes change prices in turn, and read all the time.
     clock.sleep(Duration::from_millis(300)).await;
     let (mut old, mut heard) = (0, Vec::new());
     for n in 0..updates {
@@ -320,7 +320,7 @@ async fn show(updates: u64) -> Result<bool> {
         let returned = clock.now();
         gets += 3;
         old += u64::from(shops[by].get(product).await? != cents); // in the process that changed it: at once
-        // In the other one: as soon as it has heard, at the latest when its local times to live are over; and never back.
+        // The other process sees the new price after the notice, or at the latest after its local time to live, and never the old one again.
         let bound = returned + Duration::from_millis(550);
         loop {
             let asked = clock.now();
@@ -341,7 +341,7 @@ async fn show(updates: u64) -> Result<bool> {
     }
     let latest = heard.iter().max().copied().unwrap_or(0);
     say(format!(
-        "  {updates} updates       seen by the other process within {latest} ms; {old} gets gave what had been invalidated\n"
+        "  {updates} updates       seen by the other process within {latest} ms; {old} gets returned invalidated values\n"
     ))?;
 
     for (name, shop) in ["first", "other"].iter().zip(&mut shops) {

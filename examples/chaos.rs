@@ -1,7 +1,7 @@
-//! A pipeline under seeded chaos, before a server that is well: what was injected, by kind, and what of it callers noticed.
+//! A pipeline under seeded chaos, with a healthy server: the injected faults by kind, and the effects on callers.
 //!
-//! Latency, faults, made-up answers, hangs and panics, first on calls without protection, then by the same seed on a pipeline with time-outs,
-//! a retry and a fallback; then switched off. The last line is the result as JSON.
+//! Latency, faults, replaced answers, hangs and panics: first on calls without protection, then with the same
+//! seed on a pipeline with time-outs, a retry and a fallback; then disabled. The last line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 use std::{net::SocketAddr, process::ExitCode, time::Duration};
 
@@ -32,14 +32,14 @@ static PRICE: OperationName = OperationName::new("price");
 #[tokio::main]
 async fn main() -> ExitCode {
     no_arguments(
-        "A pipeline under seeded chaos, before a server that is well: what was injected, by kind, and what of it callers noticed.",
+        "A pipeline under seeded chaos, with a healthy server: the injected faults by kind, and the effects on callers.",
     );
-    // Injected panics are caught below, and counted; nobody needs their traces.
+    // Injected panics are caught and counted below; their traces are suppressed.
     std::panic::set_hook(Box::new(|_| ()));
     end(show().await)
 }
 
-/// What callers saw.
+/// Results of the calls.
 #[derive(Default, Clone, Copy, PartialEq, Eq, Debug)]
 struct Saw {
     right: u64,
@@ -60,7 +60,7 @@ fn chaos() -> Result<Chaos, steadfast::ConfigError> {
     Ok(Chaos::new(ChaosConfig::of(rules))?.named("storm").with_entropy(&Entropy::from_seed(SEED)))
 }
 
-/// One call after another, so that the seed decides everything.
+/// Makes sequential calls, so that the seed determines all results.
 async fn storm<P: Policy>(pipeline: &Pipeline<P, ByStatus>, chaos: &Chaos, http: &Http, server: SocketAddr) -> Saw {
     let mut saw = Saw::default();
     for _ in 0..CALLS {
@@ -92,7 +92,7 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
         ));
     };
 
-    // Without protection, but for a time-out: it would hang. A fallback that falls back on nothing that happens here.
+    // Without protection except a time-out, which ends hangs. The fallback applies to no failure that occurs here.
     let bare_chaos = chaos()?;
     let nothing = FallbackConfig::default().fall_back_on(steadfast::KindSet::NONE);
     let bare = Pipeline::new().then(Fallback::new(nothing)?).then(Timeout::new(ATTEMPT)).then(bare_chaos.clone());
@@ -133,7 +133,7 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
             "right": protected.right, "degraded": protected.degraded, "wrong": protected.wrong, "panicked": protected.panicked,
         },
     });
-    // Nothing here catches a panic: it is the caller's. Everything else is mended.
+    // No policy catches a panic. Everything else is repaired.
     let Injected { delayed, failed, replaced, hung, panicked, .. } = injected;
     let holds = [delayed, failed, replaced, hung, panicked].iter().all(|n| *n > 0)
         && unprotected.right < CALLS * 9 / 10

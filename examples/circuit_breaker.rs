@@ -119,7 +119,7 @@ async fn ask(http: &Http, host: SocketAddr, path: &str) -> Result<()> {
 
 // ---- orders -----------------------------------------------------------------------------------------------------------------
 
-/// What became of the orders of a while.
+/// Results of the orders of one period.
 #[derive(Default, Clone, Copy)]
 struct Orders {
     served: u64,
@@ -128,7 +128,7 @@ struct Orders {
     slow_start: u64,
 }
 
-/// Sends ten orders each ten milliseconds, for as long as this.
+/// Sends ten orders every ten milliseconds for this period.
 async fn orders(
     clock: &Clock,
     breaker: &CircuitBreaker,
@@ -143,7 +143,7 @@ async fn orders(
         for call in calls {
             match call {
                 Ok(()) => orders.served += 1,
-                // Here an order would be accepted against yesterday's stock.
+                // A shop would accept the order against yesterday's stock.
                 Err(error) => match error.cause() {
                     Cause::Rejected(why) if why.reason() == Reason::SlowStart => orders.slow_start += 1,
                     Cause::Rejected(_) => orders.rejected += 1,
@@ -179,7 +179,7 @@ async fn show() -> Result<bool> {
         move |_: &CircuitBreaker, now: Instant| now >= end
     };
 
-    // The loop that finds out whether the service is well again: orders do not.
+    // The loop that probes the service's health; orders do not probe.
     let (stop, stopped) = oneshot::channel::<()>();
     let prober = tokio::spawn({
         let (breaker, http) = (breaker.clone(), http.clone());
@@ -214,13 +214,13 @@ async fn show() -> Result<bool> {
     let while_down = inventory.asked_while_down.load(SeqCst);
     writeln!(
         io::stdout().lock(),
-        "\n  while it was ill it was asked {while_down} times by orders, and {} times for its health\n",
+        "\n  while it failed it got {while_down} calls of orders, and {} health probes\n",
         inventory.health_checks.load(SeqCst)
     )?;
     let _ = stop.send(());
     prober.await?;
 
-    // Two hosts, a breaker each: the one that is ill does not close the other.
+    // Two hosts with a breaker each: the failing host does not affect the other.
     let (other, other_host) = Inventory::open().await?;
     inventory.is_down.store(true, SeqCst);
     let hosts = KeyedBreakers::new(KeyedBreakersConfig::from(config()).max_open(0.5))?

@@ -1,7 +1,7 @@
-//! A thousand who ask for the same at once share one call, retries included; who made it may leave.
+//! A thousand callers with the same key share one call, retries included; the first caller may be dropped.
 //!
-//! The first request fails, and is retried once for all of them. Then the caller that drives the call is dropped in the middle: another goes
-//! on, and the server is asked no second time. The last line is the result as JSON.
+//! The first request fails, and is retried once for all callers. Then the caller that drives the call is
+//! dropped: another caller continues, and the server gets no second request. The last line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 use std::{
     process::ExitCode,
@@ -33,7 +33,9 @@ const SLOW: Duration = Duration::from_millis(100);
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    no_arguments("A thousand who ask for the same at once share one call, retries included; who made it may leave.");
+    no_arguments(
+        "A thousand callers with the same key share one call, retries included; the first caller may be dropped.",
+    );
     end(show().await)
 }
 
@@ -54,7 +56,7 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
     let (http, clock) = (Http::new(), Clock::tokio());
     let load = || asked.swap(0, SeqCst);
 
-    // Around the pipeline: what it retries, counts and limits is the one call. An error goes to all, so it can be cloned.
+    // Around the pipeline, which retries, counts and limits the one call. All callers get its error, so it is cloneable.
     let pipeline = Pipeline::new()
         .then(Timeout::new(Duration::from_secs(2)))
         .then(Retry::new(RetryConfig::interactive())?)

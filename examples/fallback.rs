@@ -1,7 +1,8 @@
-//! A price list that goes away: what its readers get meanwhile, and that they can tell.
+//! A price list that becomes unavailable: its readers get marked substitutes.
 //!
-//! While it is there, its own answers. While it is away, a replica's, which may be old; with the replica away, too, the last price that was
-//! seen; and where there is none, the first cause. The breaker spares the dead server, and the readers the wait. The last line is the
+//! While the server is up, readers get its answers. While it is down, they get those of a replica, which may be
+//! old; without the replica, the last known price; and without one, the first cause. The breaker saves the
+//! server calls, and the readers the wait. The last line is the
 //! result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 use std::{
@@ -34,11 +35,11 @@ const ATTEMPT: Duration = Duration::from_millis(100);
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    no_arguments("A price list that goes away: what its readers get meanwhile, and that they can tell.");
+    no_arguments("A price list that becomes unavailable: its readers get marked substitutes.");
     end(show().await)
 }
 
-/// A server of prices that can be taken away: then it does not answer.
+/// A server of prices that can be taken down: then it does not answer.
 struct Shop {
     address: SocketAddr,
     is_away: Arc<AtomicBool>,
@@ -86,12 +87,12 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
     let breaker =
         CircuitBreaker::new(CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(3)))?;
     let pipeline = Pipeline::new().then(fallback).then(breaker).then(Timeout::new(ATTEMPT)).classify(ByStatus::new());
-    // Its own breaker: a replica that all fall back on is asked by all.
+    // The replica has its own breaker, because all readers fall back on it.
     let breaker =
         CircuitBreaker::new(CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(3)))?;
     let to_replica = Pipeline::new().then(breaker).then(Timeout::new(ATTEMPT)).classify(ByStatus::new());
 
-    // Another operation, within what is left of the time; where that fails, a value; where there is none, no value.
+    // Another operation within the remaining time; if it fails, the last known value; without one, the error.
     let instead = |product: u64, failed: &Failed<'_, common::Answer, _>| {
         let (within, http, to_replica) = (failed.within(), http.clone(), &to_replica);
         async move {
@@ -106,7 +107,7 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
         }
     };
 
-    say(format!("\n{PRODUCTS} prices asked for in each round\n"));
+    say(format!("\n{PRODUCTS} prices requested in each round\n"));
     let mut rounds = Vec::new();
     for (title, shop_is_away, replica_is_away) in
         [("all is well", false, false), ("it is away", true, false), ("the replica, too", true, true)]
@@ -129,7 +130,7 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
                     seen.degraded += u64::from(real_cause);
                 }
                 Err(error) => {
-                    // The first cause, and what the substitute failed with beside it.
+                    // The first cause, with the substitute's error beside it.
                     let first = error.is_timed_out() || error.is_rejected();
                     seen.failed += u64::from(first && matches!(error.fallback(), Some(Cause::Operation(_))));
                 }

@@ -1,6 +1,6 @@
-//! A service of which one answer in twenty is slow by chance: the tail of its latencies with and without a hedge, and what that costs.
+//! A service with one slow answer in twenty: the tail of its latencies with and without a hedge, and the cost.
 //!
-//! Then all answers are slow: a budget bounds what the hedge adds. The last line is the result as JSON.
+//! Then all answers are slow: a budget bounds the additional load of the hedge. The last line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 use std::{
     net::SocketAddr,
@@ -32,18 +32,18 @@ const AT_ONCE: usize = 8;
 const FAST: Duration = Duration::from_millis(5);
 const SLOW: Duration = Duration::from_millis(300);
 const LATE: Duration = Duration::from_millis(40);
-/// What hedges may add to the load.
+/// Maximum additional load of hedges.
 const RATIO: f64 = 0.1;
 
 #[tokio::main]
 async fn main() -> ExitCode {
     no_arguments(
-        "A service of which one answer in twenty is slow by chance: the tail of its latencies with and without a hedge, and what that costs.",
+        "A service with one slow answer in twenty: the tail of its latencies with and without a hedge, and the cost.",
     );
     end(show().await)
 }
 
-/// The latencies of some calls, sorted.
+/// Sorted latencies of calls.
 async fn latencies<P: Policy>(pipeline: &Pipeline<P>, http: &Http, server: SocketAddr, calls: u64) -> Vec<Duration> {
     let one = |_| async {
         let clock = Clock::tokio();

@@ -1,6 +1,6 @@
-//! Why delays are jittered: clients contend for one row by optimistic concurrency, and back off in four ways.
+//! The effect of jitter: clients contend for one row by optimistic concurrency, with four kinds of back-off.
 //!
-//! The simulation of Marc Brooker's "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015), beside the figures that it published, and
+//! The simulation of Marc Brooker's "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015), beside its published figures, and
 //! a plot. No server and no clock: the same output each time. The last line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 use std::{fmt::Write as _, process::ExitCode};
@@ -15,7 +15,7 @@ mod contention;
 use common::{end, no_arguments, say};
 use contention::{PUBLISHED, means};
 
-/// Runs of which the means are shown.
+/// Number of runs for the means.
 const RUNS: u64 = 30;
 const ROWS: usize = 16;
 const COLUMNS: usize = 60;
@@ -49,7 +49,7 @@ fn show() -> common::Result<(Value, bool)> {
             title(jitter).into(),
             json!({ "calls": our_calls.round(), "seconds": (our_seconds * 10.0).round() / 10.0 }),
         );
-        // As the test of the library: calls within 5 % of what was published, times within 10 %.
+        // As the test of the library: calls within 5 % of the published figures, times within 10 %.
         holds &= (our_calls / calls - 1.0).abs() < 0.05 && (our_seconds / seconds - 1.0).abs() < 0.10;
     }
 

@@ -1,7 +1,7 @@
-//! A shop whose bank is closed for a while: what customers order meanwhile is accepted, kept in a SQLite file, and paid when the bank is open again.
+//! A shop whose bank is closed for a while: orders are accepted, kept in a SQLite file, and paid when the bank is open again.
 //!
-//! The shop is a process of its own, and is killed twice: while it waits, and in the middle of the replay. The bank counts what it was told to pay. The
-//! last line is the result as JSON.
+//! The shop is a separate process, which is killed twice: while it waits, and during the replay. The bank
+//! counts the payments. The last line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 use std::{
     collections::HashMap,
@@ -40,14 +40,14 @@ use tokio::{
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const ACCOUNTS: usize = 10;
-/// How many orders are replayed in a second.
+/// Orders that are replayed per second.
 const PACE: u32 = 50;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A shop defers orders while its bank is closed, and is killed meanwhile.
+/// A shop defers orders while its bank is closed, and is killed twice.
 #[derive(Parser)]
 struct Args {
-    /// How many orders come while the bank is closed.
+    /// Number of orders while the bank is closed.
     #[arg(long, default_value_t = 120)]
     orders: usize,
     #[arg(long, hide = true, requires = "file")]
@@ -75,7 +75,7 @@ async fn main() -> ExitCode {
 
 // ---- the shop ---------------------------------------------------------------------------------------------------------------
 
-/// Takes orders from its input, `order account` each, and says what became of each: paid, later, or failed. Ends with its input.
+/// Reads orders from its input, `order account` each, and prints the result of each: paid, later, or failed. Ends with its input.
 async fn be_the_shop(bank: SocketAddr, file: &Path) -> Result<()> {
     let sqlite = Sqlite::open(SqliteConfig::at(file))?;
     let half_a_second = Duration::from_millis(500);
@@ -110,7 +110,7 @@ async fn be_the_shop(bank: SocketAddr, file: &Path) -> Result<()> {
     let mut orders = BufReader::new(tokio::io::stdin()).lines();
     while let Some(order) = orders.next_line().await? {
         let (order, account) = order.split_once(' ').ok_or("an order without an account")?;
-        // The same however often it is tried, and by whichever process.
+        // The same key at each attempt, in each process.
         let key = format!("pay {order}");
         let result = pipeline.call(|| pay(key.clone(), account.to_owned(), order.to_owned())).await;
         let entry = || Entry::new(key.clone(), order.to_owned()).in_order_of(account);
@@ -130,11 +130,11 @@ async fn be_the_shop(bank: SocketAddr, file: &Path) -> Result<()> {
 #[derive(Default)]
 struct Books {
     is_closed: bool,
-    /// The keys that were paid: nothing is paid twice for one.
+    /// Keys of the payments: a key is paid once.
     keys: Vec<String>,
-    /// What was paid, by order and account, in turn.
+    /// Payments by order and account, in their order.
     paid: Vec<(String, String)>,
-    /// When each was told to be, also again.
+    /// Times of all payment requests, repeated ones included.
     told: Vec<(String, Instant)>,
 }
 
@@ -187,7 +187,7 @@ async fn pay(
     if open { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
 }
 
-// ---- who watches ------------------------------------------------------------------------------------------------------------
+// ---- the control ------------------------------------------------------------------------------------------------------------
 
 struct Shop {
     child: Child,
@@ -219,7 +219,7 @@ impl Shop {
     }
 }
 
-/// Orders, and what the shop said of each.
+/// Orders, and the shop's result for each.
 #[derive(Default)]
 struct Orders {
     said: Vec<(String, String)>,
@@ -280,7 +280,7 @@ async fn watch(orders: usize) -> Result<bool> {
     let accepted = placed.count("paid") + later;
     until(accepted).await?;
     let took = clock.now() - opened;
-    // Whatever may come twice has come.
+    // All repeated requests have arrived by now.
     clock.sleep(Duration::from_secs(3)).await;
     shop.kill().await?;
 
@@ -295,7 +295,7 @@ async fn watch(orders: usize) -> Result<bool> {
     let of = |what: &'static str| placed.said.iter().filter(move |(_, said)| said == what).map(|(key, _)| key.as_str());
     let lost = of("paid").chain(of("later")).filter(|key| !times.contains_key(key)).count();
     let doubled = times.values().filter(|times| **times > 1).count();
-    // Of each account, those that waited are paid in their order.
+    // The deferred orders of each account are paid in their order.
     let waited: Vec<&str> = of("later").collect();
     let in_order = |account: usize| {
         let account = format!("account-{account}");
@@ -303,7 +303,7 @@ async fn watch(orders: usize) -> Result<bool> {
         paid.map(|(key, _)| key).is_sorted()
     };
     let disorder = (0..ACCOUNTS).filter(|account| !in_order(*account)).count();
-    // A replay is told at the pace; the first of a new life is not paced against the last of the old one.
+    // Replays keep the rate; the first replay of a restarted shop is not limited by the last one before.
     let replays: Vec<Instant> = told[20..].iter().map(|(_, at)| *at).collect();
     let in_a_second =
         |from: &Instant| replays.iter().filter(|at| (*from..*from + Duration::from_secs(1)).contains(at)).count();
@@ -311,7 +311,7 @@ async fn watch(orders: usize) -> Result<bool> {
     let repeated = told.len() - paid.len();
     writeln!(
         out,
-        "  all are paid after {:.1} s, at most {fastest} in a second; {repeated} were told again under their key, {doubled} paid twice, {lost} lost\n",
+        "  all are paid after {:.1} s, at most {fastest} in a second; {repeated} were requested again under their key, {doubled} paid twice, {lost} lost\n",
         took.as_secs_f64()
     )?;
     let summary = json!({ "orders": placed.said.len(), "paid_at_once": placed.count("paid"), "deferred": later,
@@ -324,6 +324,6 @@ async fn watch(orders: usize) -> Result<bool> {
         && (left, dead) == (0, 0)
         && paid.len() == accepted
         && later > orders / 2
-        // One more for each life of the shop.
+        // One more for each start of the shop.
         && fastest <= PACE as usize * 2 + 2)
 }

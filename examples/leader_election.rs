@@ -1,10 +1,10 @@
-//! Three real processes on one SQLite file elect a leader, which is killed, paused and told to resign, again and again.
+//! Three processes on one SQLite file elect a leader, which is repeatedly killed, paused and asked to resign.
 //!
-//! The leader writes to a resource under the token of its term. One that was paused in the middle of its work writes late, and is
+//! The leader writes to a resource under the token of its term. The late write of a leader that was paused is
 //! refused: by then the resource has seen a higher token. The last line is the result as JSON.
 //!
-//! Bounds are the election's own. What the machine adds is measured and not guessed: each process
-//! tells how long its calls to the file took, and how late it was woken.
+//! The asserted bounds are those of the election plus the measured delays of the machine: each process
+//! reports the duration of its calls to the file, and the delay of its timers.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 use std::{
     error::Error,
@@ -38,19 +38,18 @@ use tokio::{
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const TERM: Duration = Duration::from_secs(1);
-/// How long a leader works between the look at its term and its write. Most pauses fall here.
+/// Duration of a leader's work between the check of its term and its write. Most pauses fall here.
 const WORK: Duration = Duration::from_millis(50);
-/// What pipes and signals add, beside what is measured.
+/// Allowance for pipes and signals, beside the measured delays.
 const ALLOWANCE: Duration = Duration::from_millis(20);
-/// How often a process looks how late it is woken.
+/// Interval at which a process measures the delay of its timers.
 const TICK: Duration = Duration::from_millis(5);
 const NODES: usize = 3;
 
-/// Three processes elect a leader on one SQLite file; leaders are killed, paused and told to resign.
+/// Three processes elect a leader on one SQLite file; leaders are killed, paused and asked to resign.
 #[derive(Parser)]
 struct Args {
-    /// How many times the leader is killed, how many times it is paused, and how many times it is
-    /// told to resign.
+    /// Number of times that the leader is killed, paused, and asked to resign (each).
     #[arg(long, default_value_t = 2)]
     rounds: usize,
     #[arg(long, hide = true, requires = "file")]
@@ -82,7 +81,7 @@ fn config() -> LeaderElectionConfig {
 
 // ---- a node -----------------------------------------------------------------------------------------------------------------
 
-/// Stands for election, and works while it leads. Tells what happens on its output; ends with its input.
+/// Campaigns, and works while it leads. Reports events on its output; ends with its input.
 async fn be_a_node(node: usize, file: &Path) -> Result<()> {
     let store: Arc<dyn Store> = Arc::new(Sqlite::open(SqliteConfig::at(file))?.store());
     let added = Arc::new(Added::default());
@@ -101,7 +100,7 @@ async fn be_a_node(node: usize, file: &Path) -> Result<()> {
         };
         say(format_args!("added {}", added.micros()))?;
         say(format_args!("elected {}", leadership.token()))?;
-        // A task of its own, so that it ends by itself: dropped, it could not show its late write.
+        // A separate task, so that it ends by itself: a dropped task could not show its late write.
         let work = tokio::spawn(work(store.clone(), leadership.term(), node));
         let resign = tokio::select! {
             _ = leadership.lost() => false,
@@ -123,8 +122,7 @@ async fn be_a_node(node: usize, file: &Path) -> Result<()> {
     }
 }
 
-/// What this machine adds to the times of an election: how long calls take, and how late this
-/// process is woken.
+/// The delays that this machine adds to an election: the duration of calls, and the delay of timers.
 #[derive(Debug, Default)]
 struct Added(AtomicU64);
 
@@ -137,7 +135,7 @@ impl Added {
         self.0.load(Relaxed)
     }
 
-    /// Waits a tick, and notes by how much it was longer.
+    /// Waits for a tick, and records its delay.
     async fn tick(&self) {
         let clock = Clock::tokio();
         let began = clock.now();
@@ -146,7 +144,7 @@ impl Added {
         self.add((clock.now() - began).saturating_sub(TICK + Duration::from_millis(1)));
     }
 
-    /// Tells when it has grown.
+    /// Reports the delay when it has grown.
     async fn tell(self: Arc<Self>) {
         let mut told = 0;
         loop {
@@ -160,7 +158,7 @@ impl Added {
     }
 }
 
-/// Leases that note how long it takes to ask for one.
+/// Leases that record the duration of their calls.
 #[derive(Debug)]
 struct Timed {
     leases: StoreLease,
@@ -213,7 +211,7 @@ impl Lease for Timed {
     }
 }
 
-/// Looks whether the term lasts, works, writes. Between the look and the write anything may happen: that is what tokens are for.
+/// Checks the term, works, and writes. Anything may happen between the check and the write; the token guards it.
 async fn work(store: Arc<dyn Store>, term: Term, node: usize) -> Result<()> {
     while term.is_leader() {
         Clock::tokio().sleep(WORK).await;
@@ -233,7 +231,7 @@ async fn work(store: Arc<dyn Store>, term: Term, node: usize) -> Result<()> {
     Ok(())
 }
 
-/// One write to the resource: its number goes up, and its log has who did it, both or neither.
+/// One write to the resource: its number increases and its log names the writer, both or neither.
 async fn write(store: &dyn Store, term: &Term, node: usize) -> std::result::Result<(), StoreError> {
     let before = store.get(Key::new("resource", "number")).await?;
     let number: u64 = before.as_ref().and_then(|r| std::str::from_utf8(&r.value).ok()?.parse().ok()).unwrap_or(0) + 1;
@@ -249,9 +247,9 @@ fn say(what: std::fmt::Arguments<'_>) -> io::Result<()> {
     writeln!(io::stdout().lock(), "{what}")
 }
 
-// ---- who disturbs them ------------------------------------------------------------------------------------------------------
+// ---- the disturbances ------------------------------------------------------------------------------------------------------
 
-/// What a node said.
+/// A line of a node's output.
 struct Said {
     at: Instant,
     node: usize,
@@ -267,7 +265,7 @@ struct Nodes {
     clock: Clock,
     start: Instant,
     terms: usize,
-    /// In microseconds, what the machine has added in each node since it was started, and here.
+    /// Delays of the machine in microseconds, in each node since its start, and here.
     added: [u64; NODES],
     here: Arc<Added>,
 }
@@ -319,7 +317,7 @@ impl Nodes {
         if sent.success() { Ok(()) } else { Err(format!("kill {signal} {pid}: {sent}").into()) }
     }
 
-    /// Hears what is said until it is what is waited for; nothing, where that takes too long.
+    /// Reads output until the expected line; returns `None` if that takes too long.
     async fn hear(&mut self, within: Duration, mut wanted: impl FnMut(&Said) -> bool) -> Result<Option<Said>> {
         let until = self.clock.now() + within;
         loop {
@@ -338,7 +336,7 @@ impl Nodes {
         }
     }
 
-    /// What the machine has added until now, in each node, and here.
+    /// Returns the delays of the machine so far, in each node, and here.
     fn added(&self) -> ([u64; NODES], u64) {
         (self.added, self.here.micros())
     }
@@ -348,19 +346,19 @@ impl Nodes {
     }
 }
 
-/// How long there was no leader, and what the machine added to that.
+/// A time without a leader, and the part that the machine added.
 #[derive(Clone, Copy)]
 struct Gap {
     took: Duration,
     added: Duration,
 }
 
-/// The same by what ended the leader before.
+/// The times without a leader, by the cause.
 #[derive(Default)]
 struct Gaps {
     killed: Vec<Gap>,
     paused: Vec<Gap>,
-    /// Paused while it had the file's lock: nobody can follow before it goes on.
+    /// Paused while it held the file's lock: no other node can lead until it continues.
     paused_with_the_lock: Vec<Gap>,
     resigned: Vec<Gap>,
 }
@@ -377,7 +375,7 @@ async fn disturb(rounds: usize) -> Result<bool> {
     )?;
 
     let patience = TERM * 10;
-    let mut leader = nodes.hear(patience, |said| said.what == "elected").await?.ok_or("nobody was elected")?;
+    let mut leader = nodes.hear(patience, |said| said.what == "elected").await?.ok_or("no node was elected")?;
     nodes.show(leader.at, &format!("node-{} leads, token {}", leader.node, leader.token))?;
     for round in 0..rounds_of_all {
         let (node, token) = (leader.node, leader.token);
@@ -394,7 +392,7 @@ async fn disturb(rounds: usize) -> Result<bool> {
                 nodes.signal(node, "-KILL")?;
                 let at = nodes.clock.now();
                 nodes.show(at, &format!("node-{node} is killed"))?;
-                leader = nodes.hear(patience, next).await?.ok_or("nobody follows a leader that was killed")?;
+                leader = nodes.hear(patience, next).await?.ok_or("no node follows a killed leader")?;
                 nodes.running[node].0.wait().await?;
                 nodes.running[node] = nodes.spawn(node)?;
                 nodes.added[node] = 0;
@@ -410,9 +408,9 @@ async fn disturb(rounds: usize) -> Result<bool> {
                         (at, &mut gaps.paused)
                     }
                     None => {
-                        // It stopped with the file's lock in its hand, and all wait for it. So it goes on, and is no late writer.
+                        // It was paused with the file's lock, and all others wait for it. It continues, without a late write.
                         nodes.signal(node, "-CONT")?;
-                        leader = nodes.hear(patience, next).await?.ok_or("nobody follows a leader that was paused")?;
+                        leader = nodes.hear(patience, next).await?.ok_or("no node follows a paused leader")?;
                         (at, &mut gaps.paused_with_the_lock)
                     }
                 }
@@ -422,7 +420,7 @@ async fn disturb(rounds: usize) -> Result<bool> {
                 let resigned = |said: &Said| said.what == "resigned" && said.token == token;
                 let at = nodes.hear(patience, resigned).await?.ok_or("it does not resign")?.at;
                 nodes.show(at, &format!("node-{node} resigns"))?;
-                leader = nodes.hear(patience, next).await?.ok_or("nobody follows a leader that resigned")?;
+                leader = nodes.hear(patience, next).await?.ok_or("no node follows a leader that resigned")?;
                 (at, &mut gaps.resigned)
             }
         };
@@ -439,7 +437,7 @@ async fn disturb(rounds: usize) -> Result<bool> {
             nodes.signal(node, "-CONT")?;
             let late = |said: &Said| said.node == node && said.token == token && said.what != "elected";
             let late = nodes.hear(patience, late).await?.ok_or("no late write came")?;
-            nodes.show(late.at, &format!("node-{node} goes on, and writes under token {token}: {}", late.what))?;
+            nodes.show(late.at, &format!("node-{node} continues, and writes under token {token}: {}", late.what))?;
             *(if late.what == "refused" { &mut refused } else { &mut accepted }) += 1;
         }
     }
@@ -500,13 +498,13 @@ async fn disturb(rounds: usize) -> Result<bool> {
     Ok(holds)
 }
 
-/// Two candidates of one process, who tell each other by a notifier: how long until the second leads.
+/// Measures the time until a second candidate leads, with a notifier between both.
 async fn resign_here() -> Result<Vec<Gap>> {
     let (clock, mut gaps) = (Clock::tokio(), Vec::new());
     let (store, notifier) = (Arc::new(InMemoryStore::new()), Arc::new(InMemoryNotifier::new()));
     let candidate = |name: &str| -> Result<LeaderElection> {
         let leases = Arc::new(StoreLease::new(store.clone())?);
-        // The defaults: terms of 15 s, a look every 2 s. It is the notice that makes it fast.
+        // The defaults: terms of 15 s, polls every 2 s. The notice makes the change fast.
         Ok(LeaderElection::builder(leases, "here").candidate(name).notifier(notifier.clone()).build()?)
     };
     let (one, other) = (candidate("one")?, candidate("other")?);

@@ -1,8 +1,8 @@
-//! Tenants submit surveys to one service over HTTP, and none can take another's share.
+//! Tenants submit surveys to one service over HTTP, and none can use another's share.
 //!
-//! Each tenant has a rate of its own by its tier; refusals are answers 429 with the time to come back. Shown are three hours of its life, two
-//! seconds each: everybody behaves; one tenant floods, and the others notice nothing; a second instance has come, and the quotas are doubled while
-//! the flood goes on. The last line is the result as JSON.
+//! Each tenant has its own rate by its tier; rejections are 429 with the time to return. Shown are three phases of
+//! two seconds each: normal load; one tenant floods, without an effect on the others; a second instance is added,
+//! and the quotas are doubled during the flood. The last line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 use std::{
     collections::BTreeMap,
@@ -40,19 +40,20 @@ type Http = Client<HttpConnector, Body>;
 /// Tenants share a survey service, and one of them floods it.
 #[derive(Parser)]
 struct Args {
-    /// How long each part lasts, in seconds.
+    /// Duration of each phase, in seconds.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=60))]
     seconds: u64,
 }
 
-/// A tenant, the tier that it pays for, and how many surveys a second it submits: somewhat less than it may.
+/// A tenant, its tier, and its surveys per second: somewhat below its quota.
 struct Tenant {
     name: &'static str,
     tier: Option<usize>,
     submits: u32,
 }
 
-/// Surveys a second: of those who pay nothing, of silver and of gold. Together the tenants below may do 100, which one instance can.
+/// Surveys per second of the free, silver and gold tiers. The quotas of the tenants below add up to 100, the
+/// capacity of one instance.
 const FREE: u32 = 10;
 const TIERS: [u32; 2] = [20, 50];
 
@@ -62,13 +63,13 @@ const TENANTS: [Tenant; 4] = [
     Tenant { name: "fabrikam", tier: None, submits: 7 },
     Tenant { name: "tailspin", tier: None, submits: 7 },
 ];
-/// Who floods, in place of submitting what it should.
+/// The tenant that floods.
 const FLOODS: &str = "tailspin";
-/// With so many connections, each as fast as it is answered.
+/// Connections of the flood; each sends as fast as it is answered.
 const CONNECTIONS: usize = 8;
 
 fn quotas(instances: u32) -> (Quota, [Quota; 2]) {
-    // Half a second's worth at once.
+    // A burst of half a second.
     let quota = |n: u32| Quota::per_second(n * instances).burst(n * instances / 2);
     (quota(FREE), TIERS.map(quota))
 }
@@ -89,7 +90,7 @@ async fn main() -> ExitCode {
 
 struct Service {
     limiter: KeyedRateLimiter<String>,
-    /// The surveys of each tenant: what is stored is what was promised to be.
+    /// Stored surveys of each tenant.
     surveys: Mutex<BTreeMap<String, Vec<Value>>>,
 }
 
@@ -125,7 +126,7 @@ async fn answer(service: Arc<Service>, request: Request<Incoming>) -> std::resul
     let Some(tenant) = request.headers().get("x-tenant").and_then(|name| name.to_str().ok()).map(str::to_owned) else {
         return status(StatusCode::UNAUTHORIZED);
     };
-    // First of all, before the body is read: a refusal must cost next to nothing.
+    // Before the body is read: a rejection must be cheap.
     if let Err(rejected) = service.limiter.try_acquire(&tenant) {
         return Ok(refusal(&rejected));
     }
@@ -138,12 +139,12 @@ async fn answer(service: Arc<Service>, request: Request<Incoming>) -> std::resul
 
 // ---- the tenants ------------------------------------------------------------------------------------------------------------
 
-/// What a tenant was answered.
+/// Responses to one tenant.
 #[derive(Debug, Clone, Copy, Default)]
 struct Answers {
     created: usize,
     refused: usize,
-    /// Refusals that did not say when to come back, and all other answers.
+    /// Rejections without a time to return, and all other responses.
     wrong: usize,
 }
 
@@ -163,7 +164,7 @@ async fn submit(http: &Http, service: SocketAddr, tenant: &str, n: usize) -> Res
     Ok(http.request(request.body(Full::new(survey.into()))?).await?)
 }
 
-/// Submits evenly, so many a second.
+/// Submits surveys evenly, at this rate per second.
 async fn behave(clock: &Clock, service: SocketAddr, tenant: &Tenant, time: Duration) -> Result<Answers> {
     let (http, mut answers) = (client(), Answers::default());
     let end = clock.now() + time;
@@ -174,7 +175,7 @@ async fn behave(clock: &Clock, service: SocketAddr, tenant: &Tenant, time: Durat
     Ok(answers)
 }
 
-/// Submits as fast as it is answered, and does not listen.
+/// Submits as fast as it is answered, and ignores rejections.
 async fn flood(clock: &Clock, service: SocketAddr, tenant: &Tenant, time: Duration) -> Result<Answers> {
     let end = clock.now() + time;
     let connection = async || {
@@ -198,7 +199,7 @@ fn client() -> Http {
     Client::builder(TokioExecutor::new()).build(HttpConnector::new())
 }
 
-// ---- who watches ------------------------------------------------------------------------------------------------------------
+// ---- the control ------------------------------------------------------------------------------------------------------------
 
 async fn show(time: Duration) -> Result<bool> {
     let (clock, (service, address)) = (Clock::tokio(), Service::open().await?);
@@ -225,7 +226,7 @@ async fn show(time: Duration) -> Result<bool> {
         for ((tenant, answers), before) in TENANTS.iter().zip(all).zip(before) {
             let answers = answers?;
             let quota = tenant.tier.map_or(everybody, |tier| tiers[tier]);
-            // Never more than its burst and what comes back; of a tenant that floods, hardly less.
+            // At most the burst and the refill; for a flooding tenant nearly that.
             let most = f64::from(quota.largest()) + took.as_secs_f64() * f64::from(quota.permits);
             let is_flood = floods && tenant.name == FLOODS;
             let is_kept = answers.wrong == 0
@@ -252,10 +253,10 @@ async fn show(time: Duration) -> Result<bool> {
         parts.push(json!({ "part": part, "instances": instances, "tenants": tenants }));
     }
 
-    // A tenant with more at once than it may, which listens: it comes back when it was told to, and all of it is stored.
+    // A tenant above its quota that obeys `retry-after`: all its surveys are stored in the end.
     let (patient, http) = (&TENANTS[2], client());
-    // Only what was refused is submitted again: a refusal has stored nothing, a lost answer may
-    // have.
+    // Only rejected surveys are submitted again: a rejection stored nothing, while a lost response
+    // may have.
     let retry = RetryConfig::batch().idempotent(true).retry_on(KindSet::of(&[FailureKind::Throttled]));
     let retry = Retry::new(retry)?;
     let pipeline = Pipeline::new().then(retry).classify(ByStatus::new());
@@ -272,7 +273,7 @@ async fn show(time: Duration) -> Result<bool> {
     let stored = service.stored(patient.name) - before;
     let waited = clock.now() - start;
     say(format!(
-        "\n  {} submits 30 at once, may 20 a second, and comes back when told to: {stored} stored after {:.1} s",
+        "\n  {} submits 30 at once with a quota of 20 per second, and obeys `retry-after`: {stored} stored after {:.1} s",
         patient.name,
         waited.as_secs_f64()
     ))?;

@@ -1,6 +1,6 @@
-//! A listener that has been idle for an hour, and a job: what the hour cost, and how soon the job begins. In memory and on SQLite.
+//! The cost of an idle hour of a listener, and the delay until it begins a job then. In memory and on SQLite.
 //!
-//! The hour is tokio's paused time, and over in a moment; the wake is measured by the machine's clock. The last line is the result as JSON.
+//! The hour passes in tokio's paused time; the delay is measured by the machine's clock. The last line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 use std::{
     error::Error,
@@ -23,8 +23,8 @@ use tokio::sync::mpsc;
 
 type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
-/// Measures what an idle listener costs in an hour, and how soon it begins a job then: in memory
-/// and on SQLite.
+/// Measures the cost of an idle hour of a listener, and the delay until it begins a job then: in
+/// memory and on SQLite.
 #[derive(Parser)]
 struct Args {}
 
@@ -60,7 +60,7 @@ async fn measure() -> Result<bool> {
     Ok(holds)
 }
 
-/// Requests of a listener in an idle hour, and how long after it was sent a job began.
+/// Returns the requests of a listener in an idle hour, and the delay between sending and starting a job.
 async fn wakes(queue: Arc<dyn Queue>, notifier: Arc<dyn Notifier>) -> Result<(u64, Duration)> {
     let listener = QueueListener::builder(queue.clone())
         .config(QueueListenerConfig::default())
@@ -83,7 +83,7 @@ async fn wakes(queue: Arc<dyn Queue>, notifier: Arc<dyn Notifier>) -> Result<(u6
     Clock::tokio().sleep(HOUR).await;
     let requests = listener.state().requests;
     tokio::time::resume();
-    // On the executor's clock, which is the machine's now.
+    // On the executor's clock, which runs in real time again.
     let sent = Clock::tokio().now();
     jobs.send_one(Message::new("job")).await?;
     begun.recv().await;

@@ -1,7 +1,7 @@
-//! A server that fails now and then, and then for good: what a retry mends, what it costs, and what a budget spares the server.
+//! A server that fails sometimes, and then permanently: the effect of a retry, its cost, and the effect of a budget.
 //!
-//! One request in three fails, with `retry-after` now and then: every call succeeds. Then all fail: without a budget the load triples, with
-//! one it grows by a fifth. The last line is the result as JSON.
+//! One request in three fails, sometimes with `retry-after`: every call succeeds. Then all fail: without a budget
+//! the load triples, with one it grows by a fifth. The last line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 use std::{
     process::ExitCode,
@@ -33,7 +33,7 @@ const CALLS: u64 = 300;
 #[tokio::main]
 async fn main() -> ExitCode {
     no_arguments(
-        "A server that fails now and then, and then for good: what a retry mends, what it costs, and what a budget spares the server.",
+        "A server that fails sometimes, and then permanently: the effect of a retry, its cost, and the effect of a budget.",
     );
     end(show().await)
 }
@@ -55,8 +55,8 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
     let (http, clock) = (Http::new(), Clock::tokio());
     let load = || asked.swap(0, SeqCst);
 
-    // All calls here are reads, which may be sent twice: so the retry is told, once. A charge would
-    // be marked by itself, and would carry an idempotency key. The classifier takes a 503 for a
+    // All calls here are reads, which may be sent twice, so the retry's setting says so. A charge would
+    // be marked by itself, and would have an idempotency key. The classifier judges a 503 a
     // failure, and reads `retry-after` from it.
     let fast = BackoffConfig::default().between(Duration::from_millis(2), Duration::from_millis(50));
     let retry = Retry::new(RetryConfig::default().max_attempts(3).backoff(fast).idempotent(true))?;
@@ -70,7 +70,7 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
         longest = longest.max(clock.now() - start);
     }
     let flaky = load();
-    say(format!("  {succeeded} succeeded, {flaky} requests; the longest waited {longest:?}, for it was asked to"));
+    say(format!("  {succeeded} succeeded, {flaky} requests; the longest wait was {longest:?}, as the server asked"));
 
     say(format!("\nnow all fail, {CALLS} calls at once\n"));
     is_down.store(true, SeqCst);
@@ -84,10 +84,10 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
     let with = load();
     say(format!("  with a budget      {with} requests"));
 
-    // The answer of a last attempt is an answer: a 503. An error of the way there would be a `CallError` with its history.
+    // The last attempt's response is returned: a 503. A transport error would be a `CallError` with its history.
     let nobody = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
-    let error = pipeline.call(|| http.get(nobody, "/")).await.err().ok_or("somebody answered")?;
-    say(format!("\n  and nobody there: {error}"));
+    let error = pipeline.call(|| http.get(nobody, "/")).await.err().ok_or("a closed port answered")?;
+    say(format!("\n  without a server: {error}"));
     let stopped = error.history().is_some_and(|history| history.stop == StopReason::Attempts);
 
     let summary = json!({

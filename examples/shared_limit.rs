@@ -1,7 +1,7 @@
-//! Two real processes share a limit of 100 calls a second through one SQLite file, which then fails.
+//! Two processes share a limit of 100 calls per second through one SQLite file, which then fails.
 //!
-//! Shown are the admissions of both together, exactly shared and by leases, and what each process does while the file cannot be written: all
-//! pass, none pass, or each goes on with its share. The last line is the result as JSON.
+//! Shown are the admissions of both processes, shared exactly and by leases, and the behaviour while the file cannot be
+//! written: all calls pass, none pass, or each process continues with its share. The last line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 use std::{
     collections::HashMap,
@@ -30,18 +30,18 @@ type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const MS: Duration = Duration::from_millis(1);
 const SECOND: Duration = Duration::from_secs(1);
-/// What both processes together may do in a second, and at one moment.
+/// Limit of both processes together per second, and its burst.
 const LIMIT: u32 = 100;
 const BURST: u32 = 10;
-/// Each process is asked once in such a time: ten times as often as the limit allows.
+/// Interval of requests to each process: ten times the limit.
 const ASK_EVERY: Duration = Duration::from_millis(2);
-/// What a busy machine may take for what takes a moment.
+/// Allowance for a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Two processes share a limit of 100 calls a second through SQLite.
 #[derive(Parser)]
 struct Args {
-    /// For how many seconds the limit is counted in each mode.
+    /// Seconds of counting in each mode.
     #[arg(long, default_value_t = 3)]
     seconds: u32,
     /// The configuration of a process, as JSON.
@@ -74,12 +74,12 @@ fn config() -> SharedRateLimitConfig {
 
 // ---- a process that is limited ----------------------------------------------------------------------------------------------
 
-/// Answers each question: may this call pass? Asks the limiter for each, all at the same time. Ends with its input.
+/// Reads one line for each call, and asks the limiter for all of them concurrently. Ends with its input.
 async fn be_a_process(config: &str, file: &Path) -> Result<()> {
     let config: SharedRateLimitConfig = serde_json::from_str(config)?;
     let store = Sqlite::open(SqliteConfig::at(file).lock_wait(MS * 100))?.store();
     let limiter = SharedRateLimiter::new(Arc::new(store), "payments", config)?;
-    // Leases ahead of the calls.
+    // Leases permits in advance.
     tokio::spawn({
         let limiter = limiter.clone();
         async move { limiter.run(std::future::pending()).await }
@@ -99,9 +99,9 @@ async fn be_a_process(config: &str, file: &Path) -> Result<()> {
     Ok(())
 }
 
-// ---- who asks and counts ----------------------------------------------------------------------------------------------------
+// ---- the control ----------------------------------------------------------------------------------------------------
 
-/// A question and its answer, both by this process's clock: what was decided was decided in between.
+/// Times of a request and of its answer by this process's clock: the decision lies in between.
 struct Asked {
     at: Instant,
     answered: Instant,
@@ -120,7 +120,7 @@ struct Both {
     answers: mpsc::UnboundedReceiver<Answer>,
     open: HashMap<u64, Instant>,
     number: u64,
-    /// Whether each one's store was down when it answered last.
+    /// `true` for each process whose store was down at its last answer.
     down: [bool; 2],
     clock: Clock,
 }
@@ -160,7 +160,7 @@ impl Both {
         Ok(())
     }
 
-    /// Asks both for so long, and waits for the answers.
+    /// Sends requests to both processes for this time, and waits for the answers.
     async fn ask(&mut self, how_long: Duration) -> Result<Vec<Asked>> {
         let (start, mut asked) = (self.clock.now(), Vec::new());
         let mut next = start;
@@ -196,7 +196,7 @@ impl Both {
         Ok(Some(Asked { at, answered: answer.at, passes }))
     }
 
-    /// Asks until both have found out.
+    /// Sends requests until both processes have noticed.
     async fn until_down(&mut self, down: bool) -> Result<()> {
         let latest = self.clock.now() + PATIENCE;
         while self.down != [down; 2] {
@@ -213,14 +213,14 @@ fn admitted(asked: &[Asked]) -> usize {
     asked.iter().filter(|call| call.passes).count()
 }
 
-/// How many were admitted for certain within one second, whichever second that is.
+/// Returns the maximum number of calls that were certainly admitted within one second.
 fn most_in_a_second(asked: &[Asked]) -> usize {
     let passed: Vec<&Asked> = asked.iter().filter(|call| call.passes).collect();
     let within = |from: Instant| passed.iter().filter(|call| call.at >= from && call.answered < from + SECOND).count();
     passed.iter().map(|call| within(call.at)).max().unwrap_or(0)
 }
 
-/// The file with a writer in it that does not end: nobody else can write.
+/// An open write transaction on the file: no other process can write.
 struct Stuck(rusqlite::Connection);
 
 impl Stuck {
@@ -250,16 +250,16 @@ async fn count(seconds: u32) -> Result<bool> {
         let slack = config.slack(Duration::ZERO);
         let start = both.clock.now();
         let asked = both.ask(SECOND * seconds).await?;
-        // What was asked in this time may have been answered a little later.
+        // A request of this period may have been answered slightly later.
         let took = (both.clock.now() - start).as_secs_f64();
         let (all, most) = (admitted(&asked), most_in_a_second(&asked));
         let allowed = (f64::from(LIMIT) * took).ceil() as usize + (BURST + slack) as usize;
         let in_a_second = (LIMIT + BURST + slack) as usize;
-        // And there is something to be had.
+        // Calls are still admitted.
         let keeps = all <= allowed && most <= in_a_second && all >= (LIMIT * seconds) as usize / 2;
         holds &= keeps;
         let verdict = |right: bool| if right { "" } else { ": WRONG" };
-        writeln!(out, "  {mode}: asked {} times in {took:.1} s", asked.len())?;
+        writeln!(out, "  {mode}: {} requests in {took:.1} s", asked.len())?;
         writeln!(
             out,
             "    {all} admitted, {allowed} allowed; {most} in any second, {in_a_second} allowed ({LIMIT}, a burst of {BURST}, a \
@@ -286,7 +286,7 @@ async fn count(seconds: u32) -> Result<bool> {
             let right = match when_down {
                 WhenDown::FailOpen => all == asked.len(),
                 WhenDown::FailClosed => all == 0,
-                // Half of the limit for each of two, and half of a burst.
+                // Half of the limit for each of the two processes, and half of a burst.
                 WhenDown::LocalShare(_) => {
                     let most = (f64::from(LIMIT) * took).ceil() as usize + BURST as usize;
                     (LIMIT as usize / 2..=most).contains(&all)

@@ -1,4 +1,4 @@
-//! Each kind of limit by itself, on a clock that is moved by hand: what it lets pass, what it refuses, and when to come back.
+//! Each kind of limit by itself, on a manual clock: admitted calls, rejected calls, and times to return.
 //!
 //! Every step asserts what it prints. The last line is the result as JSON.
 #![allow(missing_docs, clippy::unwrap_used, reason = "a program of assertions")]
@@ -22,11 +22,13 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const S: fn(u64) -> Duration = Duration::from_secs;
 
-/// Shows one limit, says what it did, and gives the figures.
+/// Shows one limit, prints its results, and returns the figures.
 type Show = fn(&Clock, &ManualClock) -> (String, Value);
 
 fn main() {
-    clap::Command::new("throttling").about("Each kind of limit by itself, on a clock that is moved by hand: what it lets pass, what it refuses, and when to come back.").get_matches();
+    clap::Command::new("throttling")
+        .about("Each kind of limit by itself, on a manual clock: admitted calls, rejected calls, and times to return.")
+        .get_matches();
     let limits: [(&str, Show); 9] = [
         ("rate limit", rate_limit),
         ("strict rate limit", strict_rate_limit),
@@ -52,7 +54,7 @@ fn say(what: &str) {
     let _ = writeln!(std::io::stdout().lock(), "{what}");
 }
 
-/// How many pass now.
+/// Returns the number of calls that are admitted now.
 fn passes(check: impl Fn() -> bool) -> usize {
     (0..10_000).take_while(|_| check()).count()
 }
@@ -66,7 +68,7 @@ fn rate_limit(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     assert!(limiter.try_acquire().is_err());
     hand.advance(Duration::from_nanos(1));
     assert!(limiter.try_acquire().is_ok());
-    // Twice as much, while it is in use.
+    // Doubles the limit at run time.
     limiter.set_quota(Quota::per_second(20).burst(3)).unwrap();
     let faster = limiter.try_acquire().unwrap_err().retry_after().unwrap();
     assert_eq!((wait, faster), (MS(100), MS(50)));
@@ -128,7 +130,7 @@ fn concurrency_limit(clock: &Clock, hand: &ManualClock) -> (String, Value) {
 fn adaptive_limit(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     let config = AdaptiveLimitConfig::default().limits(20, 1, 100).queue(500, S(60));
     let limiter = AdaptiveLimiter::new(config).unwrap().with_clock(clock).with_entropy(&Entropy::from_seed(1));
-    // So long takes a call; beyond ten at once in proportion longer.
+    // Duration of a call; beyond ten concurrent calls it grows in proportion.
     let work = async || {
         let crowd = f64::from(limiter.in_flight().max(10)) / 10.0;
         clock.sleep(MS(20).mul_f64(crowd)).await;
@@ -231,6 +233,7 @@ fn degradation(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     assert_eq!((course[0], course[1], course[2]), (1, 2, 3));
     assert_eq!((course[13], course[14], course[24], course[34]), (3, 2, 1, 0));
     assert!(search.is_enabled());
-    let told = "one feature a second goes, the dearest last; 10 s after each other they come back".to_owned();
+    let told =
+        "one feature per second is switched off, the most important last; they return at intervals of 10 s".to_owned();
     (told, json!({ "most_off": course.iter().max(), "off_at_the_end": course.last() }))
 }

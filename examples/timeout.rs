@@ -1,7 +1,7 @@
-//! A deadline that travels as a header: from a caller to a front, from there to a back that is too slow.
+//! A deadline as a header: from a caller to a front server, and from there to a back server that is too slow.
 //!
-//! A caller waits for 300 ms. Without the header both servers go on for seconds though nobody waits any more; with it they stop when the
-//! caller does. (A back that is told nothing of the caller hears of the front's own limit.) The last line is the result as JSON.
+//! A caller waits for 300 ms. Without the header both servers continue for seconds after it; with the header they
+//! stop with the caller. (Without the caller's deadline the back server gets the front's own limit.) The last line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 use std::{
     net::SocketAddr,
@@ -24,14 +24,14 @@ use steadfast::{
 mod common;
 use common::{Answer, Http, answer, end, no_arguments, say, serve};
 
-/// How long the caller waits.
+/// Time-out of the caller.
 const PATIENCE: Duration = Duration::from_millis(300);
-/// How long the back would work.
+/// Duration of the back server's work.
 const WORK: Duration = Duration::from_millis(1500);
-/// What each server allows by itself.
+/// Each server's own limit.
 const OWN: Duration = Duration::from_secs(10);
 
-/// What a server saw of one request: the time that it was left, and how long it was at work.
+/// One request at a server: the remaining time that it received, and the duration of its work.
 #[derive(Default)]
 struct Seen(Mutex<Vec<(Option<Duration>, Duration)>>);
 
@@ -49,7 +49,7 @@ async fn main() -> ExitCode {
     end(show().await)
 }
 
-/// Does `work` within what the headers leave, and within its own limit.
+/// Runs `work` within the time that the headers leave, and within the server's own limit.
 async fn within<F>(request: &Request<Incoming>, seen: &Seen, work: impl FnMut(AttemptInfo) -> F + Send) -> Answer
 where
     F: Future<Output = common::Result<Answer>> + Send,
@@ -67,7 +67,7 @@ where
     done.unwrap_or_else(|error| refusal(&error))
 }
 
-/// What is left of an attempt's time, as headers.
+/// Returns the remaining time of an attempt as headers.
 fn headers(attempt: AttemptInfo) -> HeaderMap {
     let mut headers = HeaderMap::new();
     if let Some(left) = attempt.remaining(Clock::tokio().now()) {
@@ -114,7 +114,7 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
             })
             .await;
         let waited = clock.now() - start;
-        // Whichever is first: the caller's own time-out, or the front's word that its time is over.
+        // Either the caller's own time-out is first, or the front server's 504.
         let gave_up = match &error {
             Err(error) => error.is_timed_out(),
             Ok(answer) => answer.status() == 504,
@@ -123,10 +123,10 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
         let (front_left, front_worked) = front_saw.last().ok_or("the front saw nothing")?;
         let (back_left, back_worked) = back_saw.last().ok_or("the back saw nothing")?;
         let title = if tells { "with the header" } else { "without a header" };
-        say(format!("  {title:<17} the caller gave up after {} ms", waited.as_millis()));
+        say(format!("  {title:<17} the caller timed out after {} ms", waited.as_millis()));
         for (who, left, worked) in [("front", front_left, front_worked), ("back", back_left, back_worked)] {
             let left = left.map_or("nothing".to_owned(), |left| format!("{} ms left", left.as_millis()));
-            say(format!("    the {who:<6} was told {left:<13} worked for {} ms", worked.as_millis()));
+            say(format!("    the {who:<6} received {left:<13} worked for {} ms", worked.as_millis()));
         }
         rows.push((gave_up, front_left, front_worked, back_left, back_worked));
     }

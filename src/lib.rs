@@ -1,4 +1,4 @@
-//! The cloud design patterns for async services: wrap outbound calls in a pipeline, and they stand fast.
+//! The cloud design patterns for async services: a pipeline of policies around outbound calls.
 //!
 //! ```
 //! use std::time::Duration;
@@ -14,22 +14,23 @@
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), steadfast::ConfigError> {
 //! let breaker = CircuitBreaker::new(CircuitBreakerConfig::default())?.named("payments");
-//! let budget = RetryBudget::new(RetryBudgetConfig::default())?; // retries: a fifth of the calls, or ten a second
+//! // Retries: at most a fifth of the calls, or ten a second.
+//! let budget = RetryBudget::new(RetryBudgetConfig::default())?;
 //! let payments = Pipeline::new()
 //!     .then(Timeout::new(Duration::from_secs(3))) //          outermost: the whole call
-//!     .then(Retry::new(RetryConfig::interactive())?.with_budget(&budget)) // 3 attempts, full jitter
-//!     .then(breaker.clone()) //                               each attempt is counted
+//!     .then(Retry::new(RetryConfig::interactive())?.with_budget(&budget)) // 3 attempts, jitter
+//!     .then(breaker.clone()) //                               counts each attempt
 //!     .then(Timeout::new(Duration::from_secs(1))); //         innermost: one attempt
 //! assert!(payments.explain().warnings().is_empty());
 //!
-//! // The bank knows a repeated charge by its idempotency key, so it may be sent twice. Without the mark a call is repeated
-//! // only after a failure that proves that nothing was sent.
+//! // The bank recognises a repeated charge by its idempotency key. Without the mark a call is
+//! // retried only after a failure that proves that nothing was sent.
 //! let (account, key) = (String::from("42"), String::from("order 8e03"));
 //! match payments.call(idempotent(|| charge(&account, &key))).await {
 //!     Ok(receipt) => assert_eq!(receipt, 7),
 //!     Err(error) => match error.cause() {
 //!         Cause::Operation(e) => eprintln!("failed {} times, last: {e}", error.attempts()),
-//!         Cause::Rejected(r) => eprintln!("not sent: {r}; try again in {:?}", error.retry_after()),
+//!         Cause::Rejected(r) => eprintln!("not sent: {r}; retry after {:?}", error.retry_after()),
 //!         Cause::TimedOut(t) => eprintln!("{t}"),
 //!     },
 //! }
@@ -39,51 +40,52 @@
 //!
 //! # Rooms
 //!
-//! | room | what is in it |
+//! | module | contents |
 //! |---|---|
-//! | [`call`] | [`Pipeline`], the operation, the policy trait, the context that travels |
-//! | [`timeout`] | a bounded time |
-//! | [`retry`] | again, when the failure passes; the retry budget |
-//! | [`circuit_breaker`] | not asking a service that fails |
-//! | [`throttling`] | how often, and how much at once; keyed by tenant; who goes first when not all can be served |
-//! | [`hedge`] | a second attempt beside one that takes long |
-//! | `chaos` | faults on purpose, to see that the others hold; by feature |
-//! | [`fallback`] | a substitute for what failed, marked as one |
-//! | [`coalesce`] | who asks for the same at the same time shares one call |
-//! | [`cache_aside`] | copies of what a slower source holds, never served after they were invalidated |
-//! | [`leader_election`] | one of many leads, for a term, with a fencing token |
-//! | [`queue_listener`] | takes messages from a queue, goes quiet when there are none, wakes at once |
-//! | [`journal`] | what was refused now is kept in a queue, and done when the other side is well again |
-//! | [`sharding`] | one data set in several stores: who owns a key, asking all at once, moves that survive a crash |
-//! | [`claim_check`] | large bodies in a store, claims to them in the queue |
-//! | [`standard`] | the ready-made stack from one document |
-//! | [`store`], [`queue`], [`lease`], [`notify`] | the ports behind which patterns keep their state, each with a real one in memory |
-//! | [`backend`] | the ports on engines that outlive a process: SQLite, by feature |
-//! | [`port`] | what the ports share: the error that says what to do, what a backend can do, the fencing token |
-//! | [`outcome`] | the verdict that all policies read, and the one flat error |
-//! | `http` | HTTP and gRPC at the edges: answers judged, hints read, refusals and deadlines as headers, by feature |
-//! | `tower` | a pipeline as a layer around any service: axum, hyper, reqwest, tonic; by feature |
-//! | `metrics` | the numbers of all policies for a dashboard, by feature |
+//! | [`call`] | [`Pipeline`], operations, the policy trait, the context of a call |
+//! | [`timeout`] | time limits |
+//! | [`retry`] | retries of transient failures; the retry budget |
+//! | [`circuit_breaker`] | rejection of calls to a failing service |
+//! | [`throttling`] | rate limits, concurrency limits, load shedding, degradation; by tenant, by priority |
+//! | [`hedge`] | further attempts beside a slow one |
+//! | `chaos` | fault injection; by feature |
+//! | [`fallback`] | marked substitutes for failed calls |
+//! | [`coalesce`] | one execution for concurrent callers with the same key |
+//! | [`cache_aside`] | copies of a slower source's values, never served after an invalidation |
+//! | [`leader_election`] | one leader at a time, by terms with fencing tokens |
+//! | [`queue_listener`] | message consumers: quiet when idle, scaled by depth, with retries and dead letters |
+//! | [`journal`] | rejected work, kept in a queue and replayed later |
+//! | [`sharding`] | one data set in several stores: shard maps, fan-out, moves that survive a crash |
+//! | [`claim_check`] | large message bodies in a store, references to them in the queue |
+//! | [`standard`] | the ready-made stack, from one document |
+//! | [`store`], [`queue`], [`lease`], [`notify`] | the ports for the patterns' state, each with an in-memory implementation |
+//! | [`backend`] | the ports on durable engines: SQLite, by feature |
+//! | [`port`] | types that the ports share: errors, capabilities, the fencing token |
+//! | [`outcome`] | the verdict that all policies read, and the call's error |
+//! | `http` | HTTP and gRPC: classifiers, hints, rejections as responses, deadlines as headers; by feature |
+//! | `tower` | a pipeline as a layer for any service: axum, hyper, reqwest, tonic; by feature |
+//! | `metrics` | metrics of all policies; by feature |
+//! | `testing` | a scripted service, conformance suites, a faulty network; by feature |
 //! | [`backoff`], [`entropy`], [`time`], [`config`], [`observe`] | delays, randomness, clocks, settings, events |
 //!
 //! # Pages
 //!
-//! [Which pattern when](_docs::choosing), [why it is as it is](_docs::design), [what a dropped future
-//! loses](_docs::cancel_safety), [beside others](_docs::compare).
+//! [Choosing a pattern](_docs::choosing), [reasons for the design](_docs::design), [effects of a
+//! dropped future](_docs::cancel_safety), [comparison with other crates](_docs::compare).
 //!
 //! # Features
 //!
-//! | feature | what it brings |
+//! | feature | contents |
 //! |---|---|
 //! | `sqlite` | `backend::sqlite`: the ports in one file, SQLite compiled in |
-//! | `http` | `http`: classifiers of HTTP and gRPC answers, hints, refusals as answers, deadlines as headers |
-//! | `reqwest` | the same for `reqwest`'s answers and errors; it comes without TLS: choose yours in your own manifest |
-//! | `tonic` | the same for `tonic::Status`, both ways |
+//! | `http` | `http`: classifiers for HTTP and gRPC, hints, rejections as responses, deadlines as headers |
+//! | `reqwest` | the same for `reqwest`'s responses and errors; without TLS: choose it in your manifest |
+//! | `tonic` | the same for `tonic::Status`, in both directions |
 //! | `tower` | `tower::PipelineLayer`: a pipeline around any `tower` service, with `http` also for servers |
-//! | `metrics` | `metrics::Metrics`: counters, gauges and histograms of all policies through the `metrics` facade |
-//! | `lz4` | claim checks compress large bodies |
-//! | `chaos` | `chaos`: faults on purpose; a build without it cannot inject any |
-//! | `testing` | the scripted service, the drop-at-every-await harness, conformance suites, a network that fails |
+//! | `metrics` | `metrics::Metrics`: counters, gauges and histograms of all policies for the `metrics` facade |
+//! | `lz4` | compression of large bodies in claim checks |
+//! | `chaos` | `chaos`: fault injection; a build without the feature cannot inject faults |
+//! | `testing` | the scripted service, the drop-at-every-await harness, conformance suites, a faulty network |
 //! | `quanta` | `Clock::quanta`, which reads the time-stamp counter |
 //!
 //! None is on by default.
@@ -119,7 +121,7 @@ pub use {
     roof::{journal, standard},
     wings::backend,
 };
-// Rooms without a public page.
+// Internal rooms, by their short paths.
 use ground::{budget, flight, hash, race, striped, sync, window};
 
 pub use call::{BoxedPipeline, Pipeline};

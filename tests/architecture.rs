@@ -1,4 +1,4 @@
-//! The floor plan, held against the code: a room imports lower floors only.
+//! The floor plan as a test: a room imports lower floors only.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 use std::{
     collections::BTreeMap,
@@ -10,8 +10,8 @@ use std::{
 /// without a cycle, except patterns, which never do.
 const FLOORS: &[&str] = &["ground", "ports", "call", "patterns", "roof", "wings"];
 
-/// Rooms that may import fewer floors than the ones below them: backends know the ports and no pattern, the edge to HTTP
-/// knows verdicts alone.
+/// Rooms that may import fewer floors than those below them: backends use the ports and no pattern, and `http` uses
+/// verdicts only.
 const NARROW: &[(&str, &[&str])] = &[("backend", &["ground", "ports"]), ("http", &["ground"])];
 
 /// The only rooms or files that may name a path.
@@ -33,14 +33,14 @@ const DOORS: &[(&str, &[&str])] = &[
     ),
     ("tokio::spawn", &["testing"]),
     ("std::thread::spawn", &[]),
-    // A backend that blocks has a thread of its own.
+    // A blocking backend has its own thread.
     (
         "std::thread",
         &["backend", "patterns/circuit_breaker/permit.rs", "wings/metrics/calls.rs", "ground/striped/tests.rs"],
     ),
     ("rusqlite", &["backend"]),
     ("twox_hash", &["hash"]),
-    // What goes side by side: requests to many shards, marks and debts of a cache, bodies, parts of a queue, renewals.
+    // Concurrent work: requests to many shards, tags and pending invalidations of a cache, bodies, parts of a queue, renewals.
     (
         "futures_util",
         &[
@@ -67,7 +67,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ("lazy_static", &[]),
 ];
 
-/// No file is longer.
+/// Maximum number of lines of a file.
 const LINES: usize = 400;
 
 struct File {
@@ -77,7 +77,7 @@ struct File {
 }
 
 impl File {
-    /// The floor and the room, such as `patterns` and `retry`. A floor that is one room has the room's name.
+    /// Returns the floor and the room, such as `patterns` and `retry`. A floor that is one room has the room's name.
     fn place(&self) -> Option<(usize, &str)> {
         let (floor, rest) = self.path.split_once('/')?;
         let room = if floor == "call" { floor } else { rest.split('/').next()?.trim_end_matches(".rs") };
@@ -88,15 +88,15 @@ impl File {
         self.path.ends_with("tests.rs") || self.path.contains("/tests/")
     }
 
-    /// The lines without comments and documentation.
+    /// Returns the lines without comments and documentation.
     fn code(&self) -> String {
         let code = |line: &'_ str| line.split(" //").next().unwrap_or_default().to_owned();
         self.text.lines().filter(|l| !l.trim_start().starts_with("//")).map(code).collect::<Vec<_>>().join("\n")
     }
 }
 
-/// Every path that a piece of code names after `root::`, with groups spelt out: `root::{a::{b, c}, d}` gives `a::b`, `a::c` and
-/// `d`. What a macro names by `$crate` is its user's, and goes by the front door.
+/// Returns every path that code names after `root::`, with groups expanded: `root::{a::{b, c}, d}` gives `a::b`, `a::c`
+/// and `d`. A macro's `$crate` paths belong to its user, and are public paths.
 fn paths(code: &str, root: &str) -> Vec<String> {
     let mut paths = Vec::new();
     for (at, found) in code.match_indices(&format!("{root}::")) {
@@ -107,7 +107,7 @@ fn paths(code: &str, root: &str) -> Vec<String> {
     paths
 }
 
-/// Reads one path or group at the start of `code`; gives what follows it.
+/// Reads one path or group at the start of `code`; returns the rest.
 fn spell_out<'a>(code: &'a str, before: String, paths: &mut Vec<String>) -> &'a str {
     let code = code.trim_start();
     if let Some(mut rest) = code.strip_prefix('{') {
@@ -117,7 +117,7 @@ fn spell_out<'a>(code: &'a str, before: String, paths: &mut Vec<String>) -> &'a 
                 return after;
             }
             rest = spell_out(rest, before.clone(), paths);
-            // Over ` as name` and the comma.
+            // Skips ` as name` and the comma.
             let Some(next) = rest.find([',', '}']) else { return "" };
             rest = rest[next..].trim_start_matches(',');
         }
@@ -133,7 +133,7 @@ fn spell_out<'a>(code: &'a str, before: String, paths: &mut Vec<String>) -> &'a 
     }
 }
 
-/// The rooms that a file names: after `crate::`, or after as many `super::` as lead out of its room.
+/// Returns the rooms that a file names: after `crate::`, or after enough `super::` to leave its room.
 fn imports(path: &str, code: &str) -> Vec<String> {
     let deep = path.trim_end_matches("/mod.rs").split('/').count();
     let up = |levels| paths(code, &["super"].repeat(levels).join("::"));
@@ -146,7 +146,7 @@ fn imports(path: &str, code: &str) -> Vec<String> {
     named.map(room).filter(|room| room != "super").collect()
 }
 
-/// What a file names of the crates whose doors are watched, as whole paths.
+/// Returns the restricted paths that a file names.
 fn watched(code: &str) -> Vec<String> {
     let of = |root: &'static str| paths(code, root).into_iter().map(move |path| format!("{root}::{path}"));
     [
@@ -175,7 +175,8 @@ fn watched(code: &str) -> Vec<String> {
     .collect()
 }
 
-/// All breaches of the plan in these files. `plan` are all files of the crate, from which the floors of the rooms are read.
+/// Returns all violations of the plan in these files. `plan` contains all files of the crate, for the floors of the
+/// rooms.
 fn faults(files: &[File], plan: &[File]) -> Vec<String> {
     let floors: BTreeMap<&str, usize> =
         plan.iter().filter_map(|file| file.place()).map(|(floor, room)| (room, floor)).collect();
@@ -211,7 +212,7 @@ fn faults(files: &[File], plan: &[File]) -> Vec<String> {
                 Some(_) => {}
             }
         }
-        // `time::scaled` stops at the longest duration.
+        // `time::scaled` saturates at the longest duration.
         for panics in
             ["mul_f64(", "mul_f32(", "div_f64(", "div_f32(", "Duration::from_secs_f64(", "Duration::from_secs_f32("]
         {
@@ -251,7 +252,7 @@ fn sources() -> Vec<File> {
     files
 }
 
-/// A circle of rooms that import each other, or `None`.
+/// Returns a cycle of rooms that import each other, or `None`.
 fn circle(files: &[File]) -> Option<Vec<String>> {
     let mut imported: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for file in files.iter().filter(|file| !file.is_test()) {
@@ -293,7 +294,7 @@ fn no_two_rooms_import_each_other() {
 }
 
 #[test]
-fn the_check_finds_what_it_is_for() {
+fn the_check_finds_violations() {
     let file = |path: &str, text: &str| File { path: path.into(), text: text.into() };
     let found = |path: &str, text: &str| faults(&[file(path, text)], &sources()).join("\n");
     assert_eq!(
@@ -314,7 +315,7 @@ fn the_check_finds_what_it_is_for() {
         found("patterns/retry/mod.rs", "//! x\nlet a = tokio::time::Instant::now();").contains("names `tokio::time`")
     );
     assert!(found("ground/backoff.rs", "//! x\nrand::random()").contains("names `rand`"));
-    // However it is written.
+    // In every notation.
     for text in [
         "use tokio::{sync::Mutex, time::{self, sleep}};",
         "use std::time::{Duration, Instant as Now};",

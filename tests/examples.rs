@@ -1,4 +1,4 @@
-//! The examples as a user meets them: `cargo test` has built them.
+//! The examples as a user runs them; `cargo test` builds them.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 use std::{
     env, fs,
@@ -28,7 +28,7 @@ fn examples() -> Vec<String> {
 }
 
 #[test]
-fn every_example_explains_itself_and_refuses_a_flag_that_it_does_not_know() {
+fn every_example_has_a_help_text_and_refuses_an_unknown_flag() {
     let examples = examples();
     assert!(examples.len() >= 20, "{examples:?}");
     for example in examples {
@@ -60,7 +60,7 @@ fn the_picture_of_a_bill_has_a_title_and_axes_with_units() {
 }
 
 #[test]
-fn arguments_of_a_bill_that_cannot_be_met_are_refused_by_name() {
+fn impossible_arguments_of_a_bill_are_refused_by_name() {
     let folder = tempfile::tempdir().unwrap();
     let missing = folder.path().join("missing/bill.svg");
     let missing = missing.to_str().unwrap();

@@ -1,36 +1,36 @@
-//! What the program is told.
+//! Command-line arguments.
 use std::{path::PathBuf, time::Duration};
 
 use clap::Parser;
 
-/// A bill from a million transactions: split into work items, handled by several processes on one durable queue, added up to the cent.
+/// Bills a million transactions: split into work items, handled by several processes on one durable queue, added up to the cent.
 #[derive(Parser, Clone, Debug)]
 pub(crate) struct Args {
-    /// How many transactions.
+    /// Number of transactions.
     #[arg(long, default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub(crate) rows: u64,
-    /// How many rows a work item has.
+    /// Rows of a work item.
     #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) item: u64,
-    /// How many processes handle items.
+    /// Number of processes that handle items.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub(crate) processors: u8,
-    /// How many times a random one of them is killed.
+    /// Number of kills of a random process.
     #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=1_000))]
     pub(crate) kill: u64,
-    /// For how long they idle after the work, in seconds.
+    /// Idle time after the work, in seconds.
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(..=86_400))]
     pub(crate) idle: u64,
-    /// What a million requests to the queue cost, in dollars.
+    /// Price of a million requests to the queue, in dollars.
     #[arg(long, default_value_t = 0.40, value_parser = price)]
     pub(crate) price: f64,
-    /// Decides the transactions, and who is killed.
+    /// Seed of the transactions and the kills.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
-    /// Where to write the bill.
+    /// File for the bill.
     #[arg(long)]
     pub(crate) report: Option<PathBuf>,
-    /// Where to draw depth, tasks and requests over time, as SVG.
+    /// File for a plot of depth, tasks and requests over time, as SVG.
     #[arg(long)]
     pub(crate) plot: Option<PathBuf>,
     #[arg(long, hide = true)]

@@ -1,8 +1,8 @@
-//! The job that the listener was made for: an initiator splits a batch of transactions into items, processors take them from a durable queue
-//! in several processes, a controller adds the results up by customer and writes the bill.
+//! A batch job on a queue listener: an initiator splits transactions into items, processors in several processes take
+//! them from a durable queue, and a controller adds up the results by customer and writes the bill.
 //!
-//! With `--kill 20` random processors are killed twenty times on the way, and the bill is the same to the cent. The requests to the queue are
-//! compared with those of pollers that ask each second, in money; both are counted, none is computed. The last line is the result as JSON.
+//! With `--kill 20` random processors are killed twenty times, and the bill is the same to the cent. The cost of the
+//! requests to the queue is compared with that of pollers with a period of a second; both are counted. The last line is the result as JSON.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 mod args;
 mod naive;
@@ -141,7 +141,7 @@ async fn bill(args: &Args) -> Result<bool> {
         "rows_per_s": (args.rows as f64 / figures.seconds).round(),
     });
     say(format_args!("summary: {summary}"))?;
-    // Behind the report: a file that cannot be written costs that file alone.
+    // After the report: an unwritable file does not affect it.
     let title = format!("{} transactions by {} processes, {} killed", args.rows, args.processors, args.kill);
     let samples = samples.into_inner().map_err(|_| "a panic")?;
     for ((flag, path), text) in files.into_iter().zip([bill_of(&totals), plot::draw(&title, &samples)]) {
@@ -163,7 +163,7 @@ async fn initiate(sqlite: &Sqlite, parts: &[Part]) -> Result<()> {
     Ok(())
 }
 
-/// Hears which items are done, until all are.
+/// Receives the finished items until all are done.
 struct Controller {
     listener: QueueListener,
     items: usize,
@@ -182,7 +182,7 @@ impl Controller {
         self.done.lock().map_or(0, |done| done.len())
     }
 
-    /// Waits until so many are done.
+    /// Waits until this many items are done.
     async fn reached(&self, items: usize) {
         loop {
             let changed = self.changed.notified();
@@ -195,7 +195,7 @@ impl Controller {
 
     async fn run(&self) -> Result<()> {
         let handler = async |work: Work| {
-            // One that was handled twice is told twice, and is one.
+            // An item that was handled twice is reported twice, and counted once.
             if let Ok(mut done) = self.done.lock() {
                 done.insert(String::from_utf8_lossy(&work.body).into_owned());
             }
@@ -205,7 +205,7 @@ impl Controller {
     }
 }
 
-/// Kills a random process each time that so many more items are done.
+/// Kills a random process after each interval of finished items.
 async fn kill(args: &Args, controller: &Controller, pool: &tokio::sync::Mutex<Pool>) -> Result<u64> {
     let entropy = Entropy::from_seed(args.seed ^ 0xdead);
     for kill in 0..args.kill {
@@ -216,7 +216,7 @@ async fn kill(args: &Args, controller: &Controller, pool: &tokio::sync::Mutex<Po
     Ok(args.kill)
 }
 
-/// What the partial results add up to.
+/// Adds up the partial results.
 async fn add_up(sqlite: &Sqlite) -> Result<Totals> {
     let mut totals = Totals::new();
     let store: Arc<dyn Store> = Arc::new(sqlite.store());
@@ -231,26 +231,26 @@ fn bill_of(totals: &Totals) -> String {
     std::iter::once("customer,cents\n".to_owned()).chain(lines).collect()
 }
 
-/// Refuses a file that cannot be written, before there is anything to write.
+/// Refuses an unwritable file before the run.
 fn check(path: &Path) -> io::Result<()> {
     let is_new = !path.try_exists()?;
     std::fs::File::options().write(true).create(true).truncate(false).open(path)?;
     if is_new { std::fs::remove_file(path) } else { Ok(()) }
 }
 
-/// The part of an hour that is left after so much work.
+/// Returns the rest of an hour after the work.
 fn rest_of_an_hour(took: Duration) -> Duration {
     Duration::from_secs(3_600).saturating_sub(took)
 }
 
-/// Requests that were counted: while there was work, while there was none, and over the rest of an hour without any.
+/// Counted requests: during the work, while idle, and for the rest of an hour.
 struct Counted {
     busy: u64,
     idle: u64,
     rest: u64,
 }
 
-/// Requests, and what they cost.
+/// Formats requests and their cost.
 struct Figures {
     items: u64,
     seconds: f64,
@@ -266,7 +266,7 @@ impl Figures {
         say(format_args!("busy          {:>10} {:>10}", listener.busy, naive.busy))?;
         say(format_args!("idle {:>5} s  {:>10} {:>10}", args.idle, listener.idle, naive.idle))?;
         say(format_args!("rest of 1 h   {:>10} {:>10}", listener.rest, naive.rest))?;
-        // A month of one such bill an hour: busy for as long as it took, idle for the rest.
+        // A month with one such bill per hour: busy during the work, idle for the rest.
         let money = |counted: &Counted| (30 * 24 * (counted.busy + counted.rest)) as f64 * args.price / 1e6;
         say(format_args!(
             "a bill an hour for a month, at {:.2} dollars for a million requests: {:.2} dollars, naive {:.2}",

@@ -1,4 +1,4 @@
-//! The pollers that the listener is compared with, and hours without work, on a clock that is moved by hand: what they ask is counted.
+//! Pollers for the comparison with the listener, and hours without work, on a manual clock; their requests are counted.
 use std::{
     sync::{
         Arc,
@@ -32,7 +32,7 @@ impl World {
         Self { queue: Arc::new(InMemoryQueue::new(ITEMS).with_clock(&clock)), clock, hand }
     }
 
-    /// Takes one item and completes it, and asks each second when there is none.
+    /// Takes one item and completes it; without an item it polls each second.
     async fn poll(&self, requests: &AtomicU64) -> Result<()> {
         loop {
             requests.fetch_add(1, Relaxed);
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// Counts the requests of as many pollers as the processes may have tasks, until `end` is ready.
+    /// Counts the requests of one poller for each task of the processes, until `end` is ready.
     fn pollers(&self, processes: u32, end: impl Future<Output = ()>) -> u64 {
         let requests = AtomicU64::new(0);
         let polls = join_all((0..processes * config().max_tasks).map(|_| self.poll(&requests)));
@@ -55,7 +55,7 @@ impl World {
     }
 }
 
-/// What pollers ask until all of so many items are done.
+/// Counts the requests of pollers until all items are done.
 pub(crate) fn pollers_busy(processes: u32, items: usize) -> Result<u64> {
     let world = World::new();
     let mut left = items;
@@ -72,13 +72,13 @@ pub(crate) fn pollers_busy(processes: u32, items: usize) -> Result<u64> {
     Ok(world.pollers(processes, is_done))
 }
 
-/// What pollers ask in so long without an item.
+/// Counts the requests of pollers in an idle period.
 pub(crate) fn pollers_idle(processes: u32, time: Duration) -> u64 {
     let world = World::new();
     world.pollers(processes, world.clock.sleep(time))
 }
 
-/// What the listeners of so many processes ask in so long without an item.
+/// Counts the requests of the processes' listeners in an idle period.
 pub(crate) fn listeners_idle(processes: u32, time: Duration) -> Result<u64> {
     let world = World::new();
     let notifier = Arc::new(InMemoryNotifier::new());

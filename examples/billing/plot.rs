@@ -1,7 +1,7 @@
 //! Depth, tasks and requests over time, as SVG.
 use std::fmt::{self, Write};
 
-/// How things stood at one moment.
+/// State at one moment.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sample {
     pub(crate) seconds: f64,
@@ -10,7 +10,7 @@ pub(crate) struct Sample {
     pub(crate) requests: u64,
 }
 
-/// Its title with the unit, its colour, and what it shows.
+/// A band of the plot: its title with the unit, its colour, and its values.
 type Band = (&'static str, &'static str, fn(&Sample) -> u64);
 
 const BANDS: [Band; 3] = [
@@ -23,7 +23,7 @@ const WIDTH: f64 = 900.0;
 const LEFT: f64 = 90.0;
 const RIGHT: f64 = 24.0;
 const TOP: f64 = 64.0;
-/// From one band to the next, and how high a band's axis is.
+/// Distance of the bands, and height of a band's axis.
 const PITCH: f64 = 165.0;
 const BAND: f64 = 120.0;
 const HEIGHT: f64 = TOP + PITCH * 3.0 + 24.0;
@@ -33,7 +33,7 @@ const FAINT: &str = "#66727f";
 /// Draws a run.
 pub(crate) fn draw(title: &str, samples: &[Sample]) -> String {
     let mut svg = String::new();
-    // A `String` takes whatever is written to it.
+    // Writing to a `String` does not fail.
     let _ = write(&mut svg, title, samples);
     svg
 }
@@ -71,15 +71,15 @@ fn label(out: &mut impl Write, x: f64, y: f64, anchor: &str, text: &str) -> fmt:
     writeln!(out, "<text x='{x:.1}' y='{y:.1}' text-anchor='{anchor}' fill='{FAINT}' font-size='11'>{text}</text>")
 }
 
-/// The times that are written below an axis: round ones, twelve at most.
+/// Labels of the time axis: round values, twelve at most.
 fn ticks(end: f64) -> impl Iterator<Item = f64> {
     let unit = 10_f64.powf((end / 12.0).log10().floor());
     let step = [1.0, 2.0, 5.0, 10.0].into_iter().map(|f| f * unit).find(|step| end / step <= 12.0).unwrap_or(end);
-    // Of ten tenths, the last would else read 0.30000000000000004.
+    // Rounded, because 3 * 0.1 would print as 0.30000000000000004.
     (0..=(end / step) as u32).map(move |n| (f64::from(n) * step * 1e4).round() / 1e4)
 }
 
-/// The next even number of one digit and zeros, so that half of it is round, too.
+/// Returns the next even number of one digit and zeros, so that its half is round, too.
 fn nice(n: u64) -> u64 {
     let unit = 10_u64.pow(n.max(2).ilog10());
     [2, 4, 6, 8, 10].into_iter().map(|f| f * unit).find(|top| *top >= n).unwrap_or(n.saturating_add(n % 2))

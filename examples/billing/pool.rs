@@ -1,4 +1,4 @@
-//! The processes that handle items: begun, watched, killed, begun anew.
+//! The processes that handle items: started, watched, killed, restarted.
 use std::{
     path::{Path, PathBuf},
     process::Stdio,
@@ -15,7 +15,7 @@ use tokio::{
 
 use crate::Result;
 
-/// How a process stood when it last said so.
+/// Last reported state of a process.
 #[derive(Debug, Clone, Copy, Default, Deserialize)]
 pub(crate) struct Standing {
     pub(crate) requests: u64,
@@ -38,7 +38,7 @@ impl Standing {
 pub(crate) struct Pool {
     folder: PathBuf,
     processes: Vec<(Child, Arc<Mutex<Standing>>)>,
-    /// Of those that are gone.
+    /// Totals of ended processes.
     gone: Standing,
 }
 
@@ -70,13 +70,13 @@ impl Pool {
         Ok((child, standing))
     }
 
-    /// All of them together, those that are gone with what they did.
+    /// Returns the sum over all processes, ended ones included.
     pub(crate) fn standing(&self) -> Standing {
         let of = |standing: &Arc<Mutex<Standing>>| *standing.lock().unwrap_or_else(PoisonError::into_inner);
         self.processes.iter().map(|(_, standing)| of(standing)).fold(self.gone, Standing::and)
     }
 
-    /// Kills one, as the machine would, and begins another.
+    /// Kills a process by SIGKILL, and starts another.
     pub(crate) async fn kill(&mut self, which: usize) -> Result<()> {
         let next = self.spawn()?;
         let at = which % self.processes.len();
@@ -87,7 +87,7 @@ impl Pool {
         Ok(())
     }
 
-    /// Tells all to end, and waits for them.
+    /// Stops all processes, and waits for them.
     pub(crate) async fn end(&mut self) -> Result<()> {
         for (child, _) in &mut self.processes {
             drop(child.stdin.take());
@@ -97,7 +97,7 @@ impl Pool {
                 return Err("a process failed".into());
             }
         }
-        // Their last words.
+        // Their last reports.
         Clock::tokio().sleep(Duration::from_millis(50)).await;
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! A process that handles items until it is told to end, or killed.
+//! A process that handles items until it is stopped or killed.
 use std::{path::Path, sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -22,10 +22,11 @@ pub(crate) const ITEMS: &str = "items";
 pub(crate) const DONE: &str = "done";
 pub(crate) const PARTIALS: &str = "partials";
 
-/// How often a process says how it stands.
+/// Interval of a process's reports.
 pub(crate) const REPORT: Duration = Duration::from_millis(50);
 
-/// The settings of all listeners here. A killed process's items come back after two seconds; a kill is no fault of an item.
+/// Settings of all listeners here. The items of a killed process are redelivered after two seconds; a kill is not the
+/// fault of an item.
 pub(crate) fn config() -> QueueListenerConfig {
     let retry = BackoffConfig::default().between(Duration::from_millis(50), Duration::from_secs(1));
     QueueListenerConfig::default()
@@ -49,7 +50,7 @@ pub(crate) async fn process(folder: &Path) -> Result<()> {
         let part: Part = serde_json::from_slice(&work.body)?;
         let path = transactions.clone();
         let totals = tokio::task::spawn_blocking(move || add_up(&path, part)).await??;
-        // Under the item's own key: done twice, it is there once.
+        // Stored under the item's key, so that a repeated item is stored once.
         let row = format!("{:08}", part.item);
         store.put(Key::new(PARTIALS, &row), Bytes::from(serde_json::to_vec(&totals)?), PutOptions::new()).await?;
         done.send_one(Message::new(row)).await?;
@@ -83,7 +84,7 @@ async fn report(listener: &QueueListener) -> Result<()> {
     Ok(out.flush().await?)
 }
 
-/// How many items wait.
+/// Returns the number of waiting items.
 pub(crate) async fn waiting(queue: &dyn Queue) -> Result<u64> {
     Ok(queue.depth().await?.total())
 }

@@ -1,4 +1,4 @@
-//! The transactions: a generated file of comma-separated values, and what a part of it adds up to.
+//! The transactions: a generated file of comma-separated values, and the sums of its parts.
 use std::{
     collections::BTreeMap,
     fs::File,
@@ -21,7 +21,7 @@ pub(crate) struct Part {
     pub(crate) bytes: u64,
 }
 
-/// Writes the transactions, and gives the parts of them and what they add up to, computed directly.
+/// Writes the transactions; returns their parts and the directly computed totals.
 pub(crate) fn generate(args: &Args, path: &Path) -> Result<(Vec<Part>, Totals)> {
     let entropy = Entropy::from_seed(args.seed);
     let mut file = BufWriter::new(File::create(path)?);
@@ -29,7 +29,7 @@ pub(crate) fn generate(args: &Args, path: &Path) -> Result<(Vec<Part>, Totals)> 
     let (mut from, mut at) = (0, 0);
     for row in 0..args.rows {
         let customer = format!("customer-{:04}", entropy.up_to(999));
-        // Refunds, too.
+        // Includes refunds.
         let cents = entropy.up_to(20_000) as i64 - 1_000;
         let line = format!("{row},{customer},{cents}\n");
         file.write_all(line.as_bytes())?;
@@ -44,7 +44,7 @@ pub(crate) fn generate(args: &Args, path: &Path) -> Result<(Vec<Part>, Totals)> 
     Ok((parts, totals))
 }
 
-/// What a part of the file adds up to.
+/// Adds up a part of the file.
 pub(crate) fn add_up(path: &Path, part: Part) -> Result<Totals> {
     let mut file = File::open(path)?;
     file.seek(SeekFrom::Start(part.from))?;

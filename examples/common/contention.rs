@@ -7,7 +7,7 @@ use steadfast::{
     entropy::Entropy,
 };
 
-/// What the article published for one hundred clients: calls, and seconds.
+/// Published figures of the article for one hundred clients: calls, and seconds.
 pub(crate) const PUBLISHED: [(Jitter, f64, f64); 4] = [
     (Jitter::Full, 798.0, 5.0),
     (Jitter::Decorrelated, 1009.0, 5.0),
@@ -15,8 +15,8 @@ pub(crate) const PUBLISHED: [(Jitter, f64, f64); 4] = [
     (Jitter::None, 1870.0, 64.6),
 ];
 
-/// Of those clients that write at the same time one alone succeeds; the others back off, read again, and write. Returns the number of
-/// writes tried, and when each client was done, in order.
+/// Simulates the contention: of concurrent writes one succeeds; the other clients back off, read again, and
+/// write. Returns the number of writes, and the time at which each client finished, in order.
 pub(crate) fn contention(jitter: Jitter, clients: usize, seed: u64) -> Result<(usize, Vec<Duration>), ConfigError> {
     let entropy = Entropy::from_seed(seed);
     // The network takes 10 ms each way, and 2 ms more or less (normally distributed: the sum of twelve uniform numbers).
@@ -60,7 +60,7 @@ pub(crate) fn contention(jitter: Jitter, clients: usize, seed: u64) -> Result<(u
     Ok((writes, done))
 }
 
-/// The means of so many runs: calls, and seconds until all are done.
+/// Returns the means over `runs` runs: calls, and seconds until all clients finished.
 pub(crate) fn means(jitter: Jitter, clients: usize, runs: u64) -> Result<(f64, f64), ConfigError> {
     let (mut calls, mut seconds) = (0.0, 0.0);
     for seed in 0..runs {

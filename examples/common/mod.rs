@@ -1,4 +1,4 @@
-//! What the small examples share: a server in a dozen lines, a client, and how they end.
+//! Shared parts of the small examples: a server in a dozen lines, a client, and the exit code.
 #![allow(dead_code, reason = "no example uses all of it")]
 use std::{
     convert::Infallible,
@@ -22,10 +22,10 @@ use tokio::net::TcpListener;
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;
 pub(crate) type Result<T> = std::result::Result<T, Failure>;
 
-/// An answer with its whole body.
+/// A response with its complete body.
 pub(crate) type Answer = Response<Bytes>;
 
-/// Answers requests on loopback by this function, for as long as the process lives.
+/// Serves requests on loopback with this function until the process ends.
 pub(crate) async fn serve<H, F>(handle: H) -> Result<SocketAddr>
 where
     H: Fn(Request<Incoming>) -> F + Send + Sync + 'static,
@@ -40,7 +40,7 @@ where
                 let answer = handle(request);
                 async move { Ok::<_, Infallible>(answer.await.map(Full::new)) }
             });
-            // As behind a proxy, it does not hear that its caller has gone.
+            // As behind a proxy, the server does not notice that its caller has disconnected.
             let connection = hyper::server::conn::http1::Builder::new()
                 .half_close(true)
                 .serve_connection(TokioIo::new(stream), service);
@@ -50,14 +50,14 @@ where
     Ok(address)
 }
 
-/// An answer of this status.
+/// Returns a response with this status.
 pub(crate) fn answer(status: u16, body: impl ToString) -> Answer {
     let mut answer = Response::new(Bytes::from(body.to_string()));
     *answer.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     answer
 }
 
-/// A client that keeps its connections.
+/// Returns a client with a connection pool.
 #[derive(Clone)]
 pub(crate) struct Http(Client<HttpConnector, Full<Bytes>>);
 
@@ -78,22 +78,22 @@ impl Http {
     }
 }
 
-/// The body as a number.
+/// Returns the body as a number.
 pub(crate) fn number(answer: &Answer) -> Option<u64> {
     std::str::from_utf8(answer.body()).ok()?.trim().parse().ok()
 }
 
-/// Ends the process where it was given arguments, of which there are none but `--help`.
+/// Ends the process if it has arguments; `--help` is the only one.
 pub(crate) fn no_arguments(about: &'static str) {
     clap::Command::new(env!("CARGO_CRATE_NAME")).about(about).get_matches();
 }
 
 pub(crate) fn say(line: impl AsRef<str>) {
-    // Who closes the pipe does not want to read more.
+    // A closed pipe is not an error.
     let _ = writeln!(io::stdout().lock(), "{}", line.as_ref());
 }
 
-/// The last line, and how the process ends: well where all that was promised holds.
+/// Prints the last line, and returns the exit code: success if all promises hold.
 pub(crate) fn end(shown: Result<(Value, bool)>) -> ExitCode {
     match shown {
         Ok((summary, holds)) => {

@@ -1,8 +1,8 @@
-//! A service's whole vocabulary in one TOML file: loaded, explained, and replaced while 10,000 calls run.
+//! All policies of a service in one TOML file: loaded, explained, and replaced during 10,000 calls.
 //!
-//! The file is rewritten every few milliseconds: by another good document, and by bad ones, which are refused by the name of the field, and change
-//! nothing. Every call is answered. A breaker that was isolated before stays so all the while, and its host's calls get a substitute, marked
-//! as one. The last line is the result as JSON.
+//! The file is rewritten every few milliseconds, with valid and invalid documents. An invalid one is refused
+//! with the name of the field, and changes nothing. Every call is answered. A breaker that was isolated before
+//! stays isolated, and the calls of its host get a marked substitute. The last line is the result as JSON.
 #![allow(missing_docs, unreachable_pub, reason = "a program has no readers from outside")]
 #[path = "../common/mod.rs"]
 mod common;
@@ -36,10 +36,10 @@ const CALLS: u64 = 10_000;
 const ANY_DAY: &str = include_str!("service.toml");
 const BUSY_DAY: &str = include_str!("busy.toml");
 
-/// Replaces a service's configuration while 10,000 calls run; or, given a file, checks and explains it.
+/// Replaces a service's configuration during 10,000 calls; with a file, only checks and explains it.
 #[derive(Parser)]
 struct Args {
-    /// A document to check and explain, and nothing else.
+    /// A document to check and explain; no calls are made.
     #[arg(long)]
     check: Option<PathBuf>,
 }
@@ -62,7 +62,7 @@ async fn main() -> ExitCode {
     }
 }
 
-/// What is wrong, and what must be said of it.
+/// An invalid document, and the text that its error must contain.
 fn bad_documents() -> [(String, &'static str); 4] {
     [
         (ANY_DAY.replace("max_attempts = 4", "max_attempts = 0"), "payments.retry.max_attempts"),
@@ -121,7 +121,7 @@ async fn show() -> Result<(Value, bool)> {
         seen.failed,
         kept.load(SeqCst),
     ));
-    say("\nthe substitutes stood in for what was");
+    say("\ncauses of the substitutes");
     for (why, count) in &seen.instead_of {
         say(format!("  {count:>6}  {why}"));
     }
@@ -130,7 +130,7 @@ async fn show() -> Result<(Value, bool)> {
         "loaded": loaded, "refused": refused, "breaker_kept": kept.load(SeqCst),
     });
     let holds = lost == 0 && seen.failed == 0 && kept.load(SeqCst) && still && loaded >= 10 && refused >= 10;
-    // One call in ten went to the host that is isolated; others may have found no way either, as faults are drawn.
+    // A tenth of the calls went to the isolated host; others may have failed by random faults.
     Ok((summary, holds && seen.degraded >= CALLS / 10 && seen.fresh > 0))
 }
 
@@ -139,7 +139,7 @@ struct Seen {
     fresh: u64,
     degraded: u64,
     failed: u64,
-    /// What the substitutes stood in for.
+    /// Causes of the substitutes.
     instead_of: BTreeMap<String, u64>,
 }
 
@@ -162,7 +162,7 @@ async fn call_all(service: &Service, server: std::net::SocketAddr) -> Seen {
             let pipeline = if n % 10 == 0 { us } else { eu };
             let priority = if n % 3 == 0 { Priority::High } else { Priority::Normal };
             service.tenants.try_acquire(&format!("tenant-{}", n % 7)).map_err(|rejected| rejected.to_string())?;
-            // A charge may be sent twice, also at once, because the bank knows it by its key.
+            // The bank recognises a repeated charge by its key, so it may be sent twice, also at once.
             let path = format!("/charge?key={n}");
             let charge = idempotent(with_priority(priority, || http.get(server, &path)));
             let substitute = |_: steadfast::call::Failed<'_, _, _>| ready(Ok(answer(202, "later")));
@@ -190,7 +190,7 @@ async fn call_all(service: &Service, server: std::net::SocketAddr) -> Seen {
     seen
 }
 
-/// Somebody who edits the file, and makes mistakes.
+/// An editor of the file that makes mistakes.
 async fn rewrite(file: &std::path::Path, done: &AtomicBool, clock: &Clock) -> Result<u64> {
     let bad = bad_documents();
     let mut written = 0;
@@ -200,7 +200,7 @@ async fn rewrite(file: &std::path::Path, done: &AtomicBool, clock: &Clock) -> Re
             2 => ANY_DAY,
             _ => &bad[(written / 2 % 4) as usize].0,
         };
-        // Beside it and then in its place: nobody reads half a file.
+        // Written beside the file and then renamed, so that no reader sees half a file.
         let beside = file.with_extension("new");
         std::fs::write(&beside, text)?;
         std::fs::rename(&beside, file)?;
@@ -210,7 +210,7 @@ async fn rewrite(file: &std::path::Path, done: &AtomicBool, clock: &Clock) -> Re
     Ok(written)
 }
 
-/// Looks at the file, and takes what is new in it.
+/// Polls the file, and applies a new document.
 async fn watch(
     service: &Service,
     file: &std::path::Path,
@@ -233,7 +233,7 @@ async fn watch(
                 let told = error.to_string();
                 let named = bad.iter().any(|(bad, field)| *bad == text && told.contains(field));
                 if !named || service.payments.config() != before {
-                    return Err(format!("not refused as it should be: {told}").into());
+                    return Err(format!("not refused as expected: {told}").into());
                 }
                 if refused < 4 {
                     say(format!("refused: {}", told.trim().replace('\n', "\n         ")));

@@ -20,7 +20,7 @@ use steadfast::{
 
 use crate::common::{Answer, Failure};
 
-/// All that can be said of it. A table or a field that nobody knows is refused, and named.
+/// The document. An unknown table or field is refused by name.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Document {
@@ -30,7 +30,7 @@ pub struct Document {
     contract: SharedRateLimitConfig,
     features: DegradationConfig,
     chaos: ChaosConfig,
-    // Taken by who is built of them: here they are only read.
+    // The components are built from these tables; here they are only read.
     #[serde(rename = "prices")]
     _prices: CacheAsideConfig,
     #[serde(rename = "orders")]
@@ -50,7 +50,7 @@ struct Tenants {
     large: Quota,
 }
 
-/// The policies, shared by all who call.
+/// The policies, shared by all callers.
 #[derive(Debug, Clone)]
 pub struct Service {
     pub payments: Standard,
@@ -85,7 +85,7 @@ impl Service {
         })
     }
 
-    /// What stands around the calls of one host.
+    /// Returns the pipeline for the calls of one host.
     pub fn pipeline(&self, host: &str) -> BoxedPipeline<Answer, Failure> {
         Pipeline::new()
             .named(host)
@@ -97,9 +97,9 @@ impl Service {
             .boxed()
     }
 
-    /// Takes another document, for all calls from now on; refused whole, it changes nothing.
+    /// Applies another document to all calls from now on. An invalid one is refused as a whole.
     pub fn reconfigure(&self, text: &str) -> Result<(), Failure> {
-        // A service of it is made for a moment: what would be refused halfway is refused here.
+        // Builds a temporary service first, so that an invalid document is refused before any change.
         Self::new(toml::from_str(text)?)?;
         let Document { payments, tenants, hosts, contract, features, chaos, .. } = toml::from_str(text)?;
         self.payments.reconfigure(payments)?;
@@ -111,12 +111,12 @@ impl Service {
         Ok(())
     }
 
-    /// Leases ahead of the calls, and reads the gauges, for as long as it is polled.
+    /// Leases permits in advance and reads the gauges, while it is polled.
     pub async fn run(&self) {
         let forever = std::future::pending::<()>;
         futures::join!(self.contract.run(forever()), self.features.run(forever()));
     }
 }
 
-/// How often the file is looked at.
+/// Interval at which the file is polled.
 pub const LOOK_EVERY: Duration = Duration::from_millis(5);

@@ -1,4 +1,4 @@
-//! What the user asked for.
+//! Command-line arguments.
 use std::{path::PathBuf, str::FromStr, time::Duration};
 
 use clap::{Parser, ValueEnum};
@@ -6,75 +6,74 @@ use serde::Serialize;
 
 use crate::ledger::StoreAt;
 
-/// The most requests of one run, and of one spike: what there is to do lies in memory.
+/// Maximum of requests of a run, and of a spike: the work is kept in memory.
 const MOST_REQUESTS: u64 = 5_000_000;
-/// The highest rate that can be asked for, per second.
+/// Maximum rate, per second.
 const FASTEST: i64 = 1_000_000;
 
-/// Schedules drone deliveries by calling five services over HTTP, which it starts itself and may make misbehave.
+/// Schedules drone deliveries by calling five services over HTTP, which it starts itself, with or without faults.
 #[derive(Debug, Clone, Parser)]
 #[command(name = "drone_delivery", allow_negative_numbers = true)]
 pub struct Args {
-    /// The requests, as JSON Lines. By default the 2,000 that come with the example.
+    /// File of requests, as JSON Lines. Default: the 2,000 of the example.
     #[arg(long, value_name = "FILE")]
     pub input: Option<PathBuf>,
 
-    /// How the services misbehave.
+    /// Faults of the services.
     #[arg(long, value_enum, default_value_t = Faults::None)]
     pub faults: Faults,
 
-    /// What the faults are drawn from: the same seed, the same faults.
+    /// Seed of the faults: the same seed makes the same faults.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 
-    /// How many requests in all: the input is repeated under new ids, or cut off.
+    /// Number of requests: the input is repeated under new ids, or truncated.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=MOST_REQUESTS))]
     pub requests: Option<u64>,
 
-    /// How many requests are worked on at once.
+    /// Number of requests that are processed concurrently.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub concurrency: u32,
 
-    /// How many requests are started in a second; each service gets at most twice as many calls. 0 is without limit. By
-    /// default 300 where there are faults, so that there is work to do through all of them, and without limit where there
-    /// are none.
+    /// Requests started per second; each service gets at most twice as many calls. 0 means no limit. Default: 300
+    /// with faults, so that work lasts through all of them, and no limit without faults.
     #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u32).range(..=FASTEST))]
     pub rate: Option<u32>,
 
-    /// How many requests arrive in a second. All at once by default. They are accepted into a queue, whether or not the services keep up.
+    /// Requests that arrive per second. Default: all at once. They are accepted into a queue, even if the services
+    /// cannot keep up.
     #[arg(long, value_name = "PER_SECOND", value_parser = clap::value_parser!(u32).range(1..=FASTEST))]
     pub ingest_rate: Option<u32>,
 
-    /// So many more requests arrive in one moment, in the middle of the others.
+    /// Additional requests that arrive at one moment, in the middle of the others.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=MOST_REQUESTS))]
     pub spike: u64,
 
-    /// How long one request may be put back and tried again before it counts as lost, in seconds;
-    /// at most a day.
+    /// Seconds for which a request is deferred and retried before it counts as lost; at most a day.
     #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(..=86_400))]
     pub patience: u64,
 
-    /// Suspends an owner while the job runs, this many seconds after its start: `tenant-0001@0.5`. Accounts are looked up through a
-    /// cache, so that is honoured within a bound, which the report states.
+    /// Suspends an owner this many seconds after the start: `tenant-0001@0.5`. Accounts are read through a cache, so
+    /// the suspension takes effect within a bound, which the report states.
     #[arg(long, value_name = "OWNER@SECONDS")]
     pub suspend: Option<Suspend>,
 
-    /// Calls the services bare: no time-out, no retry, no breaker, no cache, nothing put back.
+    /// Calls the services without protection: no time-out, retry, breaker, cache or deferral.
     #[arg(long)]
     pub unprotected: bool,
 
-    /// Where the state of the requests and the services' books are kept: `memory`, or `sqlite:FILE` (feature `sqlite`). A run
-    /// that was killed goes on where it stopped when it is started again on the same file.
+    /// Store of the requests' state and the services' books: `memory`, or `sqlite:FILE` (feature `sqlite`). A killed
+    /// run continues when it is started again on the same file.
     #[arg(long, value_name = "STORE", default_value = "memory")]
     pub store: StoreAt,
 
-    /// In how many shards the records of the requests lie, each a store of its own, with a circuit breaker of its own: with `--store
-    /// sqlite:FILE` the files `FILE.shard-0000` and so on. One shard is the job's own store.
+    /// Number of shards for the requests' records, each with its own store and circuit breaker; with `--store
+    /// sqlite:FILE` the files `FILE.shard-0000` and so on. A single shard is the job's own store.
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     pub shards: u32,
 
-    /// Adds a shard this many seconds after the start, and moves its share of the records there while the job runs: `@1.5`. A run that was
-    /// killed meanwhile goes on with it, too.
+    /// Adds a shard this many seconds after the start, and moves its share of the records there during the job:
+    /// `@1.5`. A killed run continues the move, too.
     #[arg(long, value_name = "@SECONDS")]
     pub add_shard: Option<AddShard>,
 
@@ -83,7 +82,7 @@ pub struct Args {
     pub plot: Option<PathBuf>,
 }
 
-/// When a shard is added.
+/// Time at which a shard is added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AddShard {
     pub at: Duration,
@@ -103,7 +102,7 @@ fn seconds_of(text: &str) -> Option<Duration> {
     seconds.filter(|seconds| *seconds <= Duration::from_secs(86_400))
 }
 
-/// Who is suspended, and when.
+/// The suspended owner, and the time of the suspension.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Suspend {
     pub owner: String,
@@ -123,21 +122,21 @@ impl FromStr for Suspend {
     }
 }
 
-/// How the services misbehave.
+/// Faults of the services.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Faults {
-    /// Not at all.
+    /// No faults.
     None,
-    /// Now and then: slow answers, 503s, resets, a hang.
+    /// Occasional slow answers, 503s, resets, hangs.
     Flaky,
-    /// All of that more often; one service crashes for some seconds, another fails most calls for some, and one of several shards is cut
-    /// off for one.
+    /// More frequent faults; one service crashes for some seconds, another fails most calls for some seconds, and one
+    /// of several shards is cut off for one second.
     Storm,
 }
 
 impl Args {
-    /// The rate in force; `None` is without limit.
+    /// Returns the effective rate; `None` means no limit.
     pub fn rate(&self) -> Option<u32> {
         match self.rate {
             Some(0) => None,

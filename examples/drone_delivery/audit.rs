@@ -1,4 +1,4 @@
-//! Holds what the services did against what became of the requests: their books are right, the report must agree.
+//! Compares the services' books with the results of the requests: the books are right, and the report must agree.
 use std::collections::HashSet;
 
 use crate::{
@@ -6,14 +6,14 @@ use crate::{
     services::{Books, Service},
 };
 
-/// What came of the comparison.
+/// Result of the comparison.
 #[derive(Debug, Default)]
 pub struct Audit {
-    /// What the services did that the report does not account for, or the other way round.
+    /// Differences between the books and the report.
     pub violations: Vec<String>,
-    /// Lost requests that had some effect already.
+    /// Lost requests with partial effects.
     pub half_done: usize,
-    /// Requests that came again after their effect, because the answer was lost, and were answered without another.
+    /// Requests repeated after their effect because the response was lost, and answered without another effect.
     pub repeats: u64,
 }
 
@@ -76,7 +76,7 @@ mod tests {
         Done { at, took, id: Uuid::from_u128(n), owner: "a".into(), package: package.into(), transport: false, end }
     }
 
-    /// Books in which the requests 1..=n have each a package, a drone and a delivery.
+    /// Returns books in which each of the requests 1..=n has a package, a drone and a delivery.
     fn books(n: u128) -> [Books; 5] {
         let mut books: [Books; 5] = Default::default();
         for n in 1..=n {

@@ -1,4 +1,4 @@
-//! The HTTP client, its errors, and the one classifier that judges them for every policy.
+//! The HTTP client, its errors, and their classifier.
 use std::{
     net::SocketAddr,
     time::{Duration, SystemTime},
@@ -12,11 +12,11 @@ use hyper_util::{
 };
 use steadfast::{FailureKind, Verdict};
 
-/// A pooled client; a clone shares the pool.
+/// A pooled client; clones share the pool.
 #[derive(Clone)]
 pub struct Client(Pooled<HttpConnector, Full<Bytes>>);
 
-/// Why a call brought no answer that the workflow can use.
+/// The error of a call without a usable response.
 #[derive(Debug, thiserror::Error)]
 pub enum HttpError {
     #[error("not connected: {0}")]
@@ -28,7 +28,7 @@ pub enum HttpError {
 }
 
 impl HttpError {
-    /// Whether the caller is at fault, so that the same request fails again however long it waits.
+    /// Returns `true` if the request is at fault, so that a repetition would fail, too.
     pub fn is_final(&self) -> bool {
         matches!(self, Self::Status { status, .. }
             if status.is_client_error() && !matches!(status.as_u16(), 408 | 425 | 429))
@@ -40,12 +40,12 @@ impl Client {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
         let mut pooled = Pooled::builder(TokioExecutor::new());
-        // Whether a call is repeated is the pipeline's decision, and counted there: no retry behind its back.
+        // The pipeline alone retries calls and counts attempts.
         pooled.pool_max_idle_per_host(4096).retry_canceled_requests(false);
         Self(pooled.build(connector))
     }
 
-    /// Makes one call. A refusal of the business (403) is an answer, not an error.
+    /// Makes one call. A business refusal (403) is a response, not an error.
     pub async fn call(
         &self,
         method: &Method,
@@ -81,7 +81,7 @@ impl Client {
     }
 }
 
-/// The error at the bottom, which says what happened.
+/// Returns the innermost source of an error.
 fn root(mut error: &dyn std::error::Error) -> String {
     while let Some(source) = error.source() {
         error = source;
@@ -89,7 +89,7 @@ fn root(mut error: &dyn std::error::Error) -> String {
     error.to_string()
 }
 
-/// `Retry-After` as seconds or as a date (RFC 9110, 10.2.3).
+/// Reads `Retry-After` as seconds or as a date (RFC 9110, 10.2.3).
 fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     match value.trim().parse() {
         Ok(seconds) => Some(Duration::from_secs(seconds)),
@@ -97,7 +97,7 @@ fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
     }
 }
 
-/// The one judge: what each outcome means to retry, breaker and the rest.
+/// Classifies a result for all policies.
 pub fn classify(result: &Result<StatusCode, HttpError>) -> Verdict {
     match result {
         Ok(_) => Verdict::success(),

@@ -1,4 +1,4 @@
-//! Who is worked on next: owners take turns, so that a hot tenant waits for itself and not the others for it.
+//! The order of work: owners take turns, so that a busy tenant does not delay the others.
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap, HashMap, VecDeque},
@@ -8,7 +8,7 @@ use std::{
 use steadfast::time::{Clock, Instant};
 use tokio::sync::Notify;
 
-/// Jobs that wait, by owner, and jobs that were put back until a time.
+/// Waiting jobs by owner, and deferred jobs with their times.
 pub struct Dispatch<J> {
     state: Mutex<State<J>>,
     changed: Notify,
@@ -18,21 +18,21 @@ pub struct Dispatch<J> {
 
 struct State<J> {
     new: Turns<J>,
-    /// Jobs that were put back and are due. They come before the new ones: else, where workers are few, new work would keep
-    /// them from their end.
+    /// Deferred jobs that are due. They precede new jobs: otherwise, with few workers, new work would delay their
+    /// completion.
     begun: Turns<J>,
     later: BinaryHeap<Reverse<(Instant, u64)>>,
     put_back: BTreeMap<u64, (String, J)>,
     next_id: u64,
-    /// Jobs that are not done: waiting, put back or being worked on.
+    /// Number of unfinished jobs: waiting, deferred or in progress.
     open: usize,
-    /// No more will come.
+    /// `true` once no more jobs will be added.
     closed: bool,
-    /// What waited was dropped, and what is put back is dropped, too.
+    /// `true` once waiting and deferred jobs are dropped.
     stopped: bool,
 }
 
-/// Owners that have a job, in the order of their turns, and their jobs.
+/// Owners with jobs, in the order of their turns, and their jobs.
 struct Turns<J> {
     owners: VecDeque<String>,
     jobs: HashMap<String, VecDeque<J>>,
@@ -65,14 +65,14 @@ impl<J> Dispatch<J> {
         self.changed.notify_one();
     }
 
-    /// No more jobs will come: [`next`](Self::next) ends when those that are here are done.
+    /// Marks the input as complete: [`next`](Self::next) ends when the present jobs are done.
     pub fn close(&self) {
         self.lock().closed = true;
         self.changed.notify_one();
     }
 
-    /// Drops the jobs that wait and takes no more: [`next`](Self::next) ends at once, and what is
-    /// being worked on is finished.
+    /// Drops waiting jobs and accepts no more: [`next`](Self::next) ends at once; jobs in progress are
+    /// finished.
     pub fn stop(&self) {
         let mut state = self.lock();
         state.stopped = true;
@@ -98,7 +98,7 @@ impl<J> Dispatch<J> {
         }
     }
 
-    /// Puts a job back that [`next`](Self::next) gave, until `at`.
+    /// Defers a job of [`next`](Self::next) until `at`.
     pub fn put_back(&self, owner: &str, job: J, at: Instant) {
         let mut state = self.lock();
         if state.stopped {
@@ -113,7 +113,7 @@ impl<J> Dispatch<J> {
         self.changed.notify_one();
     }
 
-    /// A job that [`next`](Self::next) gave is done.
+    /// Marks a job of [`next`](Self::next) as done.
     pub fn done(&self) {
         let mut state = self.lock();
         state.open -= 1;
@@ -124,7 +124,7 @@ impl<J> Dispatch<J> {
         self.changed.notify_one();
     }
 
-    /// The next job; nothing when all are done, and no more will come.
+    /// Waits for the next job; returns `None` when all are done and no more will come.
     pub async fn next(&self) -> Option<J> {
         loop {
             let changed = self.changed.notified();
@@ -152,7 +152,7 @@ impl<J> Dispatch<J> {
         }
     }
 
-    /// How many jobs are put back just now.
+    /// Returns the number of deferred jobs.
     pub fn parked(&self) -> usize {
         self.lock().put_back.len()
     }
@@ -188,7 +188,7 @@ impl<J> Turns<J> {
         jobs.push_back(job);
     }
 
-    /// Drops all jobs; returns how many there were.
+    /// Drops all jobs; returns their number.
     fn clear(&mut self) -> usize {
         self.owners.clear();
         self.jobs.drain().map(|(_, jobs)| jobs.len()).sum()

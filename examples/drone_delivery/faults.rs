@@ -1,4 +1,4 @@
-//! What goes wrong, decided by a seed.
+//! The faults of a run, determined by a seed.
 use std::{convert::Infallible, time::Duration};
 
 use steadfast::{
@@ -10,18 +10,18 @@ use steadfast::{
 
 use crate::{args::Faults, services::Service};
 
-/// What a service does with one request.
+/// The behaviour of a service for one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// Answers as it should.
+    /// Answers correctly.
     None,
-    /// Answers, late.
+    /// Answers late.
     Slow(Duration),
     /// Answers 503, with `Retry-After`.
     Overloaded,
     /// Resets the connection.
     Reset,
-    /// Does not answer for this long, then drops the connection.
+    /// Hangs for this long, then drops the connection.
     Hang(Duration),
 }
 
@@ -30,11 +30,11 @@ pub enum Fault {
 pub struct FaultPlan {
     seed: u64,
     rates: Rates,
-    /// The service that crashes, from when, for how long.
+    /// The service that crashes, with start and duration.
     pub crash: Option<(Service, Duration, Duration)>,
-    /// The service that fails most calls, from when, for how long.
+    /// The service that fails most calls, with start and duration.
     pub brownout: Option<(Service, Duration, Duration)>,
-    /// The shard that is cut off, where there are several: from when, for how long.
+    /// The shard that is cut off, if there are several, with start and duration.
     pub cut: Option<(ShardId, Duration, Duration)>,
 }
 
@@ -47,7 +47,7 @@ struct Rates {
 }
 
 impl FaultPlan {
-    /// The plan that this seed makes.
+    /// Returns the plan of a seed.
     pub fn new(kind: Faults, seed: u64, shards: u32) -> Self {
         let rates = match kind {
             Faults::None => Rates { slow: 0.0, overloaded: 0.0, reset: 0.0, hang: 0.0 },
@@ -59,7 +59,7 @@ impl FaultPlan {
             let draw = Entropy::from_seed(seed);
             let pick = |from: &[Service]| from[draw.up_to(from.len() as u64 - 1) as usize];
             let millis = |low: u64, high: u64| Duration::from_millis(low + draw.up_to(high - low));
-            // Account sees every request and comes first: where it is down nothing else is called, so it is the others' turn.
+            // The account service is called first for every request. A crash of it would hide all others, so another service crashes.
             let crashed = pick(&[Service::Package, Service::Drone, Service::Delivery]);
             let others: Vec<Service> = Service::ALL.into_iter().filter(|s| *s != crashed).collect();
             plan.crash = Some((crashed, millis(800, 1200), millis(2500, 3500)));
@@ -72,7 +72,7 @@ impl FaultPlan {
         plan
     }
 
-    /// When `service` is down, or fails most of its calls, if at all.
+    /// Returns the time in which `service` is down or fails most calls, if any.
     pub fn broken(&self, service: Service) -> Option<(Duration, Duration)> {
         let plans = [self.crash, self.brownout].into_iter().flatten();
         plans.into_iter().find(|(broken, ..)| *broken == service).map(|(_, from, lasts)| (from, from + lasts))
@@ -90,7 +90,7 @@ impl FaultPlan {
         std::future::pending().await
     }
 
-    /// What `service` does with its request number `n`, that came this long after the start.
+    /// Returns the behaviour of `service` for its request number `n`, this long after the start.
     pub fn fault(&self, service: Service, n: u64, since: Duration) -> Fault {
         let draw = Entropy::from_seed(self.seed ^ (service as u64) << 56 ^ n.wrapping_mul(0xd6e8_feb8_6659_fd93));
         let (roll, size) = (draw.unit(), draw.unit());
@@ -116,7 +116,7 @@ impl FaultPlan {
     }
 }
 
-/// Longer than any protected call waits; short enough for a run without protection to end.
+/// Duration of a hang: longer than any protected call waits, short enough for an unprotected run to end.
 const HANG: Duration = Duration::from_secs(5);
 
 #[cfg(test)]

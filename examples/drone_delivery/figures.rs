@@ -1,4 +1,4 @@
-//! What one service and its pipeline went through, in figures; and figures as one reads them.
+//! Figures of one service and its pipeline, and their text form.
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -14,22 +14,22 @@ pub struct Figures {
     pub calls: usize,
     pub retries: usize,
     pub failed: usize,
-    /// Calls that its breaker rejected.
+    /// Calls that the breaker rejected.
     pub rejected: u64,
     pub openings: usize,
     pub open: Duration,
     /// Rejected calls times the mean time of a failing call.
     pub saved: Duration,
     pub rates: Rates,
-    /// Of a step that succeeded, with its retries.
+    /// Latency of a successful step, with its retries.
     pub step: Quantiles,
 }
 
-/// Calls a second; absent where there was no such time.
+/// Calls per second; `None` without such a period.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Rates {
     pub closed: Option<f64>,
-    /// While the breaker was open or probing.
+    /// While the breaker was open or half-open.
     pub away: Option<f64>,
     /// Before, while and after the service was broken: as planned, else from its breaker's first opening to its last close.
     pub before: Option<f64>,
@@ -46,7 +46,7 @@ pub struct Quantiles {
 }
 
 impl Figures {
-    /// `broken` is when the plan had it fail; `end` is that of the run.
+    /// `broken` is the planned failure; `end` is the end of the run.
     pub fn new(
         service: Service,
         record: &Inner,
@@ -90,7 +90,7 @@ impl Rates {
         let opened = away.first().zip(away.last()).map(|((from, _), (_, to))| (*from, *to));
         let mut rates = Self { closed: rate(&closed), away: rate(away), ..Self::default() };
         if let Some((from, to)) = broken.or(opened) {
-            // After is when calls flow again: not before the breaker has noticed, and not after the work is over.
+            // The period after begins when calls are admitted again, and ends with the work.
             let well = opened.map_or(to, |(_, closed)| to.max(closed)).min(end);
             let last = calls.iter().map(|c| c.at).max().unwrap_or_default();
             rates.before = rate(&[(Duration::ZERO, from.min(end))]);
@@ -116,7 +116,7 @@ impl Quantiles {
     }
 }
 
-/// A number with its thousands apart.
+/// Formats a number with separated thousands.
 pub fn grouped(n: impl TryInto<u64>) -> String {
     let digits = n.try_into().unwrap_or(u64::MAX).to_string();
     let mut text = String::new();
@@ -129,7 +129,7 @@ pub fn grouped(n: impl TryInto<u64>) -> String {
     text
 }
 
-/// A time as one reads it.
+/// Formats a duration.
 pub fn short(d: Duration) -> String {
     match d.as_secs_f64() {
         0.0 => "-".into(),
@@ -140,7 +140,7 @@ pub fn short(d: Duration) -> String {
     }
 }
 
-/// A rate as one reads it: one's first digits are what matters of a small one.
+/// Formats a rate; a small one keeps its first digits.
 pub fn per_second(rate: Option<f64>) -> String {
     match rate {
         None => "-".into(),

@@ -1,5 +1,4 @@
-//! What users do to the job: arguments that cannot be met, files that cannot be written, two runs
-//! on one file, signals.
+//! Misuse of the job: impossible arguments, unwritable files, two runs on one file, signals.
 use std::{
     fs,
     path::Path,
@@ -60,7 +59,7 @@ async fn a_spike_adds_as_many_requests_as_it_says() {
     let folder = tempfile::tempdir().unwrap();
     let input = folder.path().join("input.jsonl");
     let lines: Vec<_> = include_str!("deliveries.jsonl").lines().take(4).collect();
-    // As an editor on another system leaves it: a byte order mark, CRLF, blank lines.
+    // A file of another system's editor: a byte order mark, CRLF, blank lines.
     fs::write(&input, format!("\u{feff}\r\n{}\r\n\r\n", lines.join("\r\n"))).unwrap();
     for spike in [0, 1, 7, 100] {
         let report = run(&args(&["--input", input.to_str().unwrap(), "--spike", &spike.to_string()]).unwrap()).await;
@@ -82,7 +81,7 @@ async fn what_cannot_be_drawn_or_read_is_refused_before_the_job_starts() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was begun");
 }
 
-/// Waits until the run has finished so many requests.
+/// Waits until the run has finished this many requests.
 async fn reaches(kept: &Kept, run: &mut Child, finished: usize) {
     while kept.finished().await < finished {
         assert_eq!(run.try_wait().unwrap(), None, "it ended too soon");
@@ -143,7 +142,7 @@ fn signal(run: &Child, name: &str) {
     assert!(try_signal(run, name));
 }
 
-/// Ends a run by this signal when some are finished, and lets another one finish the rest.
+/// Ends a run by this signal after some requests, and lets another run finish the rest.
 async fn is_drained_by(name: &str, code: i32, shards: u32, more: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("job.db");
@@ -187,7 +186,7 @@ async fn a_second_signal_ends_a_run_at_once() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("job.db");
     let kept = Kept::open(&file, 1);
-    // Of calls without a time-out some hang for long, so the first signal alone would have to wait.
+    // Calls without a time-out may hang, so a single signal would have to wait.
     let mut run = start(&file, &["--faults", "storm", "--unprotected"]);
     reaches(&kept, &mut run, 100).await;
     signal(&run, "-INT");

@@ -1,4 +1,4 @@
-//! Requests arrive, and are accepted into a queue, whether or not the services keep up; a listener takes them from it.
+//! Arrival of requests in a queue, even if the services cannot keep up, and the listener that takes them from it.
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, PoisonError},
@@ -21,17 +21,17 @@ use crate::{
     workflow::{Job, Workflow},
 };
 
-/// When each request arrives, from the start.
+/// Arrival time of each request, from the start.
 pub struct Arrivals {
-    /// In order; each with its place in the input.
+    /// In order of time; each with its index in the input.
     due: Vec<(Duration, usize)>,
 }
 
-/// How many are sent in one request.
+/// Messages per send request.
 const BATCH: usize = 500;
 
 impl Arrivals {
-    /// Of these places. The last `spike` of them arrive together, when half of the others have.
+    /// Returns the arrivals of these indices. The last `spike` of them arrive together, after half of the others.
     pub fn new(places: Vec<usize>, args: &Args) -> Self {
         let every = args.ingest_rate.map_or(Duration::ZERO, |rate| Duration::from_secs(1) / rate);
         let at = |n: usize| every.saturating_mul(u32::try_from(n).unwrap_or(u32::MAX));
@@ -43,9 +43,9 @@ impl Arrivals {
         Self { due }
     }
 
-    /// Sends each when it is due; gives how long each waited until it was accepted. Into a full queue it sends again.
+    /// Sends each request at its time; returns the delays until acceptance. Retries while the queue is full.
     pub async fn send(self, queue: &dyn Queue, clock: &Clock, most: &Mutex<u64>) -> Result<Quantiles, String> {
-        // With an id each: what is sent again after a lost answer is accepted once. An earlier run's ids are its own.
+        // De-duplication ids make a repeated send safe. They differ between runs.
         let run = format!("{} {}", std::process::id(), clock.now().as_nanos());
         let message =
             |(_, place): &(Duration, usize)| Message::new(place.to_string()).deduplicate(format!("{run} {place}"));
@@ -77,11 +77,11 @@ impl Arrivals {
     }
 }
 
-/// What is to be worked on, by its place in the input.
+/// Work to do, by its index in the input.
 type Waiting = Mutex<HashMap<usize, (Request, Entry)>>;
 
-/// Takes requests from the queue, hands them to the workers, and waits for their end: until then the message is leased, and were this
-/// process killed, it would come back.
+/// Takes requests from the queue, passes them to the workers, and waits for their end. Until then the message is
+/// leased; if this process is killed, it is delivered again.
 pub struct Reception {
     pub listener: QueueListener,
     waiting: Waiting,
@@ -97,10 +97,10 @@ impl Reception {
         waiting: BTreeMap<usize, (Request, Entry)>,
         args: &Args,
     ) -> Result<Self, String> {
-        // Some more in hand than are worked on, so that owners can take turns among them; and no more, whatever waits.
+        // Takes somewhat more messages than are processed, so that owners can take turns among them.
         let in_hand = args.concurrency.saturating_mul(8).clamp(512, 10_000);
         let config = QueueListenerConfig::default().batch(256).tasks(1, in_hand).max_attempts(1_000);
-        // The queue is this process's own, and costs nothing to ask.
+        // The queue is in this process: a poll costs nothing.
         let mut idle = IdleConfig::default();
         (idle.min, idle.max, idle.delta) =
             (Duration::from_millis(1), Duration::from_millis(20), Duration::from_millis(5));
@@ -115,7 +115,7 @@ impl Reception {
         Ok(Self { listener, waiting, workflow: workflow.clone(), open, all_ended: Notify::new() })
     }
 
-    /// Ends when every request has, or the work is stopped.
+    /// Ends when all requests have ended, or the work is stopped.
     pub async fn run(&self) -> Result<(), String> {
         let all = async {
             loop {
@@ -138,7 +138,7 @@ impl Reception {
         let place = std::str::from_utf8(&work.body).ok().and_then(|text| text.parse().ok());
         let Some(place) = place else { return Disposition::dead_letter("its body is no place in the input") };
         let job = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&place);
-        // Taken before: the ledger has it, and the worker who does.
+        // A redelivery: the ledger and a worker already have the request.
         let Some((request, entry)) = job else { return Disposition::Complete };
         let owner = request.owner.clone();
         let (job, ended) = Job::new(place, request, entry).watched();
@@ -154,14 +154,14 @@ impl Reception {
     }
 }
 
-/// What the queue saw.
+/// Figures of the queue.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Accepted {
-    /// From a request's arrival until it was accepted.
+    /// Time from a request's arrival until its acceptance.
     pub took: Quantiles,
-    /// The most that were in the queue, waiting or in hand.
+    /// Maximum of messages in the queue, waiting or leased.
     pub deepest: u64,
-    /// Requests to the queue that the listener made.
+    /// The listener's requests to the queue.
     pub requests: u64,
 }
 

@@ -1,4 +1,4 @@
-//! The input: lines of any bytes, each a request or a dead letter, repeated under new ids as often as asked.
+//! The input: lines of arbitrary bytes, each a request or a dead letter, repeated under new ids.
 use std::{
     collections::{BTreeMap, HashSet},
     io::{self, BufRead, Read},
@@ -9,42 +9,42 @@ use crate::{
     request::{Invalid, Request},
 };
 
-/// No line may be longer, so that a file without an end of line cannot fill the memory.
+/// Maximum length of a line, so that a file without line ends cannot fill the memory.
 const LONGEST: usize = 1 << 20;
 
 /// One line that is not blank.
 #[derive(Debug)]
 pub struct Line {
-    /// From 1, blank lines counted: where an editor shows it.
+    /// Line number from 1, blank lines included, as in an editor.
     pub number: usize,
     pub request: Result<Request, Invalid>,
 }
 
-/// Lines that are no request, by their number.
+/// Invalid lines by number.
 pub type DeadLetters = BTreeMap<usize, DeadLetter>;
 
-/// A line that is no request.
+/// An invalid line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeadLetter {
     pub why: Invalid,
-    /// How often the repeated input had it.
+    /// Number of occurrences in the repeated input.
     pub times: usize,
 }
 
-/// What there is to do.
+/// The work of a run.
 #[derive(Debug, Default)]
 pub struct Intake {
-    /// How many requests in all, of every class.
+    /// Number of requests of all classes.
     pub input: usize,
-    /// Those to work on, by their place in the input.
+    /// Requests to process, by index in the input.
     pub requests: Vec<(usize, Request)>,
-    /// What each place of the input is before any work.
+    /// Class of each index of the input before any work.
     pub states: BTreeMap<usize, State>,
     pub duplicates: usize,
     pub dead_letters: DeadLetters,
 }
 
-/// Reads lines; one that is not UTF-8, not JSON or without an end is refused, and no reason to stop.
+/// Reads lines; a line that is not UTF-8, not JSON or too long is refused, and reading continues.
 pub fn read(mut from: impl BufRead) -> io::Result<Vec<Line>> {
     let (mut lines, mut bytes, mut number) = (Vec::new(), Vec::new(), 0);
     loop {
@@ -69,7 +69,7 @@ pub fn read(mut from: impl BufRead) -> io::Result<Vec<Line>> {
 }
 
 impl Intake {
-    /// The first `wanted` requests of the input, which is repeated under new ids: a repetition has the classes of the input.
+    /// Returns the first `wanted` requests of the repeated input; a repetition has new ids and the same classes.
     pub fn new(lines: &[Line], wanted: usize) -> Self {
         let (mut intake, mut seen) = (Self { input: wanted, ..Self::default() }, HashSet::new());
         for (n, line) in (0..wanted).zip(lines.iter().cycle()) {

@@ -1,5 +1,4 @@
-//! Ctrl-C and SIGTERM: what is being worked on is finished, and the report says what is done so
-//! far.
+//! Ctrl-C and SIGTERM: work in progress is finished, and the report shows the result so far.
 use std::{
     fmt,
     io::{self, Write},
@@ -10,8 +9,7 @@ use std::{
 
 use steadfast::time::Clock;
 
-/// The longest that a run goes on after the first signal; less than the 30 s after which Kubernetes
-/// kills.
+/// Maximum duration of a run after the first signal; below the 30 s of Kubernetes' grace period.
 const DRAIN: Duration = Duration::from_secs(20);
 
 /// The signal that ended a run.
@@ -22,7 +20,7 @@ pub enum Interrupt {
 }
 
 impl Interrupt {
-    /// The exit code by convention: 128 and the signal's number.
+    /// Returns the conventional exit code: 128 plus the signal's number.
     pub const fn code(self) -> u8 {
         match self {
             Self::Int => 130,
@@ -44,8 +42,8 @@ impl fmt::Display for Interrupt {
     }
 }
 
-/// Listens for signals until the runtime ends. The first calls `stop`; a second one, or the end of
-/// the time to drain, ends the process. Returns where the first one is noted.
+/// Handles signals until the runtime ends. The first signal calls `stop`; a second one, or the end of
+/// the drain time, ends the process. Returns the cell of the first signal.
 pub fn listen(clock: &Clock, stop: impl FnOnce() + Send + 'static) -> io::Result<Arc<OnceLock<Interrupt>>> {
     let (mut signals, clock) = (Signals::new()?, clock.clone());
     let noted = Arc::new(OnceLock::new());
@@ -53,13 +51,13 @@ pub fn listen(clock: &Clock, stop: impl FnOnce() + Send + 'static) -> io::Result
     tokio::spawn(async move {
         let signal = signals.next().await;
         let _ = first.set(signal);
-        tell(&format!("{signal}: finishing what is being worked on; once more ends it at once"));
+        tell(&format!("{signal}: finishing the work in progress; a second signal ends it at once"));
         stop();
         let signal = tokio::select! {
             again = signals.next() => again,
             () = clock.sleep(DRAIN) => signal,
         };
-        tell(&format!("{signal}: ended before the work in hand was; what was done is in the store"));
+        tell(&format!("{signal}: ended with work in progress; finished steps are in the store"));
         process::exit(signal.code().into());
     });
     Ok(noted)

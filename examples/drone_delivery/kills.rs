@@ -1,4 +1,4 @@
-//! Real kills: the job runs as a process of its own, is killed at chosen points of its progress, and is started again.
+//! Kills: the job runs as a separate process, is killed at chosen points of its progress, and is started again.
 use std::{
     collections::HashSet,
     env,
@@ -22,7 +22,7 @@ use crate::{
 
 const ARGS: &str = "DRONE_DELIVERY_ARGS";
 
-/// Not a test: what the processes below run.
+/// The entry point of the processes below; not a test by itself.
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "run by the tests of kills"]
 async fn as_a_process() {
@@ -53,7 +53,7 @@ fn output(child: Child, line: &str) -> String {
     output.lines().find_map(|l| l.strip_prefix(line)).unwrap_or_else(|| panic!("no {line:?} in {output}")).to_owned()
 }
 
-/// What a job keeps: its own file, and the files of its shards.
+/// Files of a job: its own, and those of its shards.
 pub(crate) struct Kept {
     own: Sqlite,
     shards: Vec<Sqlite>,
@@ -70,7 +70,7 @@ impl Kept {
         Self { own, shards }
     }
 
-    /// What is written of each request, and where; during a move some are there twice.
+    /// Returns each request's records and their shards; during a move some exist twice.
     async fn records(&self) -> Vec<(usize, String, State)> {
         let mut records = Vec::new();
         for (shard, sqlite) in self.shards.iter().enumerate() {
@@ -80,19 +80,20 @@ impl Kept {
         records
     }
 
-    /// How many requests the files say have come to their end by work.
+    /// Returns the number of finished requests according to the files.
     pub(crate) async fn finished(&self) -> usize {
         let ended = |(_, row, state)| matches!(state, State::Scheduled | State::Rejected).then_some(row);
         self.records().await.into_iter().filter_map(ended).collect::<HashSet<_>>().len()
     }
 
-    /// The map of the shards, as it is just now.
+    /// Returns the current shard map.
     async fn map(&self) -> Option<Arc<ShardMap>> {
         let directory = ShardDirectory::builder(Arc::new(self.own.store()), "deliveries").open().await.ok()?;
         Some(directory.map())
     }
 
-    /// Each record is there once, where the map says; each scheduled request has a drone, once. `summary` says the same.
+    /// Asserts that each record exists once, at its place by the map, and that each scheduled request has one drone;
+    /// `summary` must agree.
     pub(crate) async fn assert_whole(&self, summary: &str) -> Value {
         let summary: Value = serde_json::from_str(summary).unwrap();
         let figures =
@@ -105,7 +106,7 @@ impl Kept {
         }
         assert_eq!(summary["shards"].as_u64(), Some(map.shards().len() as u64));
         assert_eq!(self.finished().await, 1941);
-        // The books themselves, and not only the report on them: a drone for each scheduled request, once.
+        // Checks the books themselves: one drone for each scheduled request.
         let drones = self.own.store().scan_all(Scan::partition("books of drone").limit(1000)).await.unwrap();
         let mut flown: Vec<_> = drones.iter().map(|row| row.value.clone()).collect();
         flown.sort();
@@ -120,7 +121,8 @@ fn kill(mut run: Child) {
     assert!(!run.wait().unwrap().success());
 }
 
-/// Kills the job when so many are finished, each time; then lets it come to its end, and holds the summary against the input's.
+/// Kills the job at each of these numbers of finished requests; then lets it finish, and compares the summary
+/// with the input.
 async fn killed_at(points: &[usize], shards: u32, more: &[&str]) {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("job.db");
@@ -136,7 +138,7 @@ async fn killed_at(points: &[usize], shards: u32, more: &[&str]) {
     }
     let before = kept.finished().await;
     assert!(before >= *points.last().unwrap() && before < 1941, "{before}");
-    // A call that was under way when its process was killed may have had its effect: it comes again, and has no second one.
+    // A call in flight at a kill may have had its effect: it is repeated, without a second effect.
     let summary = kept.assert_whole(&output(start(&file, &more), "summary: ")).await;
     assert_eq!(summary["resumed"], before);
 }
@@ -161,7 +163,8 @@ async fn so_is_one_that_is_killed_in_a_storm_that_cuts_off_a_shard() {
     killed_at(&[150, 700], 4, &["--faults", "storm"]).await;
 }
 
-/// Each change of the map is a step of a move: the job is killed behind these, and has then moved what it would have moved anyway.
+/// Each change of the map is a step of a move. The job is killed after these steps, and must still move the same
+/// records.
 #[tokio::test]
 async fn a_job_that_is_killed_while_its_records_are_moved_finishes_the_move() {
     let folder = tempfile::tempdir().unwrap();
@@ -183,7 +186,7 @@ async fn a_job_that_is_killed_while_its_records_are_moved_finishes_the_move() {
     let moved =
         kept.records().await.into_iter().filter(|(shard, row, _)| first.shard_of(row) != Some(ShardId(*shard as u32)));
     assert_eq!((&summary["shards"], &summary["records_moved"]), (&5.into(), &moved.count().into()), "{summary}");
-    // Killed or not, the same has moved: a fifth.
+    // With or without kills, a fifth of the records has moved.
     assert!((350..450).contains(&summary["records_moved"].as_u64().unwrap()), "{summary}");
 }
 

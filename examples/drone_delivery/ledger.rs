@@ -1,4 +1,4 @@
-//! The job's ledger, in shards: what each request has come to, so that a run that was killed is gone on with.
+//! The job's ledger, in shards: the state of each request, so that a killed run can be continued.
 use std::{
     collections::{BTreeMap, HashMap},
     fs::{File, TryLockError},
@@ -19,12 +19,12 @@ use steadfast::{
 
 use crate::shards::{self, Shards, Unrouted};
 
-/// The queue of the requests that were accepted.
+/// Name of the queue of accepted requests.
 const ACCEPTED: &str = "accepted";
-/// In memory it holds no more than that: whoever sends waits.
+/// Capacity of the queue in memory; senders wait while it is full.
 const MOST: usize = 100_000;
 
-/// Where the ledger and the services' books are kept.
+/// Location of the ledger and the services' books.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StoreAt {
     Memory,
@@ -43,7 +43,7 @@ impl FromStr for StoreAt {
     }
 }
 
-/// The store of the ledger and the books, and the queue of the requests that were accepted.
+/// Store of the ledger and the books, and the queue of accepted requests.
 type Ports = (Arc<dyn Store>, Arc<dyn Queue>);
 
 impl StoreAt {
@@ -54,13 +54,12 @@ impl StoreAt {
         }
     }
 
-    /// Takes the file for this process, for as long as what is returned lives: a second process on
-    /// it would undo the first one's work. The lock goes with the process, also where that is
-    /// killed.
+    /// Locks the file for this process until the returned value is dropped: a second process would
+    /// undo the first one's work. The lock ends with the process, also after a kill.
     pub fn take(&self) -> Result<Option<File>, String> {
         let Self::Sqlite(file) = self else { return Ok(None) };
         let at = |e: io::Error| format!("{}: {e}", file.display());
-        // One file has one lock, by whatever path it is named.
+        // One file has one lock, also under several paths.
         let file = match file.canonicalize() {
             Ok(file) => file,
             Err(_) => {
@@ -84,12 +83,12 @@ impl StoreAt {
             }
             Err(TryLockError::Error(e)) => return Err(at(e)),
         }
-        // For the message above alone: without it the lock holds just as well.
+        // For the message above only: the lock does not need it.
         let _ = lock.set_len(0).and_then(|()| write!(lock, "{}", std::process::id()));
         Ok(Some(lock))
     }
 
-    /// The store of a shard: its own memory, or a file of its own beside the job's.
+    /// Opens the store of a shard: in memory, or a file beside the job's.
     pub fn shard(&self, shard: ShardId) -> Result<Arc<dyn Store>, PortError> {
         match self {
             Self::Memory => Ok(Arc::new(InMemoryStore::new())),
@@ -117,17 +116,17 @@ fn sqlite(_: &Path) -> Result<Ports, PortError> {
     Err(PortError::invalid("--store", "sqlite needs the feature `sqlite`, which this build has not: --features sqlite"))
 }
 
-/// What a request has come to.
+/// State of a request.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", rename_all = "snake_case")]
 pub enum State {
-    /// Its steps before this one are done.
+    /// The steps before this one are done.
     Received {
         step: usize,
     },
     Scheduled,
     Rejected,
-    /// Given up by a run. The next run takes it up again, at this step.
+    /// Abandoned by a run. The next run continues at this step.
     Lost {
         step: usize,
         why: String,
@@ -138,13 +137,13 @@ pub enum State {
     },
 }
 
-/// What a file belongs to: another job is refused.
+/// Identity of the job that owns a file; other jobs are refused.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     pub input: String,
     pub requests: usize,
     pub seed: u64,
-    /// How many shards it began with.
+    /// Number of shards at the start.
     #[serde(default = "one")]
     pub shards: u32,
 }
@@ -158,30 +157,30 @@ const fn one() -> u32 {
 pub struct Entry {
     pub state: State,
     pub version: Version,
-    /// Whether a newer state may have been written, of which no answer came.
+    /// `true` if a newer state may have been written without a response.
     in_doubt: bool,
 }
 
-/// Why an entry was not made.
+/// The error of a failed entry.
 #[derive(Debug, thiserror::Error)]
 pub enum Unwritten {
-    /// The record's shard is away: again after this long, at least.
+    /// The record's shard is unavailable: retry after at least this time.
     #[error("{why}")]
     Away { wait: Duration, why: String },
-    /// It is pointless to go on.
+    /// The job cannot continue.
     #[error("{0}")]
     Failed(String),
 }
 
-/// The records, one for each request of the job, by its place in the input.
+/// The records, one for each request of the job, by index in the input.
 pub struct Ledger {
-    /// What concerns the whole job.
+    /// Store of the job's own records.
     store: Arc<dyn Store>,
     pub shards: Arc<Shards>,
 }
 
 impl Ledger {
-    /// The job's ledger: its file is this job's, or is made so.
+    /// Opens the job's ledger; a new file is assigned to the job.
     pub async fn open(store: &Arc<dyn Store>, job: &Identity) -> Result<(), String> {
         let key = Key::new("job", "identity");
         match store.insert(key, json(job)).await {
@@ -189,7 +188,7 @@ impl Ledger {
             Err(StoreError::Conflict { .. }) => {}
             Err(error) => return Err(error.to_string()),
         }
-        let record = store.get(key).await.map_err(shards::why)?.ok_or("its identity was deleted meanwhile")?;
+        let record = store.get(key).await.map_err(shards::why)?.ok_or("its identity was deleted by another process")?;
         let kept: Identity = serde_json::from_slice(&record.value).map_err(|e| format!("its identity: {e}"))?;
         let show = |job: &Identity| {
             let shards = if job.shards == 1 { String::new() } else { format!(", {} shards", job.shards) };
@@ -206,7 +205,7 @@ impl Ledger {
         Self { store, shards }
     }
 
-    /// Takes the job up: enters what is new, and gives what each request has come to before. Nothing is on the move then.
+    /// Starts or continues the job: enters new requests, and returns the earlier states. No move is in progress then.
     pub async fn take_up(
         &self,
         mut fresh: BTreeMap<usize, State>,
@@ -220,7 +219,7 @@ impl Ledger {
             fresh.remove(&place);
             entries.insert(place, Entry { state, version: row.version, in_doubt: false });
         }
-        // Once all are entered none may be missing: a shard that has come back empty is not taken for a new one.
+        // Once all requests are entered none may be missing: an empty shard is then an error, not a new shard.
         let entered = Key::new("job", "entered");
         if let Some((first, _)) = fresh.first_key_value() {
             if self.store.get(entered).await.map_err(shards::why)?.is_some() {
@@ -229,7 +228,7 @@ impl Ledger {
                     "{n} of its records are gone, the first that of request {first}: where is its shard?"
                 ));
             }
-            // A run that is killed here has entered some: the next one enters the others.
+            // A run killed here has entered some requests: the next run enters the others.
             let rows = fresh.iter().map(|(place, state)| (row(*place), json(state).into())).collect();
             let mut versions = self.shards.insert(rows).await?;
             for (place, state) in fresh {
@@ -243,7 +242,7 @@ impl Ledger {
         }
     }
 
-    /// Says what a request has come to, if nobody else has since: compare and set.
+    /// Writes the state of a request by compare-and-set.
     pub async fn advance(&self, place: usize, entry: &mut Entry, state: &State) -> Result<(), Unwritten> {
         let row = row(place);
         loop {
@@ -255,8 +254,8 @@ impl Ledger {
                 Err(error) if shards::conflicts(&error) => error,
                 Err(error) => return Err(entry.unwritten(&error)),
             };
-            // Not as it was read: it was moved, and its new shard counts versions of its own; or what was written had no answer; or
-            // somebody else has it.
+            // The version differs: the record was moved to a shard with its own versions, or an earlier write had no response, or
+            // another process owns the record.
             let kept = self.shards.get(&row).await.map_err(|error| entry.unwritten(&error))?;
             let kept = kept.ok_or_else(|| Unwritten::Failed(format!("the record of request {place} is gone")))?;
             let (_, now) = parse(&row, &kept.value).map_err(Unwritten::Failed)?;
@@ -271,7 +270,7 @@ impl Ledger {
         }
     }
 
-    /// Reads all records back, from all shards. Where nothing is on the move it finds those that are astray, too.
+    /// Reads all records of all shards. Without a move in progress it also finds misplaced records.
     pub async fn tally(&self, patience: Duration) -> Result<Tally, String> {
         let fold = |rows: &mut Vec<_>, row: Row, home: bool| rows.push((parse(&row.row, &row.value), home));
         let mut tally = Tally::default();
@@ -302,7 +301,7 @@ fn parse(row: &str, value: &[u8]) -> Result<(usize, State), String> {
     Ok((place, state))
 }
 
-/// What the shards hold.
+/// Contents of the shards.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Tally {
     pub scheduled: usize,
@@ -310,13 +309,13 @@ pub struct Tally {
     pub duplicates: usize,
     pub dead_lettered: usize,
     pub lost: usize,
-    /// Of requests whose work has not come to its end.
+    /// Unfinished requests.
     pub open: usize,
     /// Records, by shard.
     pub shards: BTreeMap<ShardId, usize>,
-    /// Where the record of each place lies.
+    /// Shard of each record, by index.
     places: HashMap<usize, ShardId>,
-    /// Records that lie where the map does not say.
+    /// Misplaced records.
     pub astray: Vec<String>,
 }
 
@@ -338,18 +337,18 @@ impl Tally {
         *class += 1;
     }
 
-    /// How many records there are.
+    /// Returns the number of records.
     pub fn records(&self) -> usize {
         self.places.len()
     }
 
-    /// How many of them lie elsewhere than by this map.
+    /// Returns the number of records that lie elsewhere than by this map.
     pub fn moved_since(&self, map: &ShardMap) -> usize {
         self.places.iter().filter(|(place, shard)| map.shard_of(&row(**place)) != Some(**shard)).count()
     }
 }
 
-/// Digits enough for any job, so that rows stand in the order of the input.
+/// Number of digits, enough for any job, so that rows sort in the order of the input.
 fn row(place: usize) -> String {
     format!("{place:010}")
 }
@@ -358,7 +357,7 @@ fn json(document: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(document).unwrap_or_default()
 }
 
-/// Tells one input from another; not against somebody who wants two to look the same. FNV-1a.
+/// A fingerprint of the input, without protection against malicious collisions: FNV-1a.
 pub struct Fingerprint(u64);
 
 impl Fingerprint {
@@ -377,7 +376,7 @@ impl std::fmt::Display for Fingerprint {
     }
 }
 
-/// A reader that takes the fingerprint of what it reads.
+/// A reader that computes the fingerprint of its bytes.
 pub struct Fingerprinted<R> {
     pub from: R,
     pub print: Fingerprint,

@@ -1,7 +1,7 @@
-//! The whole house at work: drone deliveries scheduled through five services that fail.
+//! All patterns together: drone deliveries scheduled through five failing services.
 //!
-//! Reads delivery requests, refuses what is none, and schedules each valid one by calling five services over HTTP, which it
-//! starts itself on loopback. `--help` lists what can be made to go wrong; the last line is the result as JSON.
+//! Reads delivery requests, refuses invalid ones, and schedules each valid one by calling five services over HTTP,
+//! which it starts itself on loopback. `--help` lists the faults; the last line is the result as JSON.
 #![allow(missing_docs, unreachable_pub, reason = "a program has no readers from outside")]
 mod args;
 mod audit;
@@ -81,8 +81,8 @@ async fn main() -> ExitCode {
     conclude(&args, run(&args).await).into()
 }
 
-/// Prints what came of a run, draws it where that was asked for, and returns the exit code. A
-/// picture that cannot be written costs the picture alone.
+/// Prints the result of a run, draws it if requested, and returns the exit code. A picture that cannot
+/// be written does not affect the result.
 fn conclude(args: &Args, ran: Result<Report, Box<dyn Error>>) -> u8 {
     let complain = |error: &dyn fmt::Display| {
         let _ = writeln!(io::stderr().lock(), "drone_delivery: {error}");
@@ -98,7 +98,7 @@ fn conclude(args: &Args, ran: Result<Report, Box<dyn Error>>) -> u8 {
     };
     match writeln!(io::stdout().lock(), "{report}\nsummary: {}", report.summary()) {
         Ok(()) => {}
-        // Whoever closes the pipe early has read enough: the exit code says the rest.
+        // A closed pipe is not an error: the exit code shows the result.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         Err(error) => code = complain(&format!("the report: {error}")),
     }
@@ -110,7 +110,7 @@ fn conclude(args: &Args, ran: Result<Report, Box<dyn Error>>) -> u8 {
     code
 }
 
-/// Refuses a picture that cannot be written, before there is anything to draw.
+/// Refuses an unwritable picture file before the run.
 fn check_plot(path: &Path) -> io::Result<()> {
     let is_new = !path.try_exists()?;
     File::options().write(true).create(true).truncate(false).open(path)?;
@@ -164,7 +164,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
         }
     }
     let starts = match args.rate() {
-        // A hundredth of a second's worth at once: evenly, but not one by one.
+        // A burst of a hundredth of a second: even, but not one by one.
         Some(rate) => Some(RateLimiter::new(Quota::per_second(rate).burst((rate / 100).max(1)))?),
         None => None,
     };
@@ -205,7 +205,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     if !before.is_empty() {
         let _ = writeln!(io::stderr().lock(), "resumed: {} finished before", before.len());
     }
-    // What an earlier run had in its queue is in the ledger, and sent anew.
+    // The queue of an earlier run is in the ledger, and sent again.
     queue.purge().await.map_err(|e| format!("--store: {e}"))?;
     let arrivals = Arrivals::new(waiting.keys().copied().collect(), args);
     let reception = Reception::new(queue.clone(), &workflow, waiting, args)?;
@@ -224,7 +224,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     let deepest = Mutex::new(0);
     let work = async {
         while let Some(worker) = workers.join_next().await {
-            // The others end here, too. What they had done is in the store, and the next run goes on from there.
+            // The other workers end here, too. Their results are in the store, and the next run continues from there.
             worker.map_err(|e| e.to_string())??;
         }
         Ok::<(), String>(())
@@ -246,7 +246,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
             never = plan.cut(&network, &growth.clock, start) => match never {},
         }
     };
-    // A shard is added while there is work; what is on the move when that ends comes to its end.
+    // A shard is added during the work; a move in progress at the end is finished.
     let grow = async {
         let Some(add) = args.add_shard else { return Ok(None) };
         tokio::select! {
@@ -274,7 +274,7 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
         first: args.shards,
     };
     let turned_away = Service::ALL.map(|service| workflow.protections[service as usize].turned_away());
-    // With the last of the breakers their events end, and so do the followers, who have then read them all.
+    // Dropping the breakers ends their events, and with them the tasks that record all events.
     drop(workflow);
     followers.join_all().await;
 
@@ -289,8 +289,8 @@ async fn run(args: &Args) -> Result<Report, Box<dyn Error>> {
     Ok(report)
 }
 
-/// The ledger in its shards, and who moves its records. What an earlier run was moving when it was killed is moved first: says whether
-/// there was something.
+/// Opens the ledger in its shards, and the mover of its records. Finishes the move of a killed run first; returns
+/// `true` if there was one.
 async fn open(
     job: &Identity,
     store: &Arc<dyn Store>,
@@ -307,7 +307,7 @@ async fn open(
     Ok((Ledger::new(store.clone(), shards), growth, resumed))
 }
 
-/// The input, and what tells it from another.
+/// Reads the input and its fingerprint.
 fn lines(args: &Args) -> Result<(Vec<Line>, Fingerprint), String> {
     fn read(from: impl Read) -> io::Result<(Vec<Line>, Fingerprint)> {
         let mut from = Fingerprinted { from, print: Fingerprint::new() };
@@ -320,12 +320,12 @@ fn lines(args: &Args) -> Result<(Vec<Line>, Fingerprint), String> {
     }
 }
 
-/// A bar where the output is a terminal, nothing elsewhere.
+/// Shows a progress bar on a terminal.
 fn progress(requests: usize) -> indicatif::ProgressBar {
     let template = "{elapsed:>4} {bar:40.cyan/dim} {human_pos}/{human_len} {rate:>8} {msg:.dim}";
     let style = indicatif::ProgressStyle::with_template(template).map(|style| {
         style.with_key("rate", |state: &indicatif::ProgressState, out: &mut dyn std::fmt::Write| {
-            // A bar that cannot be drawn is no reason to stop.
+            // A failure to draw the bar is ignored.
             let _ = write!(out, "{:.0}/s", state.per_sec());
         })
     });

@@ -1,4 +1,4 @@
-//! Moves records between shards, and adds a shard while the job runs.
+//! Moves records between shards, and adds a shard during the job.
 use std::{
     collections::BTreeMap,
     sync::{
@@ -19,7 +19,7 @@ use steadfast::{
 
 use crate::shards::{Failed, Home, REQUESTS, Shards};
 
-/// Carries the rows of a part from shard to shard. Each piece of work goes through the shards' own checks.
+/// Moves the rows of a part between shards. Each operation passes the shards' own checks.
 pub struct Carrier {
     shards: Arc<Shards>,
     /// Rows that changed between their copy and the freeze, and were copied again.
@@ -63,7 +63,7 @@ impl Carrier {
         Ok(())
     }
 
-    /// Makes the target's rows of the part what the source's are; gives how many were not.
+    /// Copies the part's rows from the source to the target; returns the number of rows that differed.
     async fn level(&self, work: &Move, map: &ShardMap) -> Result<u64, PortError> {
         let (from, to) = (self.shards.home(work.from).await?, self.shards.home(work.to).await?);
         let wanted = self.rows(&from, work, map).await?;
@@ -118,7 +118,7 @@ impl std::fmt::Debug for Carrier {
     }
 }
 
-/// What a mover makes of a call that failed: the step is done again by the next run.
+/// Converts the error of a failed call; the next run repeats the step.
 fn failed(error: Failed) -> PortError {
     match error.cause() {
         Cause::Operation(ShardError::Failed(StoreError::Failed(port))) => port.clone(),
@@ -126,32 +126,32 @@ fn failed(error: Failed) -> PortError {
     }
 }
 
-/// Adds a shard, and gives it its share.
+/// Adds a shard, and moves its share to it.
 pub struct Growth {
     pub shards: Arc<Shards>,
     /// The mover's own copy of the map: the router learns of moves when a shard refuses it.
     pub directory: ShardDirectory,
     pub clock: Clock,
-    /// For how long a move that fails is tried again.
+    /// Time for which a failing move is retried.
     pub patience: Duration,
 }
 
-/// What came of it.
+/// Result of the addition.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grown {
     pub shard: ShardId,
-    /// When it was added, from the start.
+    /// Time of the addition, from the start.
     pub at: Duration,
-    /// How long the moves took.
+    /// Duration of the moves.
     pub took: Duration,
-    /// Moves that failed, and were gone on with.
+    /// Moves that failed and were continued.
     pub failed: usize,
     /// Rows that changed between their copy and the freeze.
     pub caught_up: u64,
 }
 
 impl Growth {
-    /// Finishes the move that an earlier run was killed in; says whether there was one.
+    /// Finishes the move of a killed run; returns `true` if there was one.
     pub async fn resume(&self) -> Result<bool, String> {
         let (carrier, mut tried) = (Carrier::new(&self.shards), 0);
         let until = self.clock.now() + self.patience;
@@ -170,7 +170,7 @@ impl Growth {
         let (carrier, mut tried) = (Carrier::new(&self.shards), 0);
         loop {
             let moved = async {
-                // A plan fits a map with nothing on the move.
+                // A plan requires a map without a move in progress.
                 self.directory.resume(&carrier).await?;
                 let map = self.directory.map();
                 let mut wanted = map.shards();
@@ -190,7 +190,7 @@ impl Growth {
         Ok(Grown { shard, at, took, failed: tried, caught_up })
     }
 
-    /// Waits, unless it is pointless.
+    /// Waits before a retry, unless the error is permanent.
     async fn again(&self, error: &ShardingError, until: Instant, tried: &mut usize) -> Result<(), String> {
         let hopeless = match error {
             ShardingError::Mover(error) => error.class() == ErrorClass::Permanent,

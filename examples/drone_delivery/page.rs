@@ -1,4 +1,4 @@
-//! The report as a page for people.
+//! The report as text.
 use std::{
     collections::{BTreeMap, HashMap},
     fmt::{self, Formatter},
@@ -65,7 +65,7 @@ impl Report {
             0 => String::new(),
             n => {
                 let who = if self.args.shards > 1 { "a service or a shard" } else { "a service" };
-                format!("put back {} times where {who} was away, and gone on later", grouped(n))
+                format!("deferred {} times while {who} was unavailable, and continued later", grouped(n))
             }
         };
         class(f, "scheduled", self.scheduled(), &put_back)?;
@@ -136,7 +136,7 @@ impl Report {
         Ok(())
     }
 
-    /// The calls of a service that was broken: what a breaker is for.
+    /// Prints the calls of a failing service, with and without the breaker's effect.
     fn broken(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let broken: Vec<_> = Service::ALL.iter().zip(&self.figures).filter(|(_, s)| s.rates.before.is_some()).collect();
         if broken.is_empty() {
@@ -160,7 +160,7 @@ impl Report {
         Ok(())
     }
 
-    /// Where the records lie, and how each shard fared.
+    /// Prints the distribution of the records, and the figures of each shard.
     fn shards(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Sharded { tally, traffic, grown, first } = &self.sharded;
         if tally.shards.len() < 2 {
@@ -183,7 +183,7 @@ impl Report {
             let (at, took, caught_up) = (short(*at), short(*took), grouped(*caught_up));
             write!(
                 f,
-                "  {shard} was added after {at}, and had its share {took} later; {caught_up} records changed meanwhile"
+                "  {shard} was added after {at}, and had its share {took} later; {caught_up} records changed during the move"
             )?;
             if *failed > 0 {
                 write!(f, "; a move failed {failed} times, and was gone on with")?;
@@ -214,7 +214,7 @@ impl Report {
         line(f, "a whole request", self.record.done.len(), self.took)
     }
 
-    /// How the busiest owner fared beside the others, where it is much busier.
+    /// Prints the latencies of the busiest owner beside the others, if it is much busier.
     fn owners(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let mut owners: HashMap<&str, usize> = HashMap::new();
         for done in &self.record.done {
@@ -238,7 +238,7 @@ impl Report {
     fn verdict(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "\n  [1] rejected calls x the mean time of a failing call to that service")?;
         writeln!(f, "  [2] a step: one that succeeded, with its retries; a request: from its first step to its end,")?;
-        writeln!(f, "      with the time for which it was put back")?;
+        writeln!(f, "      with the deferred time")?;
         writeln!(f, "  [3] since the start of the run: owners take turns, so one that asks for much waits for itself")?;
         if self.sharded.tally.shards.len() > 1 {
             writeln!(
@@ -259,7 +259,7 @@ impl Report {
             let (asked, loads) = (grouped(accounts.hits + accounts.misses), grouped(accounts.loads));
             writeln!(
                 f,
-                "  accounts were looked up {asked} times, {loads} of them at the account service; the cache knew the others"
+                "  accounts were looked up {asked} times, {loads} of them at the account service; the cache had the others"
             )?;
         }
         if let (Some(suspend), Some(after)) = (&self.args.suspend, self.passed_after_suspension()) {
@@ -312,7 +312,7 @@ impl Report {
     }
 }
 
-/// The first few line numbers.
+/// Formats the first few line numbers.
 fn some(lines: &[usize]) -> String {
     let mut text: Vec<String> = lines.iter().take(5).map(ToString::to_string).collect();
     if lines.len() > 5 {

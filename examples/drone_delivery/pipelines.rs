@@ -1,4 +1,4 @@
-//! What stands around the calls of each service.
+//! The pipelines of the services and shards.
 use std::{sync::Arc, time::Duration};
 
 use hyper::StatusCode;
@@ -31,12 +31,12 @@ pub struct Protection {
 }
 
 impl Protection {
-    /// All five.
+    /// Builds the pipelines of all five services.
     pub fn all(args: &Args, entropy: &Entropy) -> Result<Arc<[Self]>, ConfigError> {
         Service::ALL.into_iter().map(|service| Self::new(service, args, entropy)).collect()
     }
 
-    /// How many calls its breaker has rejected.
+    /// Returns the number of calls that the breaker rejected.
     pub fn turned_away(&self) -> u64 {
         self.breaker.as_ref().map_or(0, |breaker| breaker.snapshot().rejected)
     }
@@ -58,8 +58,7 @@ impl Protection {
         let retry = RetryConfig::default()
             .max_attempts(3)
             .backoff(BackoffConfig::default().between(Duration::from_millis(20), Duration::from_millis(200)))
-            // A server that wants to be left alone for longer fails the call at once, with the hint: the request is put back
-            // until then, and its worker does something else.
+            // A longer hint fails the call at once: the request is deferred until then, and its worker continues with another.
             .max_hint(Duration::from_millis(200));
         let pipeline = bare
             .then(Timeout::new(CALL).named("call"))
@@ -70,15 +69,15 @@ impl Protection {
                     .with_budget(&RetryBudget::new(RetryBudgetConfig::default())?),
             )
             .then(breaker.clone())
-            // Inside the breaker: a call that it rejects takes no turn from one that it lets through.
+            // Inside the breaker: rejected calls use no permits.
             .then(pace(args)?.map(|pace| pace.named(service.as_str())))
             .then(Timeout::new(Duration::from_millis(300)).named("attempt"));
         Ok(Self { pipeline: pipeline.boxed(), breaker: Some(breaker) })
     }
 }
 
-/// What stands around the calls of one shard: the others' breakers have no part in it. Nothing is tried again here: what failed is put back, and
-/// comes again when its shard does.
+/// The policies around the calls of one shard, with its own breaker. Nothing is retried here: a failed call is deferred
+/// and repeated when its shard is available.
 pub type ShardPipeline = Pipeline<Stack<Stack<Identity, CircuitBreaker>, Timeout>, ByFailure>;
 
 /// The pipeline of one shard, and its breaker, for the report.
@@ -91,32 +90,32 @@ pub fn shard(shard: ShardId, clock: &Clock, entropy: &Entropy) -> Result<(ShardP
     Ok((pipeline.named(shard.to_string()), breaker))
 }
 
-/// How accounts are cached. An account that is suspended is looked up anew after one second, give or take a tenth and the time of a look-up: that is
-/// the bound within which a suspension is honoured. What is expired is not served, also while the service is away: who may have
-/// been suspended waits.
+/// Settings of the account cache. An account is read again after one second, plus or minus a tenth and the duration of a
+/// read: that bounds the time until a suspension takes effect. Expired entries are not served, not even while the
+/// service is down: a possibly suspended owner waits.
 pub fn accounts() -> CacheAsideConfig {
     let second = Duration::from_secs(1);
     // The pipeline has its own time-outs.
     CacheAsideConfig::default().capacity(100_000).ttl(second, second / 10).hard_timeout(None)
 }
 
-/// For how long after a suspension a request may pass, at the most: the times of a copy, and those of the look-up that made it.
+/// Maximum time after a suspension in which a request may pass: the lifetime of a copy, and the duration of its read.
 pub fn honoured_within() -> Duration {
     accounts().ttl + accounts().jitter + CALL
 }
 
-/// The longest that a call may take, with its retries.
+/// Maximum duration of a call with its retries.
 const CALL: Duration = Duration::from_secs(2);
 
-/// Where starts are bounded so are each service's calls, at twice that: a service that comes back after a crash meets all
-/// the work that waited for it, and should not fall over again.
+/// Rate limit of each service's calls: twice the rate of starts, if that is limited. It protects a service that recovers
+/// from a crash from all the waiting work.
 fn pace(args: &Args) -> Result<Option<RateLimiter>, ConfigError> {
     let Some(rate) = args.rate() else { return Ok(None) };
     let quota = Quota::per_second(rate.saturating_mul(2)).burst((rate / 50).max(1));
     RateLimiter::new(RateLimitConfig::from(quota).max_wait(Duration::from_millis(500))).map(Some)
 }
 
-/// The services here crash for seconds, not for minutes: so the breaker looks again soon.
+/// Settings of the open state: the services crash for seconds, not minutes, so the breaker probes soon.
 fn open() -> OpenConfig {
     let mut open = OpenConfig::default();
     (open.initial_delay, open.max_delay, open.reset_after) =

@@ -18,7 +18,7 @@ const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 712.0;
 const LEFT: f64 = 86.0;
 const RIGHT: f64 = 24.0;
-/// Where the panels begin and end.
+/// Horizontal bounds of the panels.
 const TOP: f64 = 58.0;
 const BOTTOM: f64 = 682.0;
 
@@ -34,7 +34,7 @@ const SHADE: &str = "#f5f1e8";
 /// Draws a run.
 pub fn draw(report: &Report) -> String {
     let mut svg = String::new();
-    // A `String` takes whatever is written to it.
+    // Writing to a `String` does not fail.
     let _ = Plot::new(report).write(&mut svg);
     svg
 }
@@ -44,9 +44,9 @@ struct Plot<'a> {
     record: &'a Inner,
     /// The end of the time axis: a multiple of 8 s, so that two runs of one kind share their axis.
     end: Duration,
-    /// What one bar stands for.
+    /// Duration of one bar.
     bucket: Duration,
-    /// The top of the axes of calls and requests a second.
+    /// Maximum of the axes of calls and requests per second.
     most: f64,
 }
 
@@ -63,8 +63,8 @@ impl<'a> Plot<'a> {
         let requests = plot.bars(plot.record.done.iter().map(|d| (d.at, true)));
         let calls = Service::ALL.into_iter().flat_map(|service| plot.calls(service));
         let most = requests.into_iter().chain(calls).map(|(good, bad)| good + bad).fold(0.0, f64::max);
-        // Where the rate is bounded the axis depends on it, so that two runs of one kind share it: it has room for the calls
-        // that a service gets at most, which is twice as many.
+        // With a rate limit the axis follows it, so that two runs of one kind share the axis: a service gets at most twice the
+        // rate in calls.
         plot.most = nice(most.max(report.args.rate().map_or(0.0, |rate| f64::from(rate) * 2.5)));
         plot
     }
@@ -73,7 +73,7 @@ impl<'a> Plot<'a> {
         LEFT + at.min(self.end).as_secs_f64() / self.end.as_secs_f64() * (WIDTH - LEFT - RIGHT)
     }
 
-    /// What happened, per second, in each bucket: good and bad.
+    /// Draws events per second in each bucket: good and bad ones.
     fn bars(&self, of: impl Iterator<Item = (Duration, bool)>) -> Vec<(f64, f64)> {
         let mut bars = vec![(0.0, 0.0); self.bucket_of(self.end) + 1];
         let last = bars.len() - 1;
@@ -119,7 +119,7 @@ impl<'a> Plot<'a> {
         writeln!(out, "</svg>")
     }
 
-    /// The times when a service was made to fail, behind everything else.
+    /// Draws the planned failures in the background.
     fn faults(&self, out: &mut impl Write) -> fmt::Result {
         for (plan, what) in [(self.report.plan.crash, "is down"), (self.report.plan.brownout, "mostly fails")] {
             let Some((service, from, lasts)) = plan else { continue };
@@ -141,7 +141,7 @@ impl<'a> Plot<'a> {
         self.draw_bars(out, &bars, top, height)
     }
 
-    /// Good from below, bad upon it; whatever happened at all is a hairline high.
+    /// Draws good events from below, and bad ones above them; a single event is at least a hairline.
     fn draw_bars(&self, out: &mut impl Write, bars: &[(f64, f64)], top: f64, height: f64) -> fmt::Result {
         for (i, (good, bad)) in bars.iter().enumerate() {
             let x = self.x(self.bucket * i as u32);
@@ -183,7 +183,7 @@ impl<'a> Plot<'a> {
         lines(out, BAD, &p99s)
     }
 
-    /// A lane for each service: its calls, on what its breaker let through.
+    /// Draws a lane for each service: its calls, over the states of its breaker.
     fn lanes(&self, out: &mut impl Write, top: f64) -> fmt::Result {
         let title = format!("calls per second, each lane {} high", grouped(self.most as u64));
         let legend = [(GOOD, "calls"), (BAD, "failed calls"), (OPEN, "breaker open"), (PROBING, "probing")];
@@ -237,7 +237,7 @@ impl<'a> Plot<'a> {
         let step = [0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0].into_iter().find(|s| seconds / s <= 16.0).unwrap_or(60.0);
         for i in 0..=(seconds / step) as u32 {
             let at = step * f64::from(i);
-            // Of ten tenths, the last would else read 0.30000000000000004.
+            // Rounded, because 3 * 0.1 would print as 0.30000000000000004.
             let at = (at * 10.0).round() / 10.0;
             label(out, self.x(Duration::from_secs_f64(at)), y, "middle", FAINT, 11, &format!("{at} s"))?;
         }
@@ -249,7 +249,7 @@ fn rect(out: &mut impl Write, x: f64, y: f64, width: f64, height: f64, color: &s
     writeln!(out, r#"<rect x="{x:.1}" y="{y:.1}" width="{width:.1}" height="{height:.1}" fill="{color}"/>"#)
 }
 
-/// Joins neighbours; a gap stays one, and a point by itself is a dot.
+/// Draws a line through neighbouring points; gaps remain, and a single point is a dot.
 fn lines(out: &mut impl Write, color: &str, points: &[Option<(f64, f64)>]) -> fmt::Result {
     for piece in points.split(Option::is_none).filter(|piece| !piece.is_empty()) {
         if let [Some((x, y))] = piece {
@@ -273,7 +273,7 @@ fn label(out: &mut impl Write, x: f64, y: f64, anchor: &str, color: &str, size: 
     )
 }
 
-/// The next round number.
+/// Returns the next round number.
 fn nice(n: f64) -> f64 {
     let unit = 10f64.powf(n.max(1.0).log10().floor());
     [1.0, 2.0, 4.0, 6.0, 8.0, 10.0].into_iter().map(|f| f * unit).find(|top| *top >= n).unwrap_or(n)

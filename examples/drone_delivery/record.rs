@@ -1,4 +1,4 @@
-//! What happened, with its time: every attempt, every step, every request, every change of a breaker.
+//! The record of a run, with times: attempts, steps, requests, state changes of breakers.
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -24,7 +24,7 @@ pub struct Call {
     pub ok: bool,
 }
 
-/// What became of a request.
+/// Result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum End {
     Scheduled,
@@ -36,12 +36,12 @@ pub enum End {
 #[derive(Debug, Clone)]
 pub struct Done {
     pub at: Duration,
-    /// From the moment when work on it began.
+    /// Time since the work on it began.
     pub took: Duration,
     pub id: Uuid,
     pub owner: String,
     pub package: String,
-    /// Whether it needed transport.
+    /// `true` if it needed transport.
     pub transport: bool,
     pub end: End,
 }
@@ -64,7 +64,7 @@ pub struct Turn {
 pub struct Record {
     clock: Clock,
     start: Instant,
-    /// Whose approvals are of interest.
+    /// The owner whose approvals are recorded.
     suspended: Option<String>,
     inner: Mutex<Inner>,
 }
@@ -72,22 +72,22 @@ pub struct Record {
 #[derive(Debug, Default, Clone)]
 pub struct Inner {
     pub calls: [Vec<Call>; 5],
-    /// How long each successful step took, with its retries.
+    /// Duration of each successful step, with its retries.
     pub steps: [Vec<Duration>; 5],
     pub turns: [Vec<Turn>; 5],
     pub done: Vec<Done>,
     /// Requests that earlier runs on the same store finished: in the classes and the audit, not in the figures.
     pub before: Vec<Done>,
     pub put_back: u64,
-    /// Of the owner who is suspended while the job runs: when one of its requests was let pass last.
+    /// Time of the last approved request of the suspended owner.
     pub approved: Option<Duration>,
-    /// How requests came in.
+    /// Figures of the arrival of requests.
     pub accepted: Accepted,
     /// The signal that stopped the work before its end.
     pub interrupted: Option<Interrupt>,
-    /// What the cache of the accounts did, where there is one.
+    /// Figures of the account cache, if there is one.
     pub looked_up: Option<CacheAsideStats>,
-    /// Events of breakers that came too fast to be followed: the turns may lack some.
+    /// Number of missed breaker events; the recorded states may lack some.
     pub missed: u64,
 }
 
@@ -104,7 +104,7 @@ impl Record {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Begins to record a call. Dropped before its end, it was cut off, and failed.
+    /// Begins to record a call. If the record is dropped before its end, the call was cancelled, and failed.
     pub fn call(&self, service: Service, attempt: u32) -> Recording<'_> {
         Recording { record: self, service, attempt, at: self.now(), ok: false }
     }
@@ -113,14 +113,14 @@ impl Record {
         self.lock().steps[service as usize].push(took);
     }
 
-    /// A request of this owner was let pass.
+    /// Records an approved request of this owner.
     pub fn approved(&self, owner: &str) {
         if self.suspended.as_deref() == Some(owner) {
             self.lock().approved = Some(self.now());
         }
     }
 
-    /// Follows a breaker until it is gone, and all that it sent has been read.
+    /// Records the events of a breaker until it is dropped and all events are read.
     pub async fn follow(&self, service: Service, mut events: Subscription<CircuitBreakerEvent>) {
         loop {
             let event = match events.recv().await {
@@ -142,7 +142,7 @@ impl Record {
     }
 }
 
-/// A call under way.
+/// A call in flight.
 pub struct Recording<'a> {
     record: &'a Record,
     service: Service,
@@ -166,7 +166,7 @@ impl Drop for Recording<'_> {
 }
 
 impl Inner {
-    /// When the service's breaker was not closed: open or probing, in pieces, up to `end`.
+    /// Returns the periods in which the service's breaker was open or half-open, up to `end`.
     pub fn away(&self, service: Service, end: Duration) -> Vec<(Duration, Duration)> {
         let mut pieces = Vec::new();
         let mut since = None;
@@ -184,7 +184,7 @@ impl Inner {
         pieces
     }
 
-    /// How often its breaker opened, and for how long in all it was open (probing not counted).
+    /// Returns the number of openings, and the total open time without half-open periods.
     pub fn openings(&self, service: Service, end: Duration) -> (usize, Duration) {
         let turns = &self.turns[service as usize];
         let ends = turns.iter().skip(1).map(|t| t.at).chain([end]);

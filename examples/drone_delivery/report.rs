@@ -1,4 +1,4 @@
-//! The report: what became of the requests, and the figures of the run; as one line of JSON. `page.rs` prints it for people.
+//! The report: the results of the requests and the figures of the run, as one line of JSON. `page.rs` prints it as text.
 use std::{collections::BTreeMap, time::Duration};
 
 use serde::Serialize;
@@ -19,23 +19,23 @@ use crate::{
     shards::{Traffic, first_map},
 };
 
-/// What the shards hold at the end, and what they went through.
+/// Contents of the shards at the end, and their figures.
 pub struct Sharded {
     pub tally: Tally,
     pub traffic: BTreeMap<ShardId, Traffic>,
     /// The shard that this run added.
     pub grown: Option<Grown>,
-    /// How many there were when the job began.
+    /// Number of shards at the start.
     pub first: u32,
 }
 
 impl Sharded {
-    /// Records that lie elsewhere than when the job began.
+    /// Records that were moved during the job.
     pub fn moved(&self) -> usize {
         first_map(self.first).map_or(0, |map| self.tally.moved_since(&map))
     }
 
-    /// Calls by key that a shard refused, and that were routed again.
+    /// Calls by key that a shard refused and that were routed again.
     pub fn refused(&self) -> u64 {
         self.traffic.values().map(|traffic| traffic.stale + traffic.moving).sum()
     }
@@ -70,8 +70,7 @@ impl Report {
         let elapsed = record.done.iter().map(|d| d.at).max().unwrap_or_default();
         let mut audit = Audit::new(record.before.iter().chain(&record.done), books);
         if sharded.tally.open > 0 && record.interrupted.is_some() {
-            // What was begun and not finished has its effects so far: the next run accounts for
-            // them.
+            // An unfinished request has partial effects, for which the next run accounts.
             audit.violations.clear();
         }
         let figures = Service::ALL.map(|service| {
@@ -96,7 +95,7 @@ impl Report {
         self.record.before.iter().chain(&self.record.done).filter(|d| end(&d.end)).count()
     }
 
-    // The classes are what the shards hold, read back at the end.
+    // The classes are read back from the shards at the end.
     pub fn scheduled(&self) -> usize {
         self.sharded.tally.scheduled
     }
@@ -117,12 +116,12 @@ impl Report {
         self.sharded.tally.lost
     }
 
-    /// Requests that wait for another run, after a signal.
+    /// Requests left for another run after a signal.
     pub fn unfinished(&self) -> usize {
         if self.record.interrupted.is_some() { self.sharded.tally.open } else { 0 }
     }
 
-    /// Where the shards do not hold what this process made of the requests, or not where they should.
+    /// Differences between the shards and this process's results, and misplaced records.
     pub fn astray(&self) -> Vec<String> {
         let tally = &self.sharded.tally;
         let mut astray = tally.astray.clone();
@@ -139,30 +138,30 @@ impl Report {
         astray
     }
 
-    /// The sum of the classes: each request is in one of them.
+    /// Returns the sum of the classes; each request is in one of them.
     pub fn accounted(&self) -> usize {
         self.scheduled() + self.rejected() + self.duplicates() + self.dead_lettered() + self.lost() + self.unfinished()
     }
 
-    /// Whether every request ended in one class, none was lost, and the services agree.
+    /// Returns `true` if every request is in one class, none was lost, and the services' books agree.
     pub fn is_sound(&self) -> bool {
         let agree = self.audit.violations.is_empty() && self.astray().is_empty();
         let all = self.lost() == 0 && agree && self.accounted() == self.input;
         all && self.passed_after_suspension().is_none_or(|after| after <= honoured_within())
     }
 
-    /// How long after its suspension a request of the owner was let pass last.
+    /// Returns the time from the suspension to the last approved request of the owner.
     pub fn passed_after_suspension(&self) -> Option<Duration> {
         let suspend = self.args.suspend.as_ref()?;
         Some(self.record.approved?.saturating_sub(suspend.at))
     }
 
-    /// Requests worked on, a second.
+    /// Returns the processed requests per second.
     pub fn throughput(&self) -> f64 {
         self.record.done.len() as f64 / self.elapsed.as_secs_f64().max(1e-9)
     }
 
-    /// The figures as one line of JSON.
+    /// Returns the figures as one line of JSON.
     pub fn summary(&self) -> String {
         let all = |f: fn(&Figures) -> usize| self.figures.iter().map(f).sum::<usize>();
         let summary = Summary {
@@ -204,7 +203,7 @@ impl Report {
             shard_refusals: self.sharded.refused(),
             shards: self.sharded.tally.shards.len(),
         };
-        // Numbers and names alone: there is nothing that JSON could not say.
+        // The value contains only numbers and names, which JSON can represent.
         serde_json::to_string(&summary).unwrap_or_default()
     }
 }

@@ -1,11 +1,11 @@
-//! A delivery request: reading it, and refusing what is not one by field and rule.
+//! Delivery requests: parsing, and errors by field and rule.
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use uuid::Uuid;
 
-/// What the services need to know of a valid request.
+/// The data of a valid request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Request {
     pub id: Uuid,
@@ -49,19 +49,19 @@ pub enum Confirmation {
     Signature,
 }
 
-/// Why a line is no request.
+/// The reason for which a line is invalid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invalid {
-    /// It was not read to its end.
+    /// The line is incomplete.
     TooLong,
-    /// It is no JSON object at all.
+    /// The line is not a JSON object.
     NotJson(String),
-    /// A field breaks a rule.
+    /// A field violates a rule.
     Field { field: String, rule: &'static str },
 }
 
 impl Invalid {
-    /// The reason without what differs from line to line.
+    /// Returns the reason without the details of the line.
     pub fn rule(&self) -> String {
         match self {
             Self::NotJson(_) => "not JSON".into(),
@@ -81,18 +81,18 @@ impl fmt::Display for Invalid {
 }
 
 impl Request {
-    /// Whether the package must change cities, which is a third party's business.
+    /// Returns `true` if the package must change cities, which needs a third party.
     pub fn needs_transport(&self) -> bool {
         self.pickup.city != self.dropoff.city
     }
 
-    /// The same request once more, under new ids: what repetition `n` of the input is made of.
+    /// Returns the request under new ids, for repetition `n` of the input.
     #[must_use]
     pub fn repeated(&self, n: u64) -> Self {
         let mut copy = self.clone();
         if n > 0 {
             let (high, low) = copy.id.as_u64_pair();
-            // Another id, the same for the same request: a duplicate stays a duplicate of its own repetition.
+            // The new id depends on the request only: a duplicate remains one within its repetition.
             copy.id = Uuid::from_u64_pair(high, low ^ n.wrapping_mul(0x9e37_79b9_7f4a_7c15));
             copy.package.id = format!("{}-{n}", copy.package.id);
         }
@@ -162,7 +162,7 @@ impl<'a> Fields<'a> {
         }
     }
 
-    /// A text that may stand in a URL: nobody gets to choose another path.
+    /// Reads a text that is safe in a URL path.
     fn name(&self, field: &str) -> Result<&'a str, Invalid> {
         let name = self.text(field)?;
         let plain = name.len() <= 128 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_');

@@ -1,4 +1,4 @@
-//! The five services, over real HTTP on loopback, each on a port of its own. They keep what they did, for the audit.
+//! The five services, over HTTP on loopback, each on its own port. They keep books for the audit.
 use std::{
     collections::HashMap,
     convert::Infallible,
@@ -64,25 +64,25 @@ struct State {
     suspend: Option<Suspend>,
     clock: Clock,
     start: Instant,
-    /// Requests that reached it.
+    /// Number of received requests.
     received: AtomicU64,
-    /// Its books: a row for each idempotency key that was used, with what happened for it. A crash does not undo it.
+    /// Books: a row for each used idempotency key, with its effect. They survive a crash.
     store: Arc<dyn Store>,
     partition: String,
-    /// Requests that came again after they had had their effect.
+    /// Requests repeated after their effect.
     repeats: AtomicU64,
 }
 
-/// What a service did, in this run and in those before it on the same store.
+/// Effects of a service, in this run and in earlier runs on the same store.
 #[derive(Debug, Default, Clone)]
 pub struct Books {
-    /// How often each thing really happened, by what it happened to: once, if all is well.
+    /// Number of effects by subject: one each, if all is well.
     pub effects: HashMap<String, u32>,
-    /// Requests that came again in this run after they had had their effect, and were answered without another.
+    /// Requests repeated in this run after their effect, and answered without another effect.
     pub repeats: u64,
 }
 
-/// What an honest answer takes.
+/// Duration of a correct answer.
 const WORK: Duration = Duration::from_millis(2);
 
 impl Running {
@@ -112,7 +112,7 @@ impl Running {
         Ok(Self { address, state })
     }
 
-    /// What it did.
+    /// Returns the effects of the service.
     pub async fn books(&self) -> Result<Books, StoreError> {
         let state = &*self.state;
         let mut books = Books { repeats: state.repeats.load(Ordering::Relaxed), ..Books::default() };
@@ -123,7 +123,7 @@ impl Running {
     }
 }
 
-/// A socket that has the port and does not listen: whoever connects is refused.
+/// Binds the port without listening: connections are refused.
 fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
     let socket = TcpSocket::new_v4()?;
     socket.set_reuseaddr(true)?;
@@ -131,10 +131,10 @@ fn bind(address: SocketAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-/// As many connections as that may wait to be accepted.
+/// Maximum of connections that wait to be accepted.
 const BACKLOG: u32 = 4096;
 
-/// Serves; crashes and comes back when the plan says so: the port is closed, and every connection reset.
+/// Serves; crashes and recovers by plan: the port is closed, and every connection reset.
 async fn serve(state: Arc<State>, mut listener: tokio::net::TcpListener, address: SocketAddr) {
     let crash = state.plan.crash.filter(|(service, ..)| *service == state.service);
     let mut connections = JoinSet::new();
@@ -151,7 +151,7 @@ async fn serve(state: Arc<State>, mut listener: tokio::net::TcpListener, address
                 crashed = true;
                 drop(listener);
                 connections.shutdown().await;
-                // The port is kept, so that nobody else gets it meanwhile.
+                // The port stays reserved for this service.
                 let mut socket = bind(address);
                 let (_, from, lasts) = crash.unwrap_or((state.service, Duration::ZERO, Duration::ZERO));
                 state.clock.sleep_until(state.start + from + lasts).await;
@@ -175,7 +175,7 @@ async fn serve(state: Arc<State>, mut listener: tokio::net::TcpListener, address
 
 async fn connection(state: Arc<State>, stream: TcpStream) {
     let _ = stream.set_nodelay(true);
-    // So that a connection which is dropped in the middle is reset, as by a process that died.
+    // A dropped connection is reset, as after the death of a process.
     let _ = stream.set_zero_linger();
     let service = service_fn(move |request| handle(state.clone(), request));
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
@@ -206,7 +206,7 @@ async fn handle(state: Arc<State>, request: Request<Incoming>) -> Result<Respons
             state.clock.sleep(d).await;
             return Err(DropConnection);
         }
-        // Half of the resets come before the work, half after it: then the effect is there and the caller does not know.
+        // Half of the resets come before the work, half after it: then the caller does not know the effect.
         Fault::Reset if n.is_multiple_of(2) => return Err(DropConnection),
         Fault::Slow(d) => state.clock.sleep(d).await,
         Fault::Reset | Fault::None => state.clock.sleep(WORK).await,
@@ -221,7 +221,7 @@ fn answer(status: StatusCode) -> Response<Full<Bytes>> {
     response
 }
 
-/// What the service is there for.
+/// Performs the service's work.
 async fn act(state: &State, request: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
     let (head, body) = request.into_parts();
     let Ok(body) = body.collect().await else { return Ok(answer(StatusCode::BAD_REQUEST)) };
@@ -251,7 +251,7 @@ async fn act(state: &State, request: Request<Incoming>) -> Result<Response<Full<
     Ok(answer(status))
 }
 
-/// What the drone service reads of its document.
+/// Fields that the drone service reads.
 #[derive(serde::Deserialize)]
 struct Order {
     #[serde(rename = "deliveryId")]
@@ -264,7 +264,7 @@ impl State {
         owner.starts_with("suspended-") || self.suspend.as_ref().is_some_and(|s| s.owner == owner && now >= s.at)
     }
 
-    /// Does once what the key stands for: 201 when it is new, 204 when it stood.
+    /// Performs the effect of a key once: 201 if it is new, 204 if it existed.
     async fn happen(&self, key: &str, to: String) -> StatusCode {
         match self.store.insert(Key::new(&self.partition, key), to).await {
             Ok(_) => StatusCode::CREATED,
@@ -272,7 +272,7 @@ impl State {
                 self.repeats.fetch_add(1, Ordering::Relaxed);
                 StatusCode::NO_CONTENT
             }
-            // Whether it happened may be open: the caller comes again with the same key.
+            // The effect is unknown: the caller repeats the request with the same key.
             Err(_) => StatusCode::INTERNAL_SERVER_ERROR,
         }
     }

@@ -1,4 +1,4 @@
-//! The ledger over shards that lie behind a slow network: some are away, some are added, movers and whole runs are killed.
+//! The ledger over shards behind a slow network: shards fail and are added, movers and whole runs are killed.
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex},
@@ -22,7 +22,7 @@ use crate::{
 const RECORDS: usize = 80;
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// What outlives a run: the stores, and the network before them.
+/// State that outlives a run: the stores, and the network in front of them.
 struct World {
     clock: Clock,
     hand: ManualClock,
@@ -32,7 +32,7 @@ struct World {
     first: u32,
 }
 
-/// One process's part.
+/// One process.
 struct Run {
     ledger: Ledger,
     growth: Growth,
@@ -77,7 +77,7 @@ impl World {
         self.try_start(MS(10_000)).await.unwrap()
     }
 
-    /// Every record, as the shards themselves have it.
+    /// Returns every record of the shards' stores.
     async fn records(&self) -> Vec<(ShardId, String, State)> {
         let shards: Vec<_> = self.shards.lock().unwrap().iter().map(|(id, store)| (*id, store.clone())).collect();
         let mut all = Vec::new();
@@ -89,7 +89,7 @@ impl World {
         all
     }
 
-    /// Each record is there once, where the map says, and says this.
+    /// Asserts that each record exists once, at its place by the map, with this state.
     async fn assert_whole(&self, run: &Run, state: &State, why: &dyn std::fmt::Debug) {
         let map = run.ledger.shards.directory.refresh().await.unwrap();
         assert!(map.moving().is_none(), "{why:?}");
@@ -104,7 +104,7 @@ impl World {
 }
 
 impl Run {
-    /// Has each record say this, as the workers do: again where a shard is away. Gives how often one was.
+    /// Writes this state to each record, with retries as in the workers; returns the number of retries.
     async fn all(&mut self, state: &State, clock: &Clock) -> usize {
         let mut away = 0;
         for (place, entry) in &mut self.entries {
@@ -168,7 +168,7 @@ fn a_shard_that_is_away_opens_its_own_breaker_and_the_others_go_on() {
         let traffic = run.traffic();
         let openings: Vec<_> = traffic.values().map(|t| (t.openings, t.rejected > 0)).collect();
         assert_eq!(openings, [(0, false), (1, true), (0, false), (0, false)]);
-        // Five were sent; the others were turned away, and told when to come again.
+        // Five calls were sent; the others were rejected with a time to return.
         assert!(waits.len() > 10 && waits[..5].iter().all(Duration::is_zero) && !waits[5].is_zero(), "{waits:?}");
         world.network.client("shard-1").heal();
         run.all(&step(1), &world.clock).await;
@@ -184,7 +184,7 @@ fn a_shard_is_added_while_records_change_and_no_change_is_lost() {
         let other = world.start().await;
         let before = first_map(4).unwrap();
         let grown = async { growth.add(ShardId(4), world.clock.now()).await.unwrap() };
-        // Many at a time, as the workers do.
+        // Concurrently, as the workers do.
         let changes = async {
             for n in 1..=100 {
                 let ledger = &ledger;
@@ -193,7 +193,7 @@ fn a_shard_is_added_while_records_change_and_no_change_is_lost() {
                 futures::future::join_all(entries.iter_mut().map(change)).await;
             }
         };
-        // Read back meanwhile, by another process, all are there: once each.
+        // A concurrent read by another process finds each record once.
         let reads = async {
             for _ in 0..30 {
                 let tally = other.ledger.tally(Duration::ZERO).await.unwrap();
@@ -206,11 +206,11 @@ fn a_shard_is_added_while_records_change_and_no_change_is_lost() {
         world.assert_whole(&run, &step(100), &"grown").await;
         let (stale, moving) = run.refused();
         assert!(stale > 0 && moving > 0 && grown.failed == 0, "{stale} {moving} {grown:?}");
-        // What has moved is what the new shard has, and its share is a fifth.
+        // The moved records are those of the new shard, a fifth.
         let tally = run.ledger.tally(Duration::ZERO).await.unwrap();
         assert_eq!(tally.moved_since(&before), tally.shards[&ShardId(4)]);
         assert!((8..=24).contains(&tally.shards[&ShardId(4)]), "{tally:?}");
-        // The next run knows of it, and has nothing to move.
+        // The next run knows the shard, and has nothing to move.
         let next = world.start().await;
         assert_eq!(next.growth.add(ShardId(4), world.clock.now()).await.unwrap().caught_up, 0);
         world.assert_whole(&next, &step(100), &"taken up").await;
@@ -224,7 +224,7 @@ fn a_run_that_is_killed_at_any_moment_of_a_move_is_gone_on_with() {
         world.hand.block_on(async {
             let mut run = world.start().await;
             let began = world.clock.now();
-            // What was told to be done is never undone.
+            // An acknowledged write is never undone.
             let told = Mutex::new(BTreeMap::new());
             let changes = async {
                 for n in 1.. {

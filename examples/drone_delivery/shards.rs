@@ -1,4 +1,4 @@
-//! The records' shards: where each lies is the map's business, and each shard's own check is the last word on it.
+//! The shards of the records: the map places each record, and each shard's own check decides.
 use std::{
     collections::BTreeMap,
     sync::{
@@ -25,25 +25,25 @@ use steadfast::{
 
 use crate::pipelines::{self, ShardPipeline};
 
-/// The partition of the records, in each shard.
+/// Partition of the records in each shard.
 pub const REQUESTS: &str = "requests";
 /// The map's name.
 const MAP: &str = "deliveries";
-/// Virtual shards: far more than there will ever be shards.
+/// Number of virtual shards: far more than shards.
 const SLOTS: u32 = 4_096;
 /// Rows in one request to a shard.
 const PAGE: usize = 1_000;
 
-/// What a shard's own side says.
+/// Error of a shard's own side.
 pub type Answer<T> = Result<T, ShardError<StoreError>>;
-/// What a call of a shard, through its pipeline, failed with.
+/// Error of a call to a shard through its pipeline.
 pub type Failed = CallError<ShardError<StoreError>>;
-/// What a call by key failed with.
+/// Error of a call by key.
 pub type Unrouted = RouteError<Failed>;
 /// Opens the store of a shard.
 pub type OpenShard = dyn Fn(ShardId) -> Result<Arc<dyn Store>, PortError> + Send + Sync;
 
-/// A shard's own side: its rows, and its check of who may have them.
+/// A shard's own side: its rows, and its check of each request.
 pub struct Shard {
     pub guard: ShardGuard,
     pub store: Arc<dyn Store>,
@@ -68,7 +68,7 @@ impl Shard {
         self.store.batch(REQUESTS, rows.iter().map(put).collect()).await.map_err(ShardError::Failed)
     }
 
-    /// A page of its rows, and where the next begins.
+    /// Returns a page of rows, and the start of the next page.
     pub async fn page(&self, after: Option<Continuation>) -> Answer<(Vec<Row>, Option<Continuation>)> {
         let mut scan = Scan::partition(REQUESTS).limit(PAGE);
         scan.after = after;
@@ -89,18 +89,18 @@ pub struct Home {
     openings: AtomicU64,
 }
 
-/// What a shard went through.
+/// Figures of a shard.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Traffic {
     /// Calls by key.
     pub calls: u64,
-    /// Of them refused: sent by a map that was out of date.
+    /// Calls refused because of an outdated map.
     pub stale: u64,
-    /// Of them refused: the record was on the move.
+    /// Calls refused during a move of the record.
     pub moving: u64,
-    /// Calls that its breaker rejected.
+    /// Calls that the breaker rejected.
     pub rejected: u64,
-    /// How often its breaker opened.
+    /// Number of the breaker's openings.
     pub openings: u64,
 }
 
@@ -126,7 +126,7 @@ impl Home {
         }
     }
 
-    /// Notes what the shard's own side said of a call by key.
+    /// Records the shard's own result of a call by key.
     fn noted<T>(&self, answer: Answer<T>) -> Answer<T> {
         if let Err(ShardError::Refused(refused)) = &answer {
             let count = if matches!(refused, Refused::Stale(_)) { &self.stale } else { &self.moving };
@@ -144,23 +144,23 @@ pub struct Shards {
     fan_out: FanOut,
     clock: Clock,
     entropy: Entropy,
-    /// What its shards belong to.
+    /// Identity of the job that owns the shards.
     job: String,
 }
 
-/// The map with which a job of so many shards begins.
+/// Returns the first map of a job with this many shards.
 pub fn first_map(shards: u32) -> Result<ShardMap, ConfigError> {
     ShardMap::hashed(SLOTS, &(0..shards).map(ShardId).collect::<Vec<_>>())
 }
 
-/// An error as it is shown.
+/// Formats an error.
 pub fn why(e: impl std::fmt::Display) -> String {
     e.to_string()
 }
 
 impl Shards {
-    /// The shards of this job, `first` at the start; the map, once made, says how many there are now. One that is there from the start, and
-    /// alone, is the job's own store.
+    /// Opens the shards of this job, `first` at the start; an existing map determines their number. A single shard at
+    /// the start is the job's own store.
     pub async fn open(
         store: &Arc<dyn Store>,
         first: u32,
@@ -188,7 +188,7 @@ impl Shards {
         Ok(Arc::new(shards))
     }
 
-    /// A copy of the map of its own, over the job's store: a mover's, of which the router hears nothing.
+    /// Returns a separate copy of the map over the job's store, for a mover.
     pub fn directory(
         store: &Arc<dyn Store>,
         clock: &Clock,
@@ -197,7 +197,7 @@ impl Shards {
         ShardDirectory::builder(store.clone(), MAP).clock(clock).entropy(entropy)
     }
 
-    /// Opens a shard, unless it is open. It serves by the newest map, and the file of another job is refused.
+    /// Opens a shard, unless it is open. It uses the newest map, and the file of another job is refused.
     pub async fn add(&self, id: ShardId) -> Result<Arc<Home>, String> {
         if let Some(home) = self.homes().get(&id) {
             return Ok(home.clone());
@@ -223,7 +223,7 @@ impl Shards {
             moving: AtomicU64::new(0),
             openings: AtomicU64::new(0),
         };
-        // Whoever was faster has opened it: a shard has one check.
+        // Another task may have opened it: a shard has one guard.
         Ok(self.homes().entry(id).or_insert_with(|| Arc::new(home)).clone())
     }
 
@@ -231,12 +231,12 @@ impl Shards {
         self.homes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The shard of this number. One that another process has added is opened.
+    /// Returns the shard with this number; opens one that another process added.
     pub async fn home(&self, shard: ShardId) -> Result<Arc<Home>, PortError> {
         self.add(shard).await.map_err(|why| PortError::new(PortErrorKind::Unavailable, why))
     }
 
-    /// The record of this row.
+    /// Returns the record of this row.
     pub async fn get(&self, row: &str) -> Result<Option<Record>, Unrouted> {
         let call = |to: Routed| async move {
             let home = self.called(to).await?;
@@ -265,7 +265,7 @@ impl Shards {
         Ok(home)
     }
 
-    /// Enters rows that are new, each in its shard. Nothing is on the move then.
+    /// Enters new rows, each in its shard. No move is in progress then.
     pub async fn insert(&self, rows: Vec<(String, Bytes)>) -> Result<BTreeMap<String, Version>, String> {
         let map = self.directory.map();
         let mut of: BTreeMap<ShardId, Vec<(String, Bytes)>> = BTreeMap::new();
@@ -294,8 +294,9 @@ impl Shards {
         Ok(found)
     }
 
-    /// Reads all rows of all shards, a page at a time, and folds each shard's with `fold`, which is told whether the row is at home there. Each
-    /// record is met at home once, also while some are moved. A shard that does not answer is asked again, until `patience` is over.
+    /// Reads all rows of all shards by pages, and folds each shard's rows with `fold`, which learns whether the shard
+    /// owns the row. Each record is seen once at its owner, also during moves. A failing shard is retried until
+    /// `patience` is over.
     pub async fn read<A: Default>(
         &self,
         patience: Duration,
@@ -334,26 +335,26 @@ impl Shards {
         Ok(answers.complete().map_err(why)?.into_iter().collect())
     }
 
-    /// What each shard went through.
+    /// Returns the figures of each shard.
     pub fn traffic(&self) -> BTreeMap<ShardId, Traffic> {
         self.homes().iter().map(|(shard, home)| (*shard, home.traffic())).collect()
     }
 }
 
-/// Whether the row may lie at this shard although it is not at home there: copied already, or not yet dropped.
+/// Returns `true` if the row may be at this shard although another owns it: copied already, or not yet deleted.
 fn on_the_move(map: &ShardMap, shard: ShardId, row: &str) -> bool {
     let ends = |work: &&Move| [work.from, work.to].contains(&shard);
     map.moving().filter(ends).is_some_and(|work| map.chunk_contains(&work.chunk, KeyBytes::of(row).as_slice()))
 }
 
-/// What tells this job's shards from another's, also from those of a job on the same input whose own file is gone.
+/// Returns the identity of this job's shards, different from that of another job on the same input.
 async fn job_of(store: &dyn Store) -> Result<String, StoreError> {
     let fresh = format!("{:016x}", Entropy::from_os().next_u64());
     let job = store.update(Key::new("job", "shards"), |kept| kept.is_none().then(|| fresh.clone().into())).await?;
     Ok(job.map(|record| String::from_utf8_lossy(&record.value).into_owned()).unwrap_or_default())
 }
 
-/// Whether the shard was away, and may be back soon: how long to wait at least.
+/// Returns the minimum wait if the shard was unavailable and may recover.
 pub fn away(error: &Unrouted) -> Option<Duration> {
     match error {
         RouteError::Refused(_) => Some(Duration::ZERO),
@@ -365,7 +366,7 @@ pub fn away(error: &Unrouted) -> Option<Duration> {
     }
 }
 
-/// Whether what was asked may have been done although it failed.
+/// Returns `true` if the failed request may have been applied.
 pub fn in_doubt(error: &Unrouted) -> bool {
     match error {
         RouteError::Failed(error) => match error.cause() {
@@ -377,7 +378,7 @@ pub fn in_doubt(error: &Unrouted) -> bool {
     }
 }
 
-/// Whether the record is not as it was when it was read.
+/// Returns `true` if the record changed since it was read.
 pub fn conflicts(error: &Unrouted) -> bool {
     matches!(error, RouteError::Failed(error)
         if matches!(error.cause(), Cause::Operation(ShardError::Failed(StoreError::Conflict { .. }))))

@@ -1,4 +1,4 @@
-//! One request through its five steps: the work waits where a service is away, and is not lost.
+//! The five steps of a request: work waits while a service is unavailable, and is not lost.
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use hyper::{Method, StatusCode, body::Bytes};
@@ -24,26 +24,26 @@ use crate::{
     services::Service,
 };
 
-/// A request on its way: it goes on where it stopped.
+/// A request in progress.
 pub struct Job {
     pub request: Request,
-    /// Its place in the input, and what the ledger has of it.
+    /// Index in the input, and the ledger's record.
     place: usize,
     entry: Entry,
-    /// The first step that is not done.
+    /// First unfinished step.
     step: usize,
-    /// What became of it, when that is known.
+    /// Result, once known.
     end: Option<End>,
-    /// Since when its ledger has not taken what is to be entered.
+    /// Time since which the ledger has refused the entry.
     unwritten: Option<Instant>,
-    /// When work on it began.
+    /// Start of the work.
     began: Option<Instant>,
-    /// Who waits for its end: its message in the queue.
+    /// Receiver of its end: the handler of its message.
     ended: Option<oneshot::Sender<()>>,
 }
 
 impl Job {
-    /// A request to work on, from the step where an earlier run left it.
+    /// Creates a job from the step at which an earlier run stopped.
     pub fn new(place: usize, request: Request, entry: Entry) -> Self {
         let step = match entry.state {
             State::Received { step } | State::Lost { step, .. } => step,
@@ -54,7 +54,7 @@ impl Job {
         job
     }
 
-    /// What the ledger is to say of it.
+    /// Returns the state to write to the ledger.
     fn state(&self) -> State {
         match &self.end {
             None => State::Received { step: self.step },
@@ -64,7 +64,7 @@ impl Job {
         }
     }
 
-    /// Goes on with this step, or the one after, where it is not needed. Where there is none, all is done.
+    /// Continues with this step, or the next needed one; without one the request is done.
     fn go_to(&mut self, step: usize) {
         self.step = step;
         if Service::ALL.get(step) == Some(&Service::Transport) && !self.request.needs_transport() {
@@ -75,7 +75,7 @@ impl Job {
         }
     }
 
-    /// The same, and the news of its end.
+    /// Creates a job and the receiver of its end.
     pub fn watched(mut self) -> (Self, oneshot::Receiver<()>) {
         let (ended, news) = oneshot::channel();
         self.ended = Some(ended);
@@ -83,35 +83,35 @@ impl Job {
     }
 }
 
-/// All that the workers share.
+/// State shared by the workers.
 pub struct Workflow {
     pub clock: Clock,
     pub ledger: Ledger,
     pub client: Client,
     pub addresses: [SocketAddr; 5],
     pub protections: Arc<[Protection]>,
-    /// Whether an owner may have deliveries scheduled. Nothing is cached where calls are bare.
+    /// Cache of owners' permissions; `None` without protection.
     pub accounts: Option<CacheAside<String, bool>>,
     pub dispatch: Dispatch<Job>,
     pub record: Arc<Record>,
     pub starts: Option<RateLimiter>,
     pub entropy: Entropy,
-    /// How long a request may be put back; `None` where nothing is.
+    /// Time for which a request may be deferred; `None` if requests are not deferred.
     pub patience: Option<Duration>,
-    /// How long a record's shard may be away.
+    /// Time for which a record's shard may be unavailable.
     pub shard_patience: Duration,
     pub progress: indicatif::ProgressBar,
 }
 
-/// What came of working on a job.
+/// Result of working on a job.
 enum Went {
     Ended(End),
-    /// The service is away, or the record's shard: again after this long.
+    /// The service or the record's shard is unavailable: retry after this time.
     Again(Duration),
 }
 
 impl Workflow {
-    /// One worker: takes jobs until all are done, or the ledger fails.
+    /// Runs one worker until all jobs are done, or the ledger fails.
     pub async fn work(self: Arc<Self>) -> Result<(), String> {
         while let Some(mut job) = self.dispatch.next().await {
             let began = match job.began {
@@ -137,7 +137,7 @@ impl Workflow {
                     self.progress.inc(1);
                     self.dispatch.done();
                     if let Some(ended) = job.ended.take() {
-                        // Nobody who waits is no reason to stop.
+                        // The receiver may have been dropped.
                         let _ = ended.send(());
                     }
                 }
@@ -154,7 +154,7 @@ impl Workflow {
 
     async fn advance(self: Arc<Self>, job: &mut Job, began: Instant) -> Result<Went, String> {
         loop {
-            // What is done is in the ledger before anything else is.
+            // A finished step is written to the ledger first.
             if let Some(wait) = self.enter(job).await? {
                 return Ok(Went::Again(wait));
             }
@@ -184,8 +184,8 @@ impl Workflow {
         }
     }
 
-    /// Enters what the ledger does not say yet; gives how long to wait where the record's shard is away. That is no reason to lose a
-    /// request: after the patience the run ends, and the next one goes on.
+    /// Writes the state to the ledger; returns the wait if the record's shard is unavailable. No request is lost by
+    /// that: after the patience the run ends, and the next run continues.
     async fn enter(&self, job: &mut Job) -> Result<Option<Duration>, String> {
         let state = job.state();
         if state == job.entry.state {
@@ -207,13 +207,13 @@ impl Workflow {
         }
     }
 
-    /// At least as long, so that what was put back together does not come back together.
+    /// Returns a random wait of at least this time, so that deferred requests do not return together.
     fn spread(&self, wait: Duration) -> Duration {
         let wait = wait.max(Duration::from_millis(50));
         wait + wait.mul_f64(self.entropy.unit() / 2.0)
     }
 
-    /// A step failed for all that its pipeline could do: put back, unless that is pointless or the patience is over.
+    /// Defers a request after a failed step, unless the error is permanent or the patience is over.
     fn failed(&self, service: Service, error: &CallError<HttpError>, began: Instant) -> Went {
         let hopeless = matches!(error.cause(), Cause::Operation(error) if error.is_final());
         match self.patience {
@@ -224,7 +224,8 @@ impl Workflow {
         }
     }
 
-    /// Whether the owner may have deliveries scheduled: from the cache, else from the account service, once for all who ask.
+    /// Returns `true` if the owner may schedule deliveries: from the cache, or by one call of the account service for
+    /// all waiting workers.
     async fn account(self: &Arc<Self>, owner: &str) -> Result<bool, Arc<CallError<HttpError>>> {
         let load = || {
             let (workflow, path) = (self.clone(), format!("/accounts/{owner}"));
@@ -244,7 +245,7 @@ impl Workflow {
         }
     }
 
-    /// One step: one call through the service's pipeline.
+    /// Performs one step: one call through the service's pipeline.
     async fn call(&self, service: Service, request: &Request) -> Result<StatusCode, CallError<HttpError>> {
         let id = request.id.to_string();
         let (method, path, key, body) = match service {

@@ -1,8 +1,8 @@
-//! Three times the capacity for a minute, on a clock that is moved by hand: who is served by a client with a time-out alone, by one with a limit
-//! that keeps places for what matters more, and by one with a shedder.
+//! Three times the capacity for a minute, on a manual clock: the requests served with a time-out only, with an
+//! adaptive limit that keeps shares by priority, and with load shedding.
 //!
 //! The service does 100 requests a second. In the overload come 40 of high priority, 100 of normal and 160 of low. Printed are a plot of each run,
-//! a table, what was promised and whether it was kept; the last line is the result as JSON. Every run of a seed prints the same.
+//! a table, and the promises with their results; the last line is the result as JSON. All runs with one seed print the same.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 mod simulation;
 
@@ -20,7 +20,7 @@ use steadfast::Priority::{self, High, Low, Normal};
 /// A service under three times its capacity, and three ways to call it.
 #[derive(Parser)]
 struct Args {
-    /// Of all that is random: when requests come, how long they take, who is shed.
+    /// Seed of all random choices: arrivals, service times, shed requests.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A client, the same with nothing but high requests, and what it is called.
+/// A run, the same run with high requests only, and its name.
 struct Run {
     client: Client,
     what: &'static str,
@@ -45,7 +45,7 @@ struct Run {
 fn show(seed: u64, colours: bool) -> (String, bool) {
     let runs = [
         (Client::Naive, "naive", "a time-out alone"),
-        (Client::Limiter, "limiter", "an adaptive limit that keeps places for what matters more"),
+        (Client::Limiter, "limiter", "an adaptive limit with shares by priority"),
         (Client::Shedder, "shedder", "shedding by priority while the service says that work has piled up"),
     ];
     let runs = runs.map(|(client, name, what)| {
@@ -80,30 +80,30 @@ fn show(seed: u64, colours: bool) -> (String, bool) {
     (text, kept)
 }
 
-// ---- what was promised ------------------------------------------------------------------------------------------------------
+// ---- promises ------------------------------------------------------------------------------------------------------
 
 fn share(part: u32, of: u32) -> f64 {
     f64::from(part) / f64::from(of.max(1))
 }
 
-/// The share of what high requests get alone that they get in the overload.
+/// Served high requests of the overload, as a share of those served without other classes.
 fn kept(run: &Run) -> f64 {
     share(run.all.of(High, BEGINS, ENDS).served, run.solo.of(High, BEGINS, ENDS).served)
 }
 
-/// The steps of the overload, less the first, in which the client finds out.
+/// The steps of the overload without the first, in which the client adapts.
 fn steps() -> impl Iterator<Item = (u64, u64)> {
     (BEGINS + STEP..ENDS).step_by(STEP as usize).map(|from| (from, from + STEP))
 }
 
-/// How far the served requests of the steps lie apart, as a share of their mean.
+/// The spread of served requests over the steps, as a share of their mean.
 fn swing(run: &Run) -> f64 {
     let served = &run.all.served()[((BEGINS + STEP) / STEP) as usize..(ENDS / STEP) as usize];
     let (least, most) = (served.iter().min().copied().unwrap_or(0), served.iter().max().copied().unwrap_or(0));
     share(most - least, served.iter().sum::<u32>() / served.len().max(1) as u32)
 }
 
-/// Seconds from the end of the overload until as good as everybody is served: to the last step in which more than one in ten is not.
+/// Seconds from the end of the overload to the last step in which more than a tenth of the requests failed.
 fn recovery(run: &Run) -> u64 {
     let bad = (ENDS..LASTS).step_by(STEP as usize).filter(|from| {
         let count = sum(run, *from, from + STEP);
@@ -135,7 +135,7 @@ fn promises(run: &Run) -> Vec<(String, bool)> {
         high >= normal && normal > low && (low < 0.05 || normal > 0.95)
     });
     vec![
-        (format!("high priority keeps {:.1} % of what it gets alone (95 %)", kept(run) * 100.0), kept(run) >= 0.95),
+        (format!("high priority keeps {:.1} % of its calls served alone (95 %)", kept(run) * 100.0), kept(run) >= 0.95),
         ("low priority is shed first: nearly all of it before a normal request in twenty".to_owned(), first),
         (format!("it serves {served} of the {capacity} that could be (95 %)"), share(served, capacity) >= 0.95),
         (
@@ -198,17 +198,17 @@ fn table(runs: &[(&str, Run)]) -> String {
 
 // ---- the plot ---------------------------------------------------------------------------------------------------------------
 
-/// Requests a second over time: what was served, by priority from below, and above it what was not.
+/// Requests per second over time: served ones by priority from below, the others above.
 struct Plot<'a> {
     report: &'a Report,
     colours: bool,
 }
 
-/// What a line of the plot stands for, in requests a second.
+/// Height of a plot line, in requests per second.
 const LINE: f64 = 20.0;
 const LINES: u32 = 15;
 
-/// What became of a request: a sign, and a colour of 256.
+/// The result of a request: a character, and one of 256 colours.
 const fn ink(class: Option<Priority>, late: bool) -> (char, u8) {
     match class {
         Some(High) => ('█', 25),
@@ -225,7 +225,7 @@ fn paint(sign: (char, u8), times: usize, colours: bool) -> String {
 }
 
 impl Plot<'_> {
-    /// What stands at so many requests a second in this step.
+    /// Returns the mark at this height in a step.
     fn at(&self, step: &[Count; 3], rate: f64) -> Option<(char, u8)> {
         let second = |n: u32| f64::from(n) / STEP as f64;
         let mut top = 0.0;

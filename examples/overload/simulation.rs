@@ -1,4 +1,4 @@
-//! A service of fixed capacity under three times that, on a clock that is moved by hand: minutes in a moment, the same in every run.
+//! A service under three times its capacity, on a manual clock: minutes pass in a moment, and every run is the same.
 use std::{cell::RefCell, collections::BTreeMap, sync::Arc, sync::Mutex, time::Duration};
 
 use steadfast::{
@@ -10,24 +10,24 @@ use steadfast::{
     timeout::Timeout,
 };
 
-/// How many requests the service works on at once; each takes 100 ms on average, so it serves 100 a second.
+/// Concurrent requests of the service; each takes 100 ms on average, so it serves 100 a second.
 const WORKERS: usize = 10;
 const CAPACITY: f64 = 100.0;
-/// What comes later is of no use to anybody.
+/// Time after which a response is useless.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Figures are of so many seconds each.
+/// Duration of a step of the figures, in seconds.
 pub(crate) const STEP: u64 = 5;
 
-/// The overload lasts from here,
+/// Start of the overload.
 pub(crate) const BEGINS: u64 = 20;
-/// to here,
+/// End of the overload.
 pub(crate) const ENDS: u64 = 80;
-/// and everything to here.
+/// End of the simulation.
 pub(crate) const LASTS: u64 = 120;
 
 pub(crate) const CLASSES: [Priority; 3] = [Priority::High, Priority::Normal, Priority::Low];
 
-/// Requests a second: three times the capacity in the overload.
+/// Requests per second: three times the capacity during the overload.
 fn rate(class: Priority, second: u64) -> f64 {
     let overload = (BEGINS..ENDS).contains(&second);
     let share = match (class, overload) {
@@ -39,18 +39,18 @@ fn rate(class: Priority, second: u64) -> f64 {
     share * CAPACITY
 }
 
-/// How the clients protect the service, and themselves.
+/// The protection that clients use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Client {
-    /// By a time-out alone.
+    /// A time-out only.
     Naive,
-    /// By a limit that finds itself and keeps places for what matters more.
+    /// An adaptive limit with shares by priority.
     Limiter,
-    /// By shedding while the service says that its work has piled up.
+    /// Load shedding while the service reports a long queue.
     Shedder,
 }
 
-/// What became of the requests of one class in one step.
+/// Results of the requests of one class in one step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Count {
     pub(crate) offered: u32,
@@ -61,17 +61,17 @@ pub(crate) struct Count {
     pub(crate) late: u32,
 }
 
-/// What became of all requests.
+/// Results of all requests.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Report {
     /// By step and class.
     pub(crate) steps: Vec<[Count; 3]>,
-    /// How long the served high requests of the overload took, the shortest first.
+    /// Latencies of served high requests during the overload, sorted.
     pub(crate) high_latencies: Vec<Duration>,
 }
 
 impl Report {
-    /// All of a class from one second to another.
+    /// Returns the results of a class between two times.
     pub(crate) fn of(&self, class: Priority, from: u64, to: u64) -> Count {
         let at = CLASSES.iter().position(|c| *c == class).unwrap_or_default();
         let steps = &self.steps[(from / STEP) as usize..(to / STEP) as usize];
@@ -83,7 +83,7 @@ impl Report {
         })
     }
 
-    /// All that was served in each step.
+    /// Returns the served requests of each step.
     pub(crate) fn served(&self) -> Vec<u32> {
         self.steps.iter().map(|step| step.iter().map(|count| count.served).sum()).collect()
     }
@@ -93,11 +93,11 @@ impl Report {
     }
 }
 
-/// A service that works on so many requests at once, in order of arrival; what its callers no longer wait for, too.
+/// A service with a fixed number of workers, which serves requests in order of arrival, abandoned ones included.
 struct Service {
     clock: Clock,
     random: Entropy,
-    /// When each of its workers is free.
+    /// Time at which each worker is free.
     free: Mutex<Vec<Instant>>,
 }
 
@@ -114,14 +114,14 @@ impl Service {
         Ok(())
     }
 
-    /// For how long a request that came now would wait, in seconds.
+    /// Returns the wait of a request that arrives now, in seconds.
     fn backlog(&self) -> f64 {
         let free = self.free.lock().map(|free| free.iter().min().copied().unwrap_or_default()).unwrap_or_default();
         (free - self.clock.now()).as_secs_f64()
     }
 }
 
-/// The requests of these classes under this client.
+/// Simulates the requests of these classes with this protection.
 pub(crate) fn run(client: Client, classes: &[Priority], seed: u64) -> Report {
     let (clock, hand) = Clock::manual();
     let service = Arc::new(Service {
@@ -129,7 +129,7 @@ pub(crate) fn run(client: Client, classes: &[Priority], seed: u64) -> Report {
         random: Entropy::from_seed(seed),
         free: Mutex::new(vec![clock.now(); WORKERS]),
     });
-    // Each class has a stream of its own: alone, it sends the same requests.
+    // Each class has its own random stream: alone, it sends the same requests.
     let arrivals: BTreeMap<(Instant, usize), Priority> =
         classes.iter().flat_map(|class| arrivals(*class, clock.now(), seed)).collect();
     let timeout = Timeout::new(PATIENCE).with_clock(&clock);
@@ -164,7 +164,7 @@ fn shedder(
     Some(shedder.with_clock(clock).with_entropy(entropy))
 }
 
-/// When the requests of a class come: at random, at its rate.
+/// Arrival times of a class's requests: random, at its rate.
 fn arrivals(class: Priority, start: Instant, seed: u64) -> Vec<((Instant, usize), Priority)> {
     let stream = class as usize;
     let random = Entropy::from_seed(seed.wrapping_mul(31).wrapping_add(stream as u64));
@@ -179,7 +179,7 @@ fn arrivals(class: Priority, start: Instant, seed: u64) -> Vec<((Instant, usize)
     }
 }
 
-/// Makes every request when it comes, and counts what became of it.
+/// Sends each request at its time, and counts its result.
 async fn all(
     pipeline: Pipeline<impl Policy>,
     clock: &Clock,

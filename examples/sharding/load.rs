@@ -1,4 +1,4 @@
-//! Who writes and reads orders all the time, and remembers what was acknowledged.
+//! A load that writes and reads orders continuously, and records the acknowledged writes.
 use std::{
     sync::{
         Arc,
@@ -20,18 +20,18 @@ pub struct Load(Arc<Inner>);
 
 struct Inner {
     each: u32,
-    /// Of each order what was acknowledged last. It only grows.
+    /// Last acknowledged value of each order. It only increases.
     cents: Vec<AtomicU64>,
     stop: AtomicBool,
 }
 
-/// What the load has seen.
+/// Results of the load.
 #[derive(Default)]
 pub struct Seen {
     pub writes: u64,
     pub reads: u64,
     pub failed: u64,
-    /// Reads that gave what was overwritten before they began.
+    /// Reads that returned a value overwritten before they began.
     pub old: u64,
     pub slowest: Duration,
 }
@@ -76,7 +76,7 @@ impl Load {
         self.0.stop.store(true, SeqCst);
     }
 
-    /// Writes and reads until it is told to stop.
+    /// Writes and reads until the stop signal.
     pub fn run(&self, router: &Router) -> impl Future<Output = Result<Seen>> + Send + use<> {
         let writers = (0..WRITERS).map(|n| tokio::spawn(self.clone().write(router.clone(), n)));
         let readers = (0..READERS).map(|n| tokio::spawn(self.clone().read(router.clone(), n)));
@@ -84,7 +84,7 @@ impl Load {
         async move { Ok(try_join_all(tasks).await?.iter().fold(Seen::default(), Seen::and)) }
     }
 
-    /// Each order has one writer, so that it is known what must be read.
+    /// Each order has one writer, so that the expected value is known.
     async fn write(self, router: Router, n: usize) -> Seen {
         let (mut seen, clock, draws) = (Seen::default(), Clock::tokio(), Entropy::from_seed(n as u64));
         while !self.0.stop.load(SeqCst) {
@@ -118,7 +118,7 @@ impl Load {
         seen
     }
 
-    /// Orders that no file has, or only as they were before what was acknowledged.
+    /// Returns orders that are missing, or older than their acknowledged value.
     pub fn lost(&self, rows: &Rows) -> usize {
         let is_there = |at: &usize| {
             let found = rows.get(&self.key(*at)).into_iter().flatten();

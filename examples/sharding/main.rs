@@ -1,8 +1,8 @@
-//! The orders of many tenants in four SQLite files, each behind a process of its own, over HTTP; a fifth comes in.
+//! The orders of many tenants in four SQLite files, each behind its own process, over HTTP; a fifth is added.
 //!
-//! Shown are an even spread, orders read by their key and by all shards at once, a shard that is killed and missed by nobody else, and a
-//! fifth shard that takes its share while orders are written and read, from movers that are killed in the middle of it. At the end every row of every
-//! file is counted. The last line is the result as JSON.
+//! Shown are an even distribution, reads by key and by fan-out, a killed shard without an effect on the others,
+//! and a fifth shard that gets its share during writes and reads, from movers that are killed in between. At the
+//! end every row of every file is counted. The last line is the result as JSON.
 #![allow(missing_docs, unreachable_pub, reason = "a program has no readers from outside")]
 mod load;
 mod mover;
@@ -44,13 +44,13 @@ const ORDERS_EACH: u32 = 3;
 const FIRST: [ShardId; 4] = [ShardId(0), ShardId(1), ShardId(2), ShardId(3)];
 const FIFTH: ShardId = ShardId(4);
 
-/// Orders in four shards; one is killed, a fifth comes in, its mover is killed.
+/// Orders in four shards; one is killed, a fifth is added, its mover is killed.
 #[derive(Parser)]
 struct Args {
-    /// How many tenants there are. Each has three orders.
+    /// Number of tenants. Each has three orders.
     #[arg(long, default_value_t = 4_000, value_parser = clap::value_parser!(u32).range(50..=1_000_000))]
     tenants: u32,
-    /// How many movers are killed, each at a step of its own, before one may finish.
+    /// Number of movers that are killed, each at another step, before one may finish.
     #[arg(long, default_value_t = 3)]
     kills: u32,
     #[arg(long, hide = true)]
@@ -89,7 +89,7 @@ fn say(what: impl fmt::Display) -> io::Result<()> {
 
 // ---- processes --------------------------------------------------------------------------------------------------------------
 
-/// A process of this program, and what it prints.
+/// A process of this program, and its output.
 struct Process {
     child: Child,
     lines: Lines<BufReader<ChildStdout>>,
@@ -107,22 +107,22 @@ impl Process {
         Ok(Self { child, lines })
     }
 
-    /// A shard, which listens.
+    /// Starts a shard, which listens.
     async fn shard(folder: &Path, shard: ShardId) -> Result<Self> {
         let mut process = Self::start(folder, &[("--shard", Some(shard.0))])?;
         process.lines.next_line().await?.ok_or_else(|| format!("{shard} did not start"))?;
         Ok(process)
     }
 
-    /// By SIGKILL.
+    /// Kills the process by SIGKILL.
     async fn kill(mut self) -> Result<()> {
         Ok(self.child.kill().await?)
     }
 }
 
-// ---- who watches ------------------------------------------------------------------------------------------------------------
+// ---- the control ------------------------------------------------------------------------------------------------------------
 
-/// Every row of every file, and the shards that have it.
+/// Every row of every file, with the shards that hold it.
 type Rows = BTreeMap<(u32, u32), Vec<(ShardId, u64)>>;
 
 async fn everything(router: &Router) -> Result<Rows> {
@@ -181,14 +181,14 @@ async fn show(args: &Args) -> Result<bool> {
     let work = load.run(&router);
     let seen = tokio::spawn(work);
     for mover in 0..=args.kills {
-        // The first one is stopped in its second move, each other one a step further on.
+        // The first mover is stopped in its second move, each further one a step later.
         let hold = (mover < args.kills).then_some(if mover == 0 { 6 } else { 2 });
         watch(folder, mover + 1, hold).await?;
     }
     load.stop();
     let seen = seen.await??;
     say(format_args!(
-        "\n  meanwhile {} writes and {} reads; {} failed, {} read what was old; the slowest took {} ms\n",
+        "\n  during the move {} writes and {} reads; {} failed, {} returned old values; the slowest took {} ms\n",
         seen.writes,
         seen.reads,
         seen.failed,
@@ -212,12 +212,12 @@ async fn show(args: &Args) -> Result<bool> {
         r#"summary: {{"keys":{keys},"moved":{moved},"ideal_moved":{ideal},"lost":{lost},"doubled":{doubled}}}"#
     ))?;
     as_it_should &= lost == 0 && doubled == 0 && strays == 0 && seen.failed == 0 && seen.old == 0;
-    // Which tenants move is a draw: five standard deviations.
+    // The choice of moved tenants is random: five standard deviations.
     let spread = 5.0 * (f64::from(args.tenants) * 0.2 * 0.8).sqrt() * f64::from(ORDERS_EACH);
     Ok(as_it_should && moved.abs_diff(ideal) as f64 <= spread && after.len() as u64 == keys)
 }
 
-/// What no single shard knows.
+/// Asserts properties across all shards.
 async fn ask_all_shards(router: &Router, keys: u64) -> Result<bool> {
     let totals = router.ask_all(&Ask::Total).await.complete()?;
     let sum = totals.iter().fold((0, 0), |(n, sum), (_, answer)| match answer {
@@ -234,7 +234,7 @@ async fn ask_all_shards(router: &Router, keys: u64) -> Result<bool> {
     Ok(sum.0 == keys && top.len() == 3)
 }
 
-/// One shard is killed: the others go on, what is asked of all says who is missing, and only its own breaker opens.
+/// Kills one shard: the others continue, a fan-out names the missing shard, and only its own breaker opens.
 async fn lose_a_shard(router: &Router, load: &Load, folder: &Path, shards: &mut [Process]) -> Result<bool> {
     let (lost, clock) = (ShardId(2), Clock::tokio());
     shards[2].child.kill().await?;
@@ -269,11 +269,11 @@ async fn lose_a_shard(router: &Router, load: &Load, folder: &Path, shards: &mut 
         clock.sleep(std::time::Duration::from_millis(20)).await;
         let _ = router.ask_all(&Ask::Total).await;
     }
-    say(format_args!("  started again, it is asked again after {} ms\n", (clock.now() - back).as_millis()))?;
+    say(format_args!("  after its restart it gets calls again after {} ms\n", (clock.now() - back).as_millis()))?;
     Ok(partial == 200 && opened == [lost.to_string()] && not > 0)
 }
 
-/// Lets a mover work, and prints what it prints; kills it where it holds still.
+/// Runs a mover and prints its output; kills it at the step at which it stops.
 async fn watch(folder: &Path, number: u32, hold: Option<u32>) -> Result<()> {
     let mut mover = Process::start(folder, &[("--hold", hold)])?;
     while let Some(line) = mover.lines.next_line().await? {

@@ -1,4 +1,4 @@
-//! A mover: copies rows from shard to shard over HTTP. It may be killed at any moment; the next one goes on.
+//! A mover: copies rows from shard to shard over HTTP. It may be killed at any moment; the next mover continues.
 use std::{
     collections::BTreeSet,
     fmt,
@@ -22,15 +22,15 @@ use crate::{
     wire::{Answer, Ask, Http, Order},
 };
 
-/// What it prints when it has stopped in the middle of a step, for ever.
+/// Line that it prints after it has stopped in the middle of a step.
 pub const HOLDS: &str = "holds still";
 
-/// Moves what these shards have too much of to those that have too little.
+/// Moves parts from shards with too many to shards with too few.
 pub async fn rebalance(folder: &Path, shards: &[ShardId], hold: Option<u32>) -> Result<()> {
     let store = shared(folder)?;
     let directory = directory(&store).await?;
     let mover = OverHttp { http: Http::new(), store, hold, steps: AtomicU32::new(0) };
-    // What an earlier mover has begun comes first; the rest is planned anew.
+    // Finishes the move of an earlier mover first; the rest is planned again.
     if directory.resume(&mover).await? {
         say("the move that was under way has ended")?;
     }
@@ -68,7 +68,7 @@ fn tell(work: &Move, rows: usize, what: &str) -> Result<()> {
 
 impl OverHttp {
     async fn ask(&self, shard: ShardId, ask: &Ask) -> Result<Vec<Order>> {
-        let at = address(&self.store, shard).await?.ok_or("a shard that nobody started")?;
+        let at = address(&self.store, shard).await?.ok_or("a shard that was not started")?;
         match self.http.ask(at, ask).await? {
             Answer::Orders(orders) => Ok(orders),
             Answer::Refused(refused) => Err(refused.into()),

@@ -1,4 +1,4 @@
-//! A router: from an order to its shard, by its own copy of the map; each shard behind a pipeline with a breaker of its own.
+//! A router: finds the shard of an order by its copy of the map. Each shard has its own pipeline and breaker.
 use std::{
     collections::BTreeMap,
     path::Path,
@@ -50,7 +50,7 @@ impl Router {
         })
     }
 
-    /// What stands around the calls of one shard.
+    /// Pipeline for the calls of one shard.
     fn protected(&self, shard: ShardId) -> Protected {
         let mut shards = self.shards.lock().unwrap_or_else(PoisonError::into_inner);
         shards.entry(shard).or_insert_with(|| Protected::new(shard)).clone()
@@ -61,7 +61,7 @@ impl Router {
         shards.values().map(|shard| shard.breaker.clone()).collect()
     }
 
-    /// Asks one shard.
+    /// Sends a request to one shard.
     pub async fn ask(&self, shard: ShardId, ask: &Ask) -> std::result::Result<Answer, Failed> {
         let call = || async {
             match address(&self.store, shard).await {
@@ -73,7 +73,7 @@ impl Router {
         self.protected(shard).pipeline.call(call).await
     }
 
-    /// Asks the shard that owns the tenant: `ask` has the version of the map put in.
+    /// Sends a request to the shard that owns the tenant, with the version of the map.
     async fn route(
         &self,
         tenant: u32,
@@ -103,7 +103,7 @@ impl Router {
         }
     }
 
-    /// Asks every shard at once.
+    /// Sends a request to all shards at once.
     pub async fn ask_all(&self, ask: &Ask) -> FanOutResult<Answer, Failed> {
         self.fan_out.run(&self.directory.map().shards(), |shard| self.ask(shard, ask)).await
     }
@@ -117,7 +117,7 @@ impl Protected {
         #[expect(clippy::expect_used, reason = "written here, so it is right")]
         let breaker = CircuitBreaker::new(config).expect("a breaker").named(shard.to_string());
         #[expect(clippy::expect_used, reason = "written here, so it is right")]
-        // Every ask may be made again: a put has the whole row.
+        // Every request may be repeated: a put contains the whole row.
         let retry = Retry::new(RetryConfig::interactive().idempotent(true)).expect("a retry");
         let pipeline = Pipeline::new()
             .named(shard.to_string())

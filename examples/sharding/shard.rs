@@ -1,4 +1,4 @@
-//! One shard: a process with a SQLite file of its own, which checks every request by its own copy of the map.
+//! One shard: a process with its own SQLite file, which checks every request by its copy of the map.
 use std::{
     convert::Infallible,
     io::{self, Write as _},
@@ -22,7 +22,7 @@ use crate::{
     wire::{Answer, Ask, Order},
 };
 
-/// Where the map is, and each shard's address.
+/// Location of the map, and of each shard's address.
 pub fn shared(folder: &Path) -> Result<Arc<dyn Store>> {
     Ok(Arc::new(Sqlite::open(SqliteConfig::at(folder.join("map.db")))?.store()))
 }
@@ -31,7 +31,7 @@ pub async fn directory(store: &Arc<dyn Store>) -> Result<ShardDirectory> {
     Ok(ShardDirectory::builder(store.clone(), "orders").open().await?)
 }
 
-/// Where a shard listens, once it has said so.
+/// Returns the address of a shard, once it has published it.
 pub async fn address(store: &Arc<dyn Store>, shard: ShardId) -> Result<Option<SocketAddr>> {
     let record = store.get(Key::new("addresses", &shard.to_string())).await?;
     Ok(record.map(|record| std::str::from_utf8(&record.value).unwrap_or_default().parse()).transpose()?)
@@ -45,7 +45,7 @@ pub async fn serve(folder: &Path, shard: ShardId) -> Result<()> {
         rows: Sqlite::open(SqliteConfig::at(folder.join(format!("{shard}.db"))))?.store(),
         directory,
     });
-    // After a restart, where it was.
+    // Reuses the port after a restart.
     let at = address(&store, shard).await?.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0)));
     let listener = TcpListener::bind(at).await?;
     let at = listener.local_addr()?.to_string();
@@ -64,7 +64,7 @@ async fn respond(
     here: Arc<Shard>,
     request: Request<Incoming>,
 ) -> std::result::Result<Response<Full<Bytes>>, Infallible> {
-    // In a task of its own, which ends also where the client hangs up: a write that has begun must not outlast its stay in the guard.
+    // In a separate task, which completes even if the client disconnects: a started write must not outlast its entry in the guard.
     let work = tokio::spawn(async move {
         let ask = serde_json::from_slice(&request.into_body().collect().await?.to_bytes())?;
         here.answer(ask).await
@@ -174,7 +174,7 @@ impl Shard {
         rows.iter().map(|row| Ok(serde_json::from_slice(&row.value)?)).collect()
     }
 
-    /// Without rows that are on their way here, or not dropped yet.
+    /// Excludes rows that are still being copied here, or not yet deleted.
     async fn owned(&self) -> Result<Vec<Order>> {
         let (map, mut rows) = (self.guard.map(), self.everything().await?);
         rows.retain(|order| map.shard_of(&order.tenant) == Some(self.guard.shard()));

@@ -1,4 +1,4 @@
-//! What goes between routers, movers and shards, as JSON over HTTP, and the rows that it is about.
+//! The messages between routers, movers and shards, as JSON over HTTP, and the rows.
 use std::net::SocketAddr;
 
 use http_body_util::{BodyExt, Full};
@@ -13,7 +13,7 @@ use steadfast::{
     sharding::{Move, Refused},
 };
 
-/// A row. Its shard key is the tenant, so that a tenant's orders lie together.
+/// A row. Its shard key is the tenant, so that one shard holds all orders of a tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Order {
     pub cents: u64,
@@ -27,10 +27,10 @@ impl Order {
     }
 }
 
-/// What a shard is asked.
+/// A request to a shard.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Ask {
-    /// By a router, which has this version of the map.
+    /// From a router with this version of the map.
     Put {
         order: Order,
         version: u64,
@@ -40,12 +40,12 @@ pub enum Ask {
         number: u32,
         version: u64,
     },
-    /// Of all tenants here: for a fan-out.
+    /// For all tenants of the shard: a fan-out.
     Total,
     Largest {
         count: usize,
     },
-    /// By a mover.
+    /// From a mover.
     Install {
         version: u64,
     },
@@ -60,11 +60,11 @@ pub enum Ask {
     Drop {
         work: Move,
     },
-    /// By the audit: every row that is in the file, whoever owns it.
+    /// From the audit: every row in the file, whichever shard owns it.
     Everything,
 }
 
-/// What a shard answers.
+/// A response of a shard.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub enum Answer {
     Done,
@@ -73,7 +73,7 @@ pub enum Answer {
         orders: u64,
         cents: u64,
     },
-    /// The shard's own check has refused it: nothing was done.
+    /// The shard's own check refused the request; nothing was done.
     Refused(Refused),
 }
 
@@ -87,7 +87,7 @@ pub enum HttpError {
     Status(u16),
 }
 
-/// A pooled client; a clone shares the pool.
+/// A pooled client; clones share the pool.
 #[derive(Clone)]
 pub struct Http(Client<HttpConnector, Full<Bytes>>);
 
@@ -95,7 +95,7 @@ impl Http {
     pub fn new() -> Self {
         let mut connector = HttpConnector::new();
         connector.set_nodelay(true);
-        // Whether a call is made again is the pipeline's to say.
+        // Only the pipeline retries calls.
         Self(Client::builder(TokioExecutor::new()).retry_canceled_requests(false).build(connector))
     }
 
@@ -108,14 +108,14 @@ impl Http {
         let status = response.status().as_u16();
         let body = response.into_body().collect().await.map_err(|e| lost(&e))?.to_bytes();
         match status {
-            // 421, misdirected: asked of a shard that does not answer for that key, or not now.
+            // 421, misdirected: the shard does not serve that key, or not now.
             200 | 421 => serde_json::from_slice(&body).map_err(|e| lost(&e)),
             _ => Err(HttpError::Status(status)),
         }
     }
 }
 
-/// The one judge. A shard that refuses a key is well: that is an answer.
+/// The classifier. A refused key is an answer of a healthy shard.
 pub fn classify(result: &Result<Answer, HttpError>) -> Verdict {
     match result {
         Ok(_) => Verdict::success(),

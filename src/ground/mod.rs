@@ -1,4 +1,5 @@
-//! Values and time: what every other floor stands on. Imports nothing of this crate.
+//! The lowest floor: values, time, randomness, synchronisation. It imports nothing else of this
+//! crate.
 
 pub mod backoff;
 pub(crate) mod budget;

@@ -1,26 +1,31 @@
-//! Events: what a policy did, typed, in order, numbered without gaps, and never in the way of a call.
+//! Events: typed records of what a policy did, in order, numbered, and delivered without delaying a
+//! call.
 //!
-//! A listener here is a [`Subscription`] that takes events from a ring, not a function that runs inside the call: it may be
-//! slow or panic, and no call notices. One that falls behind by more than the ring holds misses the oldest, and is told how
-//! many. Without a subscription (and without a `tracing` subscriber that wants them) no event is built at all.
+//! A [`Subscription`] takes events from a ring; no callback runs inside the call. A subscriber may
+//! therefore be slow or panic without an effect on calls. A subscriber that falls behind by more
+//! than the ring holds misses the oldest events and learns their number. Without a subscription,
+//! and without a `tracing` subscriber that wants them, no event is built.
 //!
 //! # Floods
 //!
-//! A call that has something to tell sends it, and what other calls laid down meanwhile: at most a thousand events of theirs, or a hundred
-//! where a `tracing` subscriber, which runs in the call, wants them. As many may wait. In a flood that no sender keeps up with, later
-//! events are dropped until the sender has caught up. Each dropped event uses up its number, subscriptions are told of the gap
-//! ([`Missed::Events`]), `tracing` is told how many there were, and metrics count them all.
+//! A call that has an event sends it together with the events that other calls staged in the
+//! meantime: at most 1,024 of theirs, or 128 if a `tracing` subscriber, which runs inside the call,
+//! wants them. As many may wait. If no sender keeps up, later events are dropped until the sender
+//! has caught up. A dropped event uses up its number: subscriptions report the gap
+//! ([`Missed::Events`]), `tracing` gets the number of dropped events, and metrics count all events.
 //!
 //! # tracing
 //!
-//! Every event of every policy goes to `tracing` as well, where a subscriber wants it: target `steadfast::` and the room
-//! (`steadfast::circuit_breaker`), the policy's name as a field. Nothing is to be switched on here: a filter such as
-//! `steadfast=info` does it. What needs a look is a `WARN` (a breaker that opened, a retry that gave up, a call that timed out), what is as
-//! it should be an `INFO`, what comes with every call of a bad hour a `DEBUG`. Calls and attempts are spans of `steadfast::call`, at `DEBUG`.
+//! Each event also goes to `tracing`, if a subscriber wants it. The target is `steadfast::` and the
+//! module (`steadfast::circuit_breaker`); the policy's name is a field. A filter such as
+//! `steadfast=info` enables them. Events that need attention are `WARN` (a breaker opened, a retry
+//! gave up, a call timed out), other state changes `INFO`, and events that come with each call
+//! during an outage `DEBUG`. Calls and attempts are spans of `steadfast::call`, at `DEBUG`.
 //!
-//! # Numbers
+//! # Metrics
 //!
-//! Feature `metrics` counts events where they are sent, so that none is missed, and reads the gauges: room `metrics`.
+//! Feature `metrics` counts events where they are sent, so that none is missed, and reads gauges:
+//! module `metrics`.
 //!
 //! ```
 //! use steadfast::circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent};
@@ -50,49 +55,51 @@ use tokio::sync::broadcast;
 
 use crate::{config::Name, time::Instant};
 
-/// What a subscription gives: one thing that happened.
+/// One event, as a subscription returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Event<E> {
-    /// Counts this source's events from 1. A gap stands for events that were dropped, or missed.
+    /// Number of the event, from 1 for each source. A gap stands for lost events.
     pub number: u64,
-    /// When it happened, by the policy's clock.
+    /// Time of the event, by the policy's clock.
     pub at: Instant,
-    /// The policy's name, if it has one.
+    /// Name of the policy, if it has one.
     pub source: Option<Name>,
-    /// What happened.
+    /// The event itself.
     pub what: E,
 }
 
-/// Why a subscription gave no event.
+/// The reason for which a subscription returned no event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Missed {
-    /// It fell behind, or the source had more to tell than could be sent, and this many events are gone. The next `recv` goes on with the
-    /// oldest that is left.
+    /// The subscription fell behind, or the source dropped events in a flood; this many are lost.
+    /// The next `recv` continues with the oldest remaining event.
     #[error("missed {0} events")]
     Events(u64),
-    /// The policy is gone, and with it all that would send.
-    #[error("the source of the events is gone")]
+    /// The policy and all its clones were dropped.
+    #[error("the source of the events was dropped")]
     Closed,
 }
 
-/// How many events a slow subscription may be behind before it misses any.
+/// Capacity of the ring: a subscription that is further behind misses events.
 const RING: usize = 1024;
 
-/// The sending end, shared by all clones of a policy.
-pub(crate) struct Events<E>(Arc<Shared<E>>);
+/// The sending side, shared by all clones of a policy.
+pub(crate) struct Events<E>(Arc<EventSource<E>>);
 
-struct Shared<E> {
+struct EventSource<E> {
     outbox: Mutex<Outbox<E>>,
     ring: OnceLock<broadcast::Sender<Event<E>>>,
     #[cfg(feature = "metrics")]
     taps: Taps<E>,
 }
 
-/// Those who count events where they are sent, so that none is missed.
+/// Functions that count events where they are sent, so that none is missed.
 #[cfg(feature = "metrics")]
 struct Taps<E> {
+    /// `true` once `each` has an element. `Relaxed`: the lock of `each` publishes the elements; an
+    /// event that is concurrent with the first tap may go uncounted.
     any: AtomicBool,
     each: RwLock<Vec<Tap<E>>>,
 }
@@ -107,22 +114,25 @@ impl<E> Taps<E> {
     }
 }
 
-/// How many events of others one call sends before it takes no more; as many may wait.
+/// Maximum number of other calls' events that one call sends, and of events that wait.
 const BATCH: usize = RING;
-/// The same where `tracing` is told, which takes as long as its subscriber likes, in the call.
+/// The same maximum while a `tracing` subscriber wants events: it runs inside the call, and may be
+/// slow.
 const TRACED_BATCH: usize = 128;
 
 struct Outbox<E> {
-    /// The number of the last event that was sent, dropped ones counted.
+    /// Number of the last event that was sent, dropped events included.
     sent: u64,
-    /// The sender has sent its batch: it ends what waits, and what comes meanwhile is dropped.
+    /// `true` once the sender has sent its batch: it sends the waiting events, and new ones are
+    /// dropped.
     closing: bool,
-    /// How many were dropped since the last that was laid down, and since `tracing` was told.
+    /// Events dropped since the last one was staged.
     dropped: u64,
-    untold: u64,
-    /// Whether somebody is at work sending. Who lays down an event meanwhile leaves it to them.
+    /// Events dropped since the last report to `tracing`.
+    unreported: u64,
+    /// `true` while a task sends; other tasks leave their events to it.
     sending: bool,
-    /// What is to be sent, with the name of its source where that is not the sender's.
+    /// Events to be sent, with the name of their source if it differs from the sender's.
     staged: VecDeque<Staged<E>>,
 }
 
@@ -130,19 +140,19 @@ struct Staged<E> {
     at: Instant,
     source: Option<Name>,
     what: E,
-    /// How many events were dropped just before it.
+    /// Number of events dropped just before this one.
     skips: u64,
 }
 
 impl<E: Traced> Outbox<E> {
     const EMPTY: Self =
-        Self { sent: 0, closing: false, dropped: 0, untold: 0, sending: false, staged: VecDeque::new() };
+        Self { sent: 0, closing: false, dropped: 0, unreported: 0, sending: false, staged: VecDeque::new() };
 
-    /// Lays an event down, or gives it back where there is no room.
-    fn lay_down(&mut self, at: Instant, source: Option<Name>, what: E) -> Result<(), E> {
+    /// Adds an event, or returns it if there is no room.
+    fn push(&mut self, at: Instant, source: Option<Name>, what: E) -> Result<(), E> {
         if self.closing || self.staged.len() >= batch::<E>() {
             self.dropped += 1;
-            self.untold += 1;
+            self.unreported += 1;
             return Err(what);
         }
         let skips = std::mem::take(&mut self.dropped);
@@ -155,18 +165,19 @@ fn batch<E: Traced>() -> usize {
     if E::wanted() { TRACED_BATCH } else { BATCH }
 }
 
-/// An event that `tracing` can be told.
+/// An event that can be sent to `tracing`.
 pub(crate) trait Traced: Clone {
-    /// Whether `tracing` wants any event of this type now. Reads one static: cheap enough for every refusal.
+    /// Returns `true` if a `tracing` subscriber wants events of this type. It reads one static,
+    /// which is cheap enough for every rejection.
     fn wanted() -> bool;
-    /// Tells `tracing`.
+    /// Sends the event to `tracing`.
     fn trace(&self, source: &str);
 }
 
 impl<E: Traced> Events<E> {
     pub(crate) fn new() -> Self {
         let outbox = Mutex::new(Outbox::EMPTY);
-        Self(Arc::new(Shared {
+        Self(Arc::new(EventSource {
             outbox,
             ring: OnceLock::new(),
             #[cfg(feature = "metrics")]
@@ -184,7 +195,8 @@ impl<E: Traced> Events<E> {
         }
     }
 
-    /// Whether anybody listens. Ask before building an event.
+    /// Returns `true` if a subscriber, a tap or `tracing` wants events. Check it before building an
+    /// event.
     pub(crate) fn wanted(&self) -> bool {
         #[cfg(feature = "metrics")]
         if self.0.taps.any.load(Relaxed) {
@@ -193,15 +205,17 @@ impl<E: Traced> Events<E> {
         self.0.ring.get().is_some_and(|ring| ring.receiver_count() > 0) || E::wanted()
     }
 
-    /// Lays an event down in order. May be called under a policy's lock; nothing is sent before [`flush`](Self::flush).
+    /// Stages an event in order. It may be called under a policy's lock: nothing is sent before
+    /// [`flush`](Self::flush).
     pub(crate) fn stage(&self, at: Instant, event: impl FnOnce() -> E) {
         self.stage_as(None, at, event);
     }
 
-    /// The same for an event of another source than the one that will flush it: of a family, all members share one outbox.
+    /// Stages an event of another source than the one that will flush it: the members of a registry
+    /// share one outbox.
     pub(crate) fn stage_as(&self, source: Option<&Name>, at: Instant, event: impl FnOnce() -> E) {
         if self.wanted() {
-            let dropped = self.outbox().lay_down(at, source.cloned(), event());
+            let dropped = self.outbox().push(at, source.cloned(), event());
             if let Err(_what) = dropped {
                 #[cfg(feature = "metrics")]
                 self.0.taps.each().iter().for_each(|tap| tap(&_what));
@@ -209,30 +223,30 @@ impl<E: Traced> Events<E> {
         }
     }
 
-    /// Sends what was laid down. Call it outside the policy's locks.
+    /// Sends the staged events. Call it outside the policy's locks.
     pub(crate) fn flush(&self, source: Option<&Name>) {
         if !self.wanted() {
             return;
         }
-        // One sender at a time, so that the order of staging is the order of sending; and no lock while it sends, for a listener
-        // may come back here, and a slow one shall delay nobody else.
+        // One sender at a time, so that events are sent in the order of staging. It holds no lock while it sends: a `tracing`
+        // subscriber may call this policy again, and a slow subscriber must not delay other calls.
         if std::mem::replace(&mut self.outbox().sending, true) {
             return;
         }
-        let mut sender = Sender { events: self, ended: false, left: batch::<E>(), untold: 0 };
+        let mut sender = Sender { events: self, ended: false, left: batch::<E>(), unreported: 0 };
         while let Some((number, at, own, what)) = sender.next() {
             let source = own.as_ref().or(source);
             if let Some(ring) = self.0.ring.get() {
-                // An error means that nobody listens, which is nobody's loss.
+                // An error means that there is no subscription.
                 let _ = ring.send(Event { number, at, source: source.cloned(), what: what.clone() });
             }
             what.trace(source.map_or("", Name::as_str));
             #[cfg(feature = "metrics")]
             self.0.taps.each().iter().for_each(|tap| tap(&what));
         }
-        if sender.untold > 0 {
+        if sender.unreported > 0 {
             let source = source.map_or("", Name::as_str);
-            tracing::warn!(target: "steadfast::observe", source, dropped = sender.untold, "dropped events in a flood");
+            tracing::warn!(target: "steadfast::observe", source, dropped = sender.unreported, "events dropped in a flood");
         }
     }
 
@@ -249,23 +263,25 @@ impl<E: Traced> Events<E> {
     }
 }
 
-/// The one at work sending; gives the work up when it ends, also by a panic of a `tracing` subscriber.
+/// The right to send, held by one call at a time. Dropping it releases the right, also after a
+/// panic of a `tracing` subscriber.
 struct Sender<'a, E: Traced> {
     events: &'a Events<E>,
     ended: bool,
-    /// How many more it sends before it takes no more.
+    /// Number of events to send before `closing` is set.
     left: usize,
-    /// How many were dropped since `tracing` was told last.
-    untold: u64,
+    /// Number of dropped events to report to `tracing`.
+    unreported: u64,
 }
 
 impl<E: Traced> Sender<'_, E> {
-    /// The next event with its number. With none left the work is given up, under the same lock: no event falls between.
+    /// Returns the next event with its number. Without one it releases the right to send under the
+    /// same lock, so that no event staged by another call is left behind.
     fn next(&mut self) -> Option<(u64, Instant, Option<Name>, E)> {
         let mut outbox = self.events.outbox();
         let Some(Staged { at, source, what, skips }) = outbox.staged.pop_front() else {
             (outbox.sending, outbox.closing, self.ended) = (false, false, true);
-            self.untold = std::mem::take(&mut outbox.untold);
+            self.unreported = std::mem::take(&mut outbox.unreported);
             return None;
         };
         outbox.sent += skips + 1;
@@ -298,20 +314,21 @@ impl<E> fmt::Debug for Events<E> {
     }
 }
 
-/// The receiving end of a policy's events, from the moment it was made.
+/// A subscription to a policy's events, from its creation on.
 pub struct Subscription<E> {
     receiver: broadcast::Receiver<Event<E>>,
-    /// The number of the next event, if none is dropped; 0 before the first.
+    /// Number of the next event, if none is dropped; 0 before the first.
     expected: u64,
-    /// An event before which others were dropped: that is told first.
+    /// An event to return after the gap before it was reported.
     held: Option<Event<E>>,
     #[cfg(feature = "metrics")]
-    source: std::sync::Weak<Shared<E>>,
+    source: std::sync::Weak<EventSource<E>>,
 }
 
 #[cfg(feature = "metrics")]
 impl<E> Subscription<E> {
-    /// Has each event from now on counted where it is sent, in place of going through the ring. What counts must be quick.
+    /// Calls `count` with each event from now on, where it is sent, instead of through the ring.
+    /// `count` must be quick.
     pub(crate) fn tap(self, count: impl Fn(&E) + Send + Sync + 'static) {
         if let Some(source) = self.source.upgrade() {
             source.taps.each.write().unwrap_or_else(PoisonError::into_inner).push(Box::new(count));
@@ -321,26 +338,26 @@ impl<E> Subscription<E> {
 }
 
 impl<E: Clone> Subscription<E> {
-    /// The next event; waits for it.
+    /// Waits for the next event and returns it.
     ///
     /// # Errors
-    /// [`Missed::Events`] where this subscription fell behind (the next call goes on), [`Missed::Closed`] where no more
-    /// will come.
+    /// [`Missed::Events`] if events were lost (the next call continues), [`Missed::Closed`] if no
+    /// more events will come.
     ///
     /// # Cancel safety
-    /// Dropped while it waits, it loses nothing: the next call gives the same event.
+    /// Dropping the future loses nothing: the next call returns the same event.
     pub async fn recv(&mut self) -> Result<Event<E>, Missed> {
         if let Some(event) = self.held.take() {
             return Ok(event);
         }
         match self.receiver.recv().await {
-            Ok(event) => self.took(event),
+            Ok(event) => self.accept(event),
             Err(broadcast::error::RecvError::Lagged(n)) => Err(self.fell_behind(n)),
             Err(broadcast::error::RecvError::Closed) => Err(Missed::Closed),
         }
     }
 
-    /// The next event if it is there already.
+    /// Returns the next event if there is one, without waiting.
     ///
     /// # Errors
     /// As [`recv`](Self::recv).
@@ -349,15 +366,15 @@ impl<E: Clone> Subscription<E> {
             return Ok(Some(event));
         }
         match self.receiver.try_recv() {
-            Ok(event) => self.took(event).map(Some),
+            Ok(event) => self.accept(event).map(Some),
             Err(broadcast::error::TryRecvError::Empty) => Ok(None),
             Err(broadcast::error::TryRecvError::Lagged(n)) => Err(self.fell_behind(n)),
             Err(broadcast::error::TryRecvError::Closed) => Err(Missed::Closed),
         }
     }
 
-    /// Gives an event, or first tells how many were dropped before it.
-    fn took(&mut self, event: Event<E>) -> Result<Event<E>, Missed> {
+    /// Returns an event, or first the number of events dropped before it.
+    fn accept(&mut self, event: Event<E>) -> Result<Event<E>, Missed> {
         let expected = std::mem::replace(&mut self.expected, event.number + 1);
         match event.number.saturating_sub(expected) {
             gap if gap > 0 && expected > 0 => {

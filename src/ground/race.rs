@@ -1,17 +1,17 @@
-//! The first of two futures to be ready.
+//! Combinators of two futures.
 use std::{
     future::{Future, poll_fn},
     pin::pin,
     task::Poll,
 };
 
-/// Which of two it was.
+/// The output of the future that was ready first.
 pub(crate) enum First<A, B> {
     One(A),
     Other(B),
 }
 
-/// Lets other tasks of the thread run.
+/// Returns to the executor once, so that other tasks of the thread run.
 pub(crate) async fn yield_now() {
     let mut yielded = false;
     poll_fn(|cx| {
@@ -24,7 +24,7 @@ pub(crate) async fn yield_now() {
     .await;
 }
 
-/// Polls both until one is ready, and drops the other; `one` wins where both are.
+/// Polls both futures until one is ready, and drops the other; `one` wins if both are ready.
 pub(crate) async fn race<A: Future, B: Future>(one: A, other: B) -> First<A::Output, B::Output> {
     let (mut one, mut other) = (pin!(one), pin!(other));
     poll_fn(|cx| match one.as_mut().poll(cx) {
@@ -34,7 +34,7 @@ pub(crate) async fn race<A: Future, B: Future>(one: A, other: B) -> First<A::Out
     .await
 }
 
-/// Polls both until both are ready.
+/// Polls both futures until both are ready.
 pub(crate) async fn both<A: Future, B: Future>(one: A, other: B) -> (A::Output, B::Output) {
     let (mut one, mut other) = (pin!(one), pin!(other));
     let (mut first, mut second) = (None, None);

@@ -1,4 +1,5 @@
-//! The primitives of the lock-free rooms: std's, or loom's when a model is checked (`--cfg steadfast_loom`).
+//! The primitives of the lock-free rooms: std's, or loom's when a model is checked
+//! (`--cfg steadfast_loom`).
 #[cfg(steadfast_loom)]
 pub(crate) use loom::sync::{
     Mutex as RawMutex, MutexGuard,
@@ -10,7 +11,8 @@ pub(crate) use std::sync::{
     atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
 };
 
-/// A mutex that a panic elsewhere does not poison: what it guards is put in order before anything foreign runs.
+/// A mutex without poisoning: its users restore the invariants of the value before they call
+/// foreign code.
 pub(crate) struct Mutex<T>(RawMutex<T>);
 
 impl<T> Mutex<T> {
@@ -29,8 +31,8 @@ impl<T: Default> Default for Mutex<T> {
     }
 }
 
-/// A value on cache lines of its own, so that who writes it does not take its neighbours from who reads them. Two lines, as
-/// processors fetch pairs.
+/// A value on cache lines of its own, so that a write does not invalidate its neighbours in other
+/// caches. The alignment is two lines, because processors fetch pairs.
 #[derive(Default)]
 #[repr(align(128))]
 pub(crate) struct Line<T>(pub(crate) T);

@@ -1,4 +1,4 @@
-//! The patterns. None of them imports another: what two of them need stands on a lower floor.
+//! The patterns. No pattern imports another: code that two of them need belongs to a lower floor.
 
 pub mod cache_aside;
 #[cfg(feature = "chaos")]

@@ -1,5 +1,4 @@
-//! The ports: the traits behind which the patterns keep their state, each with an implementation in
-//! memory.
+//! The ports: traits for the patterns' state, each with an in-memory implementation.
 
 pub mod lease;
 pub mod notify;

@@ -1,4 +1,4 @@
-//! The edges of the crate: engines behind the ports, bridges to other libraries, tools for tests.
+//! The edges of the crate: engines for the ports, bridges to other libraries, tools for tests.
 
 pub mod backend;
 #[cfg(feature = "http")]

@@ -30,7 +30,7 @@ macro_rules! seeds {
                         let (clock, hand) = Clock::manual();
                         let store: Arc<dyn Store> = Arc::new(InMemoryStore::new().with_clock(&clock));
                         let faulty = network($seed, &clock).client("client").store(store.clone());
-                        Fixture::new(faulty).with_other_door(store).on_manual_time(&hand)
+                        Fixture::new(faulty).with_second_handle(store).on_manual_time(&hand)
                     });
                 }
 
@@ -43,7 +43,7 @@ macro_rules! seeds {
                         let config = SqliteConfig::at(folder.path().join("state.db")).durability(Durability::Relaxed);
                         let store: Arc<dyn Store> = Arc::new(Sqlite::open_with_clock(config, &clock).unwrap().store());
                         let faulty = network($seed, &clock).client("client").store(store.clone());
-                        Fixture::new(faulty).with_other_door(store).on_manual_time(&hand).keeping(folder)
+                        Fixture::new(faulty).with_second_handle(store).on_manual_time(&hand).keeping(folder)
                     });
                 }
 
@@ -54,7 +54,7 @@ macro_rules! seeds {
                         let (clock, hand) = Clock::manual();
                         let queue: Arc<dyn Queue> = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
                         let faulty = network($seed, &clock).client("client").queue(queue.clone());
-                        Fixture::new(faulty).with_other_door(queue).on_manual_time(&hand)
+                        Fixture::new(faulty).with_second_handle(queue).on_manual_time(&hand)
                     });
                 }
 
@@ -68,7 +68,7 @@ macro_rules! seeds {
                         let sqlite = Sqlite::open_with_clock(config, &clock).unwrap();
                         let queue: Arc<dyn Queue> = Arc::new(sqlite.queue("jobs").unwrap());
                         let faulty = network($seed, &clock).client("client").queue(queue.clone());
-                        Fixture::new(faulty).with_other_door(queue).on_manual_time(&hand).keeping(folder)
+                        Fixture::new(faulty).with_second_handle(queue).on_manual_time(&hand).keeping(folder)
                     });
                 }
             }

@@ -11,7 +11,7 @@ mod store {
         let (clock, hand) = Clock::manual();
         let store = InMemoryStore::new().with_clock(&clock);
         let (port, other): (Arc<dyn Store>, Arc<dyn Store>) = (Arc::new(store.clone()), Arc::new(store));
-        Fixture::new(port).with_other_door(other).on_manual_time(&hand)
+        Fixture::new(port).with_second_handle(other).on_manual_time(&hand)
     });
 }
 
@@ -23,7 +23,7 @@ mod queue {
         let (clock, hand) = Clock::manual();
         let queue = InMemoryQueue::new("jobs").with_clock(&clock);
         let (port, other): (Arc<dyn Queue>, Arc<dyn Queue>) = (Arc::new(queue.clone()), Arc::new(queue));
-        Fixture::new(port).with_other_door(other).on_manual_time(&hand)
+        Fixture::new(port).with_second_handle(other).on_manual_time(&hand)
     });
 }
 
@@ -43,7 +43,7 @@ mod wrapped {
         let (clock, hand) = Clock::manual();
         let (queue, store) = (InMemoryQueue::new("jobs").with_clock(&clock), Arc::new(InMemoryStore::new()));
         let door = || wrap(Arc::new(queue.clone()), store.clone());
-        Fixture::new(door()).with_other_door(door()).on_manual_time(&hand)
+        Fixture::new(door()).with_second_handle(door()).on_manual_time(&hand)
     }
 
     mod claim_check {
@@ -74,7 +74,7 @@ mod wrapped {
                 let partitions = partitions.iter().map(|queue| Arc::new(queue.clone()) as Arc<dyn Queue>);
                 Arc::new(PartitionedQueue::new(partitions.collect()).unwrap())
             };
-            Fixture::new(door()).with_other_door(door()).on_manual_time(&hand)
+            Fixture::new(door()).with_second_handle(door()).on_manual_time(&hand)
         });
     }
 
@@ -93,7 +93,7 @@ mod lease {
     steadfast::lease_conformance!(async || {
         let (clock, hand) = Clock::manual();
         let lease: Arc<dyn Lease> = Arc::new(InMemoryLease::new().with_clock(&clock));
-        Fixture::new(lease.clone()).with_other_door(lease).on_manual_time(&hand)
+        Fixture::new(lease.clone()).with_second_handle(lease).on_manual_time(&hand)
     });
 }
 
@@ -110,7 +110,7 @@ mod store_lease {
         let store = Arc::new(InMemoryStore::new().with_clock(&clock));
         let door = || Arc::new(StoreLease::new(store.clone()).unwrap().with_clock(&clock));
         let (port, other): (Arc<dyn Lease>, Arc<dyn Lease>) = (door(), door());
-        Fixture::new(port).with_other_door(other).on_manual_time(&hand)
+        Fixture::new(port).with_second_handle(other).on_manual_time(&hand)
     });
 }
 
@@ -121,6 +121,6 @@ mod notify {
     steadfast::notifier_conformance!(async || {
         let (_, hand) = Clock::manual();
         let notifier: Arc<dyn Notifier> = Arc::new(InMemoryNotifier::new());
-        Fixture::new(notifier.clone()).with_other_door(notifier).on_manual_time(&hand)
+        Fixture::new(notifier.clone()).with_second_handle(notifier).on_manual_time(&hand)
     });
 }

@@ -37,7 +37,7 @@ macro_rules! suites {
                     let (one, other, hand, folder) = two_handles($durability);
                     let (port, other): (Arc<dyn Store>, Arc<dyn Store>) =
                         (Arc::new(one.store()), Arc::new(other.store()));
-                    Fixture::new(port).with_other_door(other).on_manual_time(&hand).keeping(folder)
+                    Fixture::new(port).with_second_handle(other).on_manual_time(&hand).keeping(folder)
                 });
             }
 
@@ -48,7 +48,7 @@ macro_rules! suites {
                     let (one, other, hand, folder) = two_handles($durability);
                     let queue = |sqlite: &Sqlite| Arc::new(sqlite.queue("jobs").unwrap());
                     let (port, other): (Arc<dyn Queue>, Arc<dyn Queue>) = (queue(&one), queue(&other));
-                    Fixture::new(port).with_other_door(other).on_manual_time(&hand).keeping(folder)
+                    Fixture::new(port).with_second_handle(other).on_manual_time(&hand).keeping(folder)
                 });
             }
 
@@ -62,7 +62,7 @@ macro_rules! suites {
                         Arc::new(StoreLease::new(Arc::new(sqlite.store())).unwrap().with_clock(&clock))
                     };
                     let (port, other): (Arc<dyn Lease>, Arc<dyn Lease>) = (door(&one), door(&other));
-                    Fixture::new(port).with_other_door(other).on_manual_time(&hand).keeping(folder)
+                    Fixture::new(port).with_second_handle(other).on_manual_time(&hand).keeping(folder)
                 });
             }
 
@@ -73,7 +73,7 @@ macro_rules! suites {
                     let (one, other, hand, folder) = two_handles($durability);
                     let (port, other): (Arc<dyn Notifier>, Arc<dyn Notifier>) =
                         (Arc::new(one.notifier()), Arc::new(other.notifier()));
-                    Fixture::new(port).with_other_door(other).on_manual_time(&hand).keeping(folder)
+                    Fixture::new(port).with_second_handle(other).on_manual_time(&hand).keeping(folder)
                 });
             }
         }

@@ -1,4 +1,4 @@
-//! HTTP and gRPC at the edges of a call: the shared ground's verdicts and hints, and Throttling's consideration 3.
+//! HTTP and gRPC at the edges of a call: verdicts, hints, rejections as responses, deadlines as headers.
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
@@ -45,7 +45,7 @@ fn judge(status: u16, fields: &[(&'static str, &str)]) -> Verdict {
 }
 
 #[test]
-fn ground_a_status_is_judged_once_by_one_table() {
+fn a_status_is_judged_by_the_table() {
     use FailureKind::{Client, Other, Overloaded, Server, Throttled, Timeout};
     for (status, kind) in [
         (100, None),
@@ -76,8 +76,8 @@ fn ground_a_status_is_judged_once_by_one_table() {
 }
 
 #[test]
-fn ground_a_business_answer_is_no_failure_of_the_service() {
-    let (clock, hand) = Clock::manual();
+fn a_business_answer_is_not_a_failure_of_the_service() {
+    let (clock, time) = Clock::manual();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(5, 5)).unwrap().with_clock(&clock);
     let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(retry).then(breaker.clone()).classify(ByStatus::new());
@@ -87,13 +87,13 @@ fn ground_a_business_answer_is_no_failure_of_the_service() {
             calls += 1;
             std::future::ready(Ok::<_, ()>(response(status, &[])))
         });
-        assert_eq!(hand.block_on(call).unwrap().status(), status);
+        assert_eq!(time.block_on(call).unwrap().status(), status);
         assert_eq!((calls, breaker.state(), breaker.snapshot().failures), (1, State::Closed, 0), "{status}");
     }
 }
 
 #[test]
-fn ground_a_status_may_be_judged_otherwise_and_errors_by_their_own_judge() {
+fn exceptions_and_a_judge_of_errors_replace_the_table() {
     let judge = ByStatus::new()
         .except(|status| (status == 404).then_some(Class::Success))
         .errors(|error: &std::io::Error| Verdict::failure(kind_by_source(error)));
@@ -101,13 +101,13 @@ fn ground_a_status_may_be_judged_otherwise_and_errors_by_their_own_judge() {
     assert_eq!(judge.classify(&Ok(response(410, &[]))).kind(), Some(FailureKind::Client));
     let late = std::io::ErrorKind::TimedOut.into();
     assert_eq!(judge.classify(&Err::<Response<()>, _>(late)).kind(), Some(FailureKind::Timeout));
-    // Also where it would have been a success.
+    // An exception also applies to a status that would be a success.
     let strict = ByStatus::new().except(|status| (status == 202).then_some(Class::Ignore));
     assert_eq!(strict.classify(&Ok::<_, ()>(response(202, &[]))).class(), Class::Ignore);
 }
 
 #[test]
-fn ground_retry_after_is_read_as_seconds_and_as_a_date() {
+fn retry_after_is_read_as_seconds_and_as_a_date() {
     let read = |fields: &[_]| retry_after(&headers(fields), NOW);
     for (value, wait) in [
         ("0", S(0)),
@@ -129,7 +129,7 @@ fn ground_retry_after_is_read_as_seconds_and_as_a_date() {
     for garbage in ["", "-1", "-0", "+5", "soon", "5 s", "0x10", "NaN", "1e3", "Sat, 32 Nov 2026 09:00:30 GMT", ",,"] {
         assert_eq!(read(&[("retry-after", garbage)]), None, "{garbage}");
     }
-    // Of several the longest; one that cannot be read does no harm to the others.
+    // The longest of several values counts; an unreadable value is ignored.
     assert_eq!(
         read(&[("retry-after", "5"), ("retry-after", "x"), ("retry-after", "9"), ("retry-after", "1")]),
         Some(S(9))
@@ -142,7 +142,7 @@ fn ground_retry_after_is_read_as_seconds_and_as_a_date() {
 }
 
 #[test]
-fn ground_a_date_is_measured_by_the_answer_s_own_clock() {
+fn a_date_is_measured_against_the_response_s_own_date() {
     let read = |date| retry_after(&headers(&[("retry-after", "Sat, 21 Nov 2026 09:00:30 GMT"), ("date", date)]), NOW);
     assert_eq!(read("Sat, 21 Nov 2026 09:00:10 GMT"), Some(S(20)));
     assert_eq!(read("Sat, 21 Nov 2026 11:00:00 GMT"), Some(S(0)));
@@ -150,7 +150,7 @@ fn ground_a_date_is_measured_by_the_answer_s_own_clock() {
 }
 
 #[test]
-fn ground_rate_limit_headers_are_read_in_all_their_forms() {
+fn rate_limit_headers_are_read_in_all_forms() {
     let read = |fields: &[_]| RateLimit::read(&headers(fields), NOW).map(|l| (l.limit, l.remaining, l.reset));
     let some = |limit, remaining, reset: u64| Some((limit, Some(remaining), Some(S(reset))));
     assert_eq!(read(&[("ratelimit", r#""default";r=50;t=30"#)]), some(None, 50, 30));
@@ -164,14 +164,14 @@ fn ground_rate_limit_headers_are_read_in_all_their_forms() {
     let discord =
         [("x-ratelimit-remaining", "0"), ("x-ratelimit-reset", "1795251642"), ("x-ratelimit-reset-after", "1.5")];
     assert_eq!(read(&discord).unwrap().2, Some(MS(1500)));
-    // The newer form goes first, and of several limits the one that binds.
+    // The newer form takes precedence, and of several limits the one that binds.
     assert_eq!(read(&[("ratelimit", r#""a";r=9;t=1"#), ("ratelimit-remaining", "1")]), some(None, 9, 1));
     let many = [("ratelimit", r#""a";r=9;t=1, "b,\";r=0";r=0;t=7"#), ("ratelimit", r#""c";r=0;t=3"#)];
     assert_eq!(read(&many), some(None, 0, 7));
     for garbage in [r#""a""#, "", ";;;", "limit=", "r=1", "\"", "limit=x, remaining=-1"] {
         assert_eq!(read(&[("ratelimit", garbage)]), None, "{garbage}");
     }
-    // It is a hint where nothing remains, and nobody said otherwise.
+    // It is a hint if nothing remains and no other header has one.
     let hint = |fields: &[_]| judge(429, fields).hint();
     assert_eq!(hint(&three), Hint::RetryAfter(S(5)));
     assert_eq!(hint(&old), Hint::None);
@@ -179,7 +179,7 @@ fn ground_rate_limit_headers_are_read_in_all_their_forms() {
 }
 
 #[test]
-fn ground_a_hint_comes_with_a_failure_and_a_long_one_of_an_overloaded_service_means_away() {
+fn a_hint_comes_with_a_failure_and_a_long_hint_of_an_overloaded_service_means_away() {
     assert_eq!(judge(200, &[("retry-after", "9")]).hint(), Hint::None);
     assert_eq!(judge(429, &[("retry-after", "900")]).hint(), Hint::RetryAfter(S(900)));
     assert_eq!(judge(503, &[("retry-after", "59")]).hint(), Hint::RetryAfter(S(59)));
@@ -188,30 +188,30 @@ fn ground_a_hint_comes_with_a_failure_and_a_long_one_of_an_overloaded_service_me
     let answer = response(503, &[("retry-after", "5")]);
     assert_eq!(sooner.verdict(answer.status(), answer.headers()).hint(), Hint::UnavailableFor(S(5)));
 
-    // The breaker opens on that one answer, for so long; the retry does not wait for it.
-    let (clock, hand) = Clock::manual();
+    // The breaker opens on that one response, for that time; the retry does not wait for it.
+    let (clock, time) = Clock::manual();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
     let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(retry).then(breaker.clone()).classify(ByStatus::new());
     let call = || std::future::ready(Ok::<_, ()>(response(503, &[("retry-after", "120")])));
-    assert_eq!(hand.block_on(pipeline.call(call)).unwrap().status(), 503);
+    assert_eq!(time.block_on(pipeline.call(call)).unwrap().status(), 503);
     assert_eq!((breaker.state(), breaker.snapshot().retry_after), (State::Open, Some(S(120))));
 }
 
 // Guarantee: retry 3.
 #[test]
 fn the_delay_is_never_less_than_the_server_asks() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(retry).classify(ByStatus::new());
     let mut answers = [response(429, &[("retry-after", "11")]), response(200, &[])].into_iter();
-    let started = hand.now();
-    hand.block_on(pipeline.call(|| std::future::ready(Ok::<_, ()>(answers.next().unwrap())))).unwrap();
-    assert!(hand.now() - started >= S(11));
+    let started = time.now();
+    time.block_on(pipeline.call(|| std::future::ready(Ok::<_, ()>(answers.next().unwrap())))).unwrap();
+    assert!(time.now() - started >= S(11));
 }
 
 #[test]
-fn ground_grpc_s_status_and_push_back_are_read_from_headers_and_trailers() {
+fn grpc_s_status_and_push_back_are_read_from_headers_and_trailers() {
     let verdict = |fields: &[_]| grpc_verdict(&headers(fields));
     assert!(verdict(&[("grpc-status", "0")]).is_success());
     for (code, kind) in [
@@ -242,7 +242,7 @@ fn ground_grpc_s_status_and_push_back_are_read_from_headers_and_trailers() {
         assert_eq!(i64::from(GrpcCode::of(number).number()), number);
     }
 
-    // By the answer's headers, where it has no body; an answer that has one is judged later.
+    // A response without a body is judged by its headers; one with a body is judged later.
     let by = |status, fields: &[_]| ByStatus::new().grpc().classify(&Ok::<_, ()>(response(status, fields)));
     assert_eq!(by(200, &two).kind(), Some(FailureKind::Overloaded));
     assert!(by(200, &[]).is_success());
@@ -253,23 +253,23 @@ fn ground_grpc_s_status_and_push_back_are_read_from_headers_and_trailers() {
 // Guarantee: retry 3.
 #[test]
 fn a_negative_push_back_means_no_retry() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(retry).classify(ByGrpc);
     let mut busy = tonic::Status::unavailable("busy");
     busy.metadata_mut().insert("grpc-retry-pushback-ms", tonic::metadata::MetadataValue::from_static("-1"));
-    let error = hand.block_on(pipeline.call(|| std::future::ready(Err::<(), _>(busy.clone())))).unwrap_err();
+    let error = time.block_on(pipeline.call(|| std::future::ready(Err::<(), _>(busy.clone())))).unwrap_err();
     assert_eq!((error.attempts(), error.history().unwrap().stop), (1, StopReason::DoNotRetry));
 }
 
 #[test]
-fn ground_tonic_s_status_is_judged_as_its_code_and_by_what_it_came_from() {
+fn tonic_s_status_is_judged_by_its_code_and_its_source() {
     let kind = |status| ByGrpc.classify(&Err::<(), _>(status)).kind();
     assert!(ByGrpc.classify(&Ok(())).is_success());
     assert_eq!(kind(tonic::Status::resource_exhausted("")), Some(FailureKind::Throttled));
     assert_eq!(kind(tonic::Status::not_found("")), Some(FailureKind::Client));
     assert_eq!(kind(tonic::Status::unavailable("")), Some(FailureKind::Overloaded));
-    // As the channel makes it: by tonic's own error, whatever that was made of.
+    // As the channel creates it: with tonic's own error as the source.
     let refused = || std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
     let connecting = tonic::ConnectError(Box::new(refused()));
     assert_eq!(kind(tonic::Status::from_error(Box::new(connecting))), Some(FailureKind::Connect));
@@ -278,12 +278,12 @@ fn ground_tonic_s_status_is_judged_as_its_code_and_by_what_it_came_from() {
 
 /// Linux ends an established connection with each of these, too: the server may have read the request.
 #[test]
-fn an_error_of_the_system_never_proves_that_nothing_was_sent() {
+fn a_system_error_never_proves_that_nothing_was_sent() {
     use std::io::ErrorKind::{
         AddrNotAvailable, ConnectionAborted, ConnectionRefused, ConnectionReset, HostUnreachable, NetworkDown,
         NetworkUnreachable, NotConnected,
     };
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     for kind in [
         HostUnreachable,
         NetworkUnreachable,
@@ -302,9 +302,9 @@ fn an_error_of_the_system_never_proves_that_nothing_was_sent() {
             read += 1; // by the server, before the connection ended
             std::future::ready(Err::<Response<()>, _>(std::io::Error::from(kind)))
         });
-        let error = hand.block_on(pipeline.call(post)).unwrap_err();
+        let error = time.block_on(pipeline.call(post)).unwrap_err();
         assert_eq!((error.verdict().kind(), read), (Some(FailureKind::Other), 1), "{kind}");
-        // Wrapped, and by a client of gRPC.
+        // Wrapped, and from a gRPC client.
         assert_eq!(kind_by_source(&std::io::Error::other(std::io::Error::from(kind))), FailureKind::Other, "{kind}");
         let status = tonic::Status::from_error(Box::new(std::io::Error::from(kind)));
         assert_ne!(ByGrpc.classify(&Err::<(), _>(status)).kind(), Some(FailureKind::Connect), "{kind}");
@@ -312,8 +312,8 @@ fn an_error_of_the_system_never_proves_that_nothing_was_sent() {
 }
 
 #[test]
-fn a_refusal_is_an_answer_with_a_time_to_come_back() {
-    let (clock, _hand) = Clock::manual();
+fn a_rejection_becomes_a_response_with_a_time_to_return() {
+    let (clock, _time) = Clock::manual();
     let rate = RateLimiter::new(Quota::per_minute(40)).unwrap().with_clock(&clock);
     rate.try_acquire_n(40).unwrap();
     let told = |rejected: &Rejected| {
@@ -335,8 +335,8 @@ fn a_refusal_is_an_answer_with_a_time_to_come_back() {
 }
 
 #[test]
-fn so_is_any_failed_call() {
-    let (clock, hand) = Clock::manual();
+fn a_failed_call_becomes_a_response_by_its_cause() {
+    let (clock, time) = Clock::manual();
     for (kind, status) in [
         (FailureKind::Timeout, 504),
         (FailureKind::Throttled, 503),
@@ -348,12 +348,12 @@ fn so_is_any_failed_call() {
     ] {
         let pipeline =
             Pipeline::new().classify(move |_: &Result<(), ()>| Verdict::failure(kind).with_retry_after(MS(1)));
-        let error = hand.block_on(pipeline.call(async || Err::<(), ()>(()))).unwrap_err();
+        let error = time.block_on(pipeline.call(async || Err::<(), ()>(()))).unwrap_err();
         let told: Response<Vec<u8>> = answer(&error);
         assert_eq!((told.status().as_u16(), &told.headers()["retry-after"]), (status, &HeaderValue::from(1)), "{kind}");
     }
     let pipeline = Pipeline::new().then(Timeout::new(S(1)).with_clock(&clock));
-    let error = hand.block_on(pipeline.call(std::future::pending::<Result<(), ()>>)).unwrap_err();
+    let error = time.block_on(pipeline.call(std::future::pending::<Result<(), ()>>)).unwrap_err();
     assert_eq!(status_of(&error), 504);
 
     // The same in gRPC.
@@ -364,17 +364,17 @@ fn so_is_any_failed_call() {
         let status = grpc_status(error);
         (status.code(), status.metadata().get("grpc-retry-pushback-ms").map(|v| v.to_str().unwrap().to_owned()))
     };
-    let refused = hand.block_on(Pipeline::new().then(limiter).call(call)).unwrap_err();
+    let refused = time.block_on(Pipeline::new().then(limiter).call(call)).unwrap_err();
     assert_eq!(status(refused), (tonic::Code::ResourceExhausted, Some("1000".into())));
-    let late = hand.block_on(pipeline.call(std::future::pending::<Result<(), tonic::Status>>)).unwrap_err();
+    let late = time.block_on(pipeline.call(std::future::pending::<Result<(), tonic::Status>>)).unwrap_err();
     assert_eq!(status(late), (tonic::Code::DeadlineExceeded, None));
-    assert_eq!(status(hand.block_on(pipeline.call(call)).unwrap_err()), (tonic::Code::NotFound, None));
+    assert_eq!(status(time.block_on(pipeline.call(call)).unwrap_err()), (tonic::Code::NotFound, None));
 }
 
 // Guarantee: timeout 1.
 #[test]
 fn a_deadline_travels_as_a_header() {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let pipeline = Pipeline::new().then(Timeout::new(S(2)).with_clock(&clock));
     let mut sent = HeaderMap::new();
     let call = pipeline.call_with(|attempt| {
@@ -382,15 +382,15 @@ fn a_deadline_travels_as_a_header() {
         deadline::write_grpc(&mut sent, attempt.remaining(clock.now()).unwrap());
         async { Ok::<_, ()>(()) }
     });
-    hand.block_on(call).unwrap();
+    time.block_on(call).unwrap();
     assert_eq!(
         (&sent["x-request-timeout-ms"], &sent["grpc-timeout"]),
         (&"2000".parse().unwrap(), &"2000000u".parse().unwrap())
     );
-    // On the other side, which would have given it longer.
+    // The server side, whose own limit is longer.
     sent.insert("x-request-timeout-ms", HeaderValue::from(300));
-    let outer = AttemptInfo::with_deadline(hand.now() + deadline::read(&sent).unwrap());
-    let error = hand.block_on(pipeline.call_within(outer, std::future::pending::<Result<(), ()>>)).unwrap_err();
+    let outer = AttemptInfo::with_deadline(time.now() + deadline::read(&sent).unwrap());
+    let error = time.block_on(pipeline.call_within(outer, std::future::pending::<Result<(), ()>>)).unwrap_err();
     assert!(matches!(error.cause(), steadfast::Cause::TimedOut(t) if t.after == MS(300)), "{error:?}");
 }
 
@@ -444,7 +444,7 @@ const NAMES: [&str; 16] = [
     "x-request-timeout-ms",
 ];
 
-/// Any bytes that a header may hold, and what looks like the real thing.
+/// Any bytes that a header may hold, and texts that resemble valid values.
 fn value() -> impl Strategy<Value = HeaderValue> {
     let near = prop_oneof![
         "-?[0-9]{0,25}(\\.[0-9]{0,12})?[numSMH]?",
@@ -457,9 +457,9 @@ fn value() -> impl Strategy<Value = HeaderValue> {
 }
 
 proptest! {
-    /// Whatever a stranger writes: nothing panics, and no wait is longer than the longest.
+    /// Hostile headers cause no panic, and no wait above the maximum.
     #[test]
-    fn ground_hostile_headers_never_panic_and_are_clamped(
+    fn hostile_headers_never_panic_and_are_clamped(
         fields in prop::collection::vec((prop::sample::select(&NAMES[..]), value()), 0..8),
         status in 100..1000_u16,
         now in any::<u64>(),
@@ -488,9 +488,9 @@ proptest! {
     }
 
     // Guarantee: timeout 1.
-    /// What is written is read back, never as more time than was left.
+    /// A deadline that is read back is at most the written one.
     #[test]
-    fn a_deadline_read_back_is_no_longer_than_written(nanos in any::<u64>()) {
+    fn a_deadline_that_is_read_back_is_no_longer_than_written(nanos in any::<u64>()) {
         let left = Duration::from_nanos(nanos);
         let mut map = HeaderMap::new();
         deadline::write(&mut map, left);
@@ -500,7 +500,7 @@ proptest! {
         deadline::write_grpc(&mut map, left);
         let grpc = deadline::read(&map).unwrap();
         prop_assert!(grpc <= left);
-        // Eight digits: the last unit is at most a millionth, but for the step from one unit to the next.
+        // Eight digits: the last unit is at most a millionth, except at the step from one unit to the next.
         prop_assert!((left - grpc).as_nanos() <= left.as_nanos() / 100_000);
     }
 }

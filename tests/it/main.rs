@@ -27,5 +27,6 @@ mod sharding;
 mod standard;
 mod testing;
 mod throttling;
+mod time;
 mod timeout;
 mod tower;

@@ -1,4 +1,4 @@
-//! The shared ground's metrics, and Circuit breaker 13: the numbers of all policies, as a recorder hears them.
+//! The metrics of all policies, as a recorder receives them.
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{
@@ -25,7 +25,7 @@ use steadfast::{
     journal::{Journal, JournalConfig},
     leader_election::LeaderElection,
     lease::StoreLease,
-    metrics::{Measured, Metrics, NAMES, Of, Sample, Scope},
+    metrics::{Measured, MetricKind, Metrics, NAMES, Sample, Scope},
     queue::InMemoryQueue,
     queue_listener::QueueListener,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
@@ -43,15 +43,15 @@ use steadfast::{
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// Metrics of their own, and what `/metrics` would say.
+/// Returns metrics on a recorder of their own, and the page that `/metrics` would return.
 fn page() -> (Metrics, PrometheusHandle, Clock, ManualClock) {
     let recorder = PrometheusBuilder::new().build_recorder();
     let page = recorder.handle();
-    let (clock, hand) = Clock::manual();
-    (Metrics::on(recorder).with_clock(&clock), page, clock, hand)
+    let (clock, time) = Clock::manual();
+    (Metrics::on(recorder).with_clock(&clock), page, clock, time)
 }
 
-/// The value of a series on the page, by its text up to the space.
+/// Returns the value of a series on the page; `series` is the text up to the space.
 fn read(page: &str, series: &str) -> Option<f64> {
     page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' ')?.parse().ok())
 }
@@ -69,14 +69,14 @@ fn states(page: &str) -> Vec<f64> {
 // Guarantee: circuit_breaker 13.
 #[test]
 fn exactly_one_state_s_gauge_reads_1() {
-    let (metrics, page, clock, hand) = page();
+    let (metrics, page, clock, time) = page();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
     metrics.watch("b", &breaker).unwrap();
     let now = || states(&metrics.scrape(|| page.render()));
     assert_eq!(states(&page.render()), [1.0, 0.0, 0.0, 0.0], "from the moment it is watched");
     breaker.force_open(MS(10));
     assert_eq!(now(), [0.0, 1.0, 0.0, 0.0]);
-    hand.advance(MS(10));
+    time.advance(MS(10));
     let probe = breaker.try_acquire().unwrap();
     assert_eq!(now(), [0.0, 0.0, 1.0, 0.0]);
     drop(probe);
@@ -98,7 +98,7 @@ fn exactly_one_state_s_gauge_reads_1() {
 /// Regression: such an opening was counted as a manual one.
 #[test]
 fn an_opening_that_follows_other_processes_is_counted_under_its_own_rule() {
-    let (metrics, page, clock, hand) = page();
+    let (metrics, page, clock, time) = page();
     let store = Arc::new(InMemoryStore::new().with_clock(&clock));
     let process = || {
         let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
@@ -108,7 +108,7 @@ fn an_opening_that_follows_other_processes_is_counted_under_its_own_rule() {
     metrics.watch("b", there.breaker()).unwrap();
     here.breaker().force_open(MS(30_000));
     let two_polls = || clock.sleep(MS(2_000));
-    hand.block_on(async { futures::join!(here.run(two_polls()), there.run(two_polls())) });
+    time.block_on(async { futures::join!(here.run(two_polls()), there.run(two_polls())) });
     let text = page.render();
     let openings =
         |rule| read(&text, &format!("steadfast_circuit_breaker_openings_total{{name=\"b\",rule=\"{rule}\"}}"));
@@ -117,7 +117,7 @@ fn an_opening_that_follows_other_processes_is_counted_under_its_own_rule() {
 
 // Guarantee: circuit_breaker 13.
 #[test]
-fn the_gauges_of_a_registry_count_the_keys_in_each_state() {
+fn a_registry_s_gauges_count_the_keys_in_each_state() {
     let (metrics, page, clock, _) = page();
     let registry = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
     metrics.watch("hosts", &registry).unwrap();
@@ -134,7 +134,7 @@ fn the_gauges_of_a_registry_count_the_keys_in_each_state() {
 
 // Guarantee: circuit_breaker 13.
 #[test]
-fn also_while_the_state_changes_and_others_record() {
+fn exactly_one_state_reads_1_while_the_state_changes_and_others_record() {
     let (metrics, page, ..) = page();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
     metrics.watch("b", &breaker).unwrap();
@@ -163,7 +163,7 @@ fn also_while_the_state_changes_and_others_record() {
 
 // Guarantee: circuit_breaker 13.
 #[test]
-fn nobody_records_between_the_reading_and_the_page() {
+fn no_other_task_records_between_the_reading_and_the_page() {
     let (metrics, page, ..) = page();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
     metrics.watch("b", &breaker).unwrap();
@@ -197,8 +197,8 @@ fn judged(result: &Result<&str, &str>) -> Verdict {
 }
 
 #[test]
-fn ground_calls_are_counted_by_how_they_end_and_timed() {
-    let (metrics, page, clock, hand) = page();
+fn calls_are_timed_and_counted_by_their_outcome() {
+    let (metrics, page, clock, time) = page();
     let limiter = RateLimiter::new(Quota::per_minute(5)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(metrics.calls("c")).then(limiter).classify(judged);
     let call = |answer: Result<&'static str, &'static str>| {
@@ -212,7 +212,7 @@ fn ground_calls_are_counted_by_how_they_end_and_timed() {
         })
     };
     for answer in [Ok("yes"), Ok("yes"), Ok("odd"), Err("no"), Ok("yes"), Ok("refused")] {
-        let _ = hand.block_on(call(answer));
+        let _ = time.block_on(call(answer));
     }
     let text = page.render();
     for (outcome, n) in [("success", 3.0), ("ignored", 1.0), ("failure", 1.0), ("rejected", 1.0), ("cancelled", 0.0)] {
@@ -223,19 +223,19 @@ fn ground_calls_are_counted_by_how_they_end_and_timed() {
     assert_eq!(read(&text, "steadfast_call_duration_seconds_sum{name=\"c\",outcome=\"success\"}"), Some(0.75));
     assert_eq!(read(&text, "steadfast_call_duration_seconds_sum{name=\"c\",outcome=\"rejected\"}"), Some(0.0));
     assert_eq!(read(&text, "steadfast_calls_in_flight{name=\"c\"}"), Some(0.0));
-    // Each family is told what it is.
-    assert!(text.contains("# HELP steadfast_calls_total calls by how they ended"));
+    // Each family has its description and kind.
+    assert!(text.contains("# HELP steadfast_calls_total calls by outcome"));
     assert!(text.contains("# TYPE steadfast_calls_total counter"));
 }
 
 #[test]
-fn ground_calls_that_are_dropped_or_panic_are_counted_and_no_longer_in_flight() {
-    let (metrics, page, clock, hand) = page();
+fn dropped_and_panicked_calls_are_counted_and_no_longer_in_flight() {
+    let (metrics, page, clock, time) = page();
     let meter = metrics.calls("c");
     let pipeline = Pipeline::new().then(meter.clone()).then(Timeout::new(MS(500)).with_clock(&clock));
     let service = ScriptedService::new("ok in 1s", &clock).unwrap();
     let polls = drop_at_every_await(
-        &hand,
+        &time,
         || pipeline.call(|| service.call()),
         |_| assert_eq!(read(&page.render(), "steadfast_calls_in_flight{name=\"c\"}"), Some(0.0)),
     );
@@ -243,32 +243,32 @@ fn ground_calls_that_are_dropped_or_panic_are_counted_and_no_longer_in_flight() 
     assert_eq!(
         read(&text, "steadfast_calls_total{name=\"c\",outcome=\"cancelled\"}"),
         Some(polls as f64 - 1.0),
-        "each but the one that was not polled at all, and the one that came to its end"
+        "all except the call that was never polled and the one that completed"
     );
     assert_eq!(read(&text, "steadfast_call_failures_total{name=\"c\",kind=\"timeout\"}"), Some(1.0));
 
     let service = ScriptedService::new("panic", &clock).unwrap();
-    let call = std::panic::AssertUnwindSafe(|| hand.block_on(pipeline.call(|| service.call())));
+    let call = std::panic::AssertUnwindSafe(|| time.block_on(pipeline.call(|| service.call())));
     assert!(std::panic::catch_unwind(call).is_err());
     let text = page.render();
     assert_eq!(read(&text, "steadfast_call_failures_total{name=\"c\",kind=\"panic\"}"), Some(1.0));
     assert_eq!(read(&text, "steadfast_calls_in_flight{name=\"c\"}"), Some(0.0));
-    // A neighbour in the same task panics while this call waits.
+    // Another future of the same task panics while this call waits.
     let waiting = pipeline.call(std::future::pending::<Result<(), ()>>);
-    let neighbour = async { panic!("a neighbour's own trouble") };
-    let both = std::panic::AssertUnwindSafe(|| hand.block_on(async { futures::join!(waiting, neighbour) }));
+    let other = async { panic!("the other future") };
+    let both = std::panic::AssertUnwindSafe(|| time.block_on(async { futures::join!(waiting, other) }));
     assert!(std::panic::catch_unwind(both).is_err());
     let text = page.render();
     assert_eq!(read(&text, "steadfast_call_failures_total{name=\"c\",kind=\"panic\"}"), Some(1.0));
     assert_eq!(read(&text, "steadfast_calls_total{name=\"c\",outcome=\"cancelled\"}"), Some(polls as f64));
-    // A refusal by a policy's own door.
+    // A rejection outside of a pipeline.
     meter.count_rejection(&Rejected::new(PolicyKind::RateLimit, Reason::RateLimited));
     assert_eq!(read(&page.render(), "steadfast_call_rejections_total{name=\"c\",reason=\"rate_limited\"}"), Some(1.0));
 }
 
 #[test]
-fn ground_events_are_counted_exactly_however_many_come() {
-    let (metrics, page, clock, hand) = page();
+fn a_flood_of_events_is_counted_exactly() {
+    let (metrics, page, clock, time) = page();
     let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
     metrics.watch("l", &limiter).unwrap();
     std::thread::scope(|scope| {
@@ -278,18 +278,18 @@ fn ground_events_are_counted_exactly_however_many_come() {
     });
     let series = "steadfast_throttling_rejected_total{name=\"l\",policy=\"rate_limit\",reason=\"rate_limited\"}";
     assert_eq!(read(&page.render(), series), Some(19_999.0));
-    // Its own subscribers hear what they heard before.
+    // Subscribers of the limiter still receive its events.
     let mut events = limiter.events();
     drop(limiter.try_acquire());
     assert!(events.try_recv().unwrap().is_some());
-    hand.advance(MS(60_000));
+    time.advance(MS(60_000));
     limiter.try_acquire().unwrap();
     assert_eq!(read(&page.render(), series), Some(20_000.0));
 }
 
 #[test]
-fn ground_a_retry_tells_why_it_tried_again_and_why_it_stopped() {
-    let (metrics, page, clock, hand) = page();
+fn retries_are_counted_by_kind_and_ends_by_reason() {
+    let (metrics, page, clock, time) = page();
     let every = BackoffConfig::default().curve(Curve::Constant).between(MS(100), MS(100)).jitter(Jitter::None);
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
     let retry = Retry::new(RetryConfig::default().idempotent(true).backoff(every))
@@ -301,25 +301,25 @@ fn ground_a_retry_tells_why_it_tried_again_and_why_it_stopped() {
     let service = ScriptedService::new("503, ok, 500 x3, 404", &clock).unwrap();
     let pipeline = Pipeline::new().then(retry).classify(ScriptedService::classify);
     for _ in 0..3 {
-        let _ = hand.block_on(pipeline.call(|| service.call()));
+        let _ = time.block_on(pipeline.call(|| service.call()));
     }
     let text = metrics.scrape(|| page.render());
     for (series, n) in [
         ("steadfast_retry_retries_total{name=\"r\",kind=\"overloaded\"}", 1.0),
         ("steadfast_retry_retries_total{name=\"r\",kind=\"server\"}", 2.0),
         ("steadfast_retry_recovered_total{name=\"r\"}", 1.0),
-        ("steadfast_retry_gave_up_total{name=\"r\",stop=\"attempts\"}", 1.0),
-        ("steadfast_retry_gave_up_total{name=\"r\",stop=\"not_retryable\"}", 1.0),
+        ("steadfast_retry_gave_up_total{name=\"r\",reason=\"attempts\"}", 1.0),
+        ("steadfast_retry_gave_up_total{name=\"r\",reason=\"not_retryable\"}", 1.0),
         ("steadfast_retry_delay_seconds_count{name=\"r\"}", 3.0),
     ] {
         assert_eq!(read(&text, series), Some(n), "{series}\n{text}");
     }
     let balance = read(&text, "steadfast_retry_budget_balance{name=\"r\"}").unwrap();
-    assert_eq!(balance, budget.balance(hand.now()) as f64);
+    assert_eq!(balance, budget.balance(time.now()) as f64);
 }
 
 #[test]
-fn ground_gauges_are_read_when_somebody_records() {
+fn gauges_are_read_at_each_record() {
     let (metrics, page, clock, _) = page();
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(4)).unwrap().with_clock(&clock);
     metrics.watch("l", &limiter).unwrap();
@@ -336,15 +336,15 @@ fn ground_gauges_are_read_when_somebody_records() {
 }
 
 #[test]
-fn ground_it_records_as_often_as_it_is_told_and_once_at_the_end() {
-    let (metrics, page, clock, hand) = page();
+fn a_run_records_once_per_interval_and_once_at_the_end() {
+    let (metrics, page, clock, time) = page();
     let level = Level::new();
     let config = ShedderConfig::default().limit("queue", 10.0, 20.0).sample_every(MS(1)).times(MS(0), MS(1));
     let shedder = Shedder::new(config).unwrap().with_clock(&clock).with_gauge("queue", level.clone()).unwrap();
     metrics.watch("s", &shedder).unwrap();
     let (all, shed) = (page.clone(), "steadfast_shed_ratio{name=\"s\",priority=\"low\"}");
     let look = clock.clone();
-    hand.block_on(metrics.run(MS(1000), async {
+    time.block_on(metrics.run(MS(1000), async {
         level.set(30.0);
         for _ in 0..20 {
             look.sleep(MS(10)).await;
@@ -363,29 +363,29 @@ fn ground_it_records_as_often_as_it_is_told_and_once_at_the_end() {
 }
 
 #[test]
-fn ground_a_name_is_for_one_of_a_sort() {
+fn a_name_belongs_to_one_component_of_a_kind() {
     let (metrics, page, ..) = page();
     let timeout = Timeout::new(MS(1));
     metrics.watch("a", &timeout).unwrap();
     let refused = metrics.watch("a", &Timeout::new(MS(2))).unwrap_err();
-    assert_eq!(refused.to_string(), "invalid `name`: is that of another timeout: a");
+    assert_eq!(refused.to_string(), "invalid `name`: is taken by another timeout: a");
     metrics.watch("a", &RateLimiter::new(Quota::per_second(1)).unwrap()).unwrap();
-    // Two that count the same policy do not disturb each other.
+    // Two `Metrics` that watch the same policy are independent.
     let (other, second, ..) = self::page();
     other.watch("b", &timeout).unwrap();
-    let (_, hand) = Clock::manual();
+    let (_, time) = Clock::manual();
     let timeout = timeout.with_clock(&Clock::manual().0);
-    let _ = hand.block_on(Timeout::new(MS(0)).call(async || Ok::<_, ()>(())));
+    let _ = time.block_on(Timeout::new(MS(0)).call(async || Ok::<_, ()>(())));
     drop(timeout);
     assert!(page.render().contains("steadfast_timeout_timed_out_total{name=\"a\"} 0"));
     assert!(second.render().contains("steadfast_timeout_timed_out_total{name=\"b\"} 0"));
 }
 
 #[test]
-fn ground_a_policy_of_ones_own_is_watched_too() {
+fn a_custom_component_is_watched() {
     struct Door(Arc<AtomicBool>);
     impl Measured for Door {
-        const SORT: &'static str = "door";
+        const KIND: &'static str = "door";
         fn measure(&self, scope: &Scope) -> Sample {
             let (open, gauge) = (self.0.clone(), scope.gauge("doors_open", &[("side", "north")]));
             Box::new(move || gauge.set(if open.load(SeqCst) { 1.0 } else { 0.0 }))
@@ -398,17 +398,17 @@ fn ground_a_policy_of_ones_own_is_watched_too() {
 }
 
 proptest! {
-    /// Whatever calls come to, the counts are the model's, and their sum is the number of calls.
+    /// The sum of the counts is the number of calls.
     #[test]
-    fn ground_counts_of_calls_are_those_of_a_model(ends in proptest::collection::vec(0usize..4, 0..60)) {
-        let (metrics, page, _, hand) = page();
+    fn counts_of_calls_equal_those_of_a_model(ends in proptest::collection::vec(0usize..4, 0..60)) {
+        let (metrics, page, _, time) = page();
         let pipeline = Pipeline::new().then(metrics.calls("c")).classify(judged);
         let mut model = [0.0; 4];
         for end in &ends {
             model[*end] += 1.0;
             let answer = [Ok("yes"), Ok("odd"), Err("no")].get(*end).copied();
             match answer {
-                Some(answer) => drop(hand.block_on(pipeline.call(|| std::future::ready(answer)))),
+                Some(answer) => drop(time.block_on(pipeline.call(|| std::future::ready(answer)))),
                 None => {
                     let mut call = Box::pin(pipeline.call(std::future::pending::<Result<&str, &str>>));
                     let mut task = std::task::Context::from_waker(std::task::Waker::noop());
@@ -424,16 +424,16 @@ proptest! {
     }
 }
 
-/// Keeps what is registered: sort and labels of each metric.
+/// A recorder that keeps the kind and the labels of each registered metric.
 #[derive(Clone, Default)]
 struct Register(Arc<Mutex<BTreeMap<String, Shape>>>);
 
 type Shape = (String, BTreeSet<String>);
 
 impl Register {
-    fn add(&self, key: &Key, sort: &str) {
+    fn add(&self, key: &Key, kind: &str) {
         let labels = key.labels().map(|label| label.key().to_owned()).collect();
-        let one = (sort.to_owned(), labels);
+        let one = (kind.to_owned(), labels);
         let before = self.0.lock().unwrap().insert(key.name().to_owned(), one.clone());
         assert!(before.is_none_or(|before| before == one), "{key}: two shapes of one name");
     }
@@ -458,24 +458,25 @@ impl Recorder for Register {
 }
 
 #[test]
-fn ground_the_table_is_the_page_s_and_all_that_is_registered() {
-    // The page has a row for each.
+fn the_table_matches_the_page_and_what_is_registered() {
+    // The page has a row for each family.
     let page = include_str!("../../src/wings/metrics/mod.rs");
     let rows: Vec<&str> = page.lines().filter(|line| line.starts_with("//! | `steadfast_")).collect();
     assert_eq!(rows.len(), NAMES.len());
     for (row, series) in rows.iter().zip(NAMES) {
-        let sort = format!("{:?}", series.of).to_lowercase();
+        let kind = format!("{:?}", series.kind).to_lowercase();
         let unit = if series.unit == Some(Unit::Seconds) { ", s" } else { "" };
         let labels: Vec<_> = series.labels.split(", ").filter(|l| !l.is_empty()).map(|l| format!("`{l}`")).collect();
-        let expected = format!("//! | `{}` | {sort}{unit} | {} | {} |", series.name, labels.join(", "), series.text);
+        let expected =
+            format!("//! | `{}` | {kind}{unit} | {} | {} |", series.name, labels.join(", "), series.description);
         assert_eq!(*row, expected);
         // The conventions of Prometheus.
-        assert_eq!(series.of == Of::Counter, series.name.ends_with("_total"), "{}", series.name);
+        assert_eq!(series.kind == MetricKind::Counter, series.name.ends_with("_total"), "{}", series.name);
         assert_eq!(series.unit == Some(Unit::Seconds), series.name.ends_with("_seconds"), "{}", series.name);
     }
 
-    // Everything that can be watched registers what the table says, and nothing else.
-    let (register, (clock, hand)) = (Register::default(), Clock::manual());
+    // The watchable components together register exactly the table.
+    let (register, (clock, time)) = (Register::default(), Clock::manual());
     let metrics = Metrics::on(register.clone()).with_clock(&clock);
     let _ = metrics.calls("x");
     metrics.watch("x", &Timeout::new(MS(1))).unwrap();
@@ -500,7 +501,7 @@ fn ground_the_table_is_the_page_s_and_all_that_is_registered() {
     metrics.watch("x", &degradation).unwrap();
     level.set(9.0);
     while degradation.feature("thumbnails").unwrap().is_enabled() {
-        hand.advance(MS(1000));
+        time.advance(MS(1000));
     }
     let store = Arc::new(InMemoryStore::new().with_clock(&clock));
     metrics.watch("x", &SharedRateLimiter::new(store.clone(), "x", Quota::per_second(1)).unwrap()).unwrap();
@@ -514,7 +515,7 @@ fn ground_the_table_is_the_page_s_and_all_that_is_registered() {
     let config = SharedCircuitBreakerConfig::default();
     metrics.watch("x", &SharedCircuitBreaker::new(breaker, store.clone(), "x", config).unwrap()).unwrap();
     let map = ShardMap::hashed(16, &[ShardId(0), ShardId(1)]).unwrap();
-    let directory = hand.block_on(ShardDirectory::builder(store, "x").clock(&clock).create(&map)).unwrap();
+    let directory = time.block_on(ShardDirectory::builder(store, "x").clock(&clock).create(&map)).unwrap();
     metrics.watch("x", &directory).unwrap();
     let meter = ShardMeter::new(1);
     meter.record(ShardId(1), b"key");
@@ -522,11 +523,11 @@ fn ground_the_table_is_the_page_s_and_all_that_is_registered() {
 
     let registered = register.0.lock().unwrap();
     for series in NAMES {
-        let (sort, labels) = registered.get(series.name).unwrap_or_else(|| panic!("{} is not registered", series.name));
+        let (kind, labels) = registered.get(series.name).unwrap_or_else(|| panic!("{} is not registered", series.name));
         let mut expected: BTreeSet<String> =
             series.labels.split(", ").filter(|l| !l.is_empty()).map(str::to_owned).collect();
         expected.insert("name".to_owned());
-        assert_eq!((sort, labels), (&format!("{:?}", series.of).to_lowercase(), &expected), "{}", series.name);
+        assert_eq!((kind, labels), (&format!("{:?}", series.kind).to_lowercase(), &expected), "{}", series.name);
     }
     let known: BTreeSet<&str> = NAMES.iter().map(|series| series.name).collect();
     let unknown: Vec<_> = registered.keys().filter(|name| !known.contains(name.as_str())).collect();

@@ -1,4 +1,4 @@
-//! What README shows is what we would run: its snippets are compared with the code here, which runs.
+//! The snippets of README, compared with the code here, which is run.
 use std::{
     cell::Cell,
     collections::BTreeMap,
@@ -25,13 +25,13 @@ const HERE: &str = include_str!("readme.rs");
 
 type Tried = Result<(), Box<dyn std::error::Error>>;
 
-/// Code without comments and layout.
+/// Returns code without comments and white space.
 fn code(text: &str) -> String {
     let lines = text.lines().map(|line| line.split("//").next().unwrap_or(""));
     lines.flat_map(str::split_whitespace).collect()
 }
 
-/// Holds README to the code between two marks of this file.
+/// Asserts that README contains the code between two marks of this file.
 fn assert_readme_shows(name: &str) {
     let (begin, end) = (format!("// README: {name}\n"), format!("// README: end of {name}\n"));
     let (_, rest) = HERE.split_once(&begin).unwrap();
@@ -52,7 +52,7 @@ impl Client {
 
 #[test]
 fn the_quick_start_is_explained_without_a_warning() -> Tried {
-    let (_, hand) = Clock::manual();
+    let (_, time) = Clock::manual();
     let (client, account, order) = (Client, "7".to_owned(), Order { key: "42".to_owned() });
     // README: quick start
     let budget = RetryBudget::new(RetryBudgetConfig::default())?;
@@ -68,7 +68,7 @@ fn the_quick_start_is_explained_without_a_warning() -> Tried {
         // README: end of call
         Ok::<_, Box<dyn std::error::Error>>(receipt)
     };
-    assert_eq!(hand.block_on(paid)?, "7 42");
+    assert_eq!(time.block_on(paid)?, "7 42");
     assert_eq!(payments.explain().warnings(), [""; 0]);
     let explained = payments.explain_for(&idempotent(|| client.charge(&account, &order.key)));
     assert_eq!(explained.warnings(), [""; 0]);
@@ -117,7 +117,7 @@ async fn report_on_last_night(store: &dyn Store, term: &Term) -> Result<(), Stor
 }
 // README: end of report
 
-/// What each process runs.
+/// Runs the election of one process.
 async fn nightly(
     store: Arc<InMemoryStore>,
     clock: Clock,
@@ -136,7 +136,7 @@ async fn nightly(
         match report_on_last_night(&*store, &term).await {
             Ok(()) => {}
             Err(error) if error.is_fenced() => return,
-            Err(error) => tracing::error!(%error, "no report yet: tried again in a minute"),
+            Err(error) => tracing::error!(%error, "no report, next try in a minute"),
         }
         tokio::select! {
             () = term.lost() => return,
@@ -149,8 +149,8 @@ async fn nightly(
 }
 
 #[test]
-fn the_nightly_report_is_made_once_a_night_whoever_leads() {
-    let (clock, hand) = Clock::manual();
+fn the_nightly_report_is_made_once_a_night_over_a_change_of_leaders() {
+    let (clock, time) = Clock::manual();
     let (store, terms) = (Arc::new(InMemoryStore::new().with_clock(&clock)), Mutex::new(BTreeMap::new()));
     let (hour, begin) = (Duration::from_secs(3_600), clock.now());
     let nights = async {
@@ -160,7 +160,7 @@ fn the_nightly_report_is_made_once_a_night_whoever_leads() {
         }
         clock.sleep(hour).await;
     };
-    // The first leads for a day and a half, and is then told to end: it does so at once.
+    // The first process leads for a day and a half; then its shutdown ends it at once.
     let first = async {
         nightly(store.clone(), clock.clone(), "a", clock.sleep(hour * 36), &terms).await.unwrap();
         assert!(clock.now() - begin < hour * 37, "{:?}", clock.now() - begin);
@@ -170,24 +170,24 @@ fn the_nightly_report_is_made_once_a_night_whoever_leads() {
         let never = std::future::pending();
         nightly(store.clone(), clock.clone(), "b", never, &terms).await.unwrap();
     };
-    hand.block_on(async {
+    time.block_on(async {
         tokio::select! {
             () = nights => {}
             ((), ()) = async { tokio::join!(first, second) } => unreachable!(),
         }
     });
-    let reports = hand.block_on(store.scan_all(steadfast::store::Scan::partition("reports"))).unwrap();
+    let reports = time.block_on(store.scan_all(steadfast::store::Scan::partition("reports"))).unwrap();
     let reports: Vec<_> = reports.iter().map(|row| String::from_utf8_lossy(&row.value).into_owned()).collect();
     assert_eq!(reports, ["report on night 0", "report on night 1", "report on night 2", "report on night 3"]);
-    assert_eq!((MADE.get(), terms.lock().unwrap().len()), (4, 2), "each once, by two leaders");
-    // The first wakes up again, and takes itself for the leader: its report is refused.
+    assert_eq!((MADE.get(), terms.lock().unwrap().len()), (4, 2), "four reports, by two leaders");
+    // A late report of the first leader is refused.
     let late = terms.lock().unwrap()["a"].clone();
     let current = terms.lock().unwrap()["b"].clone();
     let delete = store.delete(Key::new("reports", "night 3"), Default::default());
-    assert!(hand.block_on(delete).unwrap());
-    let error = hand.block_on(report_on_last_night(&*store, &late)).unwrap_err();
+    assert!(time.block_on(delete).unwrap());
+    let error = time.block_on(report_on_last_night(&*store, &late)).unwrap_err();
     assert!(error.is_fenced(), "{error}");
-    hand.block_on(report_on_last_night(&*store, &current)).unwrap();
+    time.block_on(report_on_last_night(&*store, &current)).unwrap();
     assert_readme_shows("report");
     assert_readme_shows("election");
 }

@@ -1,4 +1,4 @@
-//! reqwest's answers and errors, from a real client and real servers on loopback.
+//! reqwest's responses and errors, from a real client and real servers on loopback.
 use std::{
     convert::Infallible,
     net::SocketAddr,
@@ -33,7 +33,7 @@ fn client() -> Client {
     Client::builder().no_proxy().redirect(redirect::Policy::limited(2)).build().unwrap()
 }
 
-/// An HTTP server that gives these answers in turn, the last one for ever; counts its requests.
+/// Starts an HTTP server with these responses in turn, the last one repeated; counts its requests.
 async fn server(answers: Vec<Response<Full<Bytes>>>) -> (SocketAddr, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (address, count) = (listener.local_addr().unwrap(), Arc::new(AtomicUsize::new(0)));
@@ -52,7 +52,7 @@ async fn server(answers: Vec<Response<Full<Bytes>>>) -> (SocketAddr, Arc<AtomicU
     (address, count)
 }
 
-/// A server that reads a request, writes these bytes, and hangs up, or does not.
+/// Starts a server that reads a request and writes these bytes; with `hangs_up` it then closes the connection.
 async fn raw(answer: &'static [u8], hangs_up: bool) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -77,7 +77,7 @@ fn answer(status: u16, fields: &[(&'static str, String)]) -> Response<Full<Bytes
 }
 
 #[test]
-fn ground_an_answer_is_judged_by_its_status_and_its_hint_is_read() {
+fn a_response_is_judged_by_its_status_and_its_hint_is_read() {
     runtime().block_on(async {
         let (address, _) = server(vec![answer(429, &[("retry-after", "3".into())]), answer(200, &[])]).await;
         let get = || client().get(format!("http://{address}")).send();
@@ -92,7 +92,7 @@ fn ground_an_answer_is_judged_by_its_status_and_its_hint_is_read() {
 
 // Guarantee: retry 6.
 #[test]
-fn a_call_that_found_no_connection_was_not_sent_and_may_be_repeated() {
+fn a_call_without_a_connection_was_not_sent_and_is_repeated() {
     runtime().block_on(async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
@@ -109,7 +109,7 @@ fn a_call_that_found_no_connection_was_not_sent_and_may_be_repeated() {
 
 // Guarantee: retry 6.
 #[test]
-fn one_that_was_sent_is_not_repeated_unless_it_may_be() {
+fn a_call_that_was_sent_is_repeated_only_if_idempotent() {
     runtime().block_on(async {
         for (address, kind) in [
             (raw(b"", false).await, FailureKind::Timeout), // it never answers
@@ -130,7 +130,7 @@ fn one_that_was_sent_is_not_repeated_unless_it_may_be() {
 }
 
 #[test]
-fn ground_a_request_that_cannot_be_built_is_its_caller_s_fault() {
+fn a_request_that_cannot_be_built_is_the_caller_s_fault() {
     runtime().block_on(async {
         let error = client().get("no address").send().await.unwrap_err();
         assert_eq!(reqwest_error(&error).kind(), Some(FailureKind::Client));
@@ -138,7 +138,7 @@ fn ground_a_request_that_cannot_be_built_is_its_caller_s_fault() {
 }
 
 #[test]
-fn ground_too_many_redirects_are_an_answer() {
+fn too_many_redirects_are_a_client_failure() {
     runtime().block_on(async {
         let (address, count) = server(vec![answer(302, &[("location", "/again".into())])]).await;
         let error = client().get(format!("http://{address}")).send().await.unwrap_err();
@@ -147,7 +147,7 @@ fn ground_too_many_redirects_are_an_answer() {
 }
 
 #[test]
-fn ground_a_status_made_an_error_is_judged_as_a_status() {
+fn a_status_turned_into_an_error_is_judged_as_the_status() {
     runtime().block_on(async {
         let (address, _) = server(vec![answer(503, &[("retry-after", "3".into())]), answer(404, &[])]).await;
         let get = || async { client().get(format!("http://{address}")).send().await?.error_for_status() };
@@ -157,18 +157,18 @@ fn ground_a_status_made_an_error_is_judged_as_a_status() {
 }
 
 #[test]
-fn ground_a_body_that_breaks_off_is_the_server_s_failure() {
+fn a_body_that_ends_early_is_a_failure_of_the_server() {
     runtime().block_on(async {
         let address = raw(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nshort", true).await;
         let client = client();
         let read = || async { client.get(format!("http://{address}")).send().await?.bytes().await };
         assert_eq!(reqwest_error(&read().await.unwrap_err()).kind(), Some(FailureKind::Server));
-        // One that hangs in the middle is a time-out.
+        // A body that hangs is a time-out.
         let address = raw(b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nshort", false).await;
         let get = || client.get(format!("http://{address}")).timeout(Duration::from_millis(200)).send();
         let error = get().await.unwrap().bytes().await.unwrap_err();
         assert_eq!(reqwest_error(&error).kind(), Some(FailureKind::Timeout));
-        // What is no HTTP at all: whether it was understood is unknown.
+        // A response that is not HTTP: whether the server understood the request is unknown.
         let address = raw(b"SSH-2.0-x\r\n", true).await;
         let error = client.get(format!("http://{address}")).send().await.unwrap_err();
         assert_eq!(reqwest_error(&error).kind(), Some(FailureKind::Other));

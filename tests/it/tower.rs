@@ -1,4 +1,4 @@
-//! Pipeline 4: a pipeline as a layer around services; `poll_ready` reserves nothing that a drop would leak.
+//! A pipeline as a layer around services; `poll_ready` reserves nothing that a drop would leak.
 use std::{
     convert::Infallible,
     future::{Future, poll_fn},
@@ -32,7 +32,7 @@ use tower_service::Service;
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// A service with few places, one of which each clone reserves in `poll_ready`, as tower's contract has it; behind it a script.
+/// A scripted service with few permits; each clone reserves one in `poll_ready`, by tower's contract.
 struct Places {
     free: Arc<AtomicUsize>,
     holds: bool,
@@ -115,9 +115,9 @@ fn breaker(clock: &Clock) -> CircuitBreaker {
 }
 
 fn world(script: &str, places: usize) -> (Clock, ManualClock, Places) {
-    let (clock, hand) = Clock::manual();
+    let (clock, time) = Clock::manual();
     let service = Places::new(script, places, &clock);
-    (clock, hand, service)
+    (clock, time, service)
 }
 
 fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -127,7 +127,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
 // Guarantee: tower 1.
 #[test]
 fn ready_reserves_nothing_that_a_drop_would_leak() {
-    let (clock, hand, places) = world("ok", 1);
+    let (clock, time, places) = world("ok", 1);
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
     let layer = PipelineLayer::new(Pipeline::new().then(limiter.clone()));
     let mut kept: Vec<_> = (0..100).map(|_| layer.layer(places.clone())).collect();
@@ -137,9 +137,9 @@ fn ready_reserves_nothing_that_a_drop_would_leak() {
         assert_eq!((places.free(), limiter.available()), (1, 1));
     }
     kept.truncate(50); // ready, then dropped
-    // Forty-nine are ready and never called: the last still has its place.
-    assert_eq!(hand.block_on(kept[49].call(())).unwrap(), 200);
-    // A future that was made and never polled holds nothing either.
+    // Forty-nine clones are ready and never called: the last one still gets a permit.
+    assert_eq!(time.block_on(kept[49].call(())).unwrap(), 200);
+    // A future that was never polled holds nothing, either.
     let unpolled = kept[0].call(());
     assert_eq!((places.free(), limiter.available(), places.script.calls()), (1, 1, 1));
     drop(unpolled);
@@ -149,27 +149,27 @@ fn ready_reserves_nothing_that_a_drop_would_leak() {
 // Guarantee: tower 1.
 #[test]
 fn a_service_that_is_never_ready_is_bounded_and_refused() {
-    let (clock, hand, places) = world("ok", 0);
+    let (clock, time, places) = world("ok", 0);
     let (breaker, timeout) = (breaker(&clock), Timeout::new(MS(50)).with_clock(&clock));
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(breaker.clone()).then(limiter.clone()).then(timeout);
     let mut service = PipelineLayer::new(pipeline).layer(places.clone());
     for _ in 0..2 {
         assert!(poll_ready::<(), _>(&mut service), "the layer is ready where its service is not");
-        let error = hand.block_on(service.call(())).unwrap_err();
+        let error = time.block_on(service.call(())).unwrap_err();
         assert!(matches!(error.cause(), Cause::TimedOut(_)), "{error}");
         assert_eq!(limiter.available(), 1);
     }
-    // Open: refused at once, without asking the service.
+    // The open breaker rejects at once, without a poll of the service.
     assert_eq!(breaker.state(), State::Open);
-    assert!(hand.block_on(service.call(())).unwrap_err().is_rejected());
+    assert!(time.block_on(service.call(())).unwrap_err().is_rejected());
     assert_eq!((places.script.calls(), places.free()), (0, 0));
 }
 
 // Guarantee: tower 1.
 #[test]
-fn dropped_anywhere_all_is_given_back() {
-    let (clock, hand, places) = world("503 in 10ms, hang", 1);
+fn a_call_that_is_dropped_at_any_await_returns_all_permits() {
+    let (clock, time, places) = world("503 in 10ms, hang", 1);
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new()
         .then(limiter.clone())
@@ -178,18 +178,18 @@ fn dropped_anywhere_all_is_given_back() {
         .classify(ScriptedService::classify);
     let service = PipelineLayer::new(pipeline).layer(places.clone());
     let polls = drop_at_every_await(
-        &hand,
+        &time,
         || service.clone().call(()),
         |_| assert_eq!((places.free(), limiter.available(), places.script.running()), (1, 1, 0)),
     );
     assert!(polls > 3, "{polls}");
-    // While it waits for readiness too.
-    let (clock, hand, places) = world("ok", 0);
+    // Also while it waits for readiness.
+    let (clock, time, places) = world("ok", 0);
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(limiter.clone()).then(Timeout::new(MS(100)).with_clock(&clock));
     let service = PipelineLayer::new(pipeline).layer(places.clone());
     let polls = drop_at_every_await(
-        &hand,
+        &time,
         || service.clone().call(()),
         |_| assert_eq!((places.free(), limiter.available()), (0, 1)),
     );
@@ -198,13 +198,13 @@ fn dropped_anywhere_all_is_given_back() {
 
 // Guarantee: tower 1.
 #[test]
-fn a_place_is_not_held_between_two_attempts() {
-    let (clock, hand, places) = world("503, ok", 1);
+fn no_permit_of_the_inner_service_is_held_between_two_attempts() {
+    let (clock, time, places) = world("503, ok", 1);
     let pipeline = Pipeline::new().then(retry(&clock)).classify(ScriptedService::classify);
     let mut service = PipelineLayer::new(pipeline).layer(places.clone());
     let mut call = service.call(());
     let mut waits = 0;
-    let answer = hand.block_on(poll_fn(|task| {
+    let answer = time.block_on(poll_fn(|task| {
         let poll = call.as_mut().poll(task);
         if poll.is_pending() {
             waits += 1;
@@ -219,17 +219,17 @@ fn a_place_is_not_held_between_two_attempts() {
 // Guarantee: tower 3.
 #[test]
 fn clones_and_services_of_one_layer_share_their_state() {
-    let (clock, hand, places) = world("503", 5);
+    let (clock, time, places) = world("503", 5);
     let breaker = breaker(&clock);
     let pipeline = Pipeline::new().then(breaker.clone()).classify(ScriptedService::classify).named("shared");
     let layer = PipelineLayer::new(pipeline);
     let (mut one, other) = (layer.layer(places.clone()), layer.clone().layer(Places::new("ok", 5, &clock)));
     for _ in 0..2 {
-        assert!(!hand.block_on(one.clone().call(())).unwrap_err().is_rejected());
+        assert!(!time.block_on(one.clone().call(())).unwrap_err().is_rejected());
     }
     assert_eq!(breaker.state(), State::Open);
-    assert!(hand.block_on(one.call(())).unwrap_err().is_rejected());
-    assert!(hand.block_on(other.clone().call(())).unwrap_err().is_rejected());
+    assert!(time.block_on(one.call(())).unwrap_err().is_rejected());
+    assert!(time.block_on(other.clone().call(())).unwrap_err().is_rejected());
     assert_eq!((places.script.calls(), other.get_ref().script.calls()), (2, 0));
     assert!(format!("{layer:?}").contains("shared"));
 }
@@ -247,15 +247,15 @@ impl Clone for Counted {
 
 // Guarantee: tower 2.
 #[test]
-fn a_request_is_cloned_for_a_retry_and_only_there() {
-    let (clock, hand, places) = world("503, 503, ok, ok", 1);
+fn a_request_is_cloned_only_inside_a_retry() {
+    let (clock, time, places) = world("503, 503, ok, ok", 1);
     let request = Counted::default();
     let pipeline = Pipeline::new().then(retry(&clock)).classify(ScriptedService::classify);
     let mut service = PipelineLayer::new(pipeline).layer(places.clone());
-    assert_eq!(hand.block_on(service.call(Counted(request.0.clone()))).unwrap(), 200);
+    assert_eq!(time.block_on(service.call(Counted(request.0.clone()))).unwrap(), 200);
     assert_eq!((places.script.calls(), request.0.load(SeqCst)), (3, 3));
     let mut plain = PipelineLayer::new(Pipeline::new()).layer(places.clone());
-    assert_eq!(hand.block_on(plain.call(Counted(request.0.clone()))).unwrap(), 200);
+    assert_eq!(time.block_on(plain.call(Counted(request.0.clone()))).unwrap(), 200);
     assert_eq!(request.0.load(SeqCst), 3, "moved");
 }
 
@@ -263,21 +263,21 @@ fn a_request_is_cloned_for_a_retry_and_only_there() {
 #[test]
 fn a_request_that_cannot_be_cloned_is_sent_once_and_keeps_its_error() {
     struct Unclonable;
-    let (clock, hand, places) = world("503 retry-after 1s", 1);
+    let (clock, time, places) = world("503 retry-after 1s", 1);
     let pipeline = Pipeline::new().then(retry(&clock)).classify(ScriptedService::classify);
     let layer = PipelineLayer::new(pipeline);
-    let start = hand.now();
+    let start = time.now();
     for error in [
-        hand.block_on(layer.clone().once().layer(places.clone()).call(Unclonable)).unwrap_err(),
-        hand.block_on(layer.requests(|_: &Unclonable| None).layer(places.clone()).call(Unclonable)).unwrap_err(),
+        time.block_on(layer.clone().once().layer(places.clone()).call(Unclonable)).unwrap_err(),
+        time.block_on(layer.requests(|_: &Unclonable| None).layer(places.clone()).call(Unclonable)).unwrap_err(),
     ] {
         assert!(matches!(error.cause(), Cause::Operation(ScriptedError::Status { status: 503, .. })), "{error}");
         assert_eq!((error.attempts(), error.history().unwrap().stop), (1, StopReason::Spent));
     }
-    assert_eq!((places.script.calls(), places.free(), hand.now()), (2, 1, start));
+    assert_eq!((places.script.calls(), places.free(), time.now()), (2, 1, start));
 }
 
-/// An operation that can be run once, by hand.
+/// An operation that can be run once, written without the layer.
 struct OneShot(Option<Verdict>);
 
 static ONCE: OperationName = OperationName::new("once");
@@ -295,7 +295,7 @@ impl Operation for OneShot {
     }
 }
 
-/// Makes each attempt twice, whatever came of the first.
+/// A policy that makes each attempt twice, also after a success.
 struct Twice;
 
 impl Policy for Twice {
@@ -307,23 +307,23 @@ impl Policy for Twice {
 
 // Guarantee: tower 2.
 #[test]
-fn what_can_be_run_once_is_run_once_however_it_is_marked() {
-    let (clock, hand) = Clock::manual();
+fn a_spent_operation_is_not_run_again_even_if_marked_as_idempotent() {
+    let (clock, time) = Clock::manual();
     let judge = |result: &Result<(), Verdict>| result.unwrap_err();
     let pipeline = Pipeline::new().then(retry(&clock)).classify(judge);
     let once = || OneShot(Some(Verdict::failure(FailureKind::Connect)));
-    let start = hand.now();
+    let start = time.now();
     for error in [
-        hand.block_on(pipeline.call(once())).unwrap_err(),
-        hand.block_on(pipeline.call(not_idempotent(once()))).unwrap_err(),
-        hand.block_on(pipeline.call(with_priority(Priority::High, once()))).unwrap_err(),
-        hand.block_on(pipeline.call(named(&ONCE, once()))).unwrap_err(),
+        time.block_on(pipeline.call(once())).unwrap_err(),
+        time.block_on(pipeline.call(not_idempotent(once()))).unwrap_err(),
+        time.block_on(pipeline.call(with_priority(Priority::High, once()))).unwrap_err(),
+        time.block_on(pipeline.call(named(&ONCE, once()))).unwrap_err(),
     ] {
         assert_eq!((error.attempts(), error.history().unwrap().stop), (1, StopReason::Spent));
     }
-    assert_eq!(hand.now(), start);
-    // Who makes another attempt nevertheless is refused, and runs nothing.
-    let error = hand.block_on(Pipeline::new().then(Twice).classify(judge).call(once())).unwrap_err();
+    assert_eq!(time.now(), start);
+    // A further attempt is rejected, and runs nothing.
+    let error = time.block_on(Pipeline::new().then(Twice).classify(judge).call(once())).unwrap_err();
     let Cause::Rejected(rejected) = error.cause() else { panic!("{error:?}") };
     let told = "rejected by the operation: it cannot run again";
     assert_eq!((rejected.to_string().as_str(), error.attempts()), (told, 1));
@@ -331,60 +331,60 @@ fn what_can_be_run_once_is_run_once_however_it_is_marked() {
 
 // Guarantee: tower 2.
 #[test]
-fn an_attempt_refused_before_the_request_was_moved_may_be_followed_by_another() {
-    let (clock, hand, places) = world("ok", 1);
+fn an_attempt_rejected_before_the_request_was_moved_may_be_repeated() {
+    let (clock, time, places) = world("ok", 1);
     let limiter = RateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
     limiter.try_acquire().unwrap();
     let config = RetryConfig::default().idempotent(true).retry_rejections(true);
     let pipeline = Pipeline::new().then(Retry::new(config).unwrap().with_clock(&clock)).then(limiter);
     let mut service = PipelineLayer::new(pipeline).once().layer(places.clone());
-    assert_eq!(hand.block_on(service.call(())).unwrap(), 200);
+    assert_eq!(time.block_on(service.call(())).unwrap(), 200);
 }
 
 // Guarantee: tower 2.
 #[test]
-fn what_is_not_idempotent_is_not_repeated() {
+fn a_request_that_is_not_idempotent_is_not_repeated() {
     let post = || Request::post("/").body(()).unwrap();
-    let (clock, hand, places) = world("503", 1);
+    let (clock, time, places) = world("503", 1);
     let pipeline = Pipeline::new().then(retry(&clock)).classify(ScriptedService::classify);
     let mut service = PipelineLayer::new(pipeline).requests(HttpRequests::new()).layer(places.clone());
-    assert_eq!(hand.block_on(service.call(post())).unwrap_err().attempts(), 1);
+    assert_eq!(time.block_on(service.call(post())).unwrap_err().attempts(), 1);
     let mut keyed = post();
     keyed.headers_mut().insert("idempotency-key", "1".parse().unwrap());
-    assert_eq!(hand.block_on(service.call(keyed)).unwrap_err().attempts(), 3);
-    assert_eq!(hand.block_on(service.call(Request::get("/").body(()).unwrap())).unwrap_err().attempts(), 3);
+    assert_eq!(time.block_on(service.call(keyed)).unwrap_err().attempts(), 3);
+    assert_eq!(time.block_on(service.call(Request::get("/").body(()).unwrap())).unwrap_err().attempts(), 3);
 }
 
 // Guarantee: tower 2.
 #[test]
 fn a_hedge_has_a_clone_for_each_attempt_and_drops_the_loser() {
-    let (clock, hand, places) = world("hang, ok in 5ms", 2);
+    let (clock, time, places) = world("hang, ok in 5ms", 2);
     let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
     let layer = PipelineLayer::new(Pipeline::new().then(hedge));
     let request = Counted::default();
-    let answer = hand.block_on(layer.layer(places.clone()).call(Counted(request.0.clone())));
+    let answer = time.block_on(layer.layer(places.clone()).call(Counted(request.0.clone())));
     assert_eq!((answer.unwrap(), places.script.calls(), places.script.dropped()), (200, 2, 1));
     assert_eq!((places.free(), request.0.load(SeqCst)), (2, 2));
-    // Not where the request cannot be cloned: one attempt, alone.
-    let (clock, hand, places) = world("ok in 50ms", 2);
+    // A request that cannot be cloned has one attempt.
+    let (clock, time, places) = world("ok in 50ms", 2);
     let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
     let mut once = PipelineLayer::new(Pipeline::new().then(hedge)).once().layer(places.clone());
-    assert_eq!((hand.block_on(once.call(())).unwrap(), places.script.calls()), (200, 1));
-    // Dropped anywhere, both attempts give back what they hold.
-    let (clock, hand, places) = world("hang x1000", 2);
+    assert_eq!((time.block_on(once.call(())).unwrap(), places.script.calls()), (200, 1));
+    // A drop at any await returns the permits of both attempts.
+    let (clock, time, places) = world("hang x1000", 2);
     let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(Timeout::new(MS(30)).with_clock(&clock)).then(hedge);
     let service = PipelineLayer::new(pipeline).layer(places.clone());
-    drop_at_every_await(&hand, || service.clone().call(()), |_| assert_eq!(places.free(), 2));
+    drop_at_every_await(&time, || service.clone().call(()), |_| assert_eq!(places.free(), 2));
 }
 
 // Guarantee: tower 3.
 #[test]
 fn errors_are_flat_or_boxed_and_hold_the_service_s_own() {
-    let (clock, hand, places) = world("503", 1);
+    let (clock, time, places) = world("503", 1);
     let layer = PipelineLayer::new(Pipeline::new().then(retry(&clock)).classify(ScriptedService::classify));
-    let flat: CallError<ScriptedError> = hand.block_on(layer.clone().layer(places.clone()).call(())).unwrap_err();
-    let boxed = hand.block_on(layer.boxing_errors().layer(places).call(())).unwrap_err();
+    let flat: CallError<ScriptedError> = time.block_on(layer.clone().layer(places.clone()).call(())).unwrap_err();
+    let boxed = time.block_on(layer.boxing_errors().layer(places).call(())).unwrap_err();
     assert_eq!(boxed.to_string(), flat.to_string());
     let boxed = *boxed.downcast::<CallError<OperationError>>().unwrap();
     assert_eq!((boxed.attempts(), flat.attempts()), (3, 3));
@@ -393,7 +393,7 @@ fn errors_are_flat_or_boxed_and_hold_the_service_s_own() {
     assert!(own.into_inner().is::<ScriptedError>());
 }
 
-/// A service of HTTP whose handler answers by a function of the request.
+/// An HTTP service whose handler is a function of the request.
 #[derive(Clone)]
 struct Handler<F>(F);
 
@@ -416,12 +416,12 @@ where
 
 // Guarantee: tower 3.
 #[test]
-fn a_server_answers_with_its_refusals() {
-    let (clock, hand) = Clock::manual();
+fn a_server_turns_its_rejections_into_responses() {
+    let (clock, time) = Clock::manual();
     let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
     let layer = PipelineLayer::new(Pipeline::new().then(limiter).classify(ByStatus::new())).once().answering();
     let mut service = layer.layer(Handler(|_: Request<()>| Response::new("hello".into())));
-    let mut ask = || hand.block_on(service.call(Request::new(()))).unwrap();
+    let mut ask = || time.block_on(service.call(Request::new(()))).unwrap();
     assert_eq!(ask().into_body(), "hello");
     let refused = ask();
     assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
@@ -430,8 +430,8 @@ fn a_server_answers_with_its_refusals() {
 
 // Guarantee: tower 4.
 #[test]
-fn a_received_request_brings_its_deadline_and_its_priority_and_the_handler_finds_them() {
-    let (clock, hand) = Clock::manual();
+fn a_received_request_s_deadline_and_priority_reach_the_handler() {
+    let (clock, time) = Clock::manual();
     let seen = Arc::new(Mutex::new(Vec::new()));
     let told = seen.clone();
     let handler = Handler(move |request: Request<()>| {
@@ -450,7 +450,7 @@ fn a_received_request_brings_its_deadline_and_its_priority_and_the_handler_finds
         }
         request
     };
-    let now = hand.now();
+    let now = time.now();
     let mut marked = request(&[("x-priority", "low")]);
     marked.extensions_mut().insert(Priority::Critical);
     for (request, priority, left) in [
@@ -459,10 +459,10 @@ fn a_received_request_brings_its_deadline_and_its_priority_and_the_handler_finds
         (request(&[("x-request-timeout-ms", "60000"), ("x-priority", "most")]), Priority::Normal, MS(500)),
         (marked, Priority::Critical, MS(500)),
     ] {
-        hand.block_on(service.call(request)).unwrap();
+        time.block_on(service.call(request)).unwrap();
         assert_eq!(seen.lock().unwrap().pop(), Some((priority, Some(now + left))));
     }
-    // No header is believed unless it is asked for.
+    // Headers are trusted only if configured.
     let plain = ReceivedRequests::new();
     assert_eq!(plain.priority(&request(&[("x-priority", "critical")])), None);
     assert_eq!(plain.outer(&request(&[("x-request-timeout-ms", "1")])), None);
@@ -470,8 +470,8 @@ fn a_received_request_brings_its_deadline_and_its_priority_and_the_handler_finds
 
 // Guarantee: tower 4.
 #[test]
-fn a_sent_request_tells_what_is_left_of_the_call_s_time() {
-    let (clock, hand) = Clock::manual();
+fn a_sent_request_has_the_remaining_time_of_the_call_as_a_header() {
+    let (clock, time) = Clock::manual();
     let handler = Handler(|request: Request<()>| {
         let left = deadline::read(request.headers()).unwrap();
         Response::builder().status(503).body(left.as_millis().to_string()).unwrap()
@@ -483,33 +483,33 @@ fn a_sent_request_tells_what_is_left_of_the_call_s_time() {
         .classify(ByStatus::new());
     let requests = HttpRequests::new().telling_deadlines(&clock);
     let mut service = PipelineLayer::new(pipeline).requests(requests).layer(handler);
-    let start = hand.now();
-    let answer = hand.block_on(service.call(Request::new(()))).unwrap();
-    let waited = hand.now() - start;
+    let start = time.now();
+    let answer = time.block_on(service.call(Request::new(()))).unwrap();
+    let waited = time.now() - start;
     assert_eq!(answer.into_body(), (MS(1000) - waited).as_millis().to_string());
 }
 
 // Guarantee: tower 4.
 #[test]
-fn what_a_handler_found_bounds_what_it_asks_of_others() {
-    let (clock, hand, places) = world("503 retry-after 30ms x2, hang", 1);
+fn a_received_deadline_bounds_the_handler_s_own_calls() {
+    let (clock, time, places) = world("503 retry-after 30ms x2, hang", 1);
     let pipeline = Pipeline::new()
         .then(Timeout::new(MS(5000)).with_clock(&clock))
         .then(retry(&clock))
         .classify(ScriptedService::classify);
     let layer = PipelineLayer::new(pipeline).requests(HttpRequests::new());
     let mut request = Request::new(());
-    request.extensions_mut().insert(AttemptInfo::with_deadline(hand.now() + MS(40)));
-    let start = hand.now();
-    let error = hand.block_on(layer.layer(places.clone()).call(request)).unwrap_err();
+    request.extensions_mut().insert(AttemptInfo::with_deadline(time.now() + MS(40)));
+    let start = time.now();
+    let error = time.block_on(layer.layer(places.clone()).call(request)).unwrap_err();
     // The delay of 100 ms does not fit before the deadline.
     assert_eq!((error.attempts(), error.history().unwrap().stop), (1, StopReason::Deadline));
-    assert!(hand.now() - start <= MS(40));
+    assert!(time.now() - start <= MS(40));
 }
 
 // Guarantee: tower 4.
 #[test]
-fn a_request_says_which_operation_it_is() {
+fn a_request_names_its_operation() {
     struct Known;
     impl Requests<&'static str> for Known {
         fn another(&self, request: &&'static str) -> Option<&'static str> {
@@ -532,21 +532,21 @@ fn a_request_says_which_operation_it_is() {
         }
     }
     static SEEN: Seen = Seen(Mutex::new(Vec::new()));
-    let (_, hand, places) = world("ok", 1);
+    let (_, time, places) = world("ok", 1);
     let mut service = PipelineLayer::new(Pipeline::new().then(&SEEN)).requests(Known).layer(places);
     for request in ["once", "often"] {
-        hand.block_on(service.call(request)).unwrap();
+        time.block_on(service.call(request)).unwrap();
     }
     assert_eq!(*SEEN.0.lock().unwrap(), [Some("once"), None]);
 }
 
 // Guarantee: tower 1.
 #[test]
-fn a_panic_gives_back_all_and_goes_on() {
-    let (clock, hand, places) = world("panic", 1);
+fn a_panic_returns_all_permits_and_is_resumed() {
+    let (clock, time, places) = world("panic", 1);
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
     let mut service = PipelineLayer::new(Pipeline::new().then(limiter.clone())).layer(places.clone());
-    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hand.block_on(service.call(()))));
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| time.block_on(service.call(()))));
     assert!(panicked.is_err());
     assert_eq!((places.free(), limiter.available()), (1, 1));
 }
@@ -599,7 +599,7 @@ fn it_fits_axum_hyper_reqwest_and_tonic() {
         let answer = layer.layer(client).call(request).await.unwrap();
         assert_eq!((answer.text().await.unwrap(), hits.load(SeqCst)), ("fine".into(), 4));
 
-        // The fifth place is left; then the server says no, and the client's classifier hears when to come back.
+        // The fifth permit is free; then the server rejects, and the client's classifier reads the time to return.
         let once = || Request::get(&uri).body(Empty::new()).unwrap();
         assert_eq!(hyper.call(once()).await.unwrap().status(), 429);
         assert_eq!(hits.load(SeqCst), 5);

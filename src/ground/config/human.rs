@@ -1,25 +1,26 @@
-//! Durations as people write them: `"250ms"`, `"1h 30m"`; for `#[serde(with = "steadfast::config::human")]`.
+//! Durations as text: `"250ms"`, `"1h 30m"`; for `#[serde(with = "steadfast::config::human")]`.
 //!
-//! Written and read back they are equal to the nanosecond. A bare number is refused: it has no unit.
+//! A duration that is written and read back is equal to the nanosecond. A number without a unit is
+//! refused.
 use std::{fmt, time::Duration};
 
 use serde::{Deserializer, Serializer, de};
 
-/// Writes a duration: `1h 30m`.
+/// Serializes a duration as text: `1h 30m`.
 pub fn serialize<S: Serializer>(d: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&humantime::format_duration(*d))
 }
 
-/// Reads a duration.
+/// Deserializes a duration from text.
 pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
     from.deserialize_str(Text)
 }
 
-/// The same for an `Option<Duration>`; pair it with `#[serde(default)]`.
+/// Optional durations as text, for `Option<Duration>`; combine it with `#[serde(default)]`.
 pub mod option {
     use super::{Deserializer, Duration, Serializer, Text};
 
-    /// Writes a duration, or nothing.
+    /// Serializes a duration as text, or `None`.
     pub fn serialize<S: Serializer>(d: &Option<Duration>, to: S) -> Result<S::Ok, S::Error> {
         match d {
             Some(d) => to.serialize_some(&humantime::format_duration(*d).to_string()),
@@ -27,7 +28,7 @@ pub mod option {
         }
     }
 
-    /// Reads a duration that is there.
+    /// Deserializes an optional duration from text.
     pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
         from.deserialize_option(OptionalText)
     }

@@ -1,13 +1,15 @@
-//! What every configuration shares: the one error that refuses it, and durations as people write them.
+//! Types that all configurations share: the error for an invalid setting, names, durations as text.
 //!
-//! A configuration is plain data: numbers, durations, options, in a struct that serde reads and code sets. It is checked
-//! at one door, the policy's `new`, so that a wrong value is refused the same way wherever it came from.
+//! A configuration is plain data: numbers, durations and options in a struct that serde reads and
+//! code sets. It is checked in one place, the component's `new`, so that a wrong value from a
+//! document and one from code are refused in the same way.
 //!
 //! ```
 //! use steadfast::retry::{Retry, RetryConfig};
 //!
 //! let config: RetryConfig = toml::from_str("max_attempts = 0").unwrap();
-//! assert_eq!(Retry::new(config).unwrap_err().to_string(), "invalid `max_attempts`: must be at least 1");
+//! let error = Retry::new(config).unwrap_err();
+//! assert_eq!(error.to_string(), "invalid `max_attempts`: must be at least 1");
 //! ```
 pub mod human;
 mod name;
@@ -16,7 +18,7 @@ pub use name::Name;
 
 use std::{borrow::Cow, fmt, time::Duration};
 
-/// A configuration that was refused: which field, and the rule that it breaks.
+/// The error for an invalid configuration: the field, and the rule that it violates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigError {
     field: Cow<'static, str>,
@@ -24,23 +26,24 @@ pub struct ConfigError {
 }
 
 impl ConfigError {
-    /// Refuses `field` because it breaks `rule`, which reads as the end of a sentence: "must be at least 1".
+    /// Creates an error for `field`. `rule` completes a sentence: "must be at least 1".
     pub fn new(field: impl Into<Cow<'static, str>>, rule: impl Into<Cow<'static, str>>) -> Self {
         Self { field: field.into(), rule: rule.into() }
     }
 
-    /// The same refusal, told from outside: `retry` makes `max_attempts` into `retry.max_attempts`.
+    /// Adds a section to the path of the field: `retry` turns `max_attempts` into
+    /// `retry.max_attempts`.
     #[must_use]
     pub fn within(self, section: &str) -> Self {
         Self { field: format!("{section}.{}", self.field).into(), rule: self.rule }
     }
 
-    /// The field's path, as the configuration's document has it.
+    /// Returns the field's path in the configuration document.
     pub fn field(&self) -> &str {
         &self.field
     }
 
-    /// The rule that it breaks.
+    /// Returns the violated rule.
     pub fn rule(&self) -> &str {
         &self.rule
     }
@@ -54,17 +57,17 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// Refuses `field` with `rule` unless `holds`.
+/// Returns an error for `field` with `rule` unless `holds`.
 pub(crate) fn require(holds: bool, field: &'static str, rule: &'static str) -> Result<(), ConfigError> {
     if holds { Ok(()) } else { Err(ConfigError::new(field, rule)) }
 }
 
-/// A share of a whole: above 0, at most 1. NaN is neither.
+/// Returns an error unless `share` is above 0 and at most 1; NaN is refused.
 pub(crate) fn require_share(share: f64, field: &'static str) -> Result<(), ConfigError> {
     require(share > 0.0 && share <= 1.0, field, "must be above 0 and at most 1")
 }
 
-/// A duration that something is measured against.
+/// Returns an error for a zero duration.
 pub(crate) fn require_some_time(d: Duration, field: &'static str) -> Result<(), ConfigError> {
     require(!d.is_zero(), field, "must be longer than zero")
 }

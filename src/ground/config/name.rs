@@ -1,12 +1,12 @@
-//! What a policy is called in errors, events and spans.
+//! The name of a policy in errors, events and spans.
 use std::{fmt, sync::Arc};
 
-/// A name, shared: a clone costs one atomic addition, no copy.
+/// A shared name: a clone costs one atomic addition and no copy.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(Arc<str>);
 
 impl Name {
-    /// The name as text.
+    /// Returns the name as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -31,7 +31,7 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
-    const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Timeout,
         Self::Connect,
         Self::Throttled,

@@ -1,4 +1,4 @@
-//! Counting by many threads.
+//! Counting from many threads.
 use super::{OWNED, SHARED, Striped};
 
 #[test]

@@ -1,12 +1,13 @@
-//! The clock that every policy asks.
+//! The clock that every policy reads.
 use std::{fmt, future::Future, pin::Pin, sync::Arc, sync::OnceLock, time::Duration};
 
 use super::{Instant, ManualClock, Sleep, Timestamp, manual, nanos};
 
-/// Where a policy reads the time and waits for it.
+/// A source of time: policies read it and wait on it.
 ///
-/// A closed type over a few kinds, so that no type parameter reaches your structs and neither tokio's clock nor the
-/// manual one costs an allocation. The default, [`Clock::tokio`], obeys `tokio::time::pause`.
+/// A closed type over a few kinds: no type parameter reaches your structs, and neither tokio's
+/// clock nor the manual one costs an allocation. The default, [`Clock::tokio`], obeys
+/// `tokio::time::pause`.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(pub(super) Kind);
 
@@ -20,48 +21,55 @@ pub(super) enum Kind {
     Foreign(Arc<dyn TimeSource>),
 }
 
-/// A clock of your own, for [`Clock::from_source`]: a simulator's, a game's, a replayed log's.
+/// A custom clock for [`Clock::from_source`]: of a simulator, a game, a replayed log.
 ///
 /// `now` must never go back.
 pub trait TimeSource: Send + Sync {
-    /// The time now.
+    /// Returns the current time.
     fn now(&self) -> Instant;
-    /// A future that is ready once [`now`](Self::now) is `at` or later.
+    /// Returns a future that is ready once [`now`](Self::now) is `at` or later.
     fn sleep_until(&self, at: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+    /// Returns the current wall time. By default the system's, whatever [`now`](Self::now) returns.
+    fn wall(&self) -> Timestamp {
+        Timestamp::now()
+    }
 }
 
-/// The origin of tokio's clock lies this far before the first reading, so that "before the first reading" is a number too: a
-/// runtime whose time was paused before then reads less.
+/// Distance from the origin of tokio's clock to the first reading. A runtime whose time was paused
+/// before the first reading reads less than that reading; the distance keeps such a time above
+/// zero.
 const BIAS: Duration = Duration::from_secs(3600);
 
 impl Clock {
-    /// tokio's clock: the system's monotonic time, or the paused time of a test. Waiting needs a tokio runtime with time
-    /// enabled; reading does not.
+    /// Returns tokio's clock: the system's monotonic time, or the paused time of a test. Waiting
+    /// needs a tokio runtime with time enabled; reading does not.
     pub const fn tokio() -> Self {
         Self(Kind::Tokio)
     }
 
-    /// Reads the processor's time-stamp counter where it is invariant (about 10 ns a reading, against 22 ns), and the
-    /// system's monotonic time where it is not. Waits on tokio's timers; does not obey `tokio::time::pause`.
+    /// Returns a clock over the processor's time-stamp counter, where that is invariant: about 10
+    /// ns a reading, against 22 ns. Elsewhere it reads the system's monotonic time. It waits on
+    /// tokio's timers and ignores `tokio::time::pause`.
     ///
-    /// The first call in a process calibrates the counter, which takes up to 200 ms: make it at start-up.
+    /// The first call in a process calibrates the counter, which takes up to 200 ms: make it at
+    /// start-up.
     #[cfg(feature = "quanta")]
     pub fn quanta() -> Self {
         Self(Kind::Quanta(quanta::Clock::new()))
     }
 
-    /// A clock that stands still until the [`ManualClock`] moves it.
+    /// Returns a clock that stands still, and the [`ManualClock`] that moves it.
     pub fn manual() -> (Self, ManualClock) {
-        let hand = ManualClock::new();
-        (hand.clock(), hand)
+        let driver = ManualClock::new();
+        (driver.clock(), driver)
     }
 
-    /// A clock over your own source of time.
+    /// Returns a clock over a custom source of time.
     pub fn from_source(source: impl TimeSource + 'static) -> Self {
         Self(Kind::Foreign(Arc::new(source)))
     }
 
-    /// The time now. Never goes back.
+    /// Returns the current monotonic time, which never goes back.
     #[inline]
     pub fn now(&self) -> Instant {
         match &self.0 {
@@ -73,8 +81,8 @@ impl Clock {
         }
     }
 
-    /// Returns whether both read the same time, and wait for it on the same timers. No source of a
-    /// user's own is the same as another.
+    /// Returns `true` if both clocks read the same time and wait for it on the same timers. Two
+    /// custom sources never count as the same.
     #[inline]
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
@@ -86,23 +94,42 @@ impl Clock {
         }
     }
 
-    /// The wall clock's time, for what is compared across processes with some seconds of tolerance. Follows virtual time: that of a manual
-    /// clock, and that of a tokio runtime that is paused.
-    pub(crate) fn wall(&self) -> Timestamp {
+    /// Returns the current wall time, for records that people read or that other processes compare
+    /// with seconds of tolerance.
+    ///
+    /// | clock | wall time |
+    /// |---|---|
+    /// | [`tokio`](Self::tokio) | the system's; moved with tokio's time where a test pauses and advances that |
+    /// | [`manual`](Self::manual) | set by [`ManualClock::set_wall`], and moved with the clock |
+    /// | [`from_source`](Self::from_source) | [`TimeSource::wall`]: the system's, unless overridden |
+    /// | `quanta` | the system's |
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use steadfast::time::{Clock, Timestamp};
+    ///
+    /// let (clock, time) = Clock::manual();
+    /// time.set_wall(Timestamp::from_millis(1_800_000_000_000));
+    /// time.advance(Duration::from_secs(60));
+    /// assert_eq!(clock.wall().to_string(), "2027-01-15T08:01:00.000Z");
+    /// ```
+    pub fn wall(&self) -> Timestamp {
         match &self.0 {
-            Kind::Manual(m) => Timestamp::from_millis(m.now().as_nanos() / 1_000_000),
+            Kind::Manual(m) => m.wall(),
+            Kind::Foreign(s) => s.wall(),
             Kind::Tokio => {
-                // Beside the system's monotonic clock, so that only what tokio's time was moved by is added.
+                // The difference to the system's monotonic clock is how far a test moved tokio's time.
                 let (tokio, system) = (tokio_now().as_nanos(), system_now().as_nanos());
                 let (ahead, behind) = (tokio.saturating_sub(system), system.saturating_sub(tokio));
                 let now = Timestamp::now().as_millis();
                 Timestamp::from_millis(now.saturating_add(ahead / 1_000_000).saturating_sub(behind / 1_000_000))
             }
-            _ => Timestamp::now(),
+            #[cfg(feature = "quanta")]
+            Kind::Quanta(_) => Timestamp::now(),
         }
     }
 
-    /// Returns false for tokio's clock outside a tokio runtime, where a wait would panic.
+    /// Returns `false` for tokio's clock outside a tokio runtime, where a wait would panic.
     pub(crate) fn can_wait(&self) -> bool {
         match &self.0 {
             Kind::Manual(_) | Kind::Foreign(_) => true,
@@ -110,18 +137,18 @@ impl Clock {
         }
     }
 
-    /// A future that is ready once `d` has passed.
+    /// Returns a future that is ready once `d` has passed.
     ///
     /// # Cancel safety
-    /// Nothing is lost when it is dropped.
+    /// Dropping the future loses nothing.
     pub fn sleep(&self, d: Duration) -> Sleep {
         self.sleep_until(self.now() + d)
     }
 
-    /// A future that is ready at `at`, or at once if that is past.
+    /// Returns a future that is ready at `at`, or at once if that is past.
     ///
     /// # Cancel safety
-    /// Nothing is lost when it is dropped.
+    /// Dropping the future loses nothing.
     #[inline]
     pub fn sleep_until(&self, at: Instant) -> Sleep {
         Sleep::new(self, at)
@@ -146,14 +173,14 @@ pub(super) fn tokio_now() -> Instant {
     Instant::from_nanos(since.as_secs().wrapping_mul(1_000_000_000).wrapping_add(since.subsec_nanos().into()))
 }
 
-/// The system's monotonic time, whatever tokio's is.
+/// Returns the system's monotonic time, also where tokio's time is paused.
 fn system_now() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the system's clock")]
     let now = std::time::Instant::now();
     Instant::from_nanos(nanos(now.saturating_duration_since(origin())))
 }
 
-/// `at`, an instant of [`tokio_now`], on tokio's clock.
+/// Converts `at`, an instant of [`tokio_now`], to tokio's type.
 pub(super) fn tokio_instant(at: Instant) -> tokio::time::Instant {
     tokio::time::Instant::from_std(origin() + Duration::from_nanos(at.as_nanos()))
 }

@@ -1,7 +1,16 @@
-//! The clock that all processes of one machine share, and that no hand sets.
+//! The clocks that all processes of one machine share.
 use std::time::Duration;
 
-/// Time since the machine was started, sleep included where the system counts it. It never jumps, and starts anew with the machine.
+use super::Timestamp;
+
+/// Returns the system's wall time. Unlike [`Clock::wall`](super::Clock::wall) it ignores virtual
+/// time.
+pub(crate) fn wall() -> Timestamp {
+    Timestamp::now()
+}
+
+/// Returns the time since the machine was started, sleep included where the system counts it. It
+/// never jumps, cannot be set, and restarts at zero with the machine.
 ///
 /// A process in a Linux time namespace gets the machine's time, not that of its namespace.
 pub(crate) fn since_boot() -> Duration {
@@ -18,12 +27,12 @@ pub(crate) fn since_boot() -> Duration {
         #[cfg(not(target_os = "linux"))]
         Duration::from_nanos(u64::try_from(nanos).unwrap_or_default())
     }
-    // Elsewhere the wall clock has to do.
+    // Other systems are served by the wall clock.
     #[cfg(not(unix))]
-    Duration::from_millis(super::Timestamp::now().as_millis())
+    Duration::from_millis(wall().as_millis())
 }
 
-/// Names this run of the machine; empty where the system does not say.
+/// Returns the identifier of this run of the machine; empty where the system has none.
 pub(crate) fn boot_id() -> String {
     std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().to_owned()
 }
@@ -32,8 +41,8 @@ pub(crate) fn boot_id() -> String {
 mod namespace {
     use std::{sync::OnceLock, time::Duration};
 
-    /// Nanoseconds that this process's time namespace adds to the clock since the machine's start;
-    /// 0 outside one.
+    /// Returns the nanoseconds that this process's time namespace adds to the time since the
+    /// machine's start; 0 outside a namespace.
     pub(super) fn offset() -> i64 {
         // A process stays in its namespace: `setns` and `unshare` move its children.
         static OFFSET: OnceLock<i64> = OnceLock::new();
@@ -44,18 +53,18 @@ mod namespace {
         })
     }
 
-    /// The offset by what the system tells. The offsets told are those of future children: where
-    /// these have another namespace, this one's are not told.
+    /// Returns the offset of this process. The system reports the offsets of future children only:
+    /// if those have another namespace, the process's own offset is unknown and taken as 0.
     fn of(is_childrens: bool, offsets: &str) -> i64 {
         if is_childrens { parse(offsets).unwrap_or_default() } else { 0 }
     }
 
-    /// The machine's time, by that of a namespace.
+    /// Converts the time of a namespace to the machine's time.
     pub(super) fn machine_time(nanos: i128, offset: i64) -> Duration {
         Duration::from_nanos(u64::try_from(nanos - i128::from(offset)).unwrap_or_default())
     }
 
-    /// Reads the line of the clock since the machine's start: its name, seconds, nanoseconds.
+    /// Parses the line of the boot-time clock: name, seconds, nanoseconds.
     fn parse(offsets: &str) -> Option<i64> {
         let mut words = offsets.lines().find(|line| line.starts_with("boottime"))?.split_whitespace().skip(1);
         let seconds: i64 = words.next()?.parse().ok()?;
@@ -64,7 +73,7 @@ mod namespace {
     }
 
     #[test]
-    fn offsets_are_read_as_the_system_writes_them() {
+    fn the_system_s_offsets_are_parsed() {
         assert_eq!(
             parse("monotonic           0         0\nboottime         3600       500\n"),
             Some(3_600_000_000_500)
@@ -83,7 +92,7 @@ mod namespace {
             let offset = i128::from(seconds) * 1_000_000_000 + i128::from(nanos);
             let reads = moment + offset;
             assert_eq!(machine_time(reads, of(true, &offsets)), Duration::from_nanos(moment as u64), "{offsets}");
-            // The process that made the namespace for its children stays outside of it.
+            // The process that made the namespace for its children stays outside it.
             assert_eq!(machine_time(moment, of(false, &offsets)), Duration::from_nanos(moment as u64), "{offsets}");
         }
         // A clock cannot be before the machine's start.

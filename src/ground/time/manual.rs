@@ -1,4 +1,4 @@
-//! The clock that a test moves by hand.
+//! The clock that a test moves.
 use std::{
     collections::BTreeMap,
     fmt,
@@ -13,21 +13,23 @@ use std::{
 };
 
 use super::{
-    Clock, Instant,
+    Clock, Instant, Timestamp,
     clock::{Kind, TimeSource},
 };
 
-/// The hand of a [`Clock`] that only moves when told: minutes of back-off in no time, the same in every run.
+/// The driver of a [`Clock`] that moves only on command: minutes of back-off take no time, and
+/// every run is the same.
 ///
-/// Clones move the same clock. [`advance`](Self::advance) wakes what is due, in order of due time;
-/// [`block_on`](Self::block_on) drives a future and jumps to the next timer whenever it waits, so a test needs no runtime.
+/// Clones move the same clock. [`advance`](Self::advance) wakes due timers in order of their due
+/// time. [`block_on`](Self::block_on) drives a future and jumps to the next timer whenever the
+/// future waits, so a test needs no runtime.
 ///
 /// ```
 /// use std::time::Duration;
 /// use steadfast::time::Clock;
 ///
-/// let (clock, hand) = Clock::manual();
-/// let slept = hand.block_on(async {
+/// let (clock, time) = Clock::manual();
+/// let slept = time.block_on(async {
 ///     let start = clock.now();
 ///     clock.sleep(Duration::from_secs(86_400)).await;
 ///     clock.now() - start
@@ -37,6 +39,9 @@ use super::{
 #[derive(Clone)]
 pub struct ManualClock(Arc<Shared>);
 
+// `now` is written under the lock of `timers` only, and read without it. A timer looks at `now` under the lock before it
+// enters itself, so no move of the time falls between the look and the entry: either the timer sees the new time, or the
+// mover sees the timer. `SeqCst` is simplicity: this clock is for tests.
 pub(super) struct Shared {
     now: AtomicU64,
     timers: Mutex<Timers>,
@@ -45,10 +50,13 @@ pub(super) struct Shared {
 #[derive(Default)]
 struct Timers {
     next_id: u64,
+    /// Milliseconds from `now` to the wall time: a difference of two `u64` with either sign.
+    wall_ahead: i128,
     due: BTreeMap<(Instant, u64), Waker>,
 }
 
-/// Where a manual clock starts: not at its origin, so that code which subtracts from `now` is seen to do so.
+/// The first time of a manual clock. It is not the origin, so that tests show code that subtracts
+/// from `now`.
 const START: Instant = Instant::from_nanos(1_000_000_000);
 
 impl ManualClock {
@@ -56,22 +64,22 @@ impl ManualClock {
         Self(Arc::new(Shared { now: AtomicU64::new(START.as_nanos()), timers: Mutex::default() }))
     }
 
-    /// A clock that this hand moves.
+    /// Returns a clock that this driver moves.
     pub fn clock(&self) -> Clock {
         Clock(Kind::Manual(self.0.clone()))
     }
 
-    /// A clock that this hand moves, and that runs at so many times its rate: one of a node whose quartz is off. They agree when the
-    /// hand's clock starts.
+    /// Returns a clock that this driver moves, and that runs at `rate` times the driver's rate: a
+    /// node with an inaccurate oscillator. Both clocks read the same time at the driver's start.
     ///
     /// ```
     /// use std::time::Duration;
     /// use steadfast::time::Clock;
     ///
-    /// let (clock, hand) = Clock::manual();
-    /// let fast = hand.clock_at_rate(1.01);
+    /// let (clock, time) = Clock::manual();
+    /// let fast = time.clock_at_rate(1.01);
     /// let (start, fast_start) = (clock.now(), fast.now());
-    /// hand.advance(Duration::from_secs(100));
+    /// time.advance(Duration::from_secs(100));
     /// assert_eq!((clock.now() - start).as_secs(), 100);
     /// assert_eq!((fast.now() - fast_start).as_secs(), 101);
     /// ```
@@ -80,35 +88,52 @@ impl ManualClock {
     /// If the rate is not above zero.
     pub fn clock_at_rate(&self, rate: f64) -> Clock {
         assert!(rate > 0.0, "a clock's rate must be above zero, is {rate}");
-        Clock::from_source(Skewed { hand: self.clone(), rate })
+        Clock::from_source(Skewed { driver: self.clone(), rate })
     }
 
-    /// The time now.
+    /// Returns the current time.
     pub fn now(&self) -> Instant {
         self.0.now()
     }
 
-    /// Moves the time forward by `by`, through every timer that falls due on the way.
+    /// Sets the wall time of the clock, which moves with the clock from then on. It may jump
+    /// forwards and back, as a system's does; [`now`](Self::now) stays as it is. A new manual
+    /// clock's wall time is one second after 1970-01-01 UTC.
+    pub fn set_wall(&self, wall: Timestamp) {
+        let mut timers = self.0.timers();
+        timers.wall_ahead = i128::from(wall.as_millis()) - millis(self.now());
+    }
+
+    /// Moves the time forward by `by` and fires each timer that falls due on the way.
     pub fn advance(&self, by: Duration) {
         self.advance_to(self.now() + by);
     }
 
-    /// Moves the time forward to `to`, through every timer that falls due on the way; does nothing if `to` is past.
+    /// Moves the time forward to `to` and fires each timer that falls due on the way; does nothing
+    /// if `to` is past.
     pub fn advance_to(&self, to: Instant) {
-        while self.fire_next(to) {}
-        let _moves_under_the_lock = self.0.timers();
-        self.0.now.fetch_max(to.as_nanos(), Ordering::SeqCst);
+        loop {
+            let mut timers = self.0.timers();
+            let Some(waker) = self.0.take_due(&mut timers, to) else {
+                // Under the lock of the last look: a timer that another thread enters now sees the new time.
+                self.0.now.fetch_max(to.as_nanos(), Ordering::SeqCst);
+                return;
+            };
+            drop(timers); // a waker may run code that reads this clock
+            waker.wake();
+        }
     }
 
-    /// When the next timer falls due.
+    /// Returns the time at which the next timer falls due, or `None` without timers.
     pub fn next_timer(&self) -> Option<Instant> {
         self.0.timers().due.keys().next().map(|(at, _)| *at)
     }
 
-    /// Runs `future` to its end on this thread, jumping to the next timer whenever it waits for time.
+    /// Runs `future` to its end on this thread, and jumps to the next timer whenever it waits for
+    /// time.
     ///
     /// # Panics
-    /// If the future waits and no timer of this clock is left to wake it: in a test, a deadlock.
+    /// If the future waits and this clock has no timer left to wake it: in a test, a deadlock.
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let woken = Arc::new(Flag(AtomicBool::new(true)));
         let waker = Waker::from(woken.clone());
@@ -122,53 +147,49 @@ impl ManualClock {
             }
             assert!(
                 self.fire_next(Instant::FAR_FUTURE),
-                "the future waits at {:?}, and no timer of this clock is left to wake it",
+                "the future waits at {:?}, and this clock has no timer left to wake it",
                 self.now()
             );
         }
     }
 
-    /// Jumps to the next timer due at `limit` or before and wakes it; false where there is none.
+    /// Jumps to the next timer due at `limit` or before and wakes it; returns `false` if there is
+    /// none.
     fn fire_next(&self, limit: Instant) -> bool {
-        let mut timers = self.0.timers();
-        let Some(entry) = timers.due.first_entry() else { return false };
-        let at = entry.key().0;
-        if at > limit {
-            return false;
-        }
-        let waker = entry.remove();
-        self.0.now.fetch_max(at.as_nanos(), Ordering::SeqCst);
-        drop(timers); // a waker may run code that asks this clock
-        waker.wake();
-        true
+        let due = self.0.take_due(&mut self.0.timers(), limit);
+        due.map(Waker::wake).is_some()
     }
 }
 
-/// A clock that is moved by hand, and runs at a rate of its own.
+/// A clock that a driver moves, with a rate of its own.
 struct Skewed {
-    hand: ManualClock,
+    driver: ManualClock,
     rate: f64,
 }
 
 impl TimeSource for Skewed {
     fn now(&self) -> Instant {
-        let passed = (self.hand.now() - START).as_nanos() as f64;
+        let passed = (self.driver.now() - START).as_nanos() as f64;
         START + Duration::from_nanos((passed * self.rate) as u64)
     }
 
     fn sleep_until(&self, at: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        let (clock, skewed) = (self.hand.clock(), Self { hand: self.hand.clone(), rate: self.rate });
+        let (clock, skewed) = (self.driver.clock(), Self { driver: self.driver.clone(), rate: self.rate });
         Box::pin(async move {
             loop {
                 let left = at - skewed.now();
                 if left.is_zero() {
                     return;
                 }
-                // Rounded up: it must not be early by its own count.
+                // Rounded up, so that the wait is not early by the skewed clock.
                 let wait = Duration::from_nanos((left.as_nanos() as f64 / skewed.rate).ceil() as u64);
                 clock.sleep(wait.max(Duration::from_nanos(1))).await;
             }
         })
+    }
+
+    fn wall(&self) -> Timestamp {
+        self.driver.0.wall_at(self.now())
     }
 }
 
@@ -183,9 +204,35 @@ impl Shared {
         Instant::from_nanos(self.now.load(Ordering::SeqCst))
     }
 
+    pub(super) fn wall(&self) -> Timestamp {
+        self.wall_at(self.now())
+    }
+
+    /// Returns the wall time at `now`; saturates at 1970 and at the end of `u64`.
+    fn wall_at(&self, now: Instant) -> Timestamp {
+        let wall = (millis(now) + self.timers().wall_ahead).clamp(0, u64::MAX.into());
+        Timestamp::from_millis(wall as u64)
+    }
+
+    /// Moves the time to the next timer due at `limit` or before, and takes its waker.
+    fn take_due(&self, timers: &mut Timers, limit: Instant) -> Option<Waker> {
+        let entry = timers.due.first_entry()?;
+        let at = entry.key().0;
+        if at > limit {
+            return None;
+        }
+        let waker = entry.remove();
+        self.now.fetch_max(at.as_nanos(), Ordering::SeqCst);
+        Some(waker)
+    }
+
     fn timers(&self) -> MutexGuard<'_, Timers> {
         self.timers.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+fn millis(at: Instant) -> i128 {
+    i128::from(at.as_nanos() / 1_000_000)
 }
 
 struct Flag(AtomicBool);
@@ -196,7 +243,7 @@ impl Wake for Flag {
     }
 }
 
-/// One wait on a manual clock; leaves no trace in it when dropped.
+/// One wait on a manual clock; removes its entry on drop.
 pub(super) struct Timer {
     shared: Arc<Shared>,
     key: Option<(Instant, u64)>,
@@ -209,7 +256,7 @@ impl Timer {
 
     pub(super) fn poll(&mut self, at: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let mut timers = self.shared.timers();
-        // The time moves under the same lock, so no wake-up falls between this look and the entry below.
+        // The time moves under the same lock, so no wake-up is lost between this look and the entry below.
         if self.shared.now() >= at {
             if let Some(key) = self.key.take() {
                 timers.due.remove(&key);

@@ -1,15 +1,15 @@
-//! Time as a value: what the patterns ask for the hour, and what a test sets by hand.
+//! Time as a value: clocks that policies read and wait on, and that tests move.
 //!
-//! Unlike `std::time`, a [`Clock`] is handed to each policy, so one line turns a service that waits for minutes into a
-//! test that waits for nothing. Only this module names tokio's or std's clocks.
+//! Unlike `std::time`, a [`Clock`] is passed to each policy: one line turns a service that waits
+//! for minutes into a test that does not wait. Only this module names tokio's or std's clocks.
 //!
 //! ```
 //! use std::time::Duration;
 //! use steadfast::time::Clock;
 //!
-//! let (clock, hand) = Clock::manual();
+//! let (clock, time) = Clock::manual();
 //! let before = clock.now();
-//! hand.advance(Duration::from_secs(3600));
+//! time.advance(Duration::from_secs(3600));
 //! assert_eq!(clock.now() - before, Duration::from_secs(3600));
 //! ```
 mod clock;

@@ -1,4 +1,4 @@
-//! Waiting for an instant, on whichever clock.
+//! Waiting for an instant, on each kind of clock.
 use std::{
     future::Future,
     pin::Pin,
@@ -12,7 +12,7 @@ use super::{
 };
 
 pin_project_lite::pin_project! {
-    /// A wait on a [`Clock`]: made by [`Clock::sleep`] and [`Clock::sleep_until`].
+    /// A future that waits on a [`Clock`]: returned by [`Clock::sleep`] and [`Clock::sleep_until`].
     #[must_use = "futures do nothing unless polled"]
     pub struct Sleep {
         at: Instant,
@@ -25,7 +25,7 @@ pin_project_lite::pin_project! {
     #[project = WaitProj]
     enum Wait {
         Tokio { #[pin] timer: tokio::time::Sleep },
-        // A clock of its own that waits on tokio's timers.
+        // A clock with time of its own that waits on tokio's timers.
         Borrowed { clock: Clock, #[pin] timer: tokio::time::Sleep },
         Manual { timer: manual::Timer },
         Foreign { timer: Pin<Box<dyn Future<Output = ()> + Send>> },
@@ -38,13 +38,13 @@ fn timer(at: Instant) -> tokio::time::Sleep {
     tokio::time::sleep_until(tokio_instant(at))
 }
 
-/// `at` of `clock`, on tokio's clock.
+/// Converts `at`, an instant of `clock`, to one of [`tokio_now`].
 fn translated(clock: &Clock, at: Instant) -> Instant {
     tokio_now() + (at - clock.now())
 }
 
 impl Sleep {
-    /// In line for tokio's clock alone: handed over by a function, a timer is copied once more.
+    // Inlined for tokio's clock only: returned by a function, a timer is copied once more.
     #[inline]
     pub(super) fn new(clock: &Clock, at: Instant) -> Self {
         match &clock.0 {
@@ -65,7 +65,7 @@ impl Sleep {
         Self { at, wait }
     }
 
-    /// The instant that it waits for.
+    /// Returns the instant at which the wait ends.
     pub fn deadline(&self) -> Instant {
         self.at
     }

@@ -1,24 +1,28 @@
-//! The wall clock's time: for people and logs.
+//! Wall time: for people and logs.
 use std::{fmt, time::Duration};
 
-/// A point in wall time: milliseconds since 1970-01-01 UTC. Unlike an [`Instant`](super::Instant) it may jump, forwards and
-/// back: no pattern compares two of them, but for the age of a cached value that another process loaded.
+/// A point in wall time: milliseconds since 1970-01-01 UTC.
+///
+/// Unlike an [`Instant`](super::Instant) it may jump, forwards and back. No pattern compares two of
+/// them, except for the age of a cached value that another process loaded.
+/// [`Clock::wall`](super::Clock::wall) returns the current one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Timestamp(u64);
 
 impl Timestamp {
-    /// So many milliseconds since 1970.
+    /// Returns the timestamp `millis` milliseconds after 1970-01-01 UTC.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis)
     }
 
-    /// Milliseconds since 1970.
+    /// Returns the milliseconds since 1970-01-01 UTC.
     pub const fn as_millis(self) -> u64 {
         self.0
     }
 
-    /// The wall clock's time now, by the system. A time before 1970 is 1970.
-    pub fn now() -> Self {
+    /// Returns the system's wall time; a time before 1970 becomes 1970. Code outside this module
+    /// reads [`Clock::wall`](super::Clock::wall), which follows a test's time.
+    pub(super) fn now() -> Self {
         #[expect(clippy::disallowed_methods, reason = "this is the one place that reads the wall clock")]
         let now = std::time::SystemTime::now();
         let since = now.duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
@@ -27,10 +31,10 @@ impl Timestamp {
 }
 
 impl fmt::Display for Timestamp {
-    /// As RFC 3339, in UTC.
+    /// Formats the timestamp by RFC 3339, in UTC.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match std::time::UNIX_EPOCH.checked_add(Duration::from_millis(self.0)) {
-            // Beyond the year 9999 that form ends.
+            // RFC 3339 ends with the year 9999.
             Some(time) if self.0 < 253_402_300_800_000 => humantime::format_rfc3339_millis(time).fmt(f),
             _ => write!(f, "{} ms", self.0),
         }

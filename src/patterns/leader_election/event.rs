@@ -27,12 +27,23 @@ pub enum TermEnd {
 }
 
 impl TermEnd {
-    /// The reason in a few words.
+    #[cfg(feature = "metrics")]
+    pub(crate) const ALL: [Self; 7] = [
+        Self::NotRenewed,
+        Self::Superseded,
+        Self::ResignRequested,
+        Self::Unhealthy,
+        Self::Finished,
+        Self::Shutdown,
+        Self::Dropped,
+    ];
+
+    /// Returns the reason as a word, the same as in the metrics: `not_renewed`.
     pub const fn as_str(self) -> &'static str {
         match self {
-            Self::NotRenewed => "not renewed",
+            Self::NotRenewed => "not_renewed",
             Self::Superseded => "superseded",
-            Self::ResignRequested => "resign requested",
+            Self::ResignRequested => "resign_requested",
             Self::Unhealthy => "unhealthy",
             Self::Finished => "finished",
             Self::Shutdown => "shutdown",

@@ -21,7 +21,7 @@ use crate::{
     entropy::Entropy,
     port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
     race::race,
-    time::{Clock, Instant, Timestamp},
+    time::{Clock, Instant},
 };
 
 /// A queue in this process's memory, for tests, and for work that may end with the process.
@@ -107,7 +107,7 @@ impl InMemoryQueue {
 
     fn try_send(&self, messages: Vec<Message>) -> Result<Vec<MessageId>, QueueError> {
         Message::check(&messages, &CAN)?;
-        let (now, sent_at) = (self.clock.now(), Timestamp::now());
+        let (now, sent_at) = (self.clock.now(), self.clock.wall());
         let mut state = self.shared.state();
         let known = |state: &mut QueueState, message: &Message| {
             message.deduplication_id.as_deref().and_then(|id| state.duplicate(id, now))

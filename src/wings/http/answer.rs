@@ -1,14 +1,15 @@
-//! The other direction: what a policy refused, as an answer to whoever asked.
+//! The other direction: responses to callers whose request a policy rejected, or whose call failed.
 use std::time::Duration;
 
 use http::{HeaderValue, Response, StatusCode, header::RETRY_AFTER};
 
 use crate::outcome::{CallError, Cause, FailureKind, PolicyKind, Rejected};
 
-/// The answer to a request that a policy refused: 429 where the rate limit did, 503 for any other, with `retry-after` where the time to
-/// come back is known.
+/// Returns the response to a request that a policy rejected: 429 for a rate limit, 503 for any
+/// other policy, with `retry-after` if the time to return is known.
 ///
-/// A rate limit that bounds what this service asks of another says nothing about its caller: change the status to 503 there.
+/// A rate limit on this service's own calls to another service says nothing about the caller:
+/// change the status to 503 in that case.
 ///
 /// ```
 /// use http::Response;
@@ -18,28 +19,29 @@ use crate::outcome::{CallError, Cause, FailureKind, PolicyKind, Rejected};
 /// let limiter = KeyedRateLimiter::new(Quota::per_minute(2)).unwrap().with_clock(&clock);
 /// let _ = (limiter.try_acquire(&"tenant"), limiter.try_acquire(&"tenant"));
 /// let answer: Response<String> = refusal(&limiter.try_acquire(&"tenant").unwrap_err());
-/// assert_eq!((answer.status().as_u16(), &answer.headers()["retry-after"]), (429, &http::HeaderValue::from_static("30")));
+/// assert_eq!(answer.status().as_u16(), 429);
+/// assert_eq!(answer.headers()["retry-after"], "30");
 /// ```
 pub fn refusal<B: Default>(rejected: &Rejected) -> Response<B> {
     respond(status_of_refusal(rejected), rejected.retry_after())
 }
 
-/// The answer to a request whose call failed: [`refusal`]'s, 504 for a time-out, 502, 503, 504 or 500 for an error of the other side by
-/// its kind. With `retry-after` where the policy or the other side said when.
+/// Returns the response to a request whose call failed, with the status of [`status_of`]. It has a
+/// `retry-after` if the policy or the server gave a time to return.
 pub fn answer<E, B: Default>(error: &CallError<E>) -> Response<B> {
     respond(status_of(error), error.retry_after())
 }
 
-/// The status of [`answer`].
+/// Returns the status for a failed call, as [`answer`] uses it.
 ///
-/// | what ended the call | status |
+/// | cause of the failure | status |
 /// |---|---|
-/// | refused by a rate limit | 429 |
-/// | refused by any other policy, also by one [inside the operation](crate::Verdict::refused) | 503 |
+/// | rejected by a rate limit | 429 |
+/// | rejected by any other policy, also by one [inside the operation](crate::Verdict::refused) | 503 |
 /// | a time-out; the operation's error of kind `timeout` | 504 |
 /// | its error of kind `throttled` or `overloaded` | 503 |
-/// | of kind `connect` or `server` | 502 |
-/// | of any other kind | 500: this service's own fault, as far as its caller can tell |
+/// | its error of kind `connect` or `server` | 502 |
+/// | its error of any other kind | 500: this service's own fault, as far as its caller can tell |
 pub fn status_of<E>(error: &CallError<E>) -> StatusCode {
     match (error.cause(), error.verdict().kind()) {
         (Cause::Rejected(rejected), _) => status_of_refusal(rejected),
@@ -51,7 +53,8 @@ pub fn status_of<E>(error: &CallError<E>) -> StatusCode {
     }
 }
 
-/// A wait as a value of `retry-after`: whole seconds, rounded up, so that nobody comes too early.
+/// Returns a wait as a value of `retry-after`: whole seconds, rounded up, so that no caller returns
+/// too early.
 pub fn retry_after_value(wait: Duration) -> HeaderValue {
     HeaderValue::from(wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)))
 }

@@ -1,23 +1,24 @@
-//! reqwest's answers and errors.
+//! reqwest's responses and errors.
 use reqwest::{Error, Response};
 
 use super::{ByStatus, kind_by_source, kind_of};
 use crate::outcome::{Classify, FailureKind, Verdict};
 
-/// The verdict on an error of reqwest's, which came in the place of an answer.
+/// Returns the verdict on an error of reqwest.
 ///
-/// | what went wrong | verdict |
+/// | error | verdict |
 /// |---|---|
 /// | the request could not be built | `client`: the caller's fault, and nothing was sent |
-/// | no connection, also by a time-out | `connect`: nothing was sent |
+/// | no connection, also because of a time-out | `connect`: nothing was sent |
 /// | a time-out after that | `timeout` |
 /// | too many redirects | `client` |
 /// | a status, by `error_for_status` | by its status; the headers, and so the hints, are gone |
-/// | a body that broke off or cannot be read | `server` |
-/// | anything else while it was under way | `other`: whether it was sent is unknown |
+/// | a body that ended early or cannot be read | `server` |
+/// | any other error | `other`: whether the request was sent is unknown |
 ///
-/// A client that follows redirects may have had an answer before the connection that failed: after a 303 the first server has done its
-/// work. Send what must not run twice by a client with `redirect::Policy::none`.
+/// A client that follows redirects may have had a response before the connection that failed: after
+/// a 303 the first server has done its work. Send requests that must not run twice through a client
+/// with `redirect::Policy::none`.
 pub fn reqwest_error(error: &Error) -> Verdict {
     let kind = match error.status().and_then(kind_of) {
         Some(kind) => kind,
@@ -40,7 +41,7 @@ impl<F: Send + Sync> Classify<Response, Error> for ByStatus<F> {
     }
 }
 
-/// Returns whether this is an error of reqwest's that says that there was no connection.
+/// Returns `true` if this is an error of reqwest that reports a failed connect.
 pub(super) fn is_connect(error: &(dyn std::error::Error + 'static)) -> bool {
     error.downcast_ref::<Error>().is_some_and(Error::is_connect)
 }

@@ -1,4 +1,4 @@
-//! tonic's status, both ways.
+//! Conversions from and to tonic's status.
 use std::error::Error as _;
 
 use tonic::{Code, Status};
@@ -6,8 +6,9 @@ use tonic::{Code, Status};
 use super::{GrpcCode, grpc, kind_by_source};
 use crate::outcome::{CallError, Cause, Classify, FailureKind, PolicyKind, Verdict};
 
-/// Judges the calls of a tonic client: [`GrpcCode::kind`]'s table, with the push-back in the status' metadata. A call that ended with
-/// tonic's own `ConnectError` is of kind `connect`: nothing was sent.
+/// A classifier for the calls of a tonic client: the table of [`GrpcCode::kind`], with the
+/// push-back from the metadata of the status. A call that ended with tonic's own `ConnectError` is
+/// of kind `connect`: nothing was sent.
 ///
 /// ```
 /// use steadfast::{Classify, FailureKind, http::ByGrpc};
@@ -21,7 +22,7 @@ pub struct ByGrpc;
 impl<T> Classify<T, Status> for ByGrpc {
     fn classify(&self, result: &Result<T, Status>) -> Verdict {
         let Err(status) = result else { return Verdict::success() };
-        // The client makes "unavailable" of its own connect error.
+        // tonic's client maps its own connect error to "unavailable".
         match status.source().map(kind_by_source) {
             Some(FailureKind::Connect) => Verdict::failure(FailureKind::Connect),
             _ => {
@@ -32,8 +33,11 @@ impl<T> Classify<T, Status> for ByGrpc {
     }
 }
 
-/// The status for a request whose call failed: `RESOURCE_EXHAUSTED` where a rate limit refused it, `UNAVAILABLE` where any other policy did,
-/// both with push-back where the time to come back is known; `DEADLINE_EXCEEDED` for a time-out; else the other side's own status.
+/// Returns the status for a request whose call failed.
+///
+/// It is `RESOURCE_EXHAUSTED` if a rate limit rejected the call and `UNAVAILABLE` if another policy
+/// did, both with push-back if the time to return is known. A time-out is `DEADLINE_EXCEEDED`. An
+/// error of the operation is returned as it is.
 pub fn grpc_status(error: CallError<Status>) -> Status {
     let mut status = match error.cause() {
         Cause::Operation(_) => return error.into_operation().unwrap_or_else(|| Status::unknown("")),
@@ -47,14 +51,14 @@ pub fn grpc_status(error: CallError<Status>) -> Status {
         }
     };
     if let Some(wait) = error.retry_after() {
-        // Rounded up, so that nobody comes too early.
+        // Rounded up, so that no caller returns too early.
         let millis = u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
         status.metadata_mut().insert("grpc-retry-pushback-ms", millis.into());
     }
     status
 }
 
-/// Returns whether this is tonic's own connect error.
+/// Returns `true` if this is tonic's own connect error.
 pub(super) fn is_connect(error: &(dyn std::error::Error + 'static)) -> bool {
     error.is::<tonic::ConnectError>()
 }

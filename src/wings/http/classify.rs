@@ -1,4 +1,4 @@
-//! The classifier of HTTP answers.
+//! The classifier of HTTP responses.
 use std::{fmt, time::Duration};
 
 use http::{HeaderMap, Response, StatusCode};
@@ -6,21 +6,24 @@ use http::{HeaderMap, Response, StatusCode};
 use super::{grpc, hints::retry_after, kind_of};
 use crate::{
     outcome::{Class, Classify, FailureKind, Hint, Verdict},
-    time::Timestamp,
+    time::{Clock, Timestamp},
 };
 
-/// Judges an HTTP answer by its status and reads its hints; see [the page](super) for both tables.
+/// A classifier that judges an HTTP response by its status and reads its hints; [the page](super)
+/// has both tables.
 ///
-/// It fits any client whose operation gives an `http::Response`, and with feature `reqwest` also that client.
+/// It fits any client whose operation returns an `http::Response`, and with feature `reqwest` also
+/// that client.
 ///
 /// ```
 /// use http::Response;
 /// use hyper_util::client::legacy;
 /// use steadfast::{Classify, FailureKind, Verdict, http::{ByStatus, kind_by_source}};
 ///
-/// // Only the client knows that it was still connecting.
+/// // Only the client knows that it failed while connecting.
 /// let judge = ByStatus::new().errors(|error: &legacy::Error| {
-///     Verdict::failure(if error.is_connect() { FailureKind::Connect } else { kind_by_source(error) })
+///     let kind = if error.is_connect() { FailureKind::Connect } else { kind_by_source(error) };
+///     Verdict::failure(kind)
 /// });
 /// let answer = Response::builder().status(503).header("retry-after", "90").body(()).unwrap();
 /// let verdict = judge.classify(&Ok(answer));
@@ -36,13 +39,13 @@ pub struct ByStatus<F = AnyError> {
     now: fn() -> Timestamp,
 }
 
-/// Judges every error alike: a failure of kind `other`. What [`ByStatus`] does with errors unless it is told more.
+/// The default judge of errors: every error is a failure of kind `other`.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AnyError;
 
-/// Judges the errors of a client: any `Fn(&E) -> Verdict`.
+/// A judge of a client's errors: any `Fn(&E) -> Verdict`.
 pub trait JudgeError<E>: Send + Sync {
-    /// The verdict on a call that gave no answer.
+    /// Returns the verdict on a call that returned no response.
     fn judge(&self, error: &E) -> Verdict;
 }
 
@@ -59,32 +62,34 @@ impl<E, F: Fn(&E) -> Verdict + Send + Sync> JudgeError<E> for F {
 }
 
 impl ByStatus {
-    /// By the table of [the page](super); an error without an answer is of kind `other`.
+    /// Returns a classifier by the table of [the page](super). An error without a response is of
+    /// kind `other`.
     pub const fn new() -> Self {
         Self {
             errors: AnyError,
             except: |_| None,
             unavailable_from: Duration::from_secs(60),
             grpc: false,
-            now: Timestamp::now,
+            now: || Clock::tokio().wall(),
         }
     }
 }
 
 impl<F> ByStatus<F> {
-    /// The same, judging errors so. Give `connect` only to what the client itself calls a connect error: such failures are repeated even
-    /// where an operation must not run twice. See [`kind_by_source`](super::kind_by_source) for what clients wrap.
+    /// Sets the judge of errors. Return `connect` only for an error that the client itself calls a
+    /// connect error: such failures are retried even for operations that must not run twice. See
+    /// [`kind_by_source`](super::kind_by_source) for errors that wrap others.
     pub fn errors<G>(self, errors: G) -> ByStatus<G> {
         let Self { errors: _, except, unavailable_from, grpc, now } = self;
         ByStatus { errors, except, unavailable_from, grpc, now }
     }
 
-    /// The same but for the statuses for which `except` gives a class.
+    /// Sets exceptions: a status for which `except` returns a class gets that class.
     ///
     /// ```
     /// use steadfast::{Class, http::ByStatus};
     ///
-    /// // Here "not found" is what one asks for.
+    /// // For this call "not found" is a success.
     /// let judge = ByStatus::new().except(|status| (status == 404).then_some(Class::Success));
     /// ```
     #[must_use]
@@ -93,28 +98,30 @@ impl<F> ByStatus<F> {
         self
     }
 
-    /// The same, judging an answer of status 200 by its `grpc-status`, where the headers have it.
+    /// Judges a response of status 200 by its `grpc-status`, if the headers have one.
     #[must_use]
     pub const fn grpc(mut self) -> Self {
         self.grpc = true;
         self
     }
 
-    /// From which wait on an overloaded service is taken to be [away](Hint::UnavailableFor). One minute by default.
+    /// Sets the wait from which an overloaded service counts as [away](Hint::UnavailableFor).
+    /// Default: one minute.
     #[must_use]
     pub const fn unavailable_from(mut self, wait: Duration) -> Self {
         self.unavailable_from = wait;
         self
     }
 
-    /// The same, asking `now` for wall time where an answer has a date to come back, and none of its own. The system's by default.
+    /// Sets the source of wall time for a response that has a date to return and no `date` of its
+    /// own. Default: [`Clock::wall`] of tokio's clock, the system's wall time.
     #[must_use]
     pub const fn with_wall_time(mut self, now: fn() -> Timestamp) -> Self {
         self.now = now;
         self
     }
 
-    /// The verdict on an answer with this status and these headers.
+    /// Returns the verdict on a response with this status and these headers.
     #[inline]
     pub fn verdict(&self, status: StatusCode, headers: &HeaderMap) -> Verdict {
         if status.as_u16() < 400 && !self.grpc && (self.except)(status).is_none() {
@@ -136,8 +143,8 @@ impl<F> ByStatus<F> {
         };
         let Some(kind) = verdict.kind() else { return verdict };
         let pushed = if self.grpc { grpc::push_back(headers) } else { None };
-        let said = || retry_after(headers, (self.now)());
-        verdict.with_hint(pushed.or_else(|| said().map(|wait| self.hint(kind, wait))).unwrap_or_default())
+        let read = || retry_after(headers, (self.now)());
+        verdict.with_hint(pushed.or_else(|| read().map(|wait| self.hint(kind, wait))).unwrap_or_default())
     }
 
     fn hint(&self, kind: FailureKind, wait: Duration) -> Hint {

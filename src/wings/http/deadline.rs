@@ -1,17 +1,18 @@
-//! A deadline as a header: what is left of a call's time, told to whoever is called, and read there.
+//! A deadline as a header: the caller sends the remaining time of a call, the server reads it.
 //!
-//! A time left, not a point in time, so that the two clocks need not agree; what the way takes is not counted.
+//! The header holds a remaining time, not a point in time, so that the two clocks need not agree;
+//! the time on the network is not counted.
 //!
 //! ```
 //! use std::time::Duration;
 //! use http::HeaderMap;
 //! use steadfast::{Pipeline, call::AttemptInfo, http::deadline, time::Clock, timeout::Timeout};
 //!
-//! let (clock, hand) = Clock::manual();
+//! let (clock, time) = Clock::manual();
 //! let mut headers = HeaderMap::new();
 //! // The caller, in each attempt:
 //! let pipeline = Pipeline::new().then(Timeout::new(Duration::from_secs(2)).with_clock(&clock));
-//! hand.block_on(pipeline.call_with(|attempt| {
+//! time.block_on(pipeline.call_with(|attempt| {
 //!     if let Some(left) = attempt.remaining(clock.now()) {
 //!         deadline::write(&mut headers, left);
 //!     }
@@ -19,10 +20,10 @@
 //! })).unwrap();
 //! assert_eq!(headers["x-request-timeout-ms"], "2000");
 //!
-//! // The called: its own time-outs end no later.
+//! // The server: its own time-outs end no later.
 //! let left = deadline::read(&headers).unwrap();
 //! let outer = AttemptInfo::with_deadline(clock.now() + left);
-//! hand.block_on(pipeline.call_within(outer, async || Ok::<_, ()>(()))).unwrap();
+//! time.block_on(pipeline.call_within(outer, async || Ok::<_, ()>(()))).unwrap();
 //! ```
 use std::time::Duration;
 
@@ -30,13 +31,13 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::number::{natural, texts, time};
 
-/// The plain header: whole milliseconds.
+/// Name of the plain header: whole milliseconds.
 pub const TIMEOUT_MS: HeaderName = HeaderName::from_static("x-request-timeout-ms");
 
-/// gRPC's header: at most eight digits and a unit.
+/// Name of gRPC's header: at most eight digits and a unit.
 pub const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// gRPC's units, finest first.
+/// Units of gRPC's header, finest first.
 const UNITS: [(char, Duration); 6] = [
     ('n', Duration::from_nanos(1)),
     ('u', Duration::from_micros(1)),
@@ -46,28 +47,31 @@ const UNITS: [(char, Duration); 6] = [
     ('H', Duration::from_secs(3600)),
 ];
 
-/// The time that these headers leave, plain or gRPC's; of several the shortest. What cannot be read is not there.
+/// Returns the remaining time by the plain header and gRPC's; of several the shortest. An
+/// unreadable value counts as absent.
 pub fn read(headers: &HeaderMap) -> Option<Duration> {
     let plain = read_as(headers, &TIMEOUT_MS);
     plain.into_iter().chain(texts(headers, &GRPC_TIMEOUT).filter_map(grpc)).min()
 }
 
-/// The same from one header of milliseconds by another name, such as Envoy's `x-envoy-expected-rq-timeout-ms`.
+/// Returns the remaining time by a header of milliseconds with another name, such as Envoy's
+/// `x-envoy-expected-rq-timeout-ms`.
 pub fn read_as(headers: &HeaderMap, name: &HeaderName) -> Option<Duration> {
     texts(headers, name).filter_map(|text| time(text, Duration::from_millis(1))).min()
 }
 
-/// Writes the time left into the plain header, rounded down, in the place of what is there.
+/// Writes the remaining time into the plain header, rounded down; replaces a present value.
 pub fn write(headers: &mut HeaderMap, left: Duration) {
     write_as(headers, TIMEOUT_MS, left);
 }
 
-/// The same under another name.
+/// Writes the remaining time in milliseconds into a header with another name, as [`write`] does.
 pub fn write_as(headers: &mut HeaderMap, name: HeaderName, left: Duration) {
     headers.insert(name, HeaderValue::from(u64::try_from(left.as_millis()).unwrap_or(u64::MAX)));
 }
 
-/// Writes the time left into gRPC's header, rounded down to what eight digits hold.
+/// Writes the remaining time into gRPC's header, rounded down to the unit in which eight digits
+/// suffice.
 pub fn write_grpc(headers: &mut HeaderMap, left: Duration) {
     const MOST: u128 = 99_999_999;
     let in_unit = |(letter, unit): (char, Duration)| (left.as_nanos() / unit.as_nanos(), letter);

@@ -1,4 +1,4 @@
-//! gRPC's codes, and its push-back.
+//! Status codes and push-back of gRPC.
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
@@ -54,17 +54,17 @@ impl GrpcCode {
         Self::Unauthenticated,
     ];
 
-    /// The code of this number; `Unknown` for one that gRPC does not know, as it asks of its users.
+    /// Returns the code of a number; `Unknown` for an undefined number, as gRPC prescribes.
     pub fn of(number: i64) -> Self {
         usize::try_from(number).ok().and_then(|n| Self::ALL.get(n)).copied().unwrap_or(Self::Unknown)
     }
 
-    /// Its number.
+    /// Returns the number of the code.
     pub const fn number(self) -> u8 {
         self as u8
     }
 
-    /// The kind of failure that it stands for; none for `Ok`.
+    /// Returns the kind of failure that the code stands for; `None` for `Ok`.
     ///
     /// | code | kind |
     /// |---|---|
@@ -74,7 +74,7 @@ impl GrpcCode {
     /// | `Internal`, `DataLoss` | `server` |
     /// | `Cancelled` | `cancelled` |
     /// | `Unknown` | `other` |
-    /// | all others | `client`: answers, which another try does not change. After `Aborted`, begin again from reading |
+    /// | all others | `client`: a retry would not help. After `Aborted`, start again with the first read |
     pub const fn kind(self) -> Option<FailureKind> {
         Some(match self {
             Self::Ok => return None,
@@ -97,8 +97,8 @@ impl GrpcCode {
     }
 }
 
-/// The verdict on a gRPC call by its trailers, or by its headers where it has no body. Without a readable `grpc-status` it is
-/// `Unknown`.
+/// Returns the verdict on a gRPC call by its trailers, or by its headers if it has no body. Without
+/// a readable `grpc-status` the code is `Unknown`.
 ///
 /// ```
 /// use http::{HeaderMap, HeaderValue};
@@ -114,7 +114,7 @@ pub fn grpc_verdict(trailers: &HeaderMap) -> Verdict {
     verdict_of(code(trailers).unwrap_or(GrpcCode::Unknown), trailers)
 }
 
-/// The verdict on this code, with the push-back that came with it.
+/// Returns the verdict on a code, with the push-back of the headers.
 pub(super) fn verdict_of(code: GrpcCode, headers: &HeaderMap) -> Verdict {
     match code.kind() {
         None => Verdict::success(),
@@ -122,18 +122,19 @@ pub(super) fn verdict_of(code: GrpcCode, headers: &HeaderMap) -> Verdict {
     }
 }
 
-/// The code, where there is one.
+/// Returns the code of the headers, if they have one.
 pub(super) fn code(headers: &HeaderMap) -> Option<GrpcCode> {
     let value = headers.get(STATUS)?;
     let number = value.to_str().ok().and_then(|text| text.trim().parse().ok());
     Some(GrpcCode::of(number.unwrap_or(-1)))
 }
 
-/// The push-back: a wait, or, negative or unreadable, "not at all". Of several the strictest.
+/// Returns the push-back: a wait, or "do not retry" for a negative or unreadable value. Of several
+/// the strictest.
 pub(super) fn push_back(headers: &HeaderMap) -> Option<Hint> {
     let mut longest = None;
     for value in headers.get_all(PUSH_BACK) {
-        // Also what is not even text is unreadable.
+        // A value that is not text counts as unreadable, too.
         match value.to_str().ok().and_then(|text| natural(text.trim())) {
             Some(millis) => longest = longest.max(Some(Duration::from_millis(millis).min(LONGEST_HINT))),
             None => return Some(Hint::DoNotRetry),

@@ -1,42 +1,45 @@
-//! HTTP and gRPC at the edges of a call: answers judged, hints read, refusals and deadlines as headers. By feature `http`.
+//! HTTP and gRPC at the edges of a call: classifiers of responses, hints from headers, rejections
+//! as responses, deadlines as headers. Enabled by feature `http`.
 //!
 //! # When, and when not
 //!
-//! Where the operation is an HTTP or gRPC call, as the one classifier of its pipeline; and in a service, to say by its answers what
-//! a policy refused. Not for judging what a body says: a classifier sees status and headers. Judge the body in the operation, and give
-//! an error of your own.
+//! As the classifier of a pipeline whose operation is an HTTP or gRPC call, and in a service that
+//! turns rejections of its policies into responses. Not for judging bodies: a classifier sees
+//! status and headers only. Judge the body inside the operation, and return an error of your own.
 //!
 //! # Defaults
 //!
-//! [`ByStatus`] judges so:
+//! [`ByStatus`] judges by this table:
 //!
 //! | status | verdict | why |
 //! |---|---|---|
 //! | below 400 | success | |
-//! | 408, 504 | `timeout` | nobody knows whether the work was done |
-//! | 429 | `throttled` | this caller shall slow down |
-//! | 503, 529 | `overloaded` | the other side is busy with everybody |
-//! | 501, 505, all other 4xx | `client` | an answer: the other side is well, and asking again would not help |
+//! | 408, 504 | `timeout` | whether the work was done is unknown |
+//! | 429 | `throttled` | this caller must slow down |
+//! | 503, 529 | `overloaded` | the server is overloaded by all its callers |
+//! | 501, 505, all other 4xx | `client` | the server is healthy, and a retry would not help |
 //! | all other 5xx | `server` | |
 //! | 600 and more | `other` | |
-//! | no answer at all | `other`, or what [`ByStatus::errors`] says | |
+//! | no response | `other`, or the verdict of [`ByStatus::errors`] | |
 //!
-//! With [`ByStatus::grpc`] the header `grpc-status` decides as well; a status that comes in trailers, after the body, is for
-//! [`grpc_verdict`]. [`GrpcCode::kind`] has that table.
+//! With [`ByStatus::grpc`] the header `grpc-status` is judged as well. A status in trailers, after
+//! the body, is judged by [`grpc_verdict`]. The table of the codes is at [`GrpcCode::kind`].
 //!
-//! A failure's hint is read once, here, and every policy may read it. A retry waits for it, a breaker opens by it, a hedge stops, and a rate limit
-//! and an adaptive limit pause:
+//! The hint of a failure is read once, here, for all policies: a retry waits for it, a breaker
+//! opens for its duration, a hedge starts no further attempt, a rate limit and an adaptive limit
+//! pause.
 //!
 //! | header | read as |
 //! |---|---|
-//! | `retry-after` | seconds, also with a fraction, or a date; a date that is past is no wait |
+//! | `retry-after` | seconds, also with a fraction, or a date; a past date is no wait |
 //! | `retry-after-ms`, `x-ms-retry-after-ms` | milliseconds |
-//! | `ratelimit`, `ratelimit-*`, `x-ratelimit-*` | with nothing remaining, the time to the reset: [`RateLimit`] |
-//! | `grpc-retry-pushback-ms` | milliseconds; negative or unreadable: not at all |
+//! | `ratelimit`, `ratelimit-*`, `x-ratelimit-*` | the time to the reset if nothing remains: [`RateLimit`] |
+//! | `grpc-retry-pushback-ms` | milliseconds; negative or unreadable: do not retry |
 //!
-//! A date is measured against the answer's own `date`, where it has one, so that two clocks that disagree do no harm; else against
-//! wall time. Of several values the longest holds. What cannot be read is not there. No wait is longer than [`LONGEST_HINT`]. A 503
-//! that asks for a minute or more says that [it will be away](crate::Hint::UnavailableFor): a breaker opens on it at once, for that long.
+//! A date is measured against the response's own `date`, so that different clocks do no harm;
+//! without one, against wall time. Of several values the longest counts. An unreadable value counts
+//! as absent. No wait exceeds [`LONGEST_HINT`]. A 503 with a wait of a minute or more means that
+//! [the service is away](crate::Hint::UnavailableFor): a breaker opens at once, for that duration.
 //!
 //! # Example
 //!
@@ -45,28 +48,32 @@
 //! use http::Response;
 //! use steadfast::{Pipeline, http::ByStatus, retry::{Retry, RetryConfig}, time::Clock};
 //!
-//! let (clock, hand) = Clock::manual();
+//! let (clock, time) = Clock::manual();
 //! let pipeline = Pipeline::new()
-//!     .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock)) // reads only
+//!     // Reads only, which may be repeated.
+//!     .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock))
 //!     .classify(ByStatus::new());
 //!
-//! let started = hand.now();
-//! let mut answers = [Response::builder().status(503).header("retry-after", "7").body(()), Response::builder().body(())].into_iter();
-//! let answer = hand.block_on(pipeline.call(|| std::future::ready(answers.next().unwrap()))).unwrap();
+//! let started = time.now();
+//! let busy = Response::builder().status(503).header("retry-after", "7").body(());
+//! let mut answers = [busy, Response::builder().body(())].into_iter();
+//! let answer = time.block_on(pipeline.call(|| std::future::ready(answers.next().unwrap()))).unwrap();
 //! assert_eq!(answer.status(), 200);
-//! assert!(hand.now() - started >= Duration::from_secs(7)); // never less than asked for
+//! assert!(time.now() - started >= Duration::from_secs(7)); // never less than the header asks for
 //! ```
 //!
 //! # Composing
 //!
-//! The other way round, a refusal becomes an answer: [`answer`] makes 429 or 503 with `retry-after`, and 504 of a time-out.
-//! [`deadline`] writes what is left of a call's time into a header, and reads it on the other side.
+//! In the other direction [`answer`] makes a response of a [`CallError`](crate::CallError): 429 or
+//! 503 with `retry-after` for a rejection, 504 for a time-out. [`deadline`] writes the remaining
+//! time of a call into a header, and reads it on the other side.
 //!
-//! Of errors, only what the client itself calls a connect error is of kind `connect`, and so repeated where an operation must not run
-//! twice. An [`std::io::ErrorKind`] proves nothing: see [`kind_by_source`].
+//! Only an error that the client itself calls a connect error is of kind `connect`, and is
+//! therefore retried for operations that must not run twice. An [`std::io::ErrorKind`] proves
+//! nothing: see [`kind_by_source`].
 //!
-//! Feature `reqwest`: the classifier judges `reqwest`'s answers and errors as well. Feature `tonic`: [`ByGrpc`] judges `tonic::Status`,
-//! and a refusal becomes one.
+//! With feature `reqwest`, the classifier also judges `reqwest`'s responses and errors. With
+//! feature `tonic`, [`ByGrpc`] judges `tonic::Status`, and a rejection becomes one.
 //!
 //! # Cancel safety
 //!
@@ -74,25 +81,28 @@
 //!
 //! # Events
 //!
-//! None: policies tell what they make of a verdict.
+//! None: each policy reports what it does with a verdict.
 //!
 //! # Considerations
 //!
-//! Throttling 3: a refusal is a specific, recognisable error with a time to come back: [`refusal`]. (default)
-//! Circuit breaker 9: a fault that says "not for some minutes" opens it at once, for that long. (default)
-//! Retry 9: the delay goes by the kind of fault, and by what the server asks. (default)
+//! Throttling 3: a rejection is a specific, recognisable error with a time to return: [`refusal`].
+//! (default) Circuit breaker 9: a fault that says "not for some minutes" opens it at once, for that
+//! long. (default) Retry 9: the delay depends on the kind of fault and on what the server asks for.
+//! (default)
 //!
 //! # Pitfalls
 //!
-//! An `Ok` answer that is judged a failure is still `Ok` when the attempts are used up: the caller gets the 503, and must look at its
-//! status. A body that breaks off after the headers is no part of a call that gives the response: read the body inside the operation
-//! where that shall count. A hint is the word of a stranger: [`RetryConfig::max_hint`](crate::retry::RetryConfig::max_hint) bounds
-//! what a retry waits for, the breaker's `open.max_hint` for how long it opens, and the limits' `max_hint` for how long they pause.
+//! An `Ok` response that is judged a failure is still `Ok` after the last attempt: the caller gets
+//! the 503 and must check its status. A call that returns the response ends with the headers: read
+//! the body inside the operation if a broken body must count as a failure. A hint comes from an
+//! untrusted server: [`RetryConfig::max_hint`](crate::retry::RetryConfig::max_hint) bounds the wait
+//! of a retry, the breaker's `open.max_hint` its open time, and the limits' `max_hint` their pause.
 //!
 //! # Source
 //!
-//! RFC 9110 (status, `retry-after`), RFC 6585 (429), the IETF's draft "RateLimit header fields for HTTP" in its forms from -03 to -10.
-//! gRPC over HTTP/2 (`grpc-status`, `grpc-timeout`) and gRPC proposal A6 (push-back).
+//! RFC 9110 (status, `retry-after`), RFC 6585 (429), the IETF's draft "RateLimit header fields for
+//! HTTP" in its forms from -03 to -10. gRPC over HTTP/2 (`grpc-status`, `grpc-timeout`) and gRPC
+//! proposal A6 (push-back).
 mod answer;
 #[cfg(feature = "reqwest")]
 mod by_reqwest;

@@ -1,9 +1,10 @@
-//! Numbers as strangers write them: nothing panics, nothing wraps.
+//! Parsers of untrusted numbers: they neither panic nor wrap.
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
 
-/// A number of seconds, milliseconds ... of `unit`, perhaps with a fraction; at most 584 years. Nothing else: no sign, no exponent.
+/// Reads a multiple of `unit`, with or without a fraction; saturates at 584 years. Signs and
+/// exponents are refused.
 pub(super) fn time(text: &str, unit: Duration) -> Option<Duration> {
     let (whole, fraction) = match text.split_once('.') {
         Some((whole, fraction)) => (whole, fraction),
@@ -18,19 +19,19 @@ pub(super) fn time(text: &str, unit: Duration) -> Option<Duration> {
     Some(Duration::from_nanos(whole.saturating_mul(unit).saturating_add(part)))
 }
 
-/// A number in digits alone; one that is too large is the largest.
+/// Reads a number that consists of digits; saturates at the maximum.
 pub(super) fn natural(text: &str) -> Option<u64> {
     let digit =
         |sum: u64, c: u8| c.is_ascii_digit().then(|| sum.saturating_mul(10).saturating_add(u64::from(c - b'0')));
     if text.is_empty() { None } else { text.bytes().try_fold(0, digit) }
 }
 
-/// All values of a header that are text.
+/// Returns all values of a header that are text.
 pub(super) fn texts<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).map(str::trim)
 }
 
-/// The parts of a text between `by`, but for those in quotes.
+/// Splits a text at each `by` outside of quotes.
 pub(super) fn split(text: &str, by: char) -> impl Iterator<Item = &str> {
     let (mut quoted, mut escaped) = (false, false);
     text.split(move |c: char| {
@@ -50,7 +51,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_whole_or_not_at_all() {
+    fn a_text_that_is_not_wholly_a_number_is_refused() {
         let seconds = |text| time(text, Duration::from_secs(1));
         assert_eq!(seconds("7"), Some(Duration::from_secs(7)));
         assert_eq!(seconds("1.5"), Some(Duration::from_millis(1500)));
@@ -63,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_quoted_is_not_split() {
+    fn quoted_text_is_not_split() {
         assert_eq!(split(r#""a,\"b",c , "d"#, ',').collect::<Vec<_>>(), [r#""a,\"b""#, "c", r#""d"#]);
     }
 }

@@ -1,4 +1,4 @@
-//! What the other side says of its rate limit, in the forms that are met.
+//! The rate limit that a server reports, in its common forms.
 use std::time::Duration;
 
 use http::{HeaderMap, HeaderName};
@@ -9,30 +9,35 @@ use super::{
 };
 use crate::time::Timestamp;
 
-/// A rate limit as its owner tells it: read it from any answer, also a good one, to slow down before being told to.
+/// A rate limit as the server reports it. Read it from every response, also a successful one, to
+/// slow down before the server rejects calls.
 ///
-/// Understood are the IETF draft's one header (`"burst";r=3;t=9`, and before that `limit=9, remaining=3, reset=9`), its older three
-/// (`ratelimit-remaining` ...), and the `x-ratelimit-*` before any draft. A reset above 1,000,000,000 there is a point in time since 1970,
-/// in seconds, or in milliseconds above 1,000,000,000,000, and is measured against the answer's own `date`, where it has one.
+/// Three forms are read: the IETF draft's one header (`"burst";r=3;t=9`, and its earlier form
+/// `limit=9, remaining=3, reset=9`), the draft's older three headers (`ratelimit-remaining` ...),
+/// and `x-ratelimit-*` from before any draft. In the last form a reset above 1,000,000,000 is a
+/// point in time since 1970 in seconds, and one above 1,000,000,000,000 in milliseconds. It is
+/// measured against the response's own `date`, if there is one.
 ///
 /// ```
 /// use std::time::Duration;
 /// use http::{HeaderMap, HeaderValue};
-/// use steadfast::{http::RateLimit, time::Timestamp};
+/// use steadfast::{http::RateLimit, time::Clock};
 ///
 /// let mut headers = HeaderMap::new();
-/// headers.insert("ratelimit", HeaderValue::from_static(r#""day";r=900;t=80000, "burst";r=0;t=9"#));
-/// let limit = RateLimit::read(&headers, Timestamp::now()).unwrap();
-/// assert_eq!((limit.remaining, limit.wait()), (Some(0), Some(Duration::from_secs(9)))); // the one that binds
+/// let limits = r#""day";r=900;t=80000, "burst";r=0;t=9"#;
+/// headers.insert("ratelimit", HeaderValue::from_static(limits));
+/// let limit = RateLimit::read(&headers, Clock::default().wall()).unwrap();
+/// // The limit that binds:
+/// assert_eq!((limit.remaining, limit.wait()), (Some(0), Some(Duration::from_secs(9))));
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct RateLimit {
-    /// How much is allowed in a window.
+    /// Requests permitted in a window.
     pub limit: Option<u64>,
-    /// How much of it is left.
+    /// Requests that remain in the current window.
     pub remaining: Option<u64>,
-    /// When all of it, or some of it, is there again. At most [`LONGEST_HINT`].
+    /// Time until some or all of the limit is available again. At most [`LONGEST_HINT`].
     pub reset: Option<Duration>,
 }
 
@@ -50,10 +55,11 @@ const OLD: [HeaderName; 3] = [
 const OLD_AFTER: HeaderName = HeaderName::from_static("x-ratelimit-reset-after");
 
 impl RateLimit {
-    /// What these headers say; nothing where no form of it can be read. The newest form goes first; of several limits, the one that binds.
+    /// Reads the limit from headers; returns `None` if they have no readable form. The newest form
+    /// takes precedence; of several limits, the one that binds.
     pub fn read(headers: &HeaderMap, now: Timestamp) -> Option<Self> {
         let in_seconds = |text: &str| time(text, Duration::from_secs(1));
-        // Of its own clock where it tells that: two clocks that disagree do no harm.
+        // The server's own date, so that different clocks do no harm.
         let now = own_date(headers).unwrap_or(now);
         let one = texts(headers, &ONE).flat_map(structured).reduce(Self::binding);
         let limit = one.or_else(|| Self::of_three(headers, &THREE, in_seconds)).or_else(|| {
@@ -71,7 +77,8 @@ impl RateLimit {
         Some(Self { reset: limit.reset.map(|reset| reset.min(LONGEST_HINT)), ..limit })
     }
 
-    /// How long there is nothing to be had; nothing where something is left, or nobody says until when.
+    /// Returns the wait until the reset if nothing remains; `None` if something remains, or if the
+    /// reset is unknown.
     pub fn wait(&self) -> Option<Duration> {
         if self.remaining == Some(0) { self.reset } else { None }
     }
@@ -91,14 +98,14 @@ impl RateLimit {
         (all != Self::default()).then_some(all)
     }
 
-    /// Of two limits, the one that is reached sooner, or holds for longer.
+    /// Returns the limit of the two with less remaining; if equal, the one with the later reset.
     fn binding(self, other: Self) -> Self {
         let key = |limit: &Self| (limit.remaining.unwrap_or(u64::MAX), std::cmp::Reverse(limit.reset));
         if key(&other) < key(&self) { other } else { self }
     }
 }
 
-/// The limits in one value of the draft's header, in its newer form or the one before.
+/// Reads the limits in one value of the draft's header, in its newer or its earlier form.
 fn structured(text: &str) -> Option<RateLimit> {
     let mut flat = RateLimit::default();
     let mut named: Option<RateLimit> = None;

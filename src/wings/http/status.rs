@@ -1,9 +1,10 @@
-//! What a status code says of the other side.
+//! The kind of failure by the status code.
 use http::StatusCode;
 
 use crate::outcome::FailureKind;
 
-/// The kind of failure that a status stands for; none below 400. The table is on [the page](super).
+/// Returns the kind of failure that a status stands for; `None` below 400. [The page](super) has
+/// the table.
 pub const fn kind_of(status: StatusCode) -> Option<FailureKind> {
     Some(match status.as_u16() {
         0..400 => return None,

@@ -1,4 +1,4 @@
-//! Calls counted and timed, by a policy that does nothing else.
+//! A policy that counts and times calls.
 use std::{
     fmt,
     future::{Future, poll_fn},
@@ -9,8 +9,8 @@ use std::{
 use ::metrics::{Counter, Gauge, Histogram};
 
 use super::{
-    registry::{Scope, Words},
-    words::{KINDS, REASONS},
+    registry::{LabelledCounters, Scope},
+    words::{REASONS, kinds},
 };
 use crate::{
     call::{Attempt, CallContext, Policy},
@@ -18,61 +18,63 @@ use crate::{
     time::{Clock, Instant},
 };
 
-/// Counts and times the calls through it: [`Metrics::calls`](super::Metrics::calls). A clone is the same meter.
+/// A policy that counts and times calls: see [`Metrics::calls`](super::Metrics::calls). Clones
+/// share their metrics.
 #[derive(Clone)]
-pub struct CallMeter(Arc<Inner>);
+pub struct CallMeter(Arc<Meters>);
 
-struct Inner {
+struct Meters {
     clock: Clock,
     in_flight: Gauge,
-    success: Ended,
-    failure: Ended,
-    ignored: Ended,
-    rejected: Ended,
-    cancelled: Ended,
-    failures: Words,
-    rejections: Words,
+    success: OutcomeMeter,
+    failure: OutcomeMeter,
+    ignored: OutcomeMeter,
+    rejected: OutcomeMeter,
+    cancelled: OutcomeMeter,
+    failures: LabelledCounters,
+    rejections: LabelledCounters,
 }
 
-struct Ended {
+struct OutcomeMeter {
     count: Counter,
-    took: Histogram,
+    duration: Histogram,
 }
 
 impl CallMeter {
     pub(super) fn new(scope: &Scope) -> Self {
-        let ended = |outcome| Ended {
+        let meter = |outcome| OutcomeMeter {
             count: scope.counter("steadfast_calls_total", &[("outcome", outcome)]),
-            took: scope.histogram("steadfast_call_duration_seconds", &[("outcome", outcome)]),
+            duration: scope.histogram("steadfast_call_duration_seconds", &[("outcome", outcome)]),
         };
-        Self(Arc::new(Inner {
+        Self(Arc::new(Meters {
             clock: scope.clock().clone(),
             in_flight: scope.gauge("steadfast_calls_in_flight", &[]),
-            success: ended("success"),
-            failure: ended("failure"),
-            ignored: ended("ignored"),
-            rejected: ended("rejected"),
-            cancelled: ended("cancelled"),
-            failures: scope.words("steadfast_call_failures_total", "kind", &KINDS),
-            rejections: scope.words("steadfast_call_rejections_total", "reason", &REASONS),
+            success: meter("success"),
+            failure: meter("failure"),
+            ignored: meter("ignored"),
+            rejected: meter("rejected"),
+            cancelled: meter("cancelled"),
+            failures: scope.by_label("steadfast_call_failures_total", "kind", &kinds()),
+            rejections: scope.by_label("steadfast_call_rejections_total", "reason", &REASONS),
         }))
     }
 
-    /// Counts a refusal that was made outside of any pipeline, by a policy's own door, as a call that was rejected.
+    /// Counts a rejection outside of any pipeline, such as a failed `try_acquire` of a policy, as a
+    /// rejected call.
     pub fn count_rejection(&self, rejected: &Rejected) {
         self.0.rejected.count.increment(1);
-        self.0.rejections.count(rejected.reason().as_str());
+        self.0.rejections.increment(rejected.reason().as_str());
     }
 }
 
 impl Policy for CallMeter {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
-        let mut call = Call::begin(&self.0);
+        let mut call = CallInFlight::begin(&self.0);
         let outcome = {
             let mut work = pin!(inner.attempt(cx));
             poll_fn(|task| {
-                // A panic in it is the call's own; one of a neighbour in the same task is not.
+                // Tells a panic of the work from one of another future in the same task.
                 call.running = true;
                 let polled = work.as_mut().poll(task);
                 call.running = false;
@@ -85,17 +87,17 @@ impl Policy for CallMeter {
     }
 }
 
-/// A call under way. Dropped before its end it was given up, or panicked.
-struct Call<'a> {
-    meter: &'a Inner,
+/// A call in flight. Dropped before its end, it was cancelled or panicked.
+struct CallInFlight<'a> {
+    meter: &'a Meters,
     began: Instant,
     ended: bool,
-    /// Set while the work is polled.
+    /// `true` while the work is polled.
     running: bool,
 }
 
-impl<'a> Call<'a> {
-    fn begin(meter: &'a Inner) -> Self {
+impl<'a> CallInFlight<'a> {
+    fn begin(meter: &'a Meters) -> Self {
         meter.in_flight.increment(1.0);
         Self { meter, began: meter.clock.now(), ended: false, running: false }
     }
@@ -110,24 +112,24 @@ impl<'a> Call<'a> {
             Outcome::Rejected => {
                 self.count(&meter.rejected);
                 if let Some(rejected) = inner.call_state().rejection() {
-                    meter.rejections.count(rejected.reason().as_str());
+                    meter.rejections.increment(rejected.reason().as_str());
                 }
             }
         }
     }
 
-    fn count(&self, ended: &Ended) {
-        ended.count.increment(1);
-        ended.took.record((self.meter.clock.now() - self.began).as_secs_f64());
+    fn count(&self, outcome: &OutcomeMeter) {
+        outcome.count.increment(1);
+        outcome.duration.record((self.meter.clock.now() - self.began).as_secs_f64());
     }
 
     fn fail(&self, kind: FailureKind) {
         self.count(&self.meter.failure);
-        self.meter.failures.count(kind.as_str());
+        self.meter.failures.increment(kind.as_str());
     }
 }
 
-impl Drop for Call<'_> {
+impl Drop for CallInFlight<'_> {
     fn drop(&mut self) {
         self.meter.in_flight.decrement(1.0);
         if !self.ended {

@@ -1,170 +1,182 @@
-//! Metrics: the numbers of all policies, through the `metrics` facade. By feature `metrics`.
+//! Metrics of all policies, through the `metrics` facade. Enabled by feature `metrics`.
 //!
-//! [Events](crate::observe) tell what happened, one by one; these are sums, levels and distributions, for a dashboard and an alarm.
+//! [Events](crate::observe) report single occurrences; metrics are totals, levels and distributions
+//! for dashboards and alarms.
 //!
 //! # When, and when not
 //!
-//! Where a service has an exporter of the `metrics` facade (Prometheus, OpenTelemetry, StatsD). Nothing is counted that was not asked for:
-//! a policy that nobody [watches](Metrics::watch) costs what it did. To look at one policy now and then, its `snapshot`, `stats` or `state`
-//! is enough.
+//! In a service with an exporter of the `metrics` facade (Prometheus, OpenTelemetry, StatsD). Only
+//! what is [watched](Metrics::watch) is counted: a policy that is not watched costs what it did
+//! before. To look at one policy now and then, its `snapshot`, `stats` or `state` is enough.
 //!
 //! # Defaults
 //!
-//! Each series has the label `name`: what it was watched as. One name is for one policy of a sort. Names are Prometheus's way: `_total` is a counter,
-//! times are in seconds. (An exporter of OpenTelemetry may take them as they are.) Labels are words from closed sets, but for features and
-//! shards, which are yours.
+//! Each series has the label `name`, the name under which it is watched; a name belongs to one
+//! policy of a kind. Metric names follow Prometheus: counters end in `_total`, times are in
+//! seconds. An exporter of OpenTelemetry can use them unchanged. Label values come from closed
+//! sets, except for features and shards, which are yours.
 //!
-//! | metric | | labels | what it says |
+//! | metric | | labels | meaning |
 //! |---|---|---|---|
-//! | `steadfast_calls_total` | counter | `outcome` | calls by how they ended: success, failure, ignored, rejected, cancelled |
-//! | `steadfast_call_duration_seconds` | histogram, s | `outcome` | how long calls took |
-//! | `steadfast_calls_in_flight` | gauge |  | calls under way |
-//! | `steadfast_call_failures_total` | counter | `kind` | failures by kind |
-//! | `steadfast_call_rejections_total` | counter | `reason` | refusals by reason |
-//! | `steadfast_timeout_timed_out_total` | counter |  | work that was dropped for its time |
-//! | `steadfast_retry_retries_total` | counter | `kind` | further attempts, by how the one before failed |
-//! | `steadfast_retry_recovered_total` | counter |  | calls that succeeded after a failure |
-//! | `steadfast_retry_gave_up_total` | counter | `stop` | calls that failed in the end, by why no attempt followed |
-//! | `steadfast_retry_delay_seconds` | histogram, s |  | waits before further attempts |
-//! | `steadfast_retry_budget_balance` | gauge |  | retries that the budget allows now |
+//! | `steadfast_calls_total` | counter | `outcome` | calls by outcome: success, failure, ignored, rejected, cancelled |
+//! | `steadfast_call_duration_seconds` | histogram, s | `outcome` | duration of calls |
+//! | `steadfast_calls_in_flight` | gauge |  | calls in flight |
+//! | `steadfast_call_failures_total` | counter | `kind` | failed calls by kind of failure |
+//! | `steadfast_call_rejections_total` | counter | `reason` | rejected calls by reason |
+//! | `steadfast_timeout_timed_out_total` | counter |  | calls that exceeded the time-out and were dropped |
+//! | `steadfast_retry_retries_total` | counter | `kind` | retries by the kind of the failure before |
+//! | `steadfast_retry_recovered_total` | counter |  | calls that succeeded after at least one failed attempt |
+//! | `steadfast_retry_gave_up_total` | counter | `reason` | calls that failed in the end, by the reason for no further attempt |
+//! | `steadfast_retry_delay_seconds` | histogram, s |  | delay before a retry |
+//! | `steadfast_retry_budget_balance` | gauge |  | retries that the budget permits now |
 //! | `steadfast_circuit_breaker_state` | gauge | `state` | 1 for the current state, 0 for the others |
-//! | `steadfast_circuit_breaker_transitions_total` | counter | `to` | changes of state |
-//! | `steadfast_circuit_breaker_openings_total` | counter | `rule` | openings by rule |
-//! | `steadfast_circuit_breaker_state_duration_seconds` | histogram, s | `state` | time spent in a state, when it ends |
-//! | `steadfast_circuit_breaker_failures_total` | counter |  | failures of calls that passed |
+//! | `steadfast_circuit_breaker_transitions_total` | counter | `to` | state transitions by the new state |
+//! | `steadfast_circuit_breaker_openings_total` | counter | `rule` | openings by the rule that opened the breaker |
+//! | `steadfast_circuit_breaker_state_duration_seconds` | histogram, s | `state` | time spent in a state, recorded when the breaker leaves it |
+//! | `steadfast_circuit_breaker_failures_total` | counter |  | failures of admitted calls |
 //! | `steadfast_circuit_breaker_slow_total` | counter |  | slow calls |
 //! | `steadfast_circuit_breaker_suppressed_total` | counter |  | openings suppressed because `max_open` was reached |
-//! | `steadfast_circuit_breaker_rejected_total` | counter |  | rejected calls |
-//! | `steadfast_circuit_breaker_share` | gauge |  | share of the calls that pass, from 0 to 1 |
+//! | `steadfast_circuit_breaker_rejected_total` | counter |  | calls that the breaker rejected |
+//! | `steadfast_circuit_breaker_share` | gauge |  | share of calls that the breaker admits, from 0 to 1 |
 //! | `steadfast_circuit_breaker_window_calls` | gauge |  | calls in the window |
-//! | `steadfast_circuit_breaker_window_failures` | gauge |  | failures in the window |
+//! | `steadfast_circuit_breaker_window_failures` | gauge |  | failed calls in the window |
 //! | `steadfast_circuit_breaker_window_slow` | gauge |  | slow calls in the window |
-//! | `steadfast_circuit_breaker_keys` | gauge | `state` | keys of a registry of breakers, by state |
-//! | `steadfast_shared_breaker_store_up` | gauge |  | 1 while the store through which processes share a breaker answers |
-//! | `steadfast_shared_breaker_reports` | gauge |  | other processes whose breaker is open |
-//! | `steadfast_shared_breaker_events_total` | counter | `event` | reported, opened_with_others, store_failed, notifier_failed |
-//! | `steadfast_throttling_rejected_total` | counter | `policy`, `reason` | calls that a limiter refused |
-//! | `steadfast_throttling_queued_total` | counter | `policy` | calls that had to wait their turn |
-//! | `steadfast_throttling_wait_seconds` | histogram, s | `policy` | waits, where they are known beforehand |
-//! | `steadfast_throttling_changed_total` | counter | `policy` | changes of a limit while in use |
-//! | `steadfast_rate_limit_keys` | gauge |  | keys that a keyed limiter remembers |
-//! | `steadfast_shared_limit_store_up` | gauge |  | 1 while the store answers |
-//! | `steadfast_shared_limit_leased` | gauge |  | permits that were taken ahead |
-//! | `steadfast_shared_limit_tenants` | gauge |  | tenants that are known here |
-//! | `steadfast_shared_limit_store_failures_total` | counter |  | calls of the store that failed |
-//! | `steadfast_shared_limit_leased_total` | counter |  | permits that were taken ahead, in all |
-//! | `steadfast_concurrency_limit_capacity` | gauge |  | places |
-//! | `steadfast_concurrency_limit_in_use` | gauge |  | places that are taken |
+//! | `steadfast_circuit_breaker_keys` | gauge | `state` | keys of a breaker registry by state |
+//! | `steadfast_shared_breaker_store_up` | gauge |  | 1 while the store that shares the breaker's state answers, else 0 |
+//! | `steadfast_shared_breaker_reports` | gauge |  | other processes that report their breaker as open |
+//! | `steadfast_shared_breaker_events_total` | counter | `event` | events: reported, opened_with_others, store_failed, notifier_failed |
+//! | `steadfast_throttling_rejected_total` | counter | `policy`, `reason` | calls that a limiter rejected |
+//! | `steadfast_throttling_queued_total` | counter | `policy` | calls that had to wait for a limiter |
+//! | `steadfast_throttling_wait_seconds` | histogram, s | `policy` | wait for a limiter, if known in advance |
+//! | `steadfast_throttling_changed_total` | counter | `policy` | changes of a limit at run time |
+//! | `steadfast_rate_limit_keys` | gauge |  | keys that a keyed rate limiter holds in memory |
+//! | `steadfast_shared_limit_store_up` | gauge |  | 1 while the store of a shared rate limit answers, else 0 |
+//! | `steadfast_shared_limit_leased` | gauge |  | permits leased in advance and not yet used |
+//! | `steadfast_shared_limit_tenants` | gauge |  | tenants that this process knows |
+//! | `steadfast_shared_limit_store_failures_total` | counter |  | failed calls to the store |
+//! | `steadfast_shared_limit_leased_total` | counter |  | permits leased in advance |
+//! | `steadfast_concurrency_limit_capacity` | gauge |  | maximum of concurrent calls |
+//! | `steadfast_concurrency_limit_in_use` | gauge |  | permits in use |
 //! | `steadfast_concurrency_limit_waiting` | gauge |  | calls in the queue |
-//! | `steadfast_adaptive_limit_limit` | gauge |  | places that it found |
-//! | `steadfast_adaptive_limit_in_flight` | gauge |  | places that are taken |
+//! | `steadfast_adaptive_limit_limit` | gauge |  | current limit of concurrent calls |
+//! | `steadfast_adaptive_limit_in_flight` | gauge |  | calls in flight |
 //! | `steadfast_adaptive_limit_waiting` | gauge |  | calls in the queue |
-//! | `steadfast_adaptive_limit_base_latency_seconds` | gauge, s |  | what a call takes alone |
-//! | `steadfast_shed_ratio` | gauge | `priority` | the share of calls that is shed, from 0 to 1 |
-//! | `steadfast_shed_began_total` | counter |  | times that shedding began |
-//! | `steadfast_client_throttle_requests` | gauge |  | calls in its window |
-//! | `steadfast_client_throttle_accepts` | gauge |  | calls in its window that the other side accepted |
-//! | `steadfast_client_throttle_rejection_ratio` | gauge |  | the probability that the next call is rejected, from 0 to 1 |
+//! | `steadfast_adaptive_limit_base_latency_seconds` | gauge, s |  | estimated latency without queueing |
+//! | `steadfast_shed_ratio` | gauge | `priority` | share of calls that are shed, from 0 to 1 |
+//! | `steadfast_shed_began_total` | counter |  | starts of load shedding |
+//! | `steadfast_client_throttle_requests` | gauge |  | requests in the window |
+//! | `steadfast_client_throttle_accepts` | gauge |  | requests in the window that the server accepted |
+//! | `steadfast_client_throttle_rejection_ratio` | gauge |  | probability that the next call is rejected locally, from 0 to 1 |
 //! | `steadfast_degradation_features_off` | gauge |  | features that are switched off |
 //! | `steadfast_degradation_switches_total` | counter | `feature`, `to` | switches of features, off and on |
-//! | `steadfast_hedge_hedges_total` | counter | `cause` | attempts beside the first |
-//! | `steadfast_hedge_won_total` | counter |  | calls whose result came from one of those |
-//! | `steadfast_hedge_held_total` | counter | `why` | attempts that were due and not made |
-//! | `steadfast_hedge_all_failed_total` | counter |  | calls of which all attempts failed |
-//! | `steadfast_hedge_delay_seconds` | gauge, s |  | how long an attempt may take before another starts |
-//! | `steadfast_fallback_calls_total` | counter | `outcome` | calls that fell back: fell_back, failed, timed_out |
-//! | `steadfast_coalesce_under_way` | gauge |  | executions that callers share now |
+//! | `steadfast_hedge_hedges_total` | counter | `cause` | hedged attempts by cause: late, failed |
+//! | `steadfast_hedge_won_total` | counter |  | calls whose result came from a hedged attempt |
+//! | `steadfast_hedge_suppressed_total` | counter | `reason` | hedged attempts that were due and not started |
+//! | `steadfast_hedge_all_failed_total` | counter |  | calls with more than one attempt, all of which failed |
+//! | `steadfast_hedge_delay_seconds` | gauge, s |  | current delay before a hedged attempt |
+//! | `steadfast_fallback_calls_total` | counter | `outcome` | calls that needed the fallback: fell_back, failed, timed_out |
+//! | `steadfast_coalesce_in_flight` | gauge |  | shared executions in flight |
 //! | `steadfast_journal_entries_total` | counter | `event` | entries: deferred, defer_failed, replayed, failed, poisoned |
-//! | `steadfast_chaos_enabled` | gauge |  | 1 while it is switched on |
-//! | `steadfast_chaos_injected_total` | counter | `injection` | faults on purpose: delayed, failed, replaced, hung, panicked |
-//! | `steadfast_cache_requests_total` | counter | `result` | look-ups: hit, miss, stale |
-//! | `steadfast_cache_remote_hits_total` | counter |  | misses that the remote tier had |
-//! | `steadfast_cache_loads_total` | counter |  | loads begun |
-//! | `steadfast_cache_load_failures_total` | counter |  | loads that failed or took too long |
-//! | `steadfast_cache_superseded_total` | counter |  | loaded values that an invalidation overtook |
-//! | `steadfast_cache_evictions_total` | counter |  | entries that made room for others |
-//! | `steadfast_cache_invalidations_total` | counter |  | keys, tags and clears that were invalidated |
-//! | `steadfast_cache_faults_total` | counter |  | failures of the remote tier and the backplane |
+//! | `steadfast_chaos_enabled` | gauge |  | 1 while fault injection is enabled, else 0 |
+//! | `steadfast_chaos_injected_total` | counter | `injection` | injected faults: delayed, failed, replaced, hung, panicked |
+//! | `steadfast_cache_requests_total` | counter | `result` | cache look-ups: hit, miss, stale |
+//! | `steadfast_cache_remote_hits_total` | counter |  | local misses that the remote tier served |
+//! | `steadfast_cache_loads_total` | counter |  | loads started |
+//! | `steadfast_cache_load_failures_total` | counter |  | loads that failed or timed out |
+//! | `steadfast_cache_superseded_total` | counter |  | loaded values not cached because of an invalidation during the load |
+//! | `steadfast_cache_evictions_total` | counter |  | entries evicted to make room |
+//! | `steadfast_cache_invalidations_total` | counter |  | invalidations of keys and tags, and clears |
+//! | `steadfast_cache_faults_total` | counter |  | failures of the remote tier and of the backplane |
 //! | `steadfast_cache_entries` | gauge |  | entries in the local tier |
-//! | `steadfast_leader_election_is_leader` | gauge |  | 1 while this node leads |
-//! | `steadfast_leader_election_healthy` | gauge |  | 0 where it leads and its renewal is overdue |
-//! | `steadfast_leader_election_elected_total` | counter |  | terms that began |
-//! | `steadfast_leader_election_ended_total` | counter | `why` | terms that ended |
-//! | `steadfast_leader_election_call_failures_total` | counter |  | calls of the lease that failed |
-//! | `steadfast_queue_listener_tasks` | gauge |  | tasks |
-//! | `steadfast_queue_listener_in_flight` | gauge |  | handlers under way |
-//! | `steadfast_queue_listener_buffered` | gauge |  | messages that were taken, and wait for a handler |
-//! | `steadfast_queue_listener_depth` | gauge | `state` | what the queue held when it was last asked: visible, delayed, in_flight |
-//! | `steadfast_queue_listener_paused` | gauge |  | 1 while it is paused |
-//! | `steadfast_queue_listener_polls_total` | counter |  | requests for messages |
-//! | `steadfast_queue_listener_empty_polls_total` | counter |  | those that found none |
-//! | `steadfast_queue_listener_requests_total` | counter |  | requests to the queue of all kinds |
+//! | `steadfast_leader_election_is_leader` | gauge |  | 1 while this node is the leader, else 0 |
+//! | `steadfast_leader_election_healthy` | gauge |  | 0 while this node is the leader and its renewal is overdue, else 1 |
+//! | `steadfast_leader_election_elected_total` | counter |  | terms that this node began as the leader |
+//! | `steadfast_leader_election_ended_total` | counter | `reason` | terms of this node that ended, by reason |
+//! | `steadfast_leader_election_call_failures_total` | counter |  | failed calls to the lease |
+//! | `steadfast_queue_listener_tasks` | gauge |  | worker tasks |
+//! | `steadfast_queue_listener_in_flight` | gauge |  | handlers in flight |
+//! | `steadfast_queue_listener_buffered` | gauge |  | received messages that wait for a handler |
+//! | `steadfast_queue_listener_depth` | gauge | `state` | messages in the queue at the last check: visible, delayed, in_flight |
+//! | `steadfast_queue_listener_paused` | gauge |  | 1 while the listener is paused, else 0 |
+//! | `steadfast_queue_listener_polls_total` | counter |  | receive requests |
+//! | `steadfast_queue_listener_empty_polls_total` | counter |  | receive requests that returned no message |
+//! | `steadfast_queue_listener_requests_total` | counter |  | requests of all kinds to the queue |
 //! | `steadfast_queue_listener_messages_total` | counter | `event` | messages: received, handled, failed, dead_lettered, lease_lost, duplicate, released, refused |
-//! | `steadfast_sharding_map_version` | gauge |  | the version of the map that this process goes by |
-//! | `steadfast_sharding_map_changes_total` | counter |  | times that it got another map |
-//! | `steadfast_sharding_refresh_failures_total` | counter |  | times that the map could not be read |
-//! | `steadfast_sharding_steps_total` | counter |  | steps of moves that this process recorded |
-//! | `steadfast_sharding_mover_failures_total` | counter |  | movers that failed |
-//! | `steadfast_sharding_calls_total` | counter | `shard` | routed calls |
+//! | `steadfast_sharding_map_version` | gauge |  | version of the shard map that this process uses |
+//! | `steadfast_sharding_map_changes_total` | counter |  | times that this process switched to a new map |
+//! | `steadfast_sharding_refresh_failures_total` | counter |  | failed reads of the map |
+//! | `steadfast_sharding_steps_total` | counter |  | steps of moves recorded by this process |
+//! | `steadfast_sharding_mover_failures_total` | counter |  | failures of movers |
+//! | `steadfast_sharding_calls_total` | counter | `shard` | routed calls by shard |
 //!
 //! # Example
 //!
 //! ```
 //! use metrics_exporter_prometheus::PrometheusBuilder;
-//! use steadfast::{Pipeline, circuit_breaker::{CircuitBreaker, CircuitBreakerConfig}, metrics::Metrics, time::Clock};
+//! use steadfast::{
+//!     Pipeline,
+//!     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
+//!     metrics::Metrics,
+//!     time::Clock,
+//! };
 //!
 //! let recorder = PrometheusBuilder::new().build_recorder();
 //! let page = recorder.handle();
-//! let metrics = Metrics::on(recorder); // or `Metrics::new()`, for the recorder that is installed
+//! let metrics = Metrics::on(recorder); // or `Metrics::new()`, for the installed recorder
 //!
 //! let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
-//! metrics.watch("payments", &breaker).unwrap();
-//! let pipeline = Pipeline::new().then(metrics.calls("payments")).then(breaker.clone());
+//! metrics.watch("bank", &breaker).unwrap();
+//! let pipeline = Pipeline::new().then(metrics.calls("bank")).then(breaker.clone());
 //!
-//! let (_, hand) = Clock::manual();
-//! hand.block_on(pipeline.call(async || Ok::<_, ()>("paid"))).unwrap();
+//! let (_, time) = Clock::manual();
+//! time.block_on(pipeline.call(async || Ok::<_, ()>("paid"))).unwrap();
 //! breaker.isolate();
 //!
-//! let text = metrics.scrape(|| page.render()); // what a handler of `/metrics` answers
-//! assert!(text.contains(r#"steadfast_calls_total{name="payments",outcome="success"} 1"#));
-//! assert!(text.contains(r#"steadfast_circuit_breaker_state{name="payments",state="isolated"} 1"#));
-//! assert!(text.contains(r#"steadfast_circuit_breaker_state{name="payments",state="closed"} 0"#));
+//! // The body that a handler of `/metrics` returns:
+//! let text = metrics.scrape(|| page.render());
+//! assert!(text.contains(r#"steadfast_calls_total{name="bank",outcome="success"} 1"#));
+//! assert!(text.contains(r#"steadfast_circuit_breaker_state{name="bank",state="isolated"} 1"#));
+//! assert!(text.contains(r#"steadfast_circuit_breaker_state{name="bank",state="closed"} 0"#));
 //! ```
 //!
 //! # How it works
 //!
-//! Counters of events are counted where the event is sent, by the caller whose call it is: none is missed, however many come. Gauges, and the
-//! counters that a policy keeps anyway, are read when somebody [records](Metrics::record): in the handler of `/metrics`
-//! ([`scrape`](Metrics::scrape)), or every some seconds ([`run`](Metrics::run)) where an exporter pushes.
+//! Events are counted where they are sent, by the task whose call caused them, so that a flood of
+//! events loses none. Gauges, and the counters that a policy keeps anyway, are read at each
+//! [record](Metrics::record): in the handler of `/metrics` ([`scrape`](Metrics::scrape)), or
+//! periodically for an exporter that pushes ([`run`](Metrics::run)).
 //!
 //! # Composing
 //!
-//! [`Metrics::calls`] is a policy, for the calls that succeed: no other policy tells of those. Outermost it counts what callers see; a second one of
-//! another name, innermost, what the other side does: between both stands what the policies are worth. A policy of your own is watched by one
-//! trait, [`Measured`].
+//! [`Metrics::calls`] is a policy that counts calls, also those that succeed, which no other policy
+//! reports. As the outermost policy it counts what callers see. A second meter with another name,
+//! innermost, counts what the other side does; the difference is the effect of the policies between
+//! them. Your own policy is watched by implementing one trait, [`Measured`].
 //!
 //! # Cancel safety
 //!
-//! A call that is dropped counts as `cancelled`, and is no longer in flight.
+//! A dropped call counts as `cancelled`, and is no longer in flight.
 //!
 //! # Events
 //!
-//! None of its own.
+//! None.
 //!
 //! # Considerations
 //!
-//! Circuit breaker 10: its state is seen from outside, by a gauge for each state. (default) Throttling 8: a tenant's usage is a matter for the keyed
-//! limiter; a label with a value for each tenant would make as many series.
+//! Circuit breaker 10: its state is visible from outside, by a gauge for each state. (default)
+//! Throttling 8: usage by tenant is read from the keyed limiter; a label for it would create a
+//! series for each tenant.
 //!
 //! # Pitfalls
 //!
-//! A recorder is asked within the call, as a `tracing` subscriber is: it must be quick, and must not panic. A recorder that is installed
-//! after something is watched hears nothing of it. A watched policy is kept alive. Gauges are as old as the last `record`; an exporter that
-//! reads them on a thread of its own may do so between two of them.
+//! A recorder is called within the call, as a `tracing` subscriber is: it must be quick, and must
+//! not panic. A recorder that is installed after [`watch`](Metrics::watch) receives nothing of what
+//! was watched before. [`Metrics`] keeps a watched policy alive. Gauges are as old as the last
+//! `record`; an exporter that reads them on a thread of its own may do so between two records.
 //!
 //! # Source
 //!
-//! Prometheus, "Metric and label naming". The states as one gauge each: resilience4j.
+//! Prometheus, "Metric and label naming". A gauge for each state: resilience4j.
 mod calls;
 mod measured;
 mod names;
@@ -172,5 +184,5 @@ mod registry;
 mod words;
 
 pub use calls::CallMeter;
-pub use names::{NAMES, Of, Series};
+pub use names::{MetricKind, NAMES, Series};
 pub use registry::{Measured, Metrics, Sample, Scope};

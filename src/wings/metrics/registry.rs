@@ -1,9 +1,9 @@
-//! Who is watched, and where the numbers go.
+//! The watched policies and the recorder.
 use std::{collections::BTreeSet, fmt, future::Future, pin::pin, sync::Arc, time::Duration};
 
 use ::metrics::{Counter, Gauge, Histogram, Key, Label, Level, Metadata, Recorder, SharedString};
 
-use super::{CallMeter, NAMES, Of};
+use super::{CallMeter, MetricKind, NAMES};
 use crate::{
     config::{ConfigError, Name},
     race::{First, race},
@@ -11,12 +11,13 @@ use crate::{
     time::Clock,
 };
 
-/// Watches policies, and keeps their numbers in a recorder of the `metrics` facade. A clone is the same.
+/// Watches policies and registers their metrics with a recorder of the `metrics` facade. Clones
+/// share their state.
 #[derive(Clone)]
-pub struct Metrics(Arc<Inner>);
+pub struct Metrics(Arc<Registry>);
 
-struct Inner {
-    to: Recorders,
+struct Registry {
+    recorder: RecorderHandle,
     clock: Clock,
     watched: Mutex<Watched>,
 }
@@ -27,25 +28,26 @@ struct Watched {
     samples: Vec<Sample>,
 }
 
-/// Reads what is to be read of one policy into its gauges, and the counters that it keeps itself.
+/// A function that copies the state of one policy into its gauges and counters.
 pub type Sample = Box<dyn Fn() + Send + Sync>;
 
-/// Something whose numbers can be watched: every policy of this crate that has any, and yours.
+/// A component whose metrics can be watched: each policy of this crate that has any, or your own.
 pub trait Measured {
-    /// Which sort of thing it is, as a word. Names must differ within a sort.
-    const SORT: &'static str;
+    /// The kind of component, as a word. Names must differ within a kind.
+    const KIND: &'static str;
 
-    /// Registers its numbers, and gives what reads them. It keeps a clone of what it reads.
+    /// Registers the component's metrics and returns the function that reads its state. That
+    /// function keeps a clone of the component.
     fn measure(&self, scope: &Scope) -> Sample;
 }
 
 #[derive(Clone)]
-enum Recorders {
+enum RecorderHandle {
     Global,
     Own(Arc<dyn Recorder + Send + Sync>),
 }
 
-impl Recorders {
+impl RecorderHandle {
     fn with<T>(&self, f: impl FnOnce(&dyn Recorder) -> T) -> T {
         match self {
             Self::Global => ::metrics::with_recorder(f),
@@ -54,10 +56,10 @@ impl Recorders {
     }
 }
 
-/// The numbers of one thing that is watched: each has its name as the label `name`.
+/// Registers the metrics of one watched component; each metric gets the label `name`.
 #[derive(Clone)]
 pub struct Scope {
-    to: Recorders,
+    recorder: RecorderHandle,
     name: Name,
     clock: Clock,
 }
@@ -65,30 +67,45 @@ pub struct Scope {
 const METADATA: Metadata<'static> = Metadata::new("steadfast", Level::INFO, Some("steadfast"));
 
 impl Scope {
-    /// The counter of this name with these labels.
+    /// Registers a counter with this name and these labels, and returns it.
     pub fn counter(&self, metric: &'static str, labels: &[(&'static str, &str)]) -> Counter {
-        self.to.with(|recorder| recorder.register_counter(&self.key(metric, labels), &METADATA))
+        self.recorder.with(|recorder| recorder.register_counter(&self.key(metric, labels), &METADATA))
     }
 
-    /// The gauge of this name with these labels.
+    /// Registers a gauge with this name and these labels, and returns it.
     pub fn gauge(&self, metric: &'static str, labels: &[(&'static str, &str)]) -> Gauge {
-        self.to.with(|recorder| recorder.register_gauge(&self.key(metric, labels), &METADATA))
+        self.recorder.with(|recorder| recorder.register_gauge(&self.key(metric, labels), &METADATA))
     }
 
-    /// The histogram of this name with these labels.
+    /// Registers a histogram with this name and these labels, and returns it.
     pub fn histogram(&self, metric: &'static str, labels: &[(&'static str, &str)]) -> Histogram {
-        self.to.with(|recorder| recorder.register_histogram(&self.key(metric, labels), &METADATA))
+        self.recorder.with(|recorder| recorder.register_histogram(&self.key(metric, labels), &METADATA))
     }
 
-    /// The clock of the [`Metrics`].
+    /// Returns the clock of the [`Metrics`].
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// A counter for each of these words, under this label.
-    pub(super) fn words(&self, metric: &'static str, label: &'static str, words: &[&'static str]) -> Words {
-        let each = words.iter().map(|word| (*word, self.counter(metric, &[(label, word)]))).collect();
-        Words { scope: self.clone(), metric, label, each }
+    /// Returns a counter for each of these values of `label`, in their order.
+    pub(super) fn counters<const N: usize>(
+        &self,
+        metric: &'static str,
+        label: &'static str,
+        values: [&'static str; N],
+    ) -> [Counter; N] {
+        values.map(|value| self.counter(metric, &[(label, value)]))
+    }
+
+    /// Returns counters by the value of `label`; those of `known` values read 0 from the start.
+    pub(super) fn by_label(
+        &self,
+        metric: &'static str,
+        label: &'static str,
+        known: &[&'static str],
+    ) -> LabelledCounters {
+        let known = known.iter().map(|value| (*value, self.counter(metric, &[(label, value)]))).collect();
+        LabelledCounters { scope: self.clone(), metric, label, known }
     }
 
     fn key(&self, metric: &'static str, labels: &[(&'static str, &str)]) -> Key {
@@ -98,106 +115,111 @@ impl Scope {
     }
 }
 
-/// Counters that differ in one label. Those whose words are known beforehand read 0 from the start, and cost no look-up.
-pub(super) struct Words {
+/// Counters that differ in the value of one label. Those of known values read 0 from the start, and
+/// need no look-up in the recorder.
+pub(super) struct LabelledCounters {
     scope: Scope,
     metric: &'static str,
     label: &'static str,
-    each: Vec<(&'static str, Counter)>,
+    known: Vec<(&'static str, Counter)>,
 }
 
-impl Words {
-    pub(super) fn count(&self, word: &str) {
-        match self.each.iter().find(|(known, _)| *known == word) {
+impl LabelledCounters {
+    pub(super) fn increment(&self, value: &str) {
+        match self.known.iter().find(|(known, _)| *known == value) {
             Some((_, counter)) => counter.increment(1),
-            None => self.scope.counter(self.metric, &[(self.label, word)]).increment(1),
+            None => self.scope.counter(self.metric, &[(self.label, value)]).increment(1),
         }
     }
 }
 
 impl Metrics {
-    /// Numbers for the recorder that is installed for the whole process, when something is first watched. Install it before.
+    /// Creates metrics on the recorder that is installed for the process. Install it before the
+    /// first call of [`watch`](Self::watch).
     pub fn new() -> Self {
-        Self::make(Recorders::Global, Clock::tokio())
+        Self::make(RecorderHandle::Global, Clock::tokio())
     }
 
-    /// Numbers for this recorder, whichever is installed.
+    /// Creates metrics on the given recorder, whether or not one is installed for the process.
     pub fn on(recorder: impl Recorder + Send + Sync + 'static) -> Self {
-        Self::make(Recorders::Own(Arc::new(recorder)), Clock::tokio())
+        Self::make(RecorderHandle::Own(Arc::new(recorder)), Clock::tokio())
     }
 
-    /// New ones for the same recorder, on another clock: what calls are timed by, and that of the budgets that are watched.
+    /// Creates metrics on the same recorder with another clock, which times calls and must be that
+    /// of the watched retry budgets.
     #[must_use]
     pub fn with_clock(self, clock: &Clock) -> Self {
-        Self::make(self.0.to.clone(), clock.clone())
+        Self::make(self.0.recorder.clone(), clock.clone())
     }
 
-    fn make(to: Recorders, clock: Clock) -> Self {
-        to.with(|recorder| {
+    fn make(handle: RecorderHandle, clock: Clock) -> Self {
+        handle.with(|recorder| {
             for series in NAMES {
-                let (name, text) = (series.name.into(), series.text.into());
-                match series.of {
-                    Of::Counter => recorder.describe_counter(name, series.unit, text),
-                    Of::Gauge => recorder.describe_gauge(name, series.unit, text),
-                    Of::Histogram => recorder.describe_histogram(name, series.unit, text),
+                let (name, text) = (series.name.into(), series.description.into());
+                match series.kind {
+                    MetricKind::Counter => recorder.describe_counter(name, series.unit, text),
+                    MetricKind::Gauge => recorder.describe_gauge(name, series.unit, text),
+                    MetricKind::Histogram => recorder.describe_histogram(name, series.unit, text),
                 }
             }
         });
-        Self(Arc::new(Inner { to, clock, watched: Mutex::default() }))
+        Self(Arc::new(Registry { recorder: handle, clock, watched: Mutex::default() }))
     }
 
-    /// Watches `what` under this name from now on: its events are counted, and its state is read at each [`record`](Self::record). A clone of
-    /// it is kept for that.
+    /// Watches `component` under this name from now on: counts its events, and reads its state at
+    /// each [`record`](Self::record). Keeps a clone of it.
     ///
     /// # Errors
-    /// Where the name is taken by another of its sort: their gauges would overwrite each other.
-    pub fn watch<M: Measured>(&self, name: impl Into<Name>, what: &M) -> Result<(), ConfigError> {
+    /// If another component of the same kind has the name: their gauges would overwrite each other.
+    pub fn watch<M: Measured>(&self, name: impl Into<Name>, component: &M) -> Result<(), ConfigError> {
         let name = name.into();
         let mut watched = self.0.watched.lock();
-        if !watched.names.insert((M::SORT, name.clone())) {
-            return Err(ConfigError::new("name", format!("is that of another {}: {name}", M::SORT)));
+        if !watched.names.insert((M::KIND, name.clone())) {
+            return Err(ConfigError::new("name", format!("is taken by another {}: {name}", M::KIND)));
         }
-        let sample = what.measure(&self.scope(name));
+        let sample = component.measure(&self.scope(name));
         sample();
         watched.samples.push(sample);
         Ok(())
     }
 
-    /// A policy that counts and times the calls through it, under this name. Outermost it tells what callers see, innermost what the
-    /// other side does. Meters of one name add up.
+    /// Returns a policy that counts and times the calls through it, under this name. Outermost in a
+    /// pipeline it measures what callers see, innermost what the other side does. Meters with the
+    /// same name share their metrics.
     pub fn calls(&self, name: impl Into<Name>) -> CallMeter {
         CallMeter::new(&self.scope(name.into()))
     }
 
-    /// Reads the state of all that is watched. What a policy counts by events is up to date without this.
+    /// Reads the state of all watched components. Counters of events are up to date without this.
     pub fn record(&self) {
         self.scrape(|| ());
     }
 
-    /// As [`record`](Self::record), and renders before anybody records anew: so each breaker has exactly one state that reads 1 in what is
-    /// rendered.
+    /// Reads the state as [`record`](Self::record) does, and renders before another task can
+    /// record: in the rendered text exactly one state of each breaker reads 1.
     pub fn scrape<T>(&self, render: impl FnOnce() -> T) -> T {
         let watched = self.0.watched.lock();
         watched.samples.iter().for_each(|sample| sample());
         render()
     }
 
-    /// Records as often as this until `shutdown` is ready, and then once more: for exporters that push.
+    /// Records once per `interval` until `shutdown` is ready, and then once more: for exporters
+    /// that push.
     ///
     /// # Cancel safety
-    /// Dropped, it stops to record.
-    pub async fn run(&self, every: Duration, shutdown: impl Future<Output = ()>) {
+    /// Dropping the future stops the recording.
+    pub async fn run(&self, interval: Duration, shutdown: impl Future<Output = ()>) {
         let mut shutdown = pin!(shutdown);
         loop {
             self.record();
-            if let First::One(()) = race(shutdown.as_mut(), self.0.clock.sleep(every)).await {
+            if let First::One(()) = race(shutdown.as_mut(), self.0.clock.sleep(interval)).await {
                 return self.record();
             }
         }
     }
 
     fn scope(&self, name: Name) -> Scope {
-        Scope { to: self.0.to.clone(), name, clock: self.0.clock.clone() }
+        Scope { recorder: self.0.recorder.clone(), name, clock: self.0.clock.clone() }
     }
 }
 

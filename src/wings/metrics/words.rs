@@ -1,11 +1,15 @@
-//! What is an enumeration in the code, as words for labels.
-use crate::{hedge::SuppressReason, outcome::StopReason};
+//! Label values of enums, as lists.
+use crate::{
+    hedge::SuppressReason,
+    outcome::{FailureKind, StopReason},
+};
 
-/// The kinds of failures.
-pub(super) const KINDS: [&str; 9] =
-    ["timeout", "connect", "throttled", "overloaded", "server", "client", "cancelled", "panic", "other"];
+/// Returns the label values of all failure kinds.
+pub(super) fn kinds() -> [&'static str; FailureKind::ALL.len()] {
+    FailureKind::ALL.map(FailureKind::as_str)
+}
 
-/// Why a policy refuses.
+/// Reasons for a rejection, except those of injected faults and custom policies.
 pub(super) const REASONS: [&str; 12] = [
     "circuit_open",
     "isolated",
@@ -21,12 +25,12 @@ pub(super) const REASONS: [&str; 12] = [
     "switched_off",
 ];
 
-/// Reasons why a retry made no further attempt.
+/// Returns the reasons for which a retry makes no further attempt.
 pub(super) fn stops() -> [&'static str; StopReason::ALL.len()] {
     StopReason::ALL.map(StopReason::as_str)
 }
 
-/// Reasons why a hedge started no further attempt.
+/// Returns the reasons for which a hedge starts no further attempt.
 pub(super) fn suppressed() -> [&'static str; SuppressReason::ALL.len()] {
     SuppressReason::ALL.map(SuppressReason::as_str)
 }

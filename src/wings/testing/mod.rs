@@ -1,16 +1,22 @@
-//! For tests of services that use this crate, and of the crate itself: time set by hand, a service that follows a script, and a
-//! harness that drops a future at every await point.
+//! Tools for tests of services that use this crate, and of the crate itself: a manual clock, a
+//! service that follows a script, and a harness that drops a future at every await point.
 //!
 //! ```
-//! use steadfast::{Pipeline, call::idempotent, retry::{Retry, RetryConfig}, testing::ScriptedService, time::Clock};
+//! use steadfast::{
+//!     Pipeline,
+//!     call::idempotent,
+//!     retry::{Retry, RetryConfig},
+//!     testing::ScriptedService,
+//!     time::Clock,
+//! };
 //!
-//! let (clock, hand) = Clock::manual();
+//! let (clock, time) = Clock::manual();
 //! let service = ScriptedService::new("503 x2, ok", &clock).unwrap();
 //! let pipeline = Pipeline::new()
 //!     .then(Retry::new(RetryConfig::default()).unwrap().with_clock(&clock))
 //!     .classify(ScriptedService::classify);
 //!
-//! assert_eq!(hand.block_on(pipeline.call(idempotent(|| service.call()))).unwrap(), 200);
+//! assert_eq!(time.block_on(pipeline.call(idempotent(|| service.call()))).unwrap(), 200);
 //! assert_eq!(service.calls(), 3);
 //! ```
 //!

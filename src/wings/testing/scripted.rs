@@ -1,4 +1,4 @@
-//! A service that does what a script says.
+//! A service that follows a script.
 use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -9,36 +9,37 @@ use crate::{
     time::{Clock, Instant},
 };
 
-/// A service that answers by a script, on a clock, and remembers what was asked of it.
+/// A service that answers by a script, on a clock, and records its calls.
 ///
-/// A script is a list of steps, separated by commas, one for each call; the last one goes on for ever.
+/// A script is a list of steps, separated by commas, one for each call. The last step repeats for
+/// all further calls.
 ///
-/// | step | what the call does |
+/// | step | effect on the call |
 /// |---|---|
 /// | `ok` | answers 200 |
 /// | `204`, `503` | answers that status: below 400 an `Ok`, else an `Err` |
-/// | `503 retry-after 2s` | the same, with that hint |
-/// | `reset` | fails without an answer |
+/// | `503 retry-after 2s` | answers that status, with that hint |
+/// | `reset` | fails with a connection reset |
 /// | `hang` | never answers |
 /// | `panic` | panics |
-/// | ... `in 100ms` | the same, after that time |
-/// | ... `x3` | the same for three calls |
+/// | ... `in 100ms` | takes effect after that time |
+/// | ... `x3` | applies to three calls |
 ///
-/// A clone is the same service.
+/// Clones are the same service.
 ///
 /// ```
 /// use steadfast::{testing::ScriptedService, time::Clock};
 ///
-/// let (clock, _hand) = Clock::manual();
+/// let (clock, _time) = Clock::manual();
 /// assert!(ScriptedService::new("ok x3, 503 in 100ms, hang, panic", &clock).is_ok());
 /// let error = ScriptedService::new("ok, 503 soon", &clock).unwrap_err();
 /// assert_eq!(error.to_string(), "step 2, `503 soon`: `soon` is not `in`, `retry-after` or `xN`");
 /// ```
 #[derive(Clone, Debug)]
-pub struct ScriptedService(Arc<Inner>);
+pub struct ScriptedService(Arc<Script>);
 
 #[derive(Debug)]
-struct Inner {
+struct Script {
     steps: Vec<Step>,
     clock: Clock,
     log: Mutex<Log>,
@@ -68,23 +69,23 @@ enum Does {
     Panic,
 }
 
-/// What a scripted call fails with.
+/// The error of a scripted call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ScriptedError {
-    /// An answer that is an error.
+    /// A status of 400 or more.
     #[error("status {status}")]
     Status {
-        /// The status, as in HTTP.
+        /// HTTP status.
         status: u16,
-        /// The server's hint.
+        /// Hint of the server.
         retry_after: Option<Duration>,
     },
-    /// No answer: the connection was lost.
+    /// The connection was lost before an answer.
     #[error("connection reset")]
     Reset,
 }
 
-/// A script that was refused: which step, and why.
+/// The error for an invalid script; it names the step and the reason.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("step {number}, `{step}`: {why}")]
 pub struct ScriptError {
@@ -94,28 +95,28 @@ pub struct ScriptError {
 }
 
 impl ScriptedService {
-    /// A service by this script, on this clock.
+    /// Creates a service with this script, on this clock.
     ///
     /// # Errors
-    /// Where a step is none: which, and why.
+    /// If a step is invalid.
     pub fn new(script: &str, clock: &Clock) -> Result<Self, ScriptError> {
         let steps = script.split(',').enumerate().map(|(i, step)| {
             Step::parse(step).map_err(|why| ScriptError { number: i + 1, step: step.trim().to_owned(), why })
         });
         let steps = steps.collect::<Result<_, _>>()?;
-        Ok(Self(Arc::new(Inner { steps, clock: clock.clone(), log: Mutex::default() })))
+        Ok(Self(Arc::new(Script { steps, clock: clock.clone(), log: Mutex::default() })))
     }
 
-    /// Makes one call: begins the next step of the script at once, and gives the future of its end.
+    /// Starts the next step of the script at once, and returns the future of its result.
     ///
     /// # Errors
-    /// As the script says.
+    /// If the script says so.
     ///
     /// # Panics
-    /// As the script says.
+    /// If the script says so.
     ///
     /// # Cancel safety
-    /// Dropped, the call is counted as dropped; its step is used.
+    /// A dropped call is counted as dropped. Its step is used up.
     pub fn call(&self) -> impl Future<Output = Result<u16, ScriptedError>> + Send + use<> {
         let step = {
             let mut log = self.log();
@@ -126,7 +127,7 @@ impl ScriptedService {
         };
         let running = Running { service: self.clone(), ended: false };
         async move {
-            let mut running = running; // whole: the block would capture a copy of its flag
+            let mut running = running; // moved whole: otherwise the block captures a copy of the flag
             if !step.after.is_zero() {
                 running.service.0.clock.sleep(step.after).await;
             }
@@ -143,7 +144,8 @@ impl ScriptedService {
         }
     }
 
-    /// The usual judge: 429 is throttled, 503 overloaded, other 5xx the server's fault, other 4xx the client's, a reset `other`.
+    /// Judges a result: 429 is `throttled`, 503 `overloaded`, other 5xx `server`, other 4xx
+    /// `client`, a reset `other`.
     pub fn classify(result: &Result<u16, ScriptedError>) -> Verdict {
         let (status, retry_after) = match result {
             Ok(_) => return Verdict::success(),
@@ -159,32 +161,32 @@ impl ScriptedService {
         retry_after.map_or(verdict, |wait| verdict.with_retry_after(wait))
     }
 
-    /// How many calls were begun.
+    /// Returns the number of calls that were started.
     pub fn calls(&self) -> usize {
         self.log().calls.len()
     }
 
-    /// When each call was begun.
+    /// Returns the start of each call.
     pub fn called_at(&self) -> Vec<Instant> {
         self.log().calls.clone()
     }
 
-    /// The times between the calls.
+    /// Returns the times between the starts of successive calls.
     pub fn gaps(&self) -> Vec<Duration> {
         self.log().calls.windows(2).map(|pair| pair[1] - pair[0]).collect()
     }
 
-    /// How many calls are under way.
+    /// Returns the number of calls in flight.
     pub fn running(&self) -> usize {
         self.log().running
     }
 
-    /// How many calls were under way at once, at the most.
+    /// Returns the maximum number of calls that were in flight at once.
     pub fn most_running(&self) -> usize {
         self.log().most
     }
 
-    /// How many calls were dropped before their end.
+    /// Returns the number of calls that were dropped before their end.
     pub fn dropped(&self) -> usize {
         self.log().dropped
     }
@@ -194,8 +196,8 @@ impl ScriptedService {
     }
 }
 
-impl Inner {
-    /// The step of call number `n`, from 1.
+impl Script {
+    /// Returns the step of call number `n`, counted from 1.
     fn step(&self, n: usize) -> Step {
         let mut left = n;
         let found = self.steps.iter().find(|step| {
@@ -203,7 +205,7 @@ impl Inner {
             left = left.saturating_sub(step.times);
             here
         });
-        // A script has at least one step: an empty one is refused.
+        // A script has at least one step: `parse` refuses an empty one.
         found.or(self.steps.last()).copied().unwrap_or(Step::OK)
     }
 }
@@ -241,7 +243,7 @@ impl Step {
     }
 }
 
-/// A call under way.
+/// A call in flight.
 struct Running {
     service: ScriptedService,
     ended: bool,

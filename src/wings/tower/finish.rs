@@ -1,24 +1,24 @@
-//! What a call's end looks like from outside.
+//! Conversions of a call's result to that of the service.
 use std::{error::Error, fmt};
 
 use crate::outcome::CallError;
 #[cfg(feature = "http")]
 use crate::outcome::Cause;
 
-/// The error of stacks of layers: any.
+/// The error type of stacks of layers: any error in a box.
 pub type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Makes the service's result of the pipeline's.
+/// A conversion from the pipeline's result to the service's.
 pub trait Finish<T, E>: Send + Sync {
-    /// The error of the service.
+    /// Error type of the service.
     type Error;
 
-    /// What the caller of the service gets.
-    #[expect(clippy::missing_errors_doc, reason = "what was an error stays one, or becomes an answer")]
+    /// Converts the result.
+    #[expect(clippy::missing_errors_doc, reason = "an error stays one, or becomes a response")]
     fn finish(&self, result: Result<T, CallError<E>>) -> Result<T, Self::Error>;
 }
 
-/// The error is the [`CallError`], with the service's own error inside where that is the cause.
+/// Leaves the [`CallError`] as it is, with the service's own error inside if that is the cause.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Flat;
 
@@ -30,7 +30,8 @@ impl<T, E> Finish<T, E> for Flat {
     }
 }
 
-/// The error is a [`BoxError`] that holds a [`CallError`] of [`OperationError`], whatever the inner service fails with.
+/// Converts the error to a [`BoxError`] that holds a [`CallError`] of [`OperationError`], for every
+/// error type of the inner service.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Boxing;
 
@@ -42,17 +43,17 @@ impl<T, E: Into<BoxError>> Finish<T, E> for Boxing {
     }
 }
 
-/// The inner service's error in a box: as it is, but an error that errors can hold.
+/// The inner service's error in a box. Unlike [`BoxError`] it implements [`Error`].
 #[derive(Debug)]
 pub struct OperationError(BoxError);
 
 impl OperationError {
-    /// The error itself, to look what it is.
+    /// Returns the inner service's error by reference, for downcasts.
     pub fn get_ref(&self) -> &(dyn Error + Send + Sync + 'static) {
         &*self.0
     }
 
-    /// The error itself.
+    /// Returns the inner service's error.
     pub fn into_inner(self) -> BoxError {
         self.0
     }
@@ -70,7 +71,8 @@ impl Error for OperationError {
     }
 }
 
-/// A refusal or a time-out becomes [an answer](crate::http::answer); the service's own error stays as it is. For servers, whose error is often
+/// Converts a rejection or a time-out to [a response](crate::http::answer), and leaves the
+/// service's own error as it is. For servers, whose error is often
 /// [`Infallible`](std::convert::Infallible).
 #[cfg(feature = "http")]
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -83,7 +85,7 @@ impl<B: Default, E> Finish<http::Response<B>, E> for Answering {
     fn finish(&self, result: Result<http::Response<B>, CallError<E>>) -> Result<http::Response<B>, E> {
         result.or_else(|error| match error.cause() {
             Cause::Rejected(_) | Cause::TimedOut(_) => Ok(crate::http::answer(&error)),
-            // There is one: that is the cause.
+            // The match above proves that the operation's error is the cause.
             Cause::Operation(_) => match error.into_cause() {
                 Cause::Operation(own) => Err(own),
                 Cause::Rejected(rejected) => Ok(crate::http::refusal(&rejected)),

@@ -1,4 +1,4 @@
-//! Requests of HTTP, which say by their method whether they may be repeated: those that a client sends, and those that a server received.
+//! HTTP requests: those that a client sends, and those that a server received.
 use http::{HeaderName, Request};
 
 use super::Requests;
@@ -15,9 +15,12 @@ fn is_idempotent<B>(request: &Request<B>) -> bool {
     request.method().is_idempotent() || request.headers().contains_key(IDEMPOTENCY_KEY)
 }
 
-/// Requests that a client sends: cloned, and idempotent by their method (all but `POST`, `PATCH` and `CONNECT`) or where they have an
-/// `idempotency-key`. A [`Priority`] among a request's extensions is the priority of its call, and an [`AttemptInfo`] is the attempt that it is part
-/// of: what a handler found among the extensions of [what it received](ReceivedRequests), it hands on so.
+/// Requests that a client sends. They are cloned for further attempts. A request is idempotent by
+/// its method (all except `POST`, `PATCH` and `CONNECT`) or if it has an `idempotency-key`.
+///
+/// A [`Priority`] among the request's extensions is the priority of its call. An [`AttemptInfo`]
+/// there is the outer attempt that the call is part of: a handler passes on the one that it found
+/// among the extensions of [the request that it received](ReceivedRequests).
 ///
 /// ```
 /// use http::Request;
@@ -35,13 +38,13 @@ pub struct HttpRequests {
 }
 
 impl HttpRequests {
-    /// By method and key, with no header added.
+    /// Creates an implementation that reads method, key and extensions, and adds no header.
     pub const fn new() -> Self {
         Self { clock: None }
     }
 
-    /// The same, writing what is left of the call's time, by this clock, into [each request's header](deadline::write). The clock is
-    /// that of the time-outs in the pipeline.
+    /// Writes the remaining time of the call, by this clock, into [each request's
+    /// header](deadline::write). The clock must be that of the time-outs in the pipeline.
     #[must_use]
     pub fn telling_deadlines(self, clock: &Clock) -> Self {
         Self { clock: Some(clock.clone()) }
@@ -78,15 +81,19 @@ impl<B: Clone> Requests<Request<B>> for HttpRequests {
     }
 }
 
-/// Requests that a server received: handled once, whatever their body is. A [`Priority`] among a request's extensions, put there by whoever
-/// knows its sender, is the priority of its call; headers are believed where this says so. The handler finds an
-/// [`AttemptInfo`] among the extensions, with which its own calls end no later than this one.
+/// Requests that a server received. Each is handled once, so bodies need not be cloned.
+///
+/// A [`Priority`] among a request's extensions, put there by a layer that knows the sender, is the
+/// priority of its call. Headers are trusted only where configured below. The handler finds an
+/// [`AttemptInfo`] among the extensions; with it the handler's own calls end no later than this
+/// call.
 ///
 /// ```
 /// use http::{HeaderName, Request};
 /// use steadfast::{Priority, tower::{ReceivedRequests, Requests}};
 ///
-/// let requests = ReceivedRequests::new().believing_priority(HeaderName::from_static("x-priority"));
+/// let header = HeaderName::from_static("x-priority");
+/// let requests = ReceivedRequests::new().believing_priority(header);
 /// let request = Request::get("/").header("x-priority", "high").body(()).unwrap();
 /// assert_eq!(requests.priority(&request), Some(Priority::High));
 /// ```
@@ -97,20 +104,21 @@ pub struct ReceivedRequests {
 }
 
 impl ReceivedRequests {
-    /// By method and extensions; no header is believed.
+    /// Creates an implementation that reads method and extensions, and trusts no header.
     pub const fn new() -> Self {
         Self { clock: None, priority: None }
     }
 
-    /// The same, where the call has no more time than [the request's headers](deadline::read) leave it, by this clock. The clock is that of
-    /// the policies in the pipeline. A sender who lies about that shortens its own time alone.
+    /// Limits the call to the time that [the request's headers](deadline::read) leave it, by this
+    /// clock. The clock must be that of the policies in the pipeline. A false header shortens the
+    /// sender's own call only.
     #[must_use]
     pub fn believing_deadlines(self, clock: &Clock) -> Self {
         Self { clock: Some(clock.clone()), ..self }
     }
 
-    /// The same, where this header may say the [priority](Priority::as_str), for senders that are trusted with it. What the extensions say
-    /// goes first; a word that is none does not count.
+    /// Reads the [priority](Priority::as_str) from this header, for trusted senders. A priority
+    /// among the extensions takes precedence; an unknown word is ignored.
     #[must_use]
     pub fn believing_priority(self, header: HeaderName) -> Self {
         Self { priority: Some(header), ..self }
@@ -127,11 +135,11 @@ impl<B> Requests<Request<B>> for ReceivedRequests {
     }
 
     fn priority(&self, request: &Request<B>) -> Option<Priority> {
-        let told = || {
+        let from_header = || {
             let word = request.headers().get(self.priority.as_ref()?)?.as_bytes();
             Priority::ALL.into_iter().find(|priority| word.eq_ignore_ascii_case(priority.as_str().as_bytes()))
         };
-        request.extensions().get().copied().or_else(told)
+        request.extensions().get().copied().or_else(from_header)
     }
 
     fn outer(&self, request: &Request<B>) -> Option<AttemptInfo> {

@@ -1,4 +1,4 @@
-//! The layer.
+//! The layer that wraps services in a pipeline.
 use std::{fmt, sync::Arc};
 
 use tower_layer::Layer;
@@ -7,7 +7,8 @@ use super::{Boxing, ByClone, Flat, Once, PipelineService};
 use crate::call::{Identity, Pipeline};
 use crate::outcome::ErrIsFailure;
 
-/// Puts a pipeline around a service. All services that one layer makes, and their clones, share the policies' state.
+/// A layer that wraps services in a pipeline. All services of one layer, and their clones, share
+/// the policies' state.
 pub struct PipelineLayer<P = Identity, C = ErrIsFailure, R = ByClone, F = Flat> {
     pipeline: Arc<Pipeline<P, C>>,
     requests: R,
@@ -15,40 +16,41 @@ pub struct PipelineLayer<P = Identity, C = ErrIsFailure, R = ByClone, F = Flat> 
 }
 
 impl<P, C> PipelineLayer<P, C> {
-    /// A layer of this pipeline, which clones requests where a retry needs that, and gives [`CallError`](crate::CallError)s.
+    /// Creates a layer with this pipeline. It clones requests if a retry or a hedge needs that, and
+    /// its services return [`CallError`](crate::CallError)s.
     pub fn new(pipeline: Pipeline<P, C>) -> Self {
         Self { pipeline: Arc::new(pipeline), requests: ByClone, finish: Flat }
     }
 }
 
 impl<P, C, R, F> PipelineLayer<P, C, R, F> {
-    /// The same with another who knows the requests: any [`Requests`](super::Requests).
+    /// Sets the knowledge about requests: any [`Requests`](super::Requests).
     pub fn requests<Q>(self, requests: Q) -> PipelineLayer<P, C, Q, F> {
         PipelineLayer { pipeline: self.pipeline, requests, finish: self.finish }
     }
 
-    /// The same for requests that cannot be cloned: there is one attempt, whatever a retry says.
+    /// Limits each call to one attempt, for requests that cannot be cloned.
     pub fn once(self) -> PipelineLayer<P, C, Once, F> {
         self.requests(Once)
     }
 
-    /// The same with another end: any [`Finish`](super::Finish).
+    /// Sets the conversion of results: any [`Finish`](super::Finish).
     pub fn finishing<G>(self, finish: G) -> PipelineLayer<P, C, R, G> {
         PipelineLayer { pipeline: self.pipeline, requests: self.requests, finish }
     }
 
-    /// The same with errors in boxes, for stacks of layers that want them so.
+    /// Boxes errors, for stacks of layers that require it.
     pub fn boxing_errors(self) -> PipelineLayer<P, C, R, Boxing> {
         self.finishing(Boxing)
     }
 
-    /// The same with refusals and time-outs as [answers](crate::http::answer), for servers of HTTP.
+    /// Converts rejections and time-outs to [responses](crate::http::answer), for HTTP servers.
     #[cfg(feature = "http")]
     pub fn answering(self) -> PipelineLayer<P, C, R, super::Answering> {
         self.finishing(super::Answering)
     }
 
-    /// Its pipeline.
+    /// Returns the pipeline.
     pub fn pipeline(&self) -> &Pipeline<P, C> {
         &self.pipeline
     }

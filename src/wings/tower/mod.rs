@@ -1,19 +1,21 @@
-//! A pipeline as a tower [`Layer`](tower_layer::Layer), around any [`Service`](tower_service::Service). By feature `tower`.
+//! A tower [`Layer`](tower_layer::Layer) that wraps any [`Service`](tower_service::Service) in a
+//! pipeline. Enabled by feature `tower`.
 //!
 //! # When, and when not
 //!
-//! Where services are stacked from layers: clients of hyper, reqwest or tonic, servers of axum. Where you hold the call yourself,
-//! [`Pipeline::call`](crate::Pipeline::call) is shorter, borrows what it needs, and allocates nothing.
+//! For services that are stacked from layers: clients of hyper, reqwest or tonic, servers of axum.
+//! If you make the call yourself, [`Pipeline::call`](crate::Pipeline::call) is shorter, can borrow,
+//! and does not allocate.
 //!
 //! # Defaults
 //!
-//! | what | by default | otherwise |
+//! | question | by default | otherwise |
 //! |---|---|---|
-//! | another attempt needs another request | [`ByClone`]: requests are cloned | [`once`](PipelineLayer::once), [`requests`](PipelineLayer::requests) |
-//! | a request may be repeated | as the pipeline's policies say: by default only if it surely was not sent | [`Requests::is_idempotent`]; `HttpRequests` goes by the method |
-//! | a request's own deadline and priority | none | [`Requests::outer`], [`Requests::priority`]; `ReceivedRequests` reads headers |
-//! | errors | [`CallError`](crate::CallError) of the service's error | [`boxing_errors`](PipelineLayer::boxing_errors), `answering` |
-//! | results are judged | as the pipeline has it | [`Pipeline::classify`](crate::Pipeline::classify) |
+//! | Where does the request of a further attempt come from? | [`ByClone`]: it is cloned | [`once`](PipelineLayer::once), [`requests`](PipelineLayer::requests) |
+//! | May a request be repeated? | the pipeline's policies decide: by default only if it was certainly not sent | [`Requests::is_idempotent`]; `HttpRequests` reads the method |
+//! | Has a request its own deadline and priority? | no | [`Requests::outer`], [`Requests::priority`]; `ReceivedRequests` reads headers |
+//! | Which error is returned? | [`CallError`](crate::CallError) of the service's error | [`boxing_errors`](PipelineLayer::boxing_errors), `answering` |
+//! | How are results judged? | by the pipeline's classifier | [`Pipeline::classify`](crate::Pipeline::classify) |
 //!
 //! # Example
 //!
@@ -38,45 +40,54 @@
 //!     }
 //! }
 //!
-//! let (_, hand) = Clock::manual();
+//! let (_, time) = Clock::manual();
 //! let pipeline = Pipeline::new().then(Retry::new(RetryConfig::default()).unwrap());
 //! let mut greeter = PipelineLayer::new(pipeline).layer(Greeter);
-//! assert_eq!(hand.block_on(greeter.call("you".into())).unwrap(), "Hello, you.");
+//! assert_eq!(time.block_on(greeter.call("you".into())).unwrap(), "Hello, you.");
 //! ```
 //!
 //! # How it works
 //!
-//! The layer is always ready, and [`poll_ready`](tower_service::Service::poll_ready) asks nobody: what is polled and then dropped, or
-//! kept and never called, holds nothing. Each attempt takes a clone of the inner service of its own, waits until that clone is ready, calls it,
-//! and drops it. So the time-outs bound the wait for readiness, an open breaker refuses although the service behind it is not ready, and
-//! between two attempts no place in the inner service is held.
+//! The layer's service is always ready, and its [`poll_ready`](tower_service::Service::poll_ready)
+//! reserves nothing: a service that is polled and then dropped, or kept and never called, holds no
+//! permit. Each attempt takes its own clone of the inner service, waits until the clone is ready,
+//! calls it, and drops it. Therefore the time-outs bound the wait for readiness, an open breaker
+//! rejects also while the inner service is not ready, and between two attempts no permit of the
+//! inner service is held.
 //!
-//! A request is cloned only inside a retry or a hedge; without one it is moved. One that cannot be cloned is moved too, and then no other
-//! attempt follows: the call fails with the error that it met, and the retry says [`Spent`](crate::outcome::StopReason::Spent).
-//! As no retry of this pipeline repeats it, a retry in the handler does its own work.
+//! A request is cloned only inside a retry or a hedge; otherwise it is moved. A request that cannot
+//! be cloned is moved, too, and no further attempt follows: the call fails with its error, and the
+//! retry reports [`Spent`](crate::outcome::StopReason::Spent). Because no retry of this pipeline repeats
+//! the request, a retry inside the handler is not limited by it.
 //!
-//! With feature `http`, `HttpRequests` knows what a client sends (what may be repeated, by its method; the deadline as a header), and
-//! `ReceivedRequests` what a server received (its sender's deadline and priority, handed on to the handler).
+//! With feature `http`, `HttpRequests` handles requests that a client sends (retries by method, the
+//! deadline as a header), and `ReceivedRequests` those that a server received (the sender's
+//! deadline and priority, passed to the handler).
 //!
 //! # Composing
 //!
-//! One layer with one pipeline, not a layer for each policy: the policies see each other, and the error stays flat. Layers that must see
-//! each attempt (tracing headers, authentication) go inside. A policy whose key comes from the request (a rate limit by tenant) is asked
-//! in a layer or a handler of your own: its refusal becomes an answer by `http::refusal`.
+//! Use one layer with one pipeline, not a layer for each policy: the policies see each other, and
+//! the error stays flat. Layers that must see each attempt (tracing headers, authentication) go
+//! inside. A policy whose key comes from the request, such as a rate limit by tenant, is called in
+//! a layer or a handler of your own; `http::refusal` makes a response of its rejection.
 //!
 //! ```
 //! # #[cfg(feature = "http")] {
 //! use axum::{Router, routing::get};
 //! use http::HeaderName;
-//! use steadfast::{Pipeline, http::ByStatus, throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter}};
-//! use steadfast::tower::{PipelineLayer, ReceivedRequests};
+//! use steadfast::{
+//!     Pipeline,
+//!     http::ByStatus,
+//!     throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter},
+//!     tower::{PipelineLayer, ReceivedRequests},
+//! };
 //!
 //! let pipeline = Pipeline::new()
 //!     .then(ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(100)).unwrap())
 //!     .classify(ByStatus::new());
 //! let layer = PipelineLayer::new(pipeline)
 //!     .requests(ReceivedRequests::new().believing_priority(HeaderName::from_static("x-priority")))
-//!     .answering(); // what it refuses is 503 with `retry-after`
+//!     .answering(); // a rejection is a 503 with `retry-after`
 //! let app: Router = Router::new().route("/", get(async || "hello")).layer(layer);
 //! # }
 //! ```
@@ -94,7 +105,8 @@
 //!
 //! # Cancel safety
 //!
-//! A dropped response future drops the running attempt with its clone of the inner service, and gives back all that the policies held.
+//! Dropping the response future drops the running attempt with its clone of the inner service, and
+//! returns all permits of the policies.
 //!
 //! # Events
 //!
@@ -102,13 +114,15 @@
 //!
 //! # Pitfalls
 //!
-//! The inner service must be [`Clone`], and its clones must share what they limit, as tower's own do. As the layer is always ready, tower's
-//! `LoadShed` or `Balance` around it learn nothing from readiness: put a [`ConcurrencyLimiter`](crate::throttling::ConcurrencyLimiter) into
-//! the pipeline, which refuses at once. The response future is boxed: one allocation a call.
+//! The inner service must be [`Clone`], and its clones must share what they limit, as tower's own
+//! services do. Because the layer is always ready, tower's `LoadShed` or `Balance` around it learn
+//! nothing from readiness: put a [`ConcurrencyLimiter`](crate::throttling::ConcurrencyLimiter) into
+//! the pipeline, which rejects at once. The response future is boxed: one allocation a call.
 //!
 //! # Source
 //!
-//! tower's own guide "Inventing the `Service` trait" and the chapter on cloning in the documentation of `Service`.
+//! tower's guide "Inventing the `Service` trait" and the chapter on cloning in the documentation of
+//! `Service`.
 mod finish;
 #[cfg(feature = "http")]
 mod http_requests;

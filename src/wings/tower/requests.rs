@@ -1,49 +1,54 @@
-//! What the layer asks about requests: another for another attempt, and what they say of the call they are part of.
+//! The knowledge that the layer needs about requests: copies for further attempts, and properties
+//! of the call.
 use crate::{
     call::{AttemptInfo, CallContext, OperationName},
     outcome::Priority,
 };
 
-/// Knows requests of type `Req`. Any `Fn(&Req) -> Option<Req>` does, as far as another attempt needs one.
+/// Knowledge about requests of type `Req`. Any `Fn(&Req) -> Option<Req>` implements it, with
+/// defaults for all but [`another`](Self::another).
 pub trait Requests<Req>: Send + Sync {
-    /// A request like this one, for an attempt that may be followed by another, or runs beside another; nothing if it cannot be repeated.
-    /// Asked only inside a retry or a hedge.
+    /// Returns a copy of the request, for an attempt that another may follow or run beside; `None`
+    /// if the request cannot be repeated. Called only inside a retry or a hedge.
     fn another(&self, request: &Req) -> Option<Req>;
 
-    /// Whether [`another`](Self::another) gives one. A hedge asks before it begins.
+    /// Returns `true` if [`another`](Self::another) would return a copy. A hedge calls this before
+    /// its first attempt.
     fn can_repeat(&self, request: &Req) -> bool {
         self.another(request).is_some()
     }
 
-    /// Returns whether sending it twice is as good as once. `None`, the default, leaves the answer
-    /// to the policies, as for an [`Operation`](crate::call::Operation::is_idempotent) without a
-    /// mark: a retry by its defaults repeats it only after a failure that proves that it was not
-    /// sent.
+    /// Returns `true` if sending the request twice has the effect of sending it once. `None`, the
+    /// default, leaves the decision to the policies, as for an
+    /// [`Operation`](crate::call::Operation::is_idempotent) without a mark: by default a retry
+    /// repeats it only after a failure that proves that it was not sent.
     fn is_idempotent(&self, _request: &Req) -> Option<bool> {
         None
     }
 
-    /// How much its call matters; by default it does not say.
+    /// Returns the priority of the call; by default `None`.
     fn priority(&self, _request: &Req) -> Option<Priority> {
         None
     }
 
-    /// Which operation it is, where one pipeline serves several; by default it does not say.
+    /// Returns the name of the operation, for a pipeline that serves several; by default `None`.
     fn name(&self, _request: &Req) -> Option<&'static OperationName> {
         None
     }
 
-    /// The attempt that it is part of: by its deadline, on the clock of the pipeline's policies, all that is in the pipeline ends no later, and a
-    /// retry leaves the attempts to a retry around it. By default it is part of none.
+    /// Returns the outer attempt that the request is part of; by default `None`. The call ends no
+    /// later than its deadline, on the clock of the pipeline's policies, and a retry leaves further
+    /// attempts to the outer retry.
     fn outer(&self, _request: &Req) -> Option<AttemptInfo> {
         None
     }
 
-    /// Told of each attempt before its request is sent: to put its number or what is left of its time into a header.
+    /// Prepares the request of an attempt before it is sent, for example with the remaining time in
+    /// a header.
     fn before_attempt(&self, _request: &mut Req, _cx: CallContext<'_>) {}
 }
 
-/// Clones the request.
+/// Requests that are cloned for further attempts.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ByClone;
 
@@ -57,7 +62,7 @@ impl<Req: Clone> Requests<Req> for ByClone {
     }
 }
 
-/// Never another request: for those that cannot be cloned.
+/// Requests that cannot be cloned: each call has one attempt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Once;
 

@@ -1,4 +1,4 @@
-//! The service that the layer makes, and one call through it.
+//! The service that the layer makes, and the attempts of one call.
 use std::{
     fmt,
     future::{Future, poll_fn},
@@ -15,7 +15,8 @@ use crate::{
     outcome::{Classify, Priority},
 };
 
-/// A service with a pipeline around it: see [`PipelineLayer`](super::PipelineLayer). A clone shares the policies' state.
+/// A service inside a pipeline: see [`PipelineLayer`](super::PipelineLayer). Clones share the
+/// policies' state.
 pub struct PipelineService<S, P, C, R, F> {
     inner: S,
     pipeline: Arc<Pipeline<P, C>>,
@@ -23,7 +24,7 @@ pub struct PipelineService<S, P, C, R, F> {
     finish: F,
 }
 
-/// The future of a call, in a box.
+/// The boxed future of a call.
 pub type ResponseFuture<T, E> = Pin<Box<dyn Future<Output = Result<T, E>> + Send>>;
 
 impl<S, P, C, R, F> PipelineService<S, P, C, R, F> {
@@ -31,12 +32,12 @@ impl<S, P, C, R, F> PipelineService<S, P, C, R, F> {
         Self { inner, pipeline, requests, finish }
     }
 
-    /// The service inside.
+    /// Returns the inner service.
     pub const fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// The service inside, by value.
+    /// Returns the inner service by value.
     pub fn into_inner(self) -> S {
         self.inner
     }
@@ -58,7 +59,8 @@ where
     type Error = F::Error;
     type Future = ResponseFuture<S::Response, F::Error>;
 
-    /// Always ready: a place is taken when the call is under way, by a policy or by the inner service, and never before.
+    /// Returns ready at once. Policies and the inner service take permits during the call, never
+    /// before.
     #[inline]
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), F::Error>> {
         Poll::Ready(Ok(()))
@@ -80,7 +82,8 @@ where
 
 /// The attempts of one call.
 struct Attempts<S, R, Req> {
-    /// What the next attempt is made of. Gone where it was moved into an attempt.
+    /// The service and the request for the next attempt; `None` once they were moved into an
+    /// attempt.
     parts: Option<(S, Req)>,
     requests: R,
     idempotent: Option<bool>,
@@ -89,7 +92,7 @@ struct Attempts<S, R, Req> {
 }
 
 impl<S: Clone, R: Requests<Req>, Req> Attempts<S, R, Req> {
-    /// A copy of the parts, for an attempt that others may follow or run beside.
+    /// Returns a copy of the parts, for an attempt that another may follow or run beside.
     fn copied(&self, cx: CallContext<'_>) -> Option<(S, Req)> {
         let (service, request) = self.parts.as_ref()?;
         let mut request = self.requests.another(request)?;
@@ -97,7 +100,7 @@ impl<S: Clone, R: Requests<Req>, Req> Attempts<S, R, Req> {
         Some((service.clone(), request))
     }
 
-    /// The parts themselves, for an attempt that no other can follow.
+    /// Takes the parts, for the last attempt.
     #[inline]
     fn moved(&mut self, cx: CallContext<'_>) -> Option<(S, Req)> {
         let (service, mut request) = self.parts.take()?;
@@ -106,13 +109,14 @@ impl<S: Clone, R: Requests<Req>, Req> Attempts<S, R, Req> {
     }
 }
 
-/// One attempt, by a service of its own: whatever that reserves while it gets ready goes with it when this is dropped.
+/// Runs one attempt on a service of its own. Dropping the future drops the service, and with it
+/// what the service reserved to become ready.
 #[inline]
 async fn attempt<S: Service<Req>, Req>((mut service, request): (S, Req)) -> Result<S::Response, S::Error> {
     poll_fn(|task| service.poll_ready(task)).await?;
-    let answer = service.call(request);
+    let response = service.call(request);
     drop(service);
-    answer.await
+    response.await
 }
 
 impl<S, R, Req> Operation for Attempts<S, R, Req>
@@ -132,7 +136,7 @@ where
         let copy = if cx.is_retried() { self.copied(cx) } else { None };
         match copy.or_else(|| self.moved(cx)) {
             Some(parts) => attempt(parts).await,
-            // Nobody runs what is spent.
+            // Unreachable: no policy runs a spent operation.
             None => std::future::pending().await,
         }
     }

@@ -1,5 +1,5 @@
-//! Every configuration type with each setting at its extremes, alone and in pairs: it is refused by name, or it works. It never panics, and
-//! it never keeps its thread. Fields and the variants of enumerations are found in documents and in serde's messages, so a new field is
+//! Every configuration type with each setting at its extremes, alone and in pairs: each is refused by name, or
+//! works. None panics, and none blocks its thread. Fields and the variants of enumerations are found in documents and in serde's messages, so a new field is
 //! covered without being listed here; a new type that has no subject fails the last test.
 use std::{
     collections::BTreeSet,
@@ -26,12 +26,13 @@ use toml::Value;
 
 use crate::config::extremes_subjects::subjects;
 
-/// One configuration type: documents that together give each of its fields, and what builds a component and uses it.
+/// One configuration type: documents that together contain all its fields, and a function that builds and uses
+/// a component.
 pub(crate) struct Subject {
     pub(crate) name: &'static str,
     pub(crate) documents: Vec<Value>,
     pub(crate) attempt: Box<dyn Fn(&Value) -> Outcome + Send>,
-    /// The most pairs to try: all of them, unless each is slow or they are very many.
+    /// Maximum number of pairs; all of them, unless they are slow or very many.
     pub(crate) pairs: usize,
 }
 
@@ -65,7 +66,7 @@ pub(crate) fn subject<C: DeserializeOwned + Serialize>(
     Subject { name, documents, attempt: Box::new(attempt), pairs: 2_000 }
 }
 
-/// Stands for the largest number of 64 bits, which a document of this kind cannot have.
+/// A placeholder for the largest number of 64 bits, which a TOML document cannot contain.
 const BIG: &str = "\u{1}the largest number of 64 bits";
 
 fn holds_big(value: &Value) -> bool {
@@ -86,10 +87,10 @@ fn as_json(value: &Value) -> serde_json::Value {
     }
 }
 
-/// No document takes longer, however busy the machine is.
+/// Maximum time for a document on a busy machine.
 const LONGEST: Duration = Duration::from_secs(20);
 
-/// Polls the future until it ends, lets time pass whenever it waits, and gives up after a bounded number of steps.
+/// Polls the future to its end and lets time pass whenever it waits; stops after a bounded number of steps.
 pub(crate) fn drive<F: Future>(hand: &ManualClock, future: F) -> Option<F::Output> {
     struct Woken(AtomicBool);
     impl Wake for Woken {
@@ -109,7 +110,7 @@ pub(crate) fn drive<F: Future>(hand: &ManualClock, future: F) -> Option<F::Outpu
                 return Some(output);
             }
         }
-        // What is due at the end of time is never due.
+        // A timer at the end of time never falls due.
         let next = hand.next_timer().filter(|at| *at < Instant::FAR_FUTURE)?;
         if next > hand.now() {
             at_one_instant = 0;
@@ -134,7 +135,7 @@ fn is_time(value: &Value) -> bool {
     Time::deserialize(toml::Table::from_iter([("time".to_owned(), value.clone())])).is_ok()
 }
 
-/// Where a value stands in a document.
+/// The path of a value in a document.
 type Path = Vec<String>;
 
 fn leaves(value: &Value, at: &Path, found: &mut Vec<Path>) {
@@ -155,7 +156,7 @@ fn find<'a>(document: &'a mut Value, path: &[String]) -> Option<&'a mut Value> {
     })
 }
 
-/// The document with another value at this place, or with none; nothing where the place is gone.
+/// Returns the document with another value at this path, or with none; `None` if the path does not exist.
 fn with(document: &Value, path: &[String], value: Option<&Value>) -> Option<Value> {
     let mut document = document.clone();
     let (last, parents) = path.split_last()?;
@@ -168,14 +169,14 @@ fn with(document: &Value, path: &[String], value: Option<&Value>) -> Option<Valu
     Some(document)
 }
 
-/// The names between backticks after "expected": serde's list of fields, or of variants.
+/// Returns the names between backticks after "expected": serde's list of fields or variants.
 fn expected(told: &str) -> Vec<String> {
     let line = told.lines().next().unwrap_or_default();
     let list = line.split_once("expected").map_or("", |(_, list)| list);
     list.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// Values that hurt, of the kind that stands at this place. No value is the place left out.
+/// Returns hostile values of the type at this path. `None` omits the field.
 fn hostile(subject: &Subject, document: &Value, path: &[String]) -> Vec<Option<Value>> {
     let mut scratch = document.clone();
     let value = find(&mut scratch, path).unwrap().clone();
@@ -215,7 +216,7 @@ struct Tried {
     failed: Vec<String>,
 }
 
-/// Tries the subject with each of these; `told` hears of each before it begins.
+/// Tries the subject with all documents; sends each to `told` before it begins.
 fn try_all(subject: &Subject, told: &mpsc::Sender<String>) -> Tried {
     let mut tried = Tried { works: 0, refused: 0, failed: Vec::new() };
     let mut paths = Vec::new();
@@ -260,7 +261,7 @@ fn try_all(subject: &Subject, told: &mpsc::Sender<String>) -> Tried {
             }
             pairs.extend(changes[i + 1..].iter().filter(|other| other.0 != one.0).map(|other| (one, other)));
         }
-        // Where they are too many: so many of them, always the same.
+        // Of too many pairs, always the same selection.
         let entropy = Entropy::from_seed(1);
         let share = subject.pairs as f64 / subject.documents.len() as f64 / pairs.len() as f64;
         for (one, other) in pairs.into_iter().filter(|_| entropy.unit() < share) {
@@ -299,7 +300,7 @@ fn each_setting_at_its_extremes_alone_and_in_pairs_is_refused_by_name_or_works()
                     assert!(thread.join().is_ok(), "{name}, after {last}");
                     break;
                 }
-                // The thread is left behind.
+                // The blocked thread is abandoned.
                 Err(mpsc::RecvTimeoutError::Timeout) => {
                     failed.lock().unwrap().push(format!("{name}: the thread does not come back from {last}"));
                     break;
@@ -311,7 +312,7 @@ fn each_setting_at_its_extremes_alone_and_in_pairs_is_refused_by_name_or_works()
     assert!(failed.is_empty(), "{}", failed.join("\n"));
 }
 
-/// A document may leave out what is optional: serde itself says which fields there are.
+/// A document may omit optional fields, so the list of fields comes from serde's messages.
 #[test]
 fn the_documents_of_the_extremes_give_every_field() {
     for subject in subjects() {

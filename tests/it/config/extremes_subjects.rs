@@ -1,4 +1,5 @@
-//! The configuration types of the crate, each with documents that give all its fields, and with some calls that its component makes.
+//! The configuration types of the crate, each with documents that contain all its fields, and with calls through its
+//! component.
 use std::{
     cell::Cell,
     future::{pending, ready},
@@ -65,7 +66,7 @@ fn of<C: DeserializeOwned + Serialize>(
     subject::<C>(name, documents.collect(), uses)
 }
 
-/// Calls through the policy: some succeed, some fail, some take their time; seconds and days pass between them.
+/// Makes calls through the policy: some succeed, some fail, some are slow; seconds and days pass between them.
 fn calls<P: Policy + Clone>(policy: &P, clock: &Clock, hand: &ManualClock) {
     let service = ScriptedService::new("ok, 503, 429, ok in 50ms, 500, ok in 2s, 503 in 1ms, ok", clock).unwrap();
     let pipeline = Pipeline::new().then(policy.clone()).classify(ScriptedService::classify);
@@ -190,7 +191,7 @@ fn protected_calls() -> Vec<Subject> {
                 "enabled = true\nrules = [{ inject = { fault = { kind = \"throttled\", retry_after = \"1s\" } }, rate = 1.0 }, { inject = \"outcome\", rate = 0.5 }]",
             ],
             |config: ChaosConfig| {
-                // It panics on purpose where it is told to.
+                // An injected panic is intended.
                 if config.rules.iter().any(|rule| rule.inject == steadfast::chaos::Injection::Panic) {
                     return Chaos::new(config).map(drop);
                 }
@@ -346,7 +347,7 @@ fn limits() -> Vec<Subject> {
                 "sharing = { leased = { every = \"100ms\" } }\nwhen_down = \"fail_open\"",
             ],
             |config: SharedRateLimitConfig| {
-                // Of settings that no limiter would take, too.
+                // Also with settings that no limiter accepts.
                 for skew in [Duration::ZERO, Duration::MAX] {
                     config.slack(skew);
                 }
@@ -506,7 +507,7 @@ fn others() -> Vec<Subject> {
     let folder = tempfile::tempdir().unwrap();
     let document = format!("path = \"{}\"", folder.path().join("x.db").display());
     let mut sqlite = of("SqliteConfig", &[&document], move |config: SqliteConfig| {
-        // Only files in the folder: "x" is none of ours.
+        // Only paths in the temporary folder are opened.
         if !config.path.starts_with(folder.path()) && config.path.file_name().is_some() {
             return Ok(());
         }

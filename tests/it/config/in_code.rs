@@ -1,4 +1,5 @@
-//! Configuration from code: each setter at each wrong edge is refused by name; what is written is read back unchanged.
+//! Configuration from code: each setter at each invalid edge is refused by name; a written configuration is read
+//! back unchanged.
 use std::{fmt::Debug, time::Duration};
 
 use proptest::prelude::*;
@@ -60,7 +61,7 @@ fn standard(change: impl Fn(&mut StandardConfig)) -> Option<ConfigError> {
     Standard::new(config).err()
 }
 
-/// All refusals must name the field.
+/// Asserts that all refusals name the field.
 fn refused(field: &str, refusals: impl IntoIterator<Item = Option<ConfigError>>) {
     for (i, refusal) in refusals.into_iter().enumerate() {
         assert_eq!(refusal.as_ref().map(ConfigError::field), Some(field), "number {i}: {refusal:?}");
@@ -75,7 +76,7 @@ fn accepted(refusals: impl IntoIterator<Item = Option<ConfigError>>) {
 }
 
 #[test]
-fn config_a_retrys_setters_at_their_edges() {
+fn a_retry_s_setters_at_their_edges() {
     let (config, delays) = (RetryConfig::default(), BackoffConfig::default());
     refused("max_attempts", [retry(config.max_attempts(0))]);
     refused("max_elapsed", [retry(config.max_elapsed(ZERO))]);
@@ -105,7 +106,7 @@ fn config_a_retrys_setters_at_their_edges() {
 }
 
 #[test]
-fn config_a_budgets_setters_at_their_edges() {
+fn a_budget_s_setters_at_their_edges() {
     let config = RetryBudgetConfig::default();
     refused("ratio", [-0.1, 1000.1, f64::NAN, f64::INFINITY].map(|r| budget(config.ratio(r))));
     refused("ratio", [budget(config.ratio(0.0).min_per_second(0))]);
@@ -122,7 +123,7 @@ fn config_a_budgets_setters_at_their_edges() {
 }
 
 #[test]
-fn config_a_breakers_setters_at_their_edges() {
+fn a_breaker_s_setters_at_their_edges() {
     let config = CircuitBreakerConfig::default();
     let made = |config| CircuitBreaker::new(config).err();
     let rules = TripConfig::default();
@@ -164,7 +165,7 @@ fn config_a_breakers_setters_at_their_edges() {
 }
 
 #[test]
-fn config_a_limits_setters_at_their_edges() {
+fn a_limit_s_setters_at_their_edges() {
     let year = S(366 * 24 * 3600);
     refused("permits", [rate(Quota::per_second(0)), rate(Quota::new(2, NS)), rate(Quota::new(u32::MAX, S(4)))]);
     refused("per", [ZERO, year + NS, Duration::MAX].map(|per| rate(Quota::new(1, per))));
@@ -193,9 +194,9 @@ fn config_a_limits_setters_at_their_edges() {
     ]);
 }
 
-/// The stack names the part: every part is checked, also one that no other part uses.
+/// The stack's errors name the part. Every part is checked, also one that no other part uses.
 #[test]
-fn config_the_standard_stack_names_the_part_and_its_field() {
+fn the_standard_stack_names_the_part_and_its_field() {
     refused("timeout", [standard(|c| c.timeout = Some(ZERO))]);
     refused("attempt_timeout", [standard(|c| c.attempt_timeout = Some(ZERO))]);
     refused("rate_limit.permits", [standard(|c| c.rate_limit = Some(Quota::per_second(0).into()))]);
@@ -233,7 +234,7 @@ fn round_trips<C: Serialize + DeserializeOwned + PartialEq + Debug>(config: C) {
 }
 
 #[test]
-fn config_what_is_written_is_read_back_unchanged() {
+fn a_configuration_that_is_written_is_read_back_unchanged() {
     let delays = BackoffConfig::default().curve(Curve::Fibonacci).jitter(Jitter::Decorrelated).immediate_first();
     let retry = RetryConfig::batch()
         .backoff(delays)
@@ -265,9 +266,9 @@ fn config_what_is_written_is_read_back_unchanged() {
     round_trips(places);
 }
 
-/// A part that is absent in one document is not an error in the other: optional fields are left out, or null.
+/// An absent part is no error: optional fields may be omitted, or null.
 #[test]
-fn config_optional_fields_may_be_null() {
+fn optional_fields_may_be_null() {
     let config: RetryConfig = serde_json::from_str(r#"{ "max_elapsed": null }"#).unwrap();
     assert_eq!(config, RetryConfig::default());
     let config: StandardConfig = serde_json::from_str(r#"{ "retry": null, "timeout": null }"#).unwrap();
@@ -283,9 +284,9 @@ struct Times {
 }
 
 proptest! {
-    /// To the nanosecond, for every duration that there is.
+    /// Holds to the nanosecond for every duration.
     #[test]
-    fn config_durations_round_trip_exactly(
+    fn durations_round_trip_exactly(
         secs in prop_oneof![any::<u64>(), 0u64..100_000, Just(u64::MAX)],
         nanos in prop_oneof![0u32..1_000_000_000, Just(0), Just(999_999_999)],
         sometimes: bool,

@@ -1,4 +1,4 @@
-//! Bad configuration, each field at each wrong edge, is refused with the field's name, from code and from TOML.
+//! Invalid configurations: each field at each invalid edge is refused with the field's name, from code and from TOML.
 mod extremes;
 mod extremes_subjects;
 mod in_code;
@@ -24,7 +24,7 @@ use steadfast::{
     },
 };
 
-/// Reads a document and builds what it describes: the refusal, or nothing.
+/// Reads a document and builds its component; returns the refusal, if any.
 fn refusal<C: DeserializeOwned>(text: &str, build: impl Fn(C) -> Option<ConfigError>) -> Option<String> {
     match toml::from_str::<C>(text) {
         Ok(config) => build(config).map(|e| e.to_string()),
@@ -32,13 +32,13 @@ fn refusal<C: DeserializeOwned>(text: &str, build: impl Fn(C) -> Option<ConfigEr
     }
 }
 
-/// One kind of configuration: how it is read and built, all its fields, and what is good and bad in each.
+/// One kind of configuration: its parser and constructor, all its fields, and valid and invalid values of each.
 struct Kind {
     name: &'static str,
     refusal: fn(&str) -> Option<String>,
-    /// Every optional part given, as text: its keys are the fields that there are.
+    /// A document with every optional part, whose keys are all fields.
     full: fn() -> toml::Table,
-    /// Path of a field; values that it must refuse; values at its good edges. A value may be followed by other lines, which it needs.
+    /// Path of a field; invalid values; values at its valid edges. A value may be followed by further lines that it needs.
     fields: &'static [(&'static str, &'static [&'static str], &'static [&'static str])],
 }
 
@@ -340,7 +340,7 @@ fn everything() -> StandardConfig {
     all
 }
 
-/// `value` (with the lines that it needs) at `path`, as a document of its own.
+/// Returns a document with `value` (and the lines that it needs) at `path`.
 fn document(path: &str, value: &str) -> String {
     match path.split_once('.') {
         None => format!("{path} = {value}\n"),
@@ -352,7 +352,7 @@ fn document(path: &str, value: &str) -> String {
 }
 
 #[test]
-fn config_each_field_at_each_wrong_edge_is_refused_by_name() {
+fn each_field_at_each_invalid_edge_is_refused_by_name() {
     let mut wrong = Vec::new();
     for kind in kinds() {
         for (path, bad, good) in kind.fields {
@@ -360,7 +360,7 @@ fn config_each_field_at_each_wrong_edge_is_refused_by_name() {
             let no_times = if is_time { NOT_A_TIME } else { &[] };
             let bad = bad.iter().chain(no_times).map(|value| document(path, value));
             for text in bad.chain([document(&format!("{path}_"), "1")]) {
-                // Where the value clashes with another field, either may be named.
+                // If the value conflicts with another field, either may be named.
                 let field = path.rsplit('.').next().unwrap();
                 match (kind.refusal)(&text) {
                     None => wrong.push(format!("{} accepts {text}", kind.name)),
@@ -376,14 +376,14 @@ fn config_each_field_at_each_wrong_edge_is_refused_by_name() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Every key that a full document has is in the table above.
+/// Every key of a full document is in the table above.
 #[test]
-fn config_no_field_is_forgotten() {
+fn every_field_is_in_the_table() {
     for kind in kinds() {
         let (full, mut keys) = ((kind.full)(), BTreeSet::new());
         for (key, value) in &full {
             keys.insert(key.clone());
-            // The parts that are kinds of their own are looked at there.
+            // Parts that are kinds of their own are checked there.
             if let toml::Value::Table(inner) = value
                 && kind.name == "CircuitBreakerConfig"
             {
@@ -395,9 +395,9 @@ fn config_no_field_is_forgotten() {
     }
 }
 
-/// A window in time is the other shape of the same field.
+/// A time window is the other variant of the same field.
 #[test]
-fn config_a_time_window_at_its_edges() {
+fn a_time_window_at_its_edges() {
     let refusal = kinds().into_iter().find(|kind| kind.name == "CircuitBreakerConfig").unwrap().refusal;
     for (window, field) in [
         ("{ time = \"0s\" }", Some("window.time")),
@@ -427,7 +427,7 @@ fn config_a_time_window_at_its_edges() {
 }
 
 #[test]
-fn config_an_unknown_field_is_refused_in_every_section() {
+fn an_unknown_field_is_refused_in_every_section() {
     let sections = [
         "",
         "[rate_limit]",

@@ -1,5 +1,5 @@
-//! Cache-aside: what the source of the pattern asks its readers to think of, where a default, an
-//! event or an option meets it.
+//! Cache-aside: the considerations of the pattern's source that a default, an event, an option or a refusal
+//! meets.
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use steadfast::{

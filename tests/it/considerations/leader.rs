@@ -1,5 +1,5 @@
-//! Leader election: what the source of the pattern asks its readers to think of, where a default,
-//! an event or a refusal meets it.
+//! Leader election: the considerations of the pattern's source that a default, an event, an option or a refusal
+//! meets.
 use std::{
     future::pending,
     sync::{

@@ -1,5 +1,5 @@
-//! Queue listener: what the source of the pattern asks its readers to think of, where a default, an
-//! event or an option meets it.
+//! Queue listener: the considerations of the pattern's source that a default, an event, an option or a refusal
+//! meets.
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeSet,

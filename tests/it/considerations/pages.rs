@@ -1,9 +1,9 @@
-//! Each page's chapter "Considerations": all points of the source are there, each says how it is
-//! met, and a test shows it.
+//! The chapter "Considerations" of each page: it has all points of the source, each with the way in which it is
+//! met, and a test shows each point.
 use std::{fs, path::Path};
 
-/// A point by a part of its text, and the test that shows how it is met; where that is advice, the
-/// page itself is what there is.
+/// A point, identified by a part of its text, and the test that shows it. A point that is only advice has
+/// [`ADVICE`] in place of a test.
 type Point = (&'static str, &'static str);
 
 const ADVICE: &str = "(advice)";
@@ -107,13 +107,13 @@ const QUEUE_LISTENER: [Point; 14] = [
     ("Priorities", "the_higher_priority_goes_first_and_the_lowest_waits_for_a_bounded_time"),
 ];
 
-/// Reads the page of a room, by its floor. A floor that is one room, such as `call`, is its own floor.
+/// Returns the page of a room, by its floor. A floor that is one room, such as `call`, is its own floor.
 fn page(floor: &str, room: &str) -> String {
     let folder = if floor == room { room.to_owned() } else { format!("{floor}/{room}") };
     fs::read_to_string(format!("{}/src/{folder}/mod.rs", env!("CARGO_MANIFEST_DIR"))).unwrap()
 }
 
-/// The text of all Rust files in these folders.
+/// Returns the text of all Rust files in these folders.
 fn text_of(folders: &[&str]) -> String {
     fn read(path: &Path, text: &mut String) {
         if path.is_dir() {
@@ -127,7 +127,7 @@ fn text_of(folders: &[&str]) -> String {
     text
 }
 
-/// The numbered points of a page's chapter, each in one line.
+/// Returns the numbered points of a page's chapter, each in one line.
 fn points(page: &str, chapter: &str) -> Vec<String> {
     let chapter = page.split(&format!("//! # {chapter}\n")).nth(1).expect("a chapter");
     let chapter = chapter.split("//! # ").next().unwrap();
@@ -171,9 +171,9 @@ fn each_consideration_of_the_source_is_on_its_page_with_how_it_is_met_and_a_test
     }
 }
 
-/// Each guarantee of a page is shown by a test that says so, and no test names a guarantee that is not there.
+/// Asserts that a test names each guarantee of a page, and that no test names a missing guarantee.
 ///
-/// A test says it in a comment: `// Guarantee: ROOM 3.` or `// Guarantee: ROOM 3, 4.`
+/// A test names it in a comment: `// Guarantee: ROOM 3.` or `// Guarantee: ROOM 3, 4.`
 fn guarantees_are_shown(floor: &str, room: &str) {
     let count = points(&page(floor, room), "Guarantees").len();
     let mut shown = vec![0; count + 1];

@@ -1,5 +1,5 @@
-//! Sharding: what the source of the pattern asks its readers to think of, where a default or an
-//! option meets it.
+//! Sharding: the considerations of the pattern's source that a default, an event, an option or a refusal
+//! meets.
 use std::{cell::RefCell, collections::BTreeSet};
 
 use steadfast::{
@@ -11,7 +11,7 @@ fn ids(n: u32) -> Vec<ShardId> {
     (0..n).map(ShardId).collect()
 }
 
-/// The map when this plan has been carried out.
+/// Returns the map after this plan.
 fn after(mut map: ShardMap, plan: &[PlannedMove]) -> ShardMap {
     for planned in plan {
         map = map.begin(planned).unwrap();

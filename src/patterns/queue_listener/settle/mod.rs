@@ -22,7 +22,7 @@ use crate::{
         Disposition, QueueCall, QueueListenerEvent as Event, lease::Lease, run::state::RunState, settle::outage::Outage,
     },
     race::{First, race},
-    time::{Instant, Timestamp, scaled},
+    time::{Instant, scaled},
 };
 
 /// Answers to a settle request: one for each settlement, or a failure of the whole request.
@@ -163,7 +163,7 @@ impl RunState {
             "{why} (attempt {}, delivery {}, dead-lettered at {})",
             lease.attempt,
             lease.deliveries,
-            Timestamp::now()
+            self.inner.clock.wall()
         );
         if self.inner.sources[lease.source].has_dead_letters {
             Decision::DeadLetter { reason }

@@ -112,7 +112,7 @@ impl SharedRateLimiter {
             store,
             partition: format!("rate limit {name}"),
             name,
-            time: SharedTime::new(clock.clone(), wall.unwrap_or_else(Timestamp::now)),
+            time: SharedTime::new(clock.clone(), wall.unwrap_or_else(|| clock.wall())),
             clock,
             wall,
             settings: Mutex::new(Arc::new(set)),

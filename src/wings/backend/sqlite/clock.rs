@@ -58,6 +58,14 @@ impl FileTime {
         }
     }
 
+    /// Returns the current wall time, for `sent_at`.
+    pub(super) fn wall(&self) -> Timestamp {
+        match self {
+            Self::Machine { .. } => machine::wall(),
+            Self::Given(clock) => clock.wall(),
+        }
+    }
+
     /// Records the current time, for the next boot of the machine.
     pub(super) fn record(&self, connection: &Connection, now: i64) -> rusqlite::Result<()> {
         if matches!(self, Self::Given(_)) {
@@ -73,7 +81,7 @@ impl FileTime {
 
 /// Returns the wall clock's time in microseconds.
 pub(super) fn wall() -> i64 {
-    i64::try_from(Timestamp::now().as_millis()).unwrap_or(i64::MAX).saturating_mul(1000)
+    i64::try_from(machine::wall().as_millis()).unwrap_or(i64::MAX).saturating_mul(1000)
 }
 
 /// Returns a duration in microseconds, at most 292,000 years.

@@ -110,7 +110,8 @@ impl Queue for SqliteQueue {
         Box::pin(async move {
             Message::check(&messages, &CAN)?;
             let (id, window) = (self.id, micros(self.shared.config.deduplication_window));
-            self.write(move |c, now| queue_sql::send(c, now, id, &messages, window)).await
+            let sent_at = self.shared.time.wall();
+            self.write(move |c, now| queue_sql::send(c, now, id, &messages, window, sent_at)).await
         })
     }
 

@@ -47,8 +47,9 @@ pub(super) fn send(
     queue: i64,
     messages: &[Message],
     window: i64,
+    sent_at: Timestamp,
 ) -> Answer<Vec<MessageId>> {
-    let sent_at = i64::try_from(Timestamp::now().as_millis()).unwrap_or(i64::MAX);
+    let sent_at = i64::try_from(sent_at.as_millis()).unwrap_or(i64::MAX);
     let mut put = connection.prepare_cached(
         "INSERT INTO messages (queue, visible_at, deliveries, receipt, due, sent_at, body, headers, grp)
          VALUES (?, ?, 0, 0, ?, ?, ?, ?, ?)",

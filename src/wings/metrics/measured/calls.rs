@@ -1,15 +1,16 @@
-//! Time-outs, retries and their budget, circuit breakers, hedges, coalescing.
+//! Metrics of the policies around calls: time-outs, retries, circuit breakers, fallbacks, hedges,
+//! coalescing, chaos.
 use std::hash::{BuildHasher, Hash};
 
 use super::super::{
     registry::{Measured, Sample, Scope},
-    words::{self, KINDS},
+    words::{self, kinds, stops},
 };
 use crate::{
     circuit_breaker::{CircuitBreaker, KeyedBreakers, State, Transition},
     coalesce::Coalesce,
     fallback::{Fallback, FallbackEvent},
-    hedge::{Hedge, HedgeEvent},
+    hedge::{Hedge, HedgeCause, HedgeEvent},
     observe::Subscription,
     outcome::TripRule,
     retry::{Retry, RetryBudget, RetryEvent},
@@ -17,7 +18,7 @@ use crate::{
 };
 
 impl Measured for Timeout {
-    const SORT: &'static str = "timeout";
+    const KIND: &'static str = "timeout";
 
     fn measure(&self, scope: &Scope) -> Sample {
         let timed_out = scope.counter("steadfast_timeout_timed_out_total", &[]);
@@ -27,27 +28,27 @@ impl Measured for Timeout {
 }
 
 impl Measured for Retry {
-    const SORT: &'static str = "retry";
+    const KIND: &'static str = "retry";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        let retries = scope.words("steadfast_retry_retries_total", "kind", &KINDS);
+        let retries = scope.by_label("steadfast_retry_retries_total", "kind", &kinds());
         let recovered = scope.counter("steadfast_retry_recovered_total", &[]);
-        let gave_up = scope.words("steadfast_retry_gave_up_total", "stop", &words::stops());
+        let gave_up = scope.by_label("steadfast_retry_gave_up_total", "reason", &stops());
         let delays = scope.histogram("steadfast_retry_delay_seconds", &[]);
         self.events().tap(move |event| match event {
             RetryEvent::Retrying { kind, delay, .. } => {
-                retries.count(kind.map_or("rejected", |kind| kind.as_str()));
+                retries.increment(kind.map_or("rejected", |kind| kind.as_str()));
                 delays.record(delay.as_secs_f64());
             }
             RetryEvent::Recovered { .. } => recovered.increment(1),
-            RetryEvent::GaveUp { stop, .. } => gave_up.count(stop.as_str()),
+            RetryEvent::GaveUp { stop, .. } => gave_up.increment(stop.as_str()),
         });
         Box::new(|| ())
     }
 }
 
 impl Measured for RetryBudget {
-    const SORT: &'static str = "retry_budget";
+    const KIND: &'static str = "retry_budget";
 
     fn measure(&self, scope: &Scope) -> Sample {
         let (budget, clock) = (self.clone(), scope.clock().clone());
@@ -56,27 +57,27 @@ impl Measured for RetryBudget {
     }
 }
 
-/// Counts changes of state, of one breaker or of a registry.
+/// Counts the state transitions of one breaker or of a registry.
 fn count_transitions(transitions: Subscription<Transition>, scope: &Scope) {
     let states = State::ALL.map(State::as_str);
-    let to = scope.words("steadfast_circuit_breaker_transitions_total", "to", &states);
+    let to = scope.by_label("steadfast_circuit_breaker_transitions_total", "to", &states);
     let openings =
-        scope.words("steadfast_circuit_breaker_openings_total", "rule", &TripRule::ALL.map(TripRule::as_str));
-    let lasted = |state| scope.histogram("steadfast_circuit_breaker_state_duration_seconds", &[("state", state)]);
-    let lasted = State::ALL.map(|state| (state, lasted(state.as_str())));
+        scope.by_label("steadfast_circuit_breaker_openings_total", "rule", &TripRule::ALL.map(TripRule::as_str));
+    let duration = |state| scope.histogram("steadfast_circuit_breaker_state_duration_seconds", &[("state", state)]);
+    let durations = State::ALL.map(|state| (state, duration(state.as_str())));
     transitions.tap(move |change| {
-        to.count(change.to.as_str());
+        to.increment(change.to.as_str());
         if let Some(rule) = change.rule {
-            openings.count(rule.as_str());
+            openings.increment(rule.as_str());
         }
-        if let Some((_, lasted)) = lasted.iter().find(|(state, _)| *state == change.from) {
-            lasted.record(change.after.as_secs_f64());
+        if let Some((_, duration)) = durations.iter().find(|(state, _)| *state == change.from) {
+            duration.record(change.after.as_secs_f64());
         }
     });
 }
 
 impl Measured for CircuitBreaker {
-    const SORT: &'static str = "circuit_breaker";
+    const KIND: &'static str = "circuit_breaker";
 
     fn measure(&self, scope: &Scope) -> Sample {
         count_transitions(self.transitions(), scope);
@@ -115,7 +116,7 @@ where
     K: Eq + Hash + Clone + Send + Sync + 'static,
     S: BuildHasher + Send + Sync + 'static,
 {
-    const SORT: &'static str = "keyed_breakers";
+    const KIND: &'static str = "keyed_breakers";
 
     fn measure(&self, scope: &Scope) -> Sample {
         count_transitions(self.transitions(), scope);
@@ -126,16 +127,15 @@ where
 }
 
 impl Measured for Fallback {
-    const SORT: &'static str = "fallback";
+    const KIND: &'static str = "fallback";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        let calls = scope.words("steadfast_fallback_calls_total", "outcome", &["fell_back", "failed", "timed_out"]);
-        self.events().tap(move |event| {
-            calls.count(match event {
-                FallbackEvent::FellBack { .. } => "fell_back",
-                FallbackEvent::Failed { .. } => "failed",
-                FallbackEvent::TimedOut { .. } => "timed_out",
-            });
+        let outcomes = ["fell_back", "failed", "timed_out"];
+        let [fell_back, failed, timed_out] = scope.counters("steadfast_fallback_calls_total", "outcome", outcomes);
+        self.events().tap(move |event| match event {
+            FallbackEvent::FellBack { .. } => fell_back.increment(1),
+            FallbackEvent::Failed { .. } => failed.increment(1),
+            FallbackEvent::TimedOut { .. } => timed_out.increment(1),
         });
         Box::new(|| ())
     }
@@ -143,11 +143,11 @@ impl Measured for Fallback {
 
 #[cfg(feature = "chaos")]
 impl Measured for crate::chaos::Chaos {
-    const SORT: &'static str = "chaos";
+    const KIND: &'static str = "chaos";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        let counter = |injection| scope.counter("steadfast_chaos_injected_total", &[("injection", injection)]);
-        let counters = ["delayed", "failed", "replaced", "hung", "panicked"].map(counter);
+        let injections = ["delayed", "failed", "replaced", "hung", "panicked"];
+        let counters = scope.counters("steadfast_chaos_injected_total", "injection", injections);
         let (chaos, enabled) = (self.clone(), scope.gauge("steadfast_chaos_enabled", &[]));
         Box::new(move || {
             let now = chaos.injected();
@@ -159,16 +159,17 @@ impl Measured for crate::chaos::Chaos {
 }
 
 impl Measured for Hedge {
-    const SORT: &'static str = "hedge";
+    const KIND: &'static str = "hedge";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        let hedges = scope.words("steadfast_hedge_hedges_total", "cause", &["late", "failed"]);
-        let held = scope.words("steadfast_hedge_held_total", "why", &words::suppressed());
+        let [late, failed] = scope.counters("steadfast_hedge_hedges_total", "cause", ["late", "failed"]);
+        let suppressed = scope.by_label("steadfast_hedge_suppressed_total", "reason", &words::suppressed());
         let won = scope.counter("steadfast_hedge_won_total", &[]);
         let all_failed = scope.counter("steadfast_hedge_all_failed_total", &[]);
         self.events().tap(move |event| match event {
-            HedgeEvent::Hedged { cause, .. } => hedges.count(cause.as_str()),
-            HedgeEvent::Suppressed { reason } => held.count(reason.as_str()),
+            HedgeEvent::Hedged { cause: HedgeCause::Late { .. }, .. } => late.increment(1),
+            HedgeEvent::Hedged { cause: HedgeCause::Failed { .. }, .. } => failed.increment(1),
+            HedgeEvent::Suppressed { reason } => suppressed.increment(reason.as_str()),
             HedgeEvent::Won { .. } => won.increment(1),
             HedgeEvent::AllFailed { .. } => all_failed.increment(1),
         });
@@ -182,10 +183,10 @@ where
     K: Hash + Eq + Send + Sync + 'static,
     T: Send + Sync + 'static,
 {
-    const SORT: &'static str = "coalesce";
+    const KIND: &'static str = "coalesce";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        let (flights, under_way) = (self.clone(), scope.gauge("steadfast_coalesce_under_way", &[]));
-        Box::new(move || under_way.set(flights.under_way() as f64))
+        let (coalesce, in_flight) = (self.clone(), scope.gauge("steadfast_coalesce_in_flight", &[]));
+        Box::new(move || in_flight.set(coalesce.under_way() as f64))
     }
 }

@@ -1,4 +1,4 @@
-//! Caches and shards.
+//! Metrics of caches and shards.
 use std::hash::Hash;
 
 use super::super::registry::{Measured, Sample, Scope};
@@ -12,7 +12,7 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    const SORT: &'static str = "cache";
+    const KIND: &'static str = "cache";
 
     fn measure(&self, scope: &Scope) -> Sample {
         let requests = |result| scope.counter("steadfast_cache_requests_total", &[("result", result)]);
@@ -45,7 +45,7 @@ where
 }
 
 impl Measured for ShardDirectory {
-    const SORT: &'static str = "shard_directory";
+    const KIND: &'static str = "shard_directory";
 
     fn measure(&self, scope: &Scope) -> Sample {
         let changes = scope.counter("steadfast_sharding_map_changes_total", &[]);
@@ -64,7 +64,7 @@ impl Measured for ShardDirectory {
 }
 
 impl Measured for ShardMeter {
-    const SORT: &'static str = "shard_meter";
+    const KIND: &'static str = "shard_meter";
 
     fn measure(&self, scope: &Scope) -> Sample {
         let (meter, scope) = (self.clone(), scope.clone());

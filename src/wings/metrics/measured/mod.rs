@@ -1,4 +1,4 @@
-//! What is read of each pattern, and which of its events are counted.
+//! The metrics of each pattern: the state that is read and the events that are counted.
 mod calls;
 mod data;
 mod throttling;

@@ -1,4 +1,4 @@
-//! Limiters of all sorts, shedding, degradation.
+//! Metrics of limiters, load shedding and degradation.
 use std::hash::{BuildHasher, Hash};
 
 use super::super::{
@@ -14,15 +14,16 @@ use crate::{
     },
 };
 
-/// Counts what every limiter tells, under the sort of limiter that it is. Of its reasons those that it has stand from the start.
+/// Counts the events that all limiters have, with the kind of limiter as the label `policy`.
+/// Counters of `reasons`, those that this kind has, read 0 from the start.
 fn count(events: Subscription<ThrottlingEvent>, scope: &Scope, policy: &'static str, reasons: &[&'static str]) {
-    let rejected = Refusals::new(scope, policy, reasons);
+    let rejected = Rejections::new(scope, policy, reasons);
     let labels = [("policy", policy)];
     let queued = scope.counter("steadfast_throttling_queued_total", &labels);
     let waits = scope.histogram("steadfast_throttling_wait_seconds", &labels);
     let changed = scope.counter("steadfast_throttling_changed_total", &labels);
     events.tap(move |event| match event {
-        ThrottlingEvent::Rejected { reason: why, .. } => rejected.count(why.as_str()),
+        ThrottlingEvent::Rejected { reason: why, .. } => rejected.increment(why.as_str()),
         ThrottlingEvent::Queued { wait } => {
             queued.increment(1);
             if let Some(wait) = wait {
@@ -34,25 +35,25 @@ fn count(events: Subscription<ThrottlingEvent>, scope: &Scope, policy: &'static 
     });
 }
 
-/// Refusals of one limiter by reason.
-struct Refusals {
+/// Counters of rejections by reason, of one limiter.
+struct Rejections {
     scope: Scope,
     policy: &'static str,
-    each: Vec<(&'static str, ::metrics::Counter)>,
+    known: Vec<(&'static str, ::metrics::Counter)>,
 }
 
 const REJECTED: &str = "steadfast_throttling_rejected_total";
 
-impl Refusals {
+impl Rejections {
     fn new(scope: &Scope, policy: &'static str, reasons: &[&'static str]) -> Self {
         let of = |reason| scope.counter(REJECTED, &[("policy", policy), ("reason", reason)]);
         debug_assert!(reasons.iter().all(|reason| REASONS.contains(reason)));
-        let each = reasons.iter().map(|reason| (*reason, of(reason))).collect();
-        Self { scope: scope.clone(), policy, each }
+        let known = reasons.iter().map(|reason| (*reason, of(reason))).collect();
+        Self { scope: scope.clone(), policy, known }
     }
 
-    fn count(&self, reason: &'static str) {
-        match self.each.iter().find(|(known, _)| *known == reason) {
+    fn increment(&self, reason: &'static str) {
+        match self.known.iter().find(|(known, _)| *known == reason) {
             Some((_, counter)) => counter.increment(1),
             None => self.scope.counter(REJECTED, &[("policy", self.policy), ("reason", reason)]).increment(1),
         }
@@ -60,10 +61,10 @@ impl Refusals {
 }
 
 impl Measured for RateLimiter {
-    const SORT: &'static str = "rate_limit";
+    const KIND: &'static str = "rate_limit";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        count(self.events(), scope, Self::SORT, &["rate_limited", "too_large"]);
+        count(self.events(), scope, Self::KIND, &["rate_limited", "too_large"]);
         Box::new(|| ())
     }
 }
@@ -73,7 +74,7 @@ where
     K: Eq + Hash + Clone + Send + Sync + 'static,
     S: BuildHasher + Clone + Send + Sync + 'static,
 {
-    const SORT: &'static str = "keyed_rate_limit";
+    const KIND: &'static str = "keyed_rate_limit";
 
     fn measure(&self, scope: &Scope) -> Sample {
         let (limiter, keys) = (self.clone(), scope.gauge("steadfast_rate_limit_keys", &[]));
@@ -82,15 +83,15 @@ where
 }
 
 impl Measured for SharedRateLimiter {
-    const SORT: &'static str = "shared_rate_limit";
+    const KIND: &'static str = "shared_rate_limit";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        let rejected = Refusals::new(scope, Self::SORT, &["rate_limited", "too_large", "store_down"]);
+        let rejected = Rejections::new(scope, Self::KIND, &["rate_limited", "too_large", "store_down"]);
         let failures = scope.counter("steadfast_shared_limit_store_failures_total", &[]);
         let permits = scope.counter("steadfast_shared_limit_leased_total", &[]);
-        let changed = scope.counter("steadfast_throttling_changed_total", &[("policy", Self::SORT)]);
+        let changed = scope.counter("steadfast_throttling_changed_total", &[("policy", Self::KIND)]);
         self.events().tap(move |event| match event {
-            SharedRateLimitEvent::Rejected { reason: why, .. } => rejected.count(why.as_str()),
+            SharedRateLimitEvent::Rejected { reason: why, .. } => rejected.increment(why.as_str()),
             SharedRateLimitEvent::Leased { permits: n } => permits.increment(u64::from(*n)),
             SharedRateLimitEvent::StoreFailed { .. } => failures.increment(1),
             SharedRateLimitEvent::LimitChanged => changed.increment(1),
@@ -109,28 +110,28 @@ impl Measured for SharedRateLimiter {
 }
 
 impl Measured for ConcurrencyLimiter {
-    const SORT: &'static str = "concurrency_limit";
+    const KIND: &'static str = "concurrency_limit";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        count(self.events(), scope, Self::SORT, &["queue_full", "waited_too_long", "too_large"]);
+        count(self.events(), scope, Self::KIND, &["queue_full", "waited_too_long", "too_large"]);
         let limiter = self.clone();
         let capacity = scope.gauge("steadfast_concurrency_limit_capacity", &[]);
         let in_use = scope.gauge("steadfast_concurrency_limit_in_use", &[]);
         let waiting = scope.gauge("steadfast_concurrency_limit_waiting", &[]);
         Box::new(move || {
-            let places = limiter.capacity();
-            capacity.set(f64::from(places));
-            in_use.set((i64::from(places) - limiter.available()) as f64);
+            let permits = limiter.capacity();
+            capacity.set(f64::from(permits));
+            in_use.set((i64::from(permits) - limiter.available()) as f64);
             waiting.set(limiter.waiting() as f64);
         })
     }
 }
 
 impl Measured for AdaptiveLimiter {
-    const SORT: &'static str = "adaptive_limit";
+    const KIND: &'static str = "adaptive_limit";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        count(self.events(), scope, Self::SORT, &["queue_full", "waited_too_long", "shed"]);
+        count(self.events(), scope, Self::KIND, &["queue_full", "waited_too_long", "shed"]);
         let limiter = self.clone();
         let limit = scope.gauge("steadfast_adaptive_limit_limit", &[]);
         let in_flight = scope.gauge("steadfast_adaptive_limit_in_flight", &[]);
@@ -146,10 +147,10 @@ impl Measured for AdaptiveLimiter {
 }
 
 impl Measured for Shedder {
-    const SORT: &'static str = "shedder";
+    const KIND: &'static str = "shedder";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        count(self.events(), scope, Self::SORT, &["shed"]);
+        count(self.events(), scope, Self::KIND, &["shed"]);
         let began = scope.counter("steadfast_shed_began_total", &[]);
         self.events().tap(move |event| {
             if matches!(event, ThrottlingEvent::SheddingBegan) {
@@ -163,10 +164,10 @@ impl Measured for Shedder {
 }
 
 impl Measured for ClientThrottle {
-    const SORT: &'static str = "client_throttle";
+    const KIND: &'static str = "client_throttle";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        count(self.events(), scope, Self::SORT, &["likely_refused"]);
+        count(self.events(), scope, Self::KIND, &["likely_refused"]);
         let throttle = self.clone();
         let requests = scope.gauge("steadfast_client_throttle_requests", &[]);
         let accepts = scope.gauge("steadfast_client_throttle_accepts", &[]);
@@ -181,7 +182,7 @@ impl Measured for ClientThrottle {
 }
 
 impl Measured for Degradation {
-    const SORT: &'static str = "degradation";
+    const KIND: &'static str = "degradation";
 
     fn measure(&self, scope: &Scope) -> Sample {
         let switches = scope.clone();

@@ -1,4 +1,4 @@
-//! Leader election, queue listeners, journals, breakers that processes share.
+//! Metrics of leader election, queue listeners, journals and shared circuit breakers.
 use super::super::registry::{Measured, Sample, Scope};
 use crate::{
     circuit_breaker::{SharedCircuitBreaker, SharedCircuitBreakerEvent},
@@ -8,26 +8,16 @@ use crate::{
 };
 
 impl Measured for LeaderElection {
-    const SORT: &'static str = "leader_election";
+    const KIND: &'static str = "leader_election";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        const ENDS: [&str; 7] =
-            ["not_renewed", "superseded", "resign_requested", "unhealthy", "finished", "shutdown", "dropped"];
-        let end = |why: TermEnd| match why {
-            TermEnd::NotRenewed => "not_renewed",
-            TermEnd::Superseded => "superseded",
-            TermEnd::ResignRequested => "resign_requested",
-            TermEnd::Unhealthy => "unhealthy",
-            TermEnd::Finished => "finished",
-            TermEnd::Shutdown => "shutdown",
-            TermEnd::Dropped => "dropped",
-        };
         let elected = scope.counter("steadfast_leader_election_elected_total", &[]);
-        let ended = scope.words("steadfast_leader_election_ended_total", "why", &ENDS);
+        let ended =
+            scope.by_label("steadfast_leader_election_ended_total", "reason", &TermEnd::ALL.map(TermEnd::as_str));
         let failures = scope.counter("steadfast_leader_election_call_failures_total", &[]);
         self.events().tap(move |event| match event {
             LeaderElectionEvent::Elected { .. } => elected.increment(1),
-            LeaderElectionEvent::Ended { why, .. } => ended.count(end(*why)),
+            LeaderElectionEvent::Ended { why, .. } => ended.increment(why.as_str()),
             LeaderElectionEvent::CallFailed { .. } => failures.increment(1),
             _ => {}
         });
@@ -42,7 +32,7 @@ impl Measured for LeaderElection {
 }
 
 impl Measured for QueueListener {
-    const SORT: &'static str = "queue_listener";
+    const KIND: &'static str = "queue_listener";
 
     fn measure(&self, scope: &Scope) -> Sample {
         let gauge = |metric| scope.gauge(metric, &[]);
@@ -91,17 +81,18 @@ impl Measured for QueueListener {
 }
 
 impl Measured for Journal {
-    const SORT: &'static str = "journal";
+    const KIND: &'static str = "journal";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        const EVENTS: [&str; 5] = ["deferred", "defer_failed", "replayed", "failed", "poisoned"];
-        let entries = scope.words("steadfast_journal_entries_total", "event", &EVENTS);
+        let events = ["deferred", "defer_failed", "replayed", "failed", "poisoned"];
+        let [deferred, defer_failed, replayed, failed, poisoned] =
+            scope.counters("steadfast_journal_entries_total", "event", events);
         self.events().tap(move |event| match event {
-            JournalEvent::Deferred { .. } => entries.count("deferred"),
-            JournalEvent::DeferFailed { .. } => entries.count("defer_failed"),
-            JournalEvent::Replayed { .. } => entries.count("replayed"),
-            JournalEvent::Failed { .. } => entries.count("failed"),
-            JournalEvent::Poisoned { .. } => entries.count("poisoned"),
+            JournalEvent::Deferred { .. } => deferred.increment(1),
+            JournalEvent::DeferFailed { .. } => defer_failed.increment(1),
+            JournalEvent::Replayed { .. } => replayed.increment(1),
+            JournalEvent::Failed { .. } => failed.increment(1),
+            JournalEvent::Poisoned { .. } => poisoned.increment(1),
             _ => {}
         });
         Box::new(|| ())
@@ -109,16 +100,17 @@ impl Measured for Journal {
 }
 
 impl Measured for SharedCircuitBreaker {
-    const SORT: &'static str = "shared_breaker";
+    const KIND: &'static str = "shared_breaker";
 
     fn measure(&self, scope: &Scope) -> Sample {
-        const EVENTS: [&str; 4] = ["reported", "opened_with_others", "store_failed", "notifier_failed"];
-        let events = scope.words("steadfast_shared_breaker_events_total", "event", &EVENTS);
+        let events = ["reported", "opened_with_others", "store_failed", "notifier_failed"];
+        let [reported, opened_with_others, store_failed, notifier_failed] =
+            scope.counters("steadfast_shared_breaker_events_total", "event", events);
         self.events().tap(move |event| match event {
-            SharedCircuitBreakerEvent::Reported { .. } => events.count("reported"),
-            SharedCircuitBreakerEvent::OpenedWithOthers { .. } => events.count("opened_with_others"),
-            SharedCircuitBreakerEvent::StoreFailed { .. } => events.count("store_failed"),
-            SharedCircuitBreakerEvent::NotifierFailed { .. } => events.count("notifier_failed"),
+            SharedCircuitBreakerEvent::Reported { .. } => reported.increment(1),
+            SharedCircuitBreakerEvent::OpenedWithOthers { .. } => opened_with_others.increment(1),
+            SharedCircuitBreakerEvent::StoreFailed { .. } => store_failed.increment(1),
+            SharedCircuitBreakerEvent::NotifierFailed { .. } => notifier_failed.increment(1),
             _ => {}
         });
         let shared = self.clone();

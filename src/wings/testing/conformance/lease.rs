@@ -1,4 +1,4 @@
-//! What every [`Lease`] must hold.
+//! The contract of every [`Lease`].
 use std::time::Duration;
 
 use super::Fixture;
@@ -7,7 +7,7 @@ use crate::{
     port::{Failure, FencingToken, PortErrorKind},
 };
 
-/// Makes one named test of each case of the lease's contract.
+/// Defines one named test for each case of the lease's contract.
 #[macro_export]
 macro_rules! lease_conformance {
     ($make:expr) => {
@@ -21,9 +21,9 @@ macro_rules! lease_conformance {
             a_holder_that_asks_again_is_granted_a_new_token,
             releasing_frees_at_once_and_an_old_token_changes_nothing,
             tokens_grow,
-            a_request_to_release_is_told_to_the_holder_of_that_grant,
+            a_release_request_reaches_the_holder_of_that_grant,
             of_many_candidates_one_is_granted,
-            what_makes_no_sense_is_refused,
+            invalid_arguments_are_refused,
         );
     };
 }
@@ -56,21 +56,21 @@ fn not_held<T: std::fmt::Debug>(result: Result<T, LeaseError>) {
 pub async fn a_free_name_is_granted(fixture: &Fixture<dyn Lease>) {
     assert_eq!(ok(fixture.port().read("n").await), None);
     let token = grant(fixture.port(), "n", "a").await;
-    let read = ok(fixture.other().read("n").await).unwrap_or_else(|| panic!("it is held"));
+    let read = ok(fixture.other().read("n").await).unwrap_or_else(|| panic!("the lease must be held"));
     assert_eq!((read.holder.as_str(), read.token, read.term), ("a", token, TERM));
 }
 
-/// While a term lasts nobody else is granted the name, at either door.
+/// During a term no other holder is granted the name, through either handle.
 pub async fn a_held_name_is_not_granted_to_another(fixture: &Fixture<dyn Lease>) {
     let token = grant(fixture.port(), "n", "a").await;
-    for door in [fixture.port(), fixture.other()] {
-        let held = held(door, "n", "b").await;
+    for handle in [fixture.port(), fixture.other()] {
+        let held = held(handle, "n", "b").await;
         assert_eq!((held.holder.as_str(), held.token), ("a", token));
         assert!(held.free_in <= TERM);
     }
 }
 
-/// A name has nothing to do with another.
+/// Names are independent.
 pub async fn names_are_apart(fixture: &Fixture<dyn Lease>) {
     for name in ["n", "n ", "N", "n/1", "日本", "'; --", "x y\nz"] {
         grant(fixture.port(), name, "a").await;
@@ -78,7 +78,8 @@ pub async fn names_are_apart(fixture: &Fixture<dyn Lease>) {
     }
 }
 
-/// A challenger is granted the name once the term has passed, for it or by the backend's clock; and not before.
+/// A challenger is granted the name once the term has passed, by its own clock or the backend's,
+/// and not before.
 pub async fn a_term_that_is_over_is_granted_to_another_and_not_before(fixture: &Fixture<dyn Lease>) {
     let first = grant(fixture.port(), "n", "a").await;
     held(fixture.other(), "n", "b").await;
@@ -89,7 +90,7 @@ pub async fn a_term_that_is_over_is_granted_to_another_and_not_before(fixture: &
     assert_eq!(held(fixture.port(), "n", "a").await.holder, "b");
 }
 
-/// Renewed in time, again and again, it stays with its holder, under the same token.
+/// A term that is renewed in time stays with its holder, under the same token.
 pub async fn a_renewed_term_lasts(fixture: &Fixture<dyn Lease>) {
     let token = grant(fixture.port(), "n", "a").await;
     for _ in 0..5 {
@@ -99,7 +100,7 @@ pub async fn a_renewed_term_lasts(fixture: &Fixture<dyn Lease>) {
     }
 }
 
-/// A term that is over is not renewed, whether or not another was granted the name.
+/// An expired term is not renewed, with or without a later grant.
 pub async fn renewing_never_revives(fixture: &Fixture<dyn Lease>) {
     let token = grant(fixture.port(), "n", "a").await;
     held(fixture.other(), "n", "b").await;
@@ -112,7 +113,7 @@ pub async fn renewing_never_revives(fixture: &Fixture<dyn Lease>) {
     not_held(fixture.port().renew("never granted", "a", token, TERM).await);
 }
 
-/// A holder does not wait for itself; the token of before is worth nothing.
+/// A holder that acquires again does not wait for its own term; its former token is invalid.
 pub async fn a_holder_that_asks_again_is_granted_a_new_token(fixture: &Fixture<dyn Lease>) {
     let first = grant(fixture.port(), "n", "a").await;
     let second = grant(fixture.port(), "n", "a").await;
@@ -120,12 +121,12 @@ pub async fn a_holder_that_asks_again_is_granted_a_new_token(fixture: &Fixture<d
     not_held(fixture.port().renew("n", "a", first, TERM).await);
     not_held(fixture.port().release("n", "a", first).await);
     ok(fixture.port().renew("n", "a", second, TERM).await);
-    // A process that was started anew, under the same id, has another door.
+    // A restarted process with the same id has another handle.
     assert!(grant(fixture.other(), "n", "a").await > second);
     not_held(fixture.port().renew("n", "a", second, TERM).await);
 }
 
-/// Released, it is free at once; by an old token, or another's, nothing is changed.
+/// A released name is free at once; an old token, or another holder's, changes nothing.
 pub async fn releasing_frees_at_once_and_an_old_token_changes_nothing(fixture: &Fixture<dyn Lease>) {
     let first = grant(fixture.port(), "n", "a").await;
     not_held(fixture.other().release("n", "b", first).await);
@@ -138,7 +139,7 @@ pub async fn releasing_frees_at_once_and_an_old_token_changes_nothing(fixture: &
     assert_eq!(held(fixture.port(), "n", "a").await.token, second);
 }
 
-/// Over grants, releases, terms that passed, and doors.
+/// Tokens grow over grants, releases, expired terms and handles.
 pub async fn tokens_grow(fixture: &Fixture<dyn Lease>) {
     let mut tokens = Vec::new();
     for _ in 0..3 {
@@ -153,8 +154,8 @@ pub async fn tokens_grow(fixture: &Fixture<dyn Lease>) {
     assert!(tokens.is_sorted_by(|one, next| one < next), "{tokens:?}");
 }
 
-/// Told by the next renewal, to the holder of that grant and to no later one.
-pub async fn a_request_to_release_is_told_to_the_holder_of_that_grant(fixture: &Fixture<dyn Lease>) {
+/// The next renewal reports the request, to the holder of that grant and to no later one.
+pub async fn a_release_request_reaches_the_holder_of_that_grant(fixture: &Fixture<dyn Lease>) {
     let first = grant(fixture.port(), "n", "a").await;
     ok(fixture.other().request_release("n", first).await);
     assert!(ok(fixture.port().renew("n", "a", first, TERM).await).release_requested);
@@ -165,13 +166,13 @@ pub async fn a_request_to_release_is_told_to_the_holder_of_that_grant(fixture: &
     assert!(!ok(fixture.other().renew("n", "b", second, TERM).await).release_requested);
 }
 
-/// Many at once, at both doors: one is granted, again and again.
+/// Of concurrent candidates, through both handles, exactly one is granted the name.
 pub async fn of_many_candidates_one_is_granted(fixture: &Fixture<dyn Lease>) {
     for round in 0..5 {
         let tasks: Vec<_> = (0..16)
             .map(|i: usize| {
-                let door = if i.is_multiple_of(2) { fixture.shared() } else { fixture.shared_other() };
-                tokio::spawn(async move { door.acquire(&format!("n{round}"), &format!("c{i}"), TERM * 100).await })
+                let handle = if i.is_multiple_of(2) { fixture.shared() } else { fixture.shared_other() };
+                tokio::spawn(async move { handle.acquire(&format!("n{round}"), &format!("c{i}"), TERM * 100).await })
             })
             .collect();
         let mut granted = 0;
@@ -179,7 +180,7 @@ pub async fn of_many_candidates_one_is_granted(fixture: &Fixture<dyn Lease>) {
             match task.await.unwrap_or_else(|e| panic!("a candidate: {e}")) {
                 Ok(Acquired::Granted(_)) => granted += 1,
                 Ok(Acquired::Held(_)) => {}
-                // "It changes hands just now" is an answer too.
+                // A backend may report that the holder is just changing.
                 Err(error) => assert_eq!(error.class(), crate::port::ErrorClass::Throttled, "{error}"),
             }
         }
@@ -187,13 +188,13 @@ pub async fn of_many_candidates_one_is_granted(fixture: &Fixture<dyn Lease>) {
     }
 }
 
-/// An empty name, an empty holder, no term.
-pub async fn what_makes_no_sense_is_refused(fixture: &Fixture<dyn Lease>) {
+/// An empty name, an empty holder and a zero term are refused.
+pub async fn invalid_arguments_are_refused(fixture: &Fixture<dyn Lease>) {
     for (name, holder, term, field) in
         [("", "a", TERM, "name"), ("n", "", TERM, "holder"), ("n", "a", Duration::ZERO, "term")]
     {
         let Err(LeaseError::Failed(error)) = fixture.port().acquire(name, holder, term).await else {
-            panic!("{field} makes no sense")
+            panic!("an invalid {field} was accepted")
         };
         assert_eq!(error.kind(), PortErrorKind::Invalid);
         assert!(error.to_string().contains(field), "{error}");

@@ -1,4 +1,5 @@
-//! The suites that hold a backend to its port's contract, yours as well as ours: one named test for each case.
+//! Test suites for the contracts of the ports, for your backends and this crate's: one named test
+//! for each case.
 //!
 //! ```
 //! mod my_store {
@@ -6,15 +7,16 @@
 //!     use steadfast::{store::{InMemoryStore, Store}, testing::conformance::Fixture, time::Clock};
 //!
 //!     steadfast::store_conformance!(async || {
-//!         let (clock, hand) = Clock::manual();
+//!         let (clock, time) = Clock::manual();
 //!         let store: Arc<dyn Store> = Arc::new(InMemoryStore::new().with_clock(&clock));
-//!         Fixture::new(store).on_manual_time(&hand)
+//!         Fixture::new(store).on_manual_time(&time)
 //!     });
 //! }
 //! ```
 //!
-//! The expression is run anew for each case, and gives a [`Fixture`] over an empty backend. Where the backend's own clock cannot be set
-//! by hand (a server), leave [`on_manual_time`](Fixture::on_manual_time) out: the suite then waits, for fractions of a second.
+//! The expression runs once for each case, and returns a [`Fixture`] over an empty backend. If the
+//! backend's clock cannot be set (a server), omit [`on_manual_time`](Fixture::on_manual_time): the
+//! suite then waits for fractions of a second.
 #![allow(clippy::expect_used, reason = "a suite is made of tests")]
 mod fixture;
 pub mod lease;
@@ -25,7 +27,7 @@ pub mod store;
 
 pub use fixture::{Fixture, run};
 
-/// Makes one named test of each case of a suite.
+/// Defines one named test for each case of a suite.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! conformance_cases {

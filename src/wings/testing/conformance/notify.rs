@@ -1,4 +1,4 @@
-//! What every [`Notifier`] must hold.
+//! The contract of every [`Notifier`].
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,19 +10,19 @@ use crate::{
     race::{First, race},
 };
 
-/// Makes one named test of each case of the notifier's contract.
+/// Defines one named test for each case of the notifier's contract.
 #[macro_export]
 macro_rules! notifier_conformance {
     ($make:expr) => {
         $crate::conformance_cases!(notify, $make;
-            what_is_published_is_heard_by_all_subscribers,
-            what_was_published_before_is_not_heard,
+            a_notice_reaches_all_subscribers,
+            a_notice_from_before_the_subscription_is_not_received,
             notices_come_in_the_publishers_order,
             topics_are_apart,
             a_dropped_recv_loses_nothing,
-            a_slow_subscriber_holds_nobody_up_and_is_told_of_a_gap,
+            a_slow_subscriber_delays_no_publisher_and_receives_a_gap,
             a_busy_topic_makes_no_gap_in_another,
-            what_makes_no_sense_is_refused,
+            invalid_arguments_are_refused,
         );
     };
 }
@@ -37,7 +37,7 @@ async fn publish(notifier: &dyn Notifier, topic: &str, text: &str) {
     ok(notifier.publish(topic, Bytes::from(text.to_owned())).await);
 }
 
-/// The next notice; time passes until it is there.
+/// Returns the next notice; lets time pass until it arrives.
 async fn heard(fixture: &Fixture<dyn Notifier>, notices: &mut Notices) -> Notice {
     let passes = async {
         loop {
@@ -55,8 +55,8 @@ fn message(text: &str) -> Notice {
 }
 
 // Guarantee: notify 1.
-/// Each subscriber hears it, at either door.
-pub async fn what_is_published_is_heard_by_all_subscribers(fixture: &Fixture<dyn Notifier>) {
+/// Each subscriber receives a notice, through either handle.
+pub async fn a_notice_reaches_all_subscribers(fixture: &Fixture<dyn Notifier>) {
     let mut here = ok(fixture.port().subscribe("t").await);
     let mut there = ok(fixture.other().subscribe("t").await);
     publish(fixture.port(), "t", "a").await;
@@ -64,12 +64,12 @@ pub async fn what_is_published_is_heard_by_all_subscribers(fixture: &Fixture<dyn
     assert_eq!(heard(fixture, &mut there).await, message("a"));
     publish(fixture.other(), "t", "").await;
     assert_eq!(heard(fixture, &mut here).await, message(""));
-    publish(fixture.port(), "nobody", "hears this").await;
+    publish(fixture.port(), "no subscriber", "lost").await;
 }
 
 // Guarantee: notify 1.
-/// From the subscription on, and not before.
-pub async fn what_was_published_before_is_not_heard(fixture: &Fixture<dyn Notifier>) {
+/// A subscription starts with the notices after it.
+pub async fn a_notice_from_before_the_subscription_is_not_received(fixture: &Fixture<dyn Notifier>) {
     publish(fixture.port(), "t", "before").await;
     let mut notices = ok(fixture.port().subscribe("t").await);
     publish(fixture.other(), "t", "after").await;
@@ -77,7 +77,7 @@ pub async fn what_was_published_before_is_not_heard(fixture: &Fixture<dyn Notifi
 }
 
 // Guarantee: notify 2.
-/// One publisher's notices in its order.
+/// Notices of one publisher arrive in its order.
 pub async fn notices_come_in_the_publishers_order(fixture: &Fixture<dyn Notifier>) {
     let mut notices = ok(fixture.other().subscribe("t").await);
     for i in 0..250 {
@@ -89,7 +89,7 @@ pub async fn notices_come_in_the_publishers_order(fixture: &Fixture<dyn Notifier
 }
 
 // Guarantee: notify 3.
-/// A topic's notices are its own, whatever it is called.
+/// Topics are independent, also those with unusual names.
 pub async fn topics_are_apart(fixture: &Fixture<dyn Notifier>) {
     let topics = ["t", "T", "t.x", "t/*", "*", ">", "日本", "a b"];
     let mut all = Vec::new();
@@ -105,7 +105,7 @@ pub async fn topics_are_apart(fixture: &Fixture<dyn Notifier>) {
 }
 
 // Guarantee: notify 4.
-/// A `recv` that is dropped while it waits takes no notice with it.
+/// A `recv` that is dropped while it waits loses no notice.
 pub async fn a_dropped_recv_loses_nothing(fixture: &Fixture<dyn Notifier>) {
     let mut notices = ok(fixture.port().subscribe("t").await);
     let mut all = Vec::new();
@@ -121,14 +121,14 @@ pub async fn a_dropped_recv_loses_nothing(fixture: &Fixture<dyn Notifier>) {
     assert_eq!(all, [0, 1, 2, 3, 4].map(|i| message(&i.to_string())));
 }
 
-/// Publishes so many notices to this topic, and waits until all are.
+/// Publishes `many` notices to this topic, and waits until all are published.
 async fn publish_many(fixture: &Fixture<dyn Notifier>, topic: &'static str, many: usize) {
     let publishers: Vec<_> = (0..8)
         .map(|_| {
-            let door = fixture.shared();
+            let handle = fixture.shared();
             tokio::spawn(async move {
                 for i in 0..many / 8 {
-                    publish(&*door, topic, &i.to_string()).await;
+                    publish(&*handle, topic, &i.to_string()).await;
                 }
             })
         })
@@ -139,8 +139,8 @@ async fn publish_many(fixture: &Fixture<dyn Notifier>, topic: &'static str, many
 }
 
 // Guarantee: notify 3.
-/// A subscriber of a quiet topic hears each of its notices, however many there are of another topic
-/// meanwhile.
+/// A subscriber of a quiet topic receives each of its notices during a flood of notices of another
+/// topic.
 pub async fn a_busy_topic_makes_no_gap_in_another(fixture: &Fixture<dyn Notifier>) {
     let mut notices = ok(fixture.other().subscribe("quiet").await);
     for i in 0..4 {
@@ -154,9 +154,9 @@ pub async fn a_busy_topic_makes_no_gap_in_another(fixture: &Fixture<dyn Notifier
 }
 
 // Guarantee: notify 3, 4.
-/// Twelve thousand notices that nobody reads: the publisher goes on; the reader hears all of them,
-/// or of a gap, and the last.
-pub async fn a_slow_subscriber_holds_nobody_up_and_is_told_of_a_gap(fixture: &Fixture<dyn Notifier>) {
+/// Twelve thousand unread notices do not block the publisher; the subscriber receives all of them,
+/// or a gap, and the last one.
+pub async fn a_slow_subscriber_delays_no_publisher_and_receives_a_gap(fixture: &Fixture<dyn Notifier>) {
     const MANY: usize = 12_000;
     let mut notices = ok(fixture.port().subscribe("t").await);
     publish_many(fixture, "t", MANY).await;
@@ -169,11 +169,11 @@ pub async fn a_slow_subscriber_holds_nobody_up_and_is_told_of_a_gap(fixture: &Fi
             Notice::Message(_) => count += 1,
         }
     }
-    assert!(count == MANY || gaps > 0, "{count} of {MANY} heard, and no gap");
+    assert!(count == MANY || gaps > 0, "{count} of {MANY} received, and no gap");
 }
 
-/// An empty topic, a notice that is too large.
-pub async fn what_makes_no_sense_is_refused(fixture: &Fixture<dyn Notifier>) {
+/// An empty topic, a topic that is too long and a notice that is too large are refused.
+pub async fn invalid_arguments_are_refused(fixture: &Fixture<dyn Notifier>) {
     let can = fixture.port().capabilities();
     let refused = |result: Result<(), PortError>| assert!(result.is_err_and(|e| e.kind() == PortErrorKind::Invalid));
     refused(fixture.port().publish("", Bytes::new()).await);

@@ -1,7 +1,7 @@
-//! What a backend must hold also where requests fail, replies are lost, effects come twice or late.
+//! The safety of a backend while requests fail, replies are lost, and effects come twice or late.
 //!
-//! The fixture's first door is the backend behind a [fault network](crate::testing::faults) (without latency), the second the
-//! backend itself, for a last look.
+//! The fixture's first handle is the backend behind a [fault network](crate::testing::faults)
+//! without latency; the second is the backend itself, for the final check.
 //!
 //! ```
 //! mod my_store {
@@ -13,10 +13,11 @@
 //!     };
 //!
 //!     steadfast::store_safety!(async || {
-//!         let faults = FaultConfig::default().errors(0.1).lost_replies(0.1).doubled(0.1).late(0.1);
+//!         let faults = FaultConfig::default().errors(0.1).lost_replies(0.1);
+//!         let faults = faults.doubled(0.1).late(0.1);
 //!         let network = FaultNetwork::new(faults, 7, &Clock::tokio()).unwrap();
 //!         let store: Arc<dyn Store> = Arc::new(InMemoryStore::new());
-//!         Fixture::new(network.client("client").store(store.clone())).with_other_door(store)
+//!         Fixture::new(network.client("client").store(store.clone())).with_second_handle(store)
 //!     });
 //! }
 //! ```
@@ -33,7 +34,7 @@ use crate::{
     store::{Key, Precondition, PutOptions, Record, Scan, Store, StoreError, StoreExt, Version, Write},
 };
 
-/// Makes one named test of each case of the store's safety.
+/// Defines one named test for each case of the store's safety.
 #[macro_export]
 macro_rules! store_safety {
     ($make:expr) => {
@@ -47,13 +48,13 @@ macro_rules! store_safety {
     };
 }
 
-/// Makes one named test of each case of the queue's safety.
+/// Defines one named test for each case of the queue's safety.
 #[macro_export]
 macro_rules! queue_safety {
     ($make:expr) => {
         $crate::conformance_cases!(safety, $make;
-            what_was_accepted_is_handed_out_until_it_is_completed,
-            what_was_completed_never_comes_back,
+            an_accepted_message_is_delivered_until_it_is_completed,
+            a_completed_message_is_never_delivered_again,
         );
     };
 }
@@ -61,27 +62,28 @@ macro_rules! queue_safety {
 const STEPS: u64 = 400;
 const KEY: Key<'static> = Key::new("safety", "r");
 
-/// What came of a write: it was made, it was not, or nobody knows.
-enum Came<T> {
+/// The outcome of a write.
+enum WriteOutcome<T> {
     Made(T),
     NotMade,
     Unknown,
 }
 
-fn came<T, E: Failure>(result: Result<T, E>) -> Came<T> {
+fn outcome_of<T, E: Failure>(result: Result<T, E>) -> WriteOutcome<T> {
     match result {
-        Ok(value) => Came::Made(value),
-        Err(error) if error.may_have_been_applied() => Came::Unknown,
-        Err(_) => Came::NotMade,
+        Ok(value) => WriteOutcome::Made(value),
+        Err(error) if error.may_have_been_applied() => WriteOutcome::Unknown,
+        Err(_) => WriteOutcome::NotMade,
     }
 }
 
-async fn last_look(fixture: &Fixture<dyn Store>) -> Option<Record> {
+async fn final_record(fixture: &Fixture<dyn Store>) -> Option<Record> {
     fixture.other().get(KEY).await.unwrap_or_else(|error| panic!("the backend itself failed: {error}"))
 }
 
 // Guarantee: store 8.
-/// Three clients that read and compare-and-set in turns: the counter is what was answered, and at most what nobody knows more.
+/// Three clients read and compare-and-set in turns: the counter is at least the number of confirmed
+/// increments, and exceeds it by at most the number of unknown ones.
 pub async fn no_increment_is_lost_and_none_is_counted_twice(fixture: &Fixture<dyn Store>) {
     let (store, entropy) = (fixture.port(), Entropy::from_seed(1));
     let number = |record: &Option<Record>| -> u64 {
@@ -96,47 +98,50 @@ pub async fn no_increment_is_lost_and_none_is_counted_twice(fixture: &Fixture<dy
             None => *client = store.get(KEY).await.ok(),
             Some(old) => {
                 let when = old.as_ref().map_or(Precondition::Absent, |r| Precondition::Version(r.version));
-                match came(store.put(KEY, (number(&old) + 1).to_string().into(), when.into()).await) {
-                    Came::Made(_) => made += 1,
-                    Came::Unknown => unknown += 1,
-                    Came::NotMade => {}
+                match outcome_of(store.put(KEY, (number(&old) + 1).to_string().into(), when.into()).await) {
+                    WriteOutcome::Made(_) => made += 1,
+                    WriteOutcome::Unknown => unknown += 1,
+                    WriteOutcome::NotMade => {}
                 }
             }
         }
     }
-    let counted = number(&last_look(fixture).await);
+    let counted = number(&final_record(fixture).await);
     assert!((made..=made + unknown).contains(&counted), "{counted} counted, {made} made, {unknown} unknown");
-    assert!(made > 0, "something was made");
+    assert!(made > 0, "at least one write was confirmed");
 }
 
 // Guarantee: store 1.
-/// Again and again, five clients write with one version: one of them at most is told that it won.
+/// Five clients write with the same version: at most one receives a success, in each of many
+/// rounds.
 pub async fn of_writers_with_one_version_one_wins_at_most(fixture: &Fixture<dyn Store>) {
     for round in 0..STEPS / 5 {
-        let when = match last_look(fixture).await {
+        let when = match final_record(fixture).await {
             Some(record) => Precondition::Version(record.version),
             None => Precondition::Absent,
         };
         let mut winners = Vec::new();
         for client in 0..5 {
             let value = format!("{round}-{client}");
-            if let Came::Made(version) = came(fixture.port().put(KEY, value.clone().into(), when.into()).await) {
+            if let WriteOutcome::Made(version) =
+                outcome_of(fixture.port().put(KEY, value.clone().into(), when.into()).await)
+            {
                 winners.push((value, version));
             }
         }
         assert!(winners.len() <= 1, "{winners:?}");
         if let [(value, version)] = &winners[..] {
-            let record = last_look(fixture).await;
+            let record = final_record(fixture).await;
             assert!(
                 record.is_some_and(|r| r.value == value.as_bytes() && r.version == *version),
-                "the winner's is there"
+                "the winner's record is stored"
             );
         }
     }
 }
 
 // Guarantee: store 6.
-/// Writes under random tokens: once one was answered, no lower one goes through.
+/// Writes under random tokens: after a success, no lower token succeeds.
 pub async fn a_fence_is_never_lowered(fixture: &Fixture<dyn Store>) {
     if !fixture.port().capabilities().has(Capability::Fencing) {
         return;
@@ -160,14 +165,14 @@ pub async fn a_fence_is_never_lowered(fixture: &Fixture<dyn Store>) {
 }
 
 // Guarantee: store 4.
-/// Two rows that are only ever written together are equal whenever anybody looks.
+/// Two rows that are always written together are equal at every read.
 pub async fn a_batch_is_whole_or_not_there(fixture: &Fixture<dyn Store>) {
     if !fixture.port().capabilities().has(Capability::AtomicBatch) {
         return;
     }
     for step in 0..STEPS {
         let put = |row: &str| Write::put(row, step.to_string(), Precondition::Any);
-        // Made or not: that is told by the rows.
+        // The rows show whether the batch was applied.
         let _ = fixture.port().batch("safety", vec![put("a"), put("b")]).await;
         let rows = fixture.other().scan(&Scan::partition("safety")).await;
         let rows = rows.unwrap_or_else(|error| panic!("the backend itself failed: {error}")).rows;
@@ -176,13 +181,13 @@ pub async fn a_batch_is_whole_or_not_there(fixture: &Fixture<dyn Store>) {
 }
 
 // Guarantee: store 2.
-/// Over puts and deletes, no answer gives a version that another gave.
+/// No two writes return the same version, over puts and deletes.
 pub async fn a_version_is_given_once(fixture: &Fixture<dyn Store>) {
     let entropy = Entropy::from_seed(5);
     let mut given: BTreeSet<Version> = BTreeSet::new();
     for _ in 0..STEPS {
         if entropy.up_to(3) == 0 {
-            // Gone or not: either is good.
+            // Both outcomes are fine.
             let _ = fixture.port().delete(KEY, Precondition::Any.into()).await;
         } else if let Ok(version) = fixture.port().put(KEY, "x".into(), PutOptions::new()).await {
             assert!(given.insert(version), "{version} was given before");
@@ -190,10 +195,10 @@ pub async fn a_version_is_given_once(fixture: &Fixture<dyn Store>) {
     }
 }
 
-/// For how long a message is hidden in these cases. Where time is real it passes in the end.
+/// Visibility time-out in these cases; short, for backends in real time.
 const HIDDEN: Duration = Duration::from_millis(300);
 
-/// Sends under a de-duplication id, again until it is answered; gives the bodies.
+/// Sends messages with de-duplication ids, each until a send succeeds, and returns their bodies.
 async fn send_all(queue: &dyn Queue, messages: u64) -> BTreeSet<String> {
     let mut sent = BTreeSet::new();
     for i in 0..messages {
@@ -210,8 +215,8 @@ async fn send_all(queue: &dyn Queue, messages: u64) -> BTreeSet<String> {
 }
 
 // Guarantee: queue 1.
-/// Everything whose sending was answered is received and completed in the end, through all that goes wrong.
-pub async fn what_was_accepted_is_handed_out_until_it_is_completed(fixture: &Fixture<dyn Queue>) {
+/// Every accepted message is received and completed in the end, despite the faults.
+pub async fn an_accepted_message_is_delivered_until_it_is_completed(fixture: &Fixture<dyn Queue>) {
     if !fixture.port().capabilities().has(Capability::Deduplication) {
         return;
     }
@@ -227,8 +232,8 @@ pub async fn what_was_accepted_is_handed_out_until_it_is_completed(fixture: &Fix
             }
             Ok(taken) => {
                 for delivery in taken {
-                    // Known to be completed, or perhaps: it comes back if it was not.
-                    if !matches!(came(fixture.port().complete(&delivery.receipt).await), Came::NotMade) {
+                    // Completed, or unknown: an uncompleted message is delivered again.
+                    if !matches!(outcome_of(fixture.port().complete(&delivery.receipt).await), WriteOutcome::NotMade) {
                         done.insert(String::from_utf8_lossy(&delivery.body).into_owned());
                     }
                 }
@@ -236,13 +241,13 @@ pub async fn what_was_accepted_is_handed_out_until_it_is_completed(fixture: &Fix
             Err(_) => {}
         }
     }
-    assert_eq!(sent.difference(&done).collect::<Vec<_>>(), Vec::<&String>::new(), "accepted, and never handed out");
+    assert_eq!(sent.difference(&done).collect::<Vec<_>>(), Vec::<&String>::new(), "accepted, and never delivered");
     assert!(sent.len() > 30, "most were accepted");
 }
 
 // Guarantee: queue 1.
-/// Once its completion was answered, no message is handed out again.
-pub async fn what_was_completed_never_comes_back(fixture: &Fixture<dyn Queue>) {
+/// After a confirmed completion no message is delivered again.
+pub async fn a_completed_message_is_never_delivered_again(fixture: &Fixture<dyn Queue>) {
     if !fixture.port().capabilities().has(Capability::Deduplication) {
         return;
     }
@@ -260,7 +265,7 @@ pub async fn what_was_completed_never_comes_back(fixture: &Fixture<dyn Queue>) {
             let body = String::from_utf8_lossy(&delivery.body).into_owned();
             assert!(
                 !completed.contains_key(&body),
-                "{body} was completed, and is delivered for the {}. time",
+                "{body} was completed, and then delivered (delivery {})",
                 delivery.deliveries
             );
             if fixture.port().complete(&delivery.receipt).await.is_ok() {

@@ -1,27 +1,27 @@
-//! How a network fails, and how often it did.
+//! Settings and counts of a network's faults.
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, human, require};
 
-/// How a [`FaultNetwork`](super::FaultNetwork) fails. Not at all by default.
+/// Settings of the faults of a [`FaultNetwork`](super::FaultNetwork). By default there are none.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct FaultConfig {
-    /// The share of requests that fail before they are applied.
+    /// Share of requests that fail before they are applied.
     pub errors: f64,
-    /// The share of requests that are applied, and reported as failed.
+    /// Share of requests that are applied, and reported as failed.
     pub lost_replies: f64,
-    /// The share of requests that are applied a second time.
+    /// Share of requests that are applied a second time.
     pub doubled: f64,
-    /// The share of requests that are applied, later, though whoever made them has given them up on the way.
+    /// Share of requests that are applied later although the caller dropped them on the way.
     pub late: f64,
-    /// The shortest time of each way, there and back.
+    /// Minimum latency of each direction.
     #[serde(with = "human")]
     pub min_latency: Duration,
-    /// The longest.
+    /// Maximum latency of each direction.
     #[serde(with = "human")]
     pub max_latency: Duration,
 }
@@ -48,14 +48,14 @@ impl FaultConfig {
         self
     }
 
-    /// Sets the share of requests that are applied though they were given up.
+    /// Sets the share of requests that are applied although the caller dropped them.
     #[must_use]
     pub const fn late(mut self, share: f64) -> Self {
         self.late = share;
         self
     }
 
-    /// Sets the shortest and the longest time of each way.
+    /// Sets the minimum and the maximum latency of each direction.
     #[must_use]
     pub const fn latency(mut self, min: Duration, max: Duration) -> Self {
         (self.min_latency, self.max_latency) = (min, max);
@@ -76,18 +76,18 @@ impl FaultConfig {
     }
 }
 
-/// How often a network failed.
+/// Counts of the faults of a network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct FaultCounts {
-    /// Requests in all.
+    /// Number of requests.
     pub requests: u64,
-    /// That failed before they were applied, those of a client that was cut off among them.
+    /// Requests that failed before they were applied, also because the client was cut off.
     pub errors: u64,
-    /// That were applied, and reported as failed.
+    /// Requests that were applied, and reported as failed.
     pub lost_replies: u64,
-    /// That were applied a second time.
+    /// Requests that were applied a second time.
     pub doubled: u64,
-    /// That were applied after they were given up.
+    /// Requests that were applied after the caller dropped them.
     pub late: u64,
 }

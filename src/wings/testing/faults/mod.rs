@@ -1,5 +1,5 @@
-//! A network that fails, between any backend and its clients: latency, errors, lost replies, doubled and late effects, pauses,
-//! partitions. All drawn from one seed.
+//! A faulty network between any backend and its clients: latency, errors, lost replies, doubled and
+//! late effects, pauses, partitions. One seed determines all faults.
 //!
 //! ```
 //! use std::sync::Arc;
@@ -9,18 +9,19 @@
 //!     time::Clock,
 //! };
 //!
-//! // Where it panics, the seed is printed, and `STEADFAST_SEED` runs it alone.
+//! // After a panic the seed is printed; `STEADFAST_SEED` runs that seed alone.
 //! for_each_seed(0..10, |seed| {
-//!     let (clock, hand) = Clock::manual();
+//!     let (clock, time) = Clock::manual();
 //!     let backend = Arc::new(InMemoryStore::new().with_clock(&clock));
-//!     let network = FaultNetwork::new(FaultConfig::default().lost_replies(0.5), seed, &clock).unwrap();
+//!     let faults = FaultConfig::default().lost_replies(0.5);
+//!     let network = FaultNetwork::new(faults, seed, &clock).unwrap();
 //!     let store = network.client("node-1").store(backend.clone());
 //!
 //!     let key = Key::new("orders", "42");
-//!     let written = hand.block_on(store.insert(key, "placed"));
-//!     // A reply that was lost says nothing about the write.
+//!     let written = time.block_on(store.insert(key, "placed"));
+//!     // A lost reply says nothing about the write.
 //!     assert!(written.is_ok() || network.counts().lost_replies == 1);
-//!     assert!(hand.block_on(backend.get(key)).unwrap().is_some());
+//!     assert!(time.block_on(backend.get(key)).unwrap().is_some());
 //! });
 //! ```
 mod config;

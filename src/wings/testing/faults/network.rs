@@ -16,34 +16,35 @@ use crate::{
     time::{Clock, nanos},
 };
 
-/// A network between clients and backends. A clone is the same network.
+/// A network between clients and backends. Clones are the same network.
 #[derive(Clone)]
-pub struct FaultNetwork(Arc<Shared>);
+pub struct FaultNetwork(Arc<SharedNetwork>);
 
-struct Shared {
-    state: Mutex<State>,
+struct SharedNetwork {
+    state: Mutex<NetworkState>,
     entropy: Entropy,
     clock: Clock,
 }
 
-struct State {
+struct NetworkState {
     config: FaultConfig,
     counts: FaultCounts,
     clients: BTreeMap<String, watch::Sender<Link>>,
-    /// Requests that were given up on the way, and arrive yet.
-    late: Vec<Late>,
+    /// Requests that were dropped on the way, and will still arrive.
+    late: Vec<LateRequest>,
 }
 
-type Late = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
+type LateRequest = Box<dyn FnOnce() -> BoxFuture<'static, ()> + Send>;
 
-/// How one client is connected.
+/// State of one client's connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Link {
     paused: bool,
     cut: bool,
 }
 
-/// One client's side of a [`FaultNetwork`]: wraps the backends that it reaches. A clone is the same client.
+/// One client of a [`FaultNetwork`]; it wraps the backends that it reaches. Clones are the same
+/// client.
 #[derive(Clone)]
 pub struct FaultClient {
     network: FaultNetwork,
@@ -52,43 +53,43 @@ pub struct FaultClient {
 }
 
 impl FaultNetwork {
-    /// A network that fails as the seed says. Its latency is on this clock.
+    /// Creates a network whose faults the seed determines. Latency passes on this clock.
     ///
     /// # Errors
-    /// Where a setting breaks a rule.
+    /// If a setting is invalid.
     pub fn new(config: FaultConfig, seed: u64, clock: &Clock) -> Result<Self, ConfigError> {
         config.check()?;
-        let state = State { config, counts: FaultCounts::default(), clients: BTreeMap::new(), late: Vec::new() };
+        let state = NetworkState { config, counts: FaultCounts::default(), clients: BTreeMap::new(), late: Vec::new() };
         let (state, entropy) = (Mutex::new(state), Entropy::from_seed(seed));
-        Ok(Self(Arc::new(Shared { state, entropy, clock: clock.clone() })))
+        Ok(Self(Arc::new(SharedNetwork { state, entropy, clock: clock.clone() })))
     }
 
-    /// The client of this name.
+    /// Returns the client with this name.
     pub fn client(&self, name: &str) -> FaultClient {
         let link = self.state().clients.entry(name.to_owned()).or_default().clone();
         FaultClient { network: self.clone(), name: name.to_owned(), link }
     }
 
-    /// Fails otherwise from now on.
+    /// Replaces the settings.
     ///
     /// # Errors
-    /// Where a setting breaks a rule; nothing is changed.
+    /// If a setting is invalid; nothing is changed.
     pub fn configure(&self, config: FaultConfig) -> Result<(), ConfigError> {
         config.check()?;
         self.state().config = config;
         Ok(())
     }
 
-    /// How often it failed so far.
+    /// Returns the counts of faults so far.
     pub fn counts(&self) -> FaultCounts {
         self.state().counts
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, NetworkState> {
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether this request is one of that share.
+    /// Draws whether a request belongs to `share`.
     fn hits(&self, share: f64) -> bool {
         share > 0.0 && self.0.entropy.unit() < share
     }
@@ -101,7 +102,7 @@ impl FaultNetwork {
         }
     }
 
-    /// Has some of what was given up arrive.
+    /// Applies some of the requests that were dropped on the way.
     async fn deliver_late(&self) {
         loop {
             let late = {
@@ -119,39 +120,39 @@ impl FaultNetwork {
 }
 
 impl FaultClient {
-    /// Its name.
+    /// Returns the name of the client.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// All its requests, and the replies to those under way, wait from now on.
+    /// Pauses the client: its requests wait, and so do replies to requests in flight.
     pub fn pause(&self) {
         self.link.send_modify(|link| link.paused = true);
     }
 
-    /// They go on.
+    /// Ends a pause.
     pub fn resume(&self) {
         self.link.send_modify(|link| link.paused = false);
     }
 
-    /// Cuts it off: its requests fail, and replies to those that were applied are lost.
+    /// Cuts the client off: its requests fail, and replies to applied requests are lost.
     pub fn cut(&self) {
         self.link.send_modify(|link| link.cut = true);
     }
 
-    /// It is reached again.
+    /// Reconnects the client.
     pub fn heal(&self) {
         self.link.send_modify(|link| link.cut = false);
     }
 
     async fn unpaused(&self) -> Link {
         let mut link = self.link.subscribe();
-        // The sender is here: it does not end.
+        // `self.link` is the sender, so the channel stays open.
         let now = link.wait_for(|link| !link.paused).await;
         now.map(|link| *link).unwrap_or_default()
     }
 
-    /// Takes one request there and back.
+    /// Sends one request and returns its reply.
     pub(super) async fn pass<T: Send + 'static, E: From<PortError> + Send + 'static>(
         &self,
         apply: impl FnMut() -> BoxFuture<'static, Result<T, E>> + Send + 'static,
@@ -175,7 +176,7 @@ impl FaultClient {
         let result = apply().await;
         if network.hits(config.doubled) {
             network.state().counts.doubled += 1;
-            // Its reply has no reader.
+            // The reply to the second application has no reader.
             let _ = apply().await;
         }
         network.travel(config).await;
@@ -191,7 +192,7 @@ fn unavailable(what: &str) -> PortError {
     PortError::new(PortErrorKind::Unavailable, format!("injected: {what}"))
 }
 
-/// A request on its way; given up, it may arrive yet.
+/// A request on its way to the backend; after a drop it may still arrive.
 struct Request<'a, T, E, F>
 where
     T: Send + 'static,
@@ -213,7 +214,7 @@ where
         if let Some(mut apply) = self.apply.take()
             && self.network.hits(self.share)
         {
-            let late: Late = Box::new(move || {
+            let late: LateRequest = Box::new(move || {
                 let applied = apply();
                 Box::pin(async move { drop(applied.await) })
             });

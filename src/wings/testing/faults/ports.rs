@@ -1,4 +1,4 @@
-//! The ports, seen through a network that fails.
+//! The ports behind a faulty network.
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -20,28 +20,29 @@ struct Behind<P: ?Sized> {
 }
 
 impl FaultClient {
-    /// This store, as this client reaches it.
+    /// Returns the store as this client reaches it.
     pub fn store(&self, store: Arc<dyn Store>) -> Arc<dyn Store> {
         Arc::new(Behind { client: self.clone(), port: store })
     }
 
-    /// This queue, as this client reaches it. Its wait for messages is the backend's: nothing fails in the middle of it.
+    /// Returns the queue as this client reaches it. The wait for messages happens in the backend:
+    /// no fault interrupts it.
     pub fn queue(&self, queue: Arc<dyn Queue>) -> Arc<dyn Queue> {
         Arc::new(Behind { client: self.clone(), port: queue })
     }
 
-    /// These leases, as this client reaches them.
+    /// Returns the leases as this client reaches them.
     pub fn lease(&self, lease: Arc<dyn Lease>) -> Arc<dyn Lease> {
         Arc::new(Behind { client: self.clone(), port: lease })
     }
 
-    /// This notifier, as this client reaches it. Notices that reach a subscriber do so unharmed.
+    /// Returns the notifier as this client reaches it. Notices to a subscriber pass without faults.
     pub fn notifier(&self, notifier: Arc<dyn Notifier>) -> Arc<dyn Notifier> {
         Arc::new(Behind { client: self.clone(), port: notifier })
     }
 }
 
-/// Passes a call on: what it needs is cloned for each time that it is applied.
+/// Sends a call through the network; its arguments are cloned for each application.
 macro_rules! pass {
     ($self:ident, [$($owned:ident = $value:expr),*], $port:ident => $call:expr) => {{
         let port = $self.port.clone();

@@ -1,17 +1,17 @@
-//! Running a test over many seeds.
+//! A test over many seeds.
 use std::{
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
 };
 
-/// The variable that names one seed to run alone.
+/// Environment variable with the one seed to run.
 const VARIABLE: &str = "STEADFAST_SEED";
 
-/// Runs the test with each seed in turn. Where one panics it is printed, and the panic goes on; with `STEADFAST_SEED` in the
-/// environment that seed alone is run.
+/// Runs the test with each seed in turn. If the test panics, the seed is printed and the panic
+/// resumed. With `STEADFAST_SEED` in the environment, only that seed is run.
 ///
 /// # Panics
-/// Where the test does, or where the variable is no number.
+/// If the test panics, or if the variable is not a number.
 pub fn for_each_seed(seeds: Range<u64>, mut test: impl FnMut(u64)) {
     let seeds = match std::env::var(VARIABLE) {
         Ok(seed) => match seed.parse() {
@@ -28,9 +28,9 @@ pub fn for_each_seed(seeds: Range<u64>, mut test: impl FnMut(u64)) {
     }
 }
 
-/// To the error stream, as a failed test's words are.
+/// Prints to standard error, where messages of failed tests appear.
 fn report(seed: u64) {
     use std::io::Write;
-    // Nobody to read it is no reason to hide the panic.
+    // A closed stream must not hide the panic.
     let _ = writeln!(std::io::stderr(), "seed {seed} failed; {VARIABLE}={seed} runs it alone");
 }

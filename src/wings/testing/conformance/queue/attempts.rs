@@ -1,13 +1,14 @@
-//! The counts of a message: what became of its earlier deliveries.
+//! Counts of a message's earlier deliveries.
 use super::*;
 
-/// Earlier deliveries, attempts among them, and those that expired since one was abandoned.
+/// Returns the earlier deliveries, the attempts among them, and those that expired since one was
+/// abandoned.
 fn counts(delivery: &Delivery) -> (u32, u32, u32) {
     (delivery.deliveries, delivery.attempts, delivery.expiries)
 }
 
 // Guarantee: queue 2.
-/// Released, a message comes back at once or after the requested delay, and no attempt is counted.
+/// A released message returns at once or after the requested delay, and no attempt is counted.
 pub async fn a_released_delivery_is_no_attempt(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a"]).await;
@@ -38,7 +39,8 @@ pub async fn an_abandoned_delivery_is_an_attempt(fixture: &Fixture<dyn Queue>) {
 }
 
 // Guarantee: queue 2.
-/// A delivery that ends without being settled counts as an attempt, and as expired until one is abandoned.
+/// A delivery that ends without being settled counts as an attempt, and as expired until one is
+/// abandoned.
 pub async fn an_expired_delivery_is_an_attempt_without_an_explanation(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a"]).await;

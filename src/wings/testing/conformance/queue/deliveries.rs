@@ -1,15 +1,15 @@
-//! Sending, receiving, settling, and what comes back.
+//! Sending, receiving, settling and redelivery.
 use super::*;
 
 // Guarantee: queue 5.
-/// An empty queue gives nothing, and does not wait.
+/// A receive on an empty queue returns nothing, without a wait.
 pub async fn an_empty_queue_gives_nothing_at_once(fixture: &Fixture<dyn Queue>) {
     assert_eq!(take(fixture.port(), 10, MINUTE).await, []);
     assert_eq!(ok(fixture.port().depth().await).total(), 0);
 }
 
-/// Sent by one, received and completed by another, and then gone.
-pub async fn what_was_sent_is_received_by_the_other_door_and_completed(fixture: &Fixture<dyn Queue>) {
+/// A message that one handle sends is received and completed by the other, and is then gone.
+pub async fn a_sent_message_is_received_through_a_second_handle_and_completed(fixture: &Fixture<dyn Queue>) {
     let message = Message::new("body").header("kind", "test").header("empty", "");
     let id = ok(fixture.port().send_one(message).await);
     let delivery = one(fixture.other(), MINUTE).await;
@@ -23,7 +23,7 @@ pub async fn what_was_sent_is_received_by_the_other_door_and_completed(fixture: 
 }
 
 // Guarantee: queue 4.
-/// First in, first out, within a request and between them.
+/// Messages are delivered first in, first out, within a request and between requests.
 pub async fn messages_come_in_the_order_of_sending(fixture: &Fixture<dyn Queue>) {
     send(fixture.port(), &["1", "2", "3"]).await;
     send(fixture.other(), &["4", "5"]).await;
@@ -38,7 +38,8 @@ pub async fn messages_come_in_the_order_of_sending(fixture: &Fixture<dyn Queue>)
 }
 
 // Guarantee: queue 2.
-/// Hidden for the visibility time-out, then back with its count raised and a new receipt.
+/// A message is hidden for the visibility time-out, then delivered with a higher count and a new
+/// receipt.
 pub async fn a_received_message_is_hidden_until_its_time_is_over(fixture: &Fixture<dyn Queue>) {
     send(fixture.port(), &["a"]).await;
     let first = one(fixture.port(), SHORT).await;
@@ -50,7 +51,7 @@ pub async fn a_received_message_is_hidden_until_its_time_is_over(fixture: &Fixtu
 }
 
 // Guarantee: queue 3.
-/// A receipt of an earlier delivery, or of a message that is settled, is refused, and nothing is changed.
+/// A receipt of an earlier delivery, or of a settled message, is refused, and nothing is changed.
 pub async fn an_old_receipt_can_do_nothing(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a"]).await;
@@ -70,7 +71,7 @@ pub async fn an_old_receipt_can_do_nothing(fixture: &Fixture<dyn Queue>) {
 }
 
 // Guarantee: queue 2.
-/// Extended, it is hidden for so long from then, and its receipt is good.
+/// An extended message is hidden for the new duration, and its receipt stays valid.
 pub async fn an_extended_message_stays_hidden(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a"]).await;
@@ -82,8 +83,8 @@ pub async fn an_extended_message_stays_hidden(fixture: &Fixture<dyn Queue>) {
 }
 
 // Guarantee: queue 2.
-/// Abandoned, it comes back at once, or after the time that was asked for; its receipt is worth nothing.
-pub async fn an_abandoned_message_comes_back_when_it_is_to(fixture: &Fixture<dyn Queue>) {
+/// An abandoned message returns at once, or after the requested delay; its receipt is invalid.
+pub async fn an_abandoned_message_returns_after_its_delay(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a"]).await;
     let first = one(queue, MINUTE).await;
@@ -97,7 +98,7 @@ pub async fn an_abandoned_message_comes_back_when_it_is_to(fixture: &Fixture<dyn
     assert_eq!(one(queue, MINUTE).await.deliveries, 3);
 }
 
-/// A delayed message is hidden until its delay is over, and others pass it.
+/// A delayed message is hidden until its delay is over; later messages overtake it.
 pub async fn a_delayed_message_is_hidden_at_first(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     let sent = queue.send_one(Message::new("late").delay(SHORT)).await;
@@ -112,7 +113,8 @@ pub async fn a_delayed_message_is_hidden_at_first(fixture: &Fixture<dyn Queue>) 
 }
 
 // Guarantee: queue 4.
-/// Of one group key none is visible behind one that is hidden, or that waits for its return; other keys are not held up.
+/// No message of a group is visible behind a hidden one, or behind one that waits for its return.
+/// Other groups are not blocked.
 pub async fn a_group_is_handed_out_one_at_a_time_in_order(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     let of = |group: &str, body: &str| Message::new(body.to_owned()).group(group);
@@ -141,7 +143,7 @@ pub async fn a_group_is_handed_out_one_at_a_time_in_order(fixture: &Fixture<dyn 
 }
 
 // Guarantee: queue 7.
-/// The same de-duplication id within the window: accepted with the first one's id, and not enqueued.
+/// A message with a known de-duplication id is accepted with the first one's id, and not enqueued.
 pub async fn a_duplicate_is_accepted_once(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     let message = |body: &'static str| Message::new(body).deduplicate("order-1");
@@ -161,7 +163,8 @@ pub async fn a_duplicate_is_accepted_once(fixture: &Fixture<dyn Queue>) {
 }
 
 // Guarantee: queue 7.
-/// The same de-duplication id and group key: accepted once, and the group's order stays as it was.
+/// A message with a known de-duplication id and the same group is accepted once; the group keeps
+/// its order.
 pub async fn a_duplicate_of_one_group_is_accepted_once(fixture: &Fixture<dyn Queue>) {
     let (queue, can) = (fixture.port(), fixture.port().capabilities());
     if !can.has(Capability::Deduplication) || !can.has(Capability::Groups) {
@@ -186,7 +189,7 @@ pub async fn a_duplicate_of_one_group_is_accepted_once(fixture: &Fixture<dyn Que
 }
 
 // Guarantee: queue 8.
-/// A dead letter leaves the queue, with its id, its reason, its count.
+/// A dead letter leaves the queue, and keeps its id, its reason and its count.
 pub async fn a_dead_letter_is_in_one_queue_with_its_reason(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     ok(queue.send_one(Message::new("bad").header("h", "v")).await);
@@ -207,7 +210,7 @@ pub async fn a_dead_letter_is_in_one_queue_with_its_reason(fixture: &Fixture<dyn
     assert_eq!(ok(dead(queue).depth().await).total(), 0);
 }
 
-/// From the dead letters back into the queue: sent anew, then completed there.
+/// A dead letter is sent to the queue again, and then completed among the dead letters.
 pub async fn a_dead_letter_can_be_sent_again(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["poison"]).await;

@@ -1,7 +1,7 @@
-//! Waiting, refusals, figures, and many receivers at once.
+//! Waiting, refusals, counts, and concurrent receivers.
 use super::*;
 
-/// Good and old receipts in one request: each has its own answer, in order.
+/// Valid and old receipts in one request each have their own result, in order.
 pub async fn settlements_are_answered_one_by_one(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a", "b", "c"]).await;
@@ -23,17 +23,18 @@ pub async fn settlements_are_answered_one_by_one(fixture: &Fixture<dyn Queue>) {
 }
 
 // Guarantee: queue 5.
-/// Who waits gets what is sent meanwhile, by another door; where `Push` is stated, long before its wait is over.
-pub async fn a_waiting_receiver_is_told(fixture: &Fixture<dyn Queue>) {
+/// A waiting receiver gets a message that the other handle sends; with `Push`, long before its wait
+/// is over.
+pub async fn a_waiting_receiver_is_woken(fixture: &Fixture<dyn Queue>) {
     let receiver = fixture.shared();
     let waits = async { ok(receiver.receive(Receive::new(5, MINUTE).wait(MINUTE)).await) };
     let sends = async {
         fixture.pass(SHORT / 10).await;
         send(fixture.other(), &["a"]).await;
         let told = receiver.capabilities().has(Capability::Push);
-        // Where the doors cannot call each other, the receiver looks now and then.
+        // Without a notification between the handles, the receiver polls.
         for passes in 0u32.. {
-            assert!(!told || SHORT * passes < MINUTE / 2, "it states push, and did not tell who waits");
+            assert!(!told || SHORT * passes < MINUTE / 2, "the backend states `Push`, but did not wake the receiver");
             fixture.pass(SHORT).await;
         }
     };
@@ -44,7 +45,7 @@ pub async fn a_waiting_receiver_is_told(fixture: &Fixture<dyn Queue>) {
 }
 
 // Guarantee: queue 5.
-/// Who waits gets a message whose time is over, too.
+/// A waiting receiver gets a message whose visibility time-out expires.
 pub async fn a_waiting_receiver_sees_what_comes_back(fixture: &Fixture<dyn Queue>) {
     send(fixture.port(), &["a"]).await;
     let _held = one(fixture.other(), SHORT).await;
@@ -62,7 +63,7 @@ pub async fn a_waiting_receiver_sees_what_comes_back(fixture: &Fixture<dyn Queue
 }
 
 // Guarantee: queue 5.
-/// A wait in which nothing comes ends with nothing.
+/// A wait without a message ends with an empty result.
 pub async fn a_wait_that_is_over_gives_nothing(fixture: &Fixture<dyn Queue>) {
     let waits = async { ok(fixture.port().receive(Receive::new(1, MINUTE).wait(SHORT)).await) };
     let passes = async {
@@ -77,7 +78,7 @@ pub async fn a_wait_that_is_over_gives_nothing(fixture: &Fixture<dyn Queue>) {
 }
 
 // Guarantee: queue 6.
-/// A receive that is dropped while it waits takes nothing with it.
+/// A receive that is dropped while it waits loses no message.
 pub async fn a_dropped_receive_loses_nothing(fixture: &Fixture<dyn Queue>) {
     for _ in 0..5 {
         let waits = fixture.port().receive(Receive::new(1, SHORT).wait(MINUTE));
@@ -85,7 +86,7 @@ pub async fn a_dropped_receive_loses_nothing(fixture: &Fixture<dyn Queue>) {
     }
     let waits = fixture.port().receive(Receive::new(1, SHORT).wait(MINUTE));
     race(send(fixture.other(), &["a"]), waits).await;
-    // If it had been taken, it is back by now.
+    // A message that the dropped receive took is visible again by now.
     fixture.pass(SHORT * 2).await;
     assert_eq!(bodies(&take(fixture.port(), 5, MINUTE).await), ["a"]);
 }
@@ -101,7 +102,7 @@ pub async fn any_bytes_and_texts_come_through(fixture: &Fixture<dyn Queue>) {
     ok(queue.send_one(message).await);
     let mut taken = take(fixture.other(), 10, MINUTE).await;
     if !queue.capabilities().has(Capability::Ordered) {
-        // The empty body was sorted before the other two.
+        // `take` sorted the empty body before the other two.
         taken.swap(0, 1);
     }
     assert_eq!((&taken[0].body[..], taken[1].body.len()), (&all[..], 0));
@@ -116,8 +117,9 @@ pub async fn any_bytes_and_texts_come_through(fixture: &Fixture<dyn Queue>) {
 }
 
 // Guarantee: queue 1.
-/// A body above the stated maximum, or more messages than one request takes, are refused before any is accepted.
-pub async fn what_is_too_large_is_refused_whole(fixture: &Fixture<dyn Queue>) {
+/// A body above the stated maximum, or more messages than one request takes, are refused before any
+/// is accepted.
+pub async fn oversized_requests_are_refused_whole(fixture: &Fixture<dyn Queue>) {
     let (queue, can) = (fixture.port(), fixture.port().capabilities());
     let refused = |result: Result<_, QueueError>| {
         let error = result.expect_err("it is too large");
@@ -133,12 +135,12 @@ pub async fn what_is_too_large_is_refused_whole(fixture: &Fixture<dyn Queue>) {
     assert_eq!(ok(queue.depth().await).total(), 0);
 }
 
-/// No message at all, hidden for no time: refused by name.
-pub async fn what_makes_no_sense_is_refused(fixture: &Fixture<dyn Queue>) {
+/// A receive of no messages and a zero visibility are refused, with the name of the argument.
+pub async fn invalid_arguments_are_refused(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a"]).await;
     let refused = |result: Result<(), QueueError>, field: &str| {
-        let error = result.expect_err("it makes no sense").to_string();
+        let error = result.expect_err("an invalid argument").to_string();
         assert!(error.contains(field), "{error}");
     };
     refused(queue.receive(Receive::new(0, MINUTE)).await.map(drop), "max");
@@ -149,8 +151,8 @@ pub async fn what_makes_no_sense_is_refused(fixture: &Fixture<dyn Queue>) {
     assert_eq!(ok(queue.send(Vec::new()).await), []);
 }
 
-/// Visible, delayed, in flight.
-pub async fn depth_counts_by_what_is_waited_for(fixture: &Fixture<dyn Queue>) {
+/// The depth counts visible, delayed and in-flight messages apart.
+pub async fn depth_counts_visible_delayed_and_in_flight_messages(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a", "b", "c"]).await;
     let delays = queue.capabilities().has(Capability::Delay);
@@ -162,9 +164,9 @@ pub async fn depth_counts_by_what_is_waited_for(fixture: &Fixture<dyn Queue>) {
     assert_eq!((depth.visible, depth.delayed, depth.in_flight), (2, u64::from(delays), 1));
 }
 
-/// The longest delay is a delay, and the longest visibility hides: neither makes a message visible,
-/// or settled for good.
-pub async fn durations_without_end_hide_for_ever(fixture: &Fixture<dyn Queue>) {
+/// The longest delay and the longest visibility hide a message; neither makes it visible, nor
+/// settles it.
+pub async fn infinite_durations_hide_messages_forever(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     let delays = queue.capabilities().has(Capability::Delay);
     if delays {
@@ -186,8 +188,8 @@ pub async fn durations_without_end_hide_for_ever(fixture: &Fixture<dyn Queue>) {
 }
 
 // Guarantee: queue 5.
-/// A backend may give fewer messages than were asked for, so that a response has a bound in bytes;
-/// never none where there are some.
+/// A backend may return fewer messages than requested, to bound a response in bytes, but never none
+/// while some are visible.
 pub async fn messages_that_are_large_together_all_come(fixture: &Fixture<dyn Queue>) {
     const MESSAGES: usize = 12;
     let (queue, size) = (fixture.port(), fixture.port().capabilities().max_value().min(3 << 20));
@@ -204,7 +206,7 @@ pub async fn messages_that_are_large_together_all_come(fixture: &Fixture<dyn Que
     assert_eq!(firsts, (b'a'..b'a' + MESSAGES as u8).collect::<Vec<_>>());
 }
 
-/// A peek shows the first, hidden ones too, and takes none.
+/// A peek returns the first messages, also hidden ones, and takes none.
 pub async fn a_peek_takes_nothing(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a", "b", "c"]).await;
@@ -219,7 +221,7 @@ pub async fn a_peek_takes_nothing(fixture: &Fixture<dyn Queue>) {
     assert_eq!(bodies(&take(queue, 10, MINUTE).await), ["b", "c"]);
 }
 
-/// A purge deletes hidden and delayed ones too, and leaves dead letters.
+/// A purge deletes hidden and delayed messages, too, and keeps dead letters.
 pub async fn a_purge_leaves_nothing_but_dead_letters(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
     send(queue, &["a", "b", "c"]).await;
@@ -234,7 +236,7 @@ pub async fn a_purge_leaves_nothing_but_dead_letters(fixture: &Fixture<dyn Queue
 }
 
 // Guarantee: queue 2.
-/// Receivers at two doors: no message is with two of them, and each is completed once.
+/// With receivers on two handles, each message has one receiver, and is completed once.
 pub async fn of_many_receivers_each_message_has_one(fixture: &Fixture<dyn Queue>) {
     const MESSAGES: usize = 200;
     for chunk in (0..MESSAGES).collect::<Vec<_>>().chunks(50) {
@@ -270,12 +272,12 @@ pub async fn of_many_receivers_each_message_has_one(fixture: &Fixture<dyn Queue>
 }
 
 // Guarantee: queue 10.
-/// Every handle on one queue has its identity, and no handle on another one has.
+/// All handles of one queue have the same identity, and handles of another queue have another.
 pub async fn a_queue_is_told_from_its_dead_letters_by_its_identity(fixture: &Fixture<dyn Queue>) {
     let identity = fixture.port().identity();
     assert!((1..=128).contains(&identity.len()), "{identity:?}");
-    assert_eq!(fixture.port().identity(), identity, "it is another at the second look");
-    assert_eq!(fixture.other().identity(), identity, "it is another by the other door");
+    assert_eq!(fixture.port().identity(), identity, "the identity changed between two reads");
+    assert_eq!(fixture.other().identity(), identity, "the second handle has another identity");
     let letters = dead(fixture.port()).identity();
     assert_ne!(letters, identity);
     assert_eq!(dead(fixture.other()).identity(), letters);

@@ -1,4 +1,4 @@
-//! What every [`Queue`] must hold.
+//! The contract of every [`Queue`].
 mod attempts;
 mod deliveries;
 mod edges;
@@ -16,18 +16,18 @@ use crate::{
     race::race,
 };
 
-/// Makes one named test of each case of the queue's contract.
+/// Defines one named test for each case of the queue's contract.
 #[macro_export]
 macro_rules! queue_conformance {
     ($make:expr) => {
         $crate::conformance_cases!(queue, $make;
             an_empty_queue_gives_nothing_at_once,
-            what_was_sent_is_received_by_the_other_door_and_completed,
+            a_sent_message_is_received_through_a_second_handle_and_completed,
             messages_come_in_the_order_of_sending,
             a_received_message_is_hidden_until_its_time_is_over,
             an_old_receipt_can_do_nothing,
             an_extended_message_stays_hidden,
-            an_abandoned_message_comes_back_when_it_is_to,
+            an_abandoned_message_returns_after_its_delay,
             a_delayed_message_is_hidden_at_first,
             a_group_is_handed_out_one_at_a_time_in_order,
             a_duplicate_is_accepted_once,
@@ -35,14 +35,14 @@ macro_rules! queue_conformance {
             a_dead_letter_is_in_one_queue_with_its_reason,
             a_dead_letter_can_be_sent_again,
             settlements_are_answered_one_by_one,
-            a_waiting_receiver_is_told,
+            a_waiting_receiver_is_woken,
             a_waiting_receiver_sees_what_comes_back,
             a_wait_that_is_over_gives_nothing,
             a_dropped_receive_loses_nothing,
             any_bytes_and_texts_come_through,
-            what_is_too_large_is_refused_whole,
-            what_makes_no_sense_is_refused,
-            depth_counts_by_what_is_waited_for,
+            oversized_requests_are_refused_whole,
+            invalid_arguments_are_refused,
+            depth_counts_visible_delayed_and_in_flight_messages,
             a_peek_takes_nothing,
             a_purge_leaves_nothing_but_dead_letters,
             of_many_receivers_each_message_has_one,
@@ -53,7 +53,7 @@ macro_rules! queue_conformance {
             attempts_are_counted_message_by_message,
             an_old_receipt_cannot_release,
             a_dead_letter_keeps_its_counts,
-            durations_without_end_hide_for_ever,
+            infinite_durations_hide_messages_forever,
             messages_that_are_large_together_all_come,
             a_queue_is_told_from_its_dead_letters_by_its_identity,
         );
@@ -72,8 +72,8 @@ async fn send(queue: &dyn Queue, bodies: &[&str]) {
     ok(queue.send(bodies.iter().map(|body| Message::new(body.to_string())).collect()).await);
 }
 
-/// Takes messages until there are `max`, or the queue has no more: one request may return fewer. Those of a queue
-/// that states no order are in the order of their bodies.
+/// Takes messages until there are `max`, or the queue has no more: one request may return fewer.
+/// Those of a queue that states no order are in the order of their bodies.
 async fn take(queue: &dyn Queue, max: usize, visibility: Duration) -> Vec<Delivery> {
     let mut taken = Vec::new();
     while taken.len() < max {
@@ -91,7 +91,7 @@ async fn take(queue: &dyn Queue, max: usize, visibility: Duration) -> Vec<Delive
 }
 
 async fn one(queue: &dyn Queue, visibility: Duration) -> Delivery {
-    take(queue, 1, visibility).await.pop().unwrap_or_else(|| panic!("there is a message"))
+    take(queue, 1, visibility).await.pop().unwrap_or_else(|| panic!("the queue returned no message"))
 }
 
 fn bodies(deliveries: &[Delivery]) -> Vec<String> {
@@ -99,10 +99,10 @@ fn bodies(deliveries: &[Delivery]) -> Vec<String> {
 }
 
 fn dead(queue: &dyn Queue) -> Arc<dyn Queue> {
-    queue.dead_letters().unwrap_or_else(|| panic!("a queue has dead letters"))
+    queue.dead_letters().unwrap_or_else(|| panic!("the queue has no dead letters"))
 }
 
-/// What cannot be done is refused as such.
+/// Asserts that the backend refuses a capability that it does not state.
 fn assert_unsupported<T: std::fmt::Debug>(result: Result<T, QueueError>) {
     let error = result.expect_err("the capability is not stated");
     assert_eq!(error.backend().map(crate::port::PortError::kind), Some(PortErrorKind::Unsupported), "{error}");

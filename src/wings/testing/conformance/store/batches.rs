@@ -2,7 +2,7 @@
 use super::*;
 
 // Guarantee: store 3.
-/// While a batch rewrites two rows over and over, no page shows one old and one new.
+/// While batches rewrite two rows, no page shows one old and one new row.
 pub async fn a_page_is_one_snapshot(fixture: &Fixture<dyn Store>) {
     let store = fixture.shared();
     if !store.capabilities().has(Capability::AtomicBatch) {
@@ -22,11 +22,11 @@ pub async fn a_page_is_one_snapshot(fixture: &Fixture<dyn Store>) {
         assert_eq!(page.rows[0].value, page.rows[1].value);
         tokio::task::yield_now().await;
     }
-    writer.await.unwrap_or_else(|e| panic!("the writer: {e}"));
+    writer.await.unwrap_or_else(|e| panic!("the writer failed: {e}"));
 }
 
 // Guarantee: store 4.
-/// Each write in order with its version; or none at all.
+/// A batch returns the version of each write in order, or is not applied at all.
 pub async fn a_batch_is_all_or_none(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();
     let writes = vec![Write::put("a", "1", Precondition::Absent), Write::put("b", "1", Precondition::Any)];
@@ -50,7 +50,7 @@ pub async fn a_batch_is_all_or_none(fixture: &Fixture<dyn Store>) {
 }
 
 // Guarantee: store 4.
-/// The write that failed is named by its place, and nothing was written.
+/// The failed write is named by its index, and nothing is written.
 pub async fn a_batch_names_the_write_that_failed(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();
     if !store.capabilities().has(Capability::AtomicBatch) {
@@ -68,8 +68,8 @@ pub async fn a_batch_names_the_write_that_failed(fixture: &Fixture<dyn Store>) {
 }
 
 // Guarantee: store 4.
-/// One row twice, too many writes, a bad row: refused before anything is written.
-pub async fn a_batch_that_makes_no_sense_is_refused(fixture: &Fixture<dyn Store>) {
+/// A repeated row, too many writes and an invalid row are refused before anything is written.
+pub async fn an_invalid_batch_is_refused(fixture: &Fixture<dyn Store>) {
     let (store, can) = (fixture.port(), fixture.port().capabilities());
     if !can.has(Capability::AtomicBatch) {
         return;

@@ -1,8 +1,8 @@
-//! Ends of records, fences, and what is odd or too large.
+//! Expiry, fences, unusual keys and values, size limits.
 use super::*;
 
 // Guarantee: store 5.
-/// From its end on it is absent: for reads, scans and preconditions.
+/// An expired record is absent for reads, scans and preconditions.
 pub async fn a_record_ends_when_its_time_is_over(fixture: &Fixture<dyn Store>) {
     let (store, key) = (fixture.port(), Key::new("p", "r"));
     let put = store.put(key, "a".into(), PutOptions::new().ttl(SHORT)).await;
@@ -23,7 +23,8 @@ pub async fn a_record_ends_when_its_time_is_over(fixture: &Fixture<dyn Store>) {
 }
 
 // Guarantee: store 5.
-/// A later write without a time to live makes it last; one with a longer one prolongs it.
+/// A later write without a time to live makes the record permanent; a longer time to live prolongs
+/// it.
 pub async fn a_later_write_without_a_time_makes_it_last(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();
     if !store.capabilities().has(Capability::TimeToLive) {
@@ -42,7 +43,7 @@ pub async fn a_later_write_without_a_time_makes_it_last(fixture: &Fixture<dyn St
 }
 
 // Guarantee: store 6.
-/// A token below the highest that the key has seen: refused, for puts, deletes and batches.
+/// A token below the highest of the key is refused, for puts, deletes and batches.
 pub async fn a_lower_fencing_token_is_refused(fixture: &Fixture<dyn Store>) {
     let (store, key) = (fixture.port(), Key::new("p", "r"));
     let [low, mid, high] = [3, 5, 8].map(FencingToken::new);
@@ -67,7 +68,7 @@ pub async fn a_lower_fencing_token_is_refused(fixture: &Fixture<dyn Store>) {
     }
     assert_eq!(rows(store, Scan::partition("p")).await, ["r"]);
     assert_eq!(value(store, key).await.as_deref(), Some("high"));
-    // Keys have fences of their own, and a failed precondition raises none.
+    // Each key has its own fence, and a failed precondition does not raise it.
     ok(store.put_fenced(Key::new("p", "s"), "x", low).await);
     let failing = PutOptions::new().when(Precondition::Absent).fence(FencingToken::new(99));
     assert!(store.put(key, "x".into(), failing).await.is_err_and(|e| e.is_conflict()));
@@ -75,7 +76,7 @@ pub async fn a_lower_fencing_token_is_refused(fixture: &Fixture<dyn Store>) {
 }
 
 // Guarantee: store 6.
-/// The fence stays when the record was deleted, or its time is over.
+/// The fence stays after the record was deleted or expired.
 pub async fn a_fence_outlives_its_record(fixture: &Fixture<dyn Store>) {
     let (store, key) = (fixture.port(), Key::new("p", "r"));
     if !store.capabilities().has(Capability::Fencing) {
@@ -95,7 +96,7 @@ pub async fn a_fence_outlives_its_record(fixture: &Fixture<dyn Store>) {
 }
 
 // Guarantee: store 7.
-/// Any bytes, none, and a mebibyte.
+/// A value may be any bytes, empty, or a mebibyte long.
 pub async fn any_bytes_are_values(fixture: &Fixture<dyn Store>) {
     let (store, key) = (fixture.port(), Key::new("p", "r"));
     let all: Vec<u8> = (0..=255).collect();
@@ -108,7 +109,7 @@ pub async fn any_bytes_are_values(fixture: &Fixture<dyn Store>) {
 }
 
 // Guarantee: store 7.
-/// A key comes back as it went in, or is refused before it is sent: never as another.
+/// A key is stored unchanged, or refused before it is sent; it never becomes another key.
 pub async fn hostile_keys_come_back_or_are_refused(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();
     let long = "x".repeat(1024);
@@ -159,7 +160,7 @@ pub async fn hostile_keys_come_back_or_are_refused(fixture: &Fixture<dyn Store>)
 
 // Guarantee: store 7.
 /// Values and keys above the stated sizes are refused before they are sent.
-pub async fn what_is_too_large_is_refused(fixture: &Fixture<dyn Store>) {
+pub async fn oversized_requests_are_refused(fixture: &Fixture<dyn Store>) {
     let (store, can) = (fixture.port(), fixture.port().capabilities());
     if can.max_key() < 1 << 20 {
         let long = "x".repeat(can.max_key() + 1);

@@ -1,4 +1,4 @@
-//! What every [`Store`] must hold.
+//! The contract of every [`Store`].
 use std::{collections::BTreeSet, ops::Bound, time::Duration};
 
 use bytes::Bytes;
@@ -22,19 +22,19 @@ use crate::{
     },
 };
 
-/// Makes one named test of each case of the store's contract.
+/// Defines one named test for each case of the store's contract.
 #[macro_export]
 macro_rules! store_conformance {
     ($make:expr) => {
         $crate::conformance_cases!(store, $make;
             a_record_that_is_not_there_is_none,
-            what_was_put_is_read_by_the_other_door,
+            a_put_is_visible_through_a_second_handle,
             a_precondition_that_fails_names_the_current_version,
             of_many_writers_with_one_version_one_wins,
             of_many_writers_to_an_absent_record_one_wins,
             concurrent_updates_lose_nothing,
             versions_never_repeat,
-            a_delete_says_whether_there_was_a_record,
+            a_delete_reports_whether_a_record_existed,
             a_scan_gives_the_rows_asked_for_in_order,
             pages_miss_nothing_and_double_nothing,
             rows_inserted_behind_the_token_stay_away_and_ahead_appear,
@@ -42,14 +42,14 @@ macro_rules! store_conformance {
             a_page_is_one_snapshot,
             a_batch_is_all_or_none,
             a_batch_names_the_write_that_failed,
-            a_batch_that_makes_no_sense_is_refused,
+            an_invalid_batch_is_refused,
             a_record_ends_when_its_time_is_over,
             a_later_write_without_a_time_makes_it_last,
             a_lower_fencing_token_is_refused,
             a_fence_outlives_its_record,
             any_bytes_are_values,
             hostile_keys_come_back_or_are_refused,
-            what_is_too_large_is_refused,
+            oversized_requests_are_refused,
         );
     };
 }

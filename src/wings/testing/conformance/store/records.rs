@@ -9,8 +9,8 @@ pub async fn a_record_that_is_not_there_is_none(fixture: &Fixture<dyn Store>) {
     assert_eq!((page.rows.len(), page.next), (0, None));
 }
 
-/// What was put is read, by the other door too; partitions are apart.
-pub async fn what_was_put_is_read_by_the_other_door(fixture: &Fixture<dyn Store>) {
+/// A put is visible through both handles; partitions are independent.
+pub async fn a_put_is_visible_through_a_second_handle(fixture: &Fixture<dyn Store>) {
     let key = Key::new("p", "r");
     let first = ok(fixture.port().insert(key, "one").await);
     let record = ok(fixture.other().get(key).await);
@@ -23,7 +23,7 @@ pub async fn what_was_put_is_read_by_the_other_door(fixture: &Fixture<dyn Store>
 }
 
 // Guarantee: store 1.
-/// Absent, or of a version: what does not hold says what is.
+/// A failed precondition returns the current version.
 pub async fn a_precondition_that_fails_names_the_current_version(fixture: &Fixture<dyn Store>) {
     let (store, key) = (fixture.port(), Key::new("p", "r"));
     let current = |result: Result<(), StoreError>| match result {
@@ -42,14 +42,14 @@ pub async fn a_precondition_that_fails_names_the_current_version(fixture: &Fixtu
     assert_eq!(current(store.delete(key, Precondition::Version(second).into()).await.map(drop)), None);
 }
 
-/// Runs so many tasks, half of them at each door, and gives what they came to.
+/// Runs concurrent tasks, half of them on each handle, and returns their results.
 async fn race_at_both_doors<T: Send + 'static, F: Future<Output = T> + Send + 'static>(
     fixture: &Fixture<dyn Store>,
     tasks: usize,
     task: impl Fn(std::sync::Arc<dyn Store>, usize) -> F,
 ) -> Vec<T> {
-    let door = |i: usize| if i.is_multiple_of(2) { fixture.shared() } else { fixture.shared_other() };
-    let tasks: Vec<_> = (0..tasks).map(|i| tokio::spawn(task(door(i), i))).collect();
+    let handle = |i: usize| if i.is_multiple_of(2) { fixture.shared() } else { fixture.shared_other() };
+    let tasks: Vec<_> = (0..tasks).map(|i| tokio::spawn(task(handle(i), i))).collect();
     let mut results = Vec::new();
     for task in tasks {
         results.push(task.await.unwrap_or_else(|e| panic!("a task: {e}")));
@@ -58,7 +58,7 @@ async fn race_at_both_doors<T: Send + 'static, F: Future<Output = T> + Send + 's
 }
 
 // Guarantee: store 1.
-/// Of many concurrent writers with one version exactly one wins; the others are told of a later version.
+/// Of concurrent writers with one version exactly one wins; the others receive a later version.
 pub async fn of_many_writers_with_one_version_one_wins(fixture: &Fixture<dyn Store>) {
     let key = Key::new("p", "r");
     let mut version = ok(fixture.port().insert(key, "start").await);
@@ -86,7 +86,7 @@ pub async fn of_many_writers_with_one_version_one_wins(fixture: &Fixture<dyn Sto
 }
 
 // Guarantee: store 1.
-/// Of many who insert exactly one does.
+/// Of concurrent inserts exactly one succeeds.
 pub async fn of_many_writers_to_an_absent_record_one_wins(fixture: &Fixture<dyn Store>) {
     for round in 0..5 {
         let insert = move |store: std::sync::Arc<dyn Store>, i: usize| async move {
@@ -98,7 +98,7 @@ pub async fn of_many_writers_to_an_absent_record_one_wins(fixture: &Fixture<dyn 
 }
 
 // Guarantee: store 1.
-/// Increments by compare-and-set, from both doors at once: none is lost.
+/// Concurrent increments by compare-and-set through both handles lose none.
 pub async fn concurrent_updates_lose_nothing(fixture: &Fixture<dyn Store>) {
     const EACH: usize = 10;
     let key = Key::new("p", "counter");
@@ -116,7 +116,8 @@ pub async fn concurrent_updates_lose_nothing(fixture: &Fixture<dyn Store>) {
 }
 
 // Guarantee: store 2.
-/// No version comes twice for a key: not after a delete, not after its time was over; where it is stated, they grow.
+/// No version of a key repeats, not even after a delete or an expiry; versions grow if the backend
+/// states so.
 pub async fn versions_never_repeat(fixture: &Fixture<dyn Store>) {
     let (store, key) = (fixture.port(), Key::new("p", "r"));
     let can = store.capabilities();
@@ -129,7 +130,7 @@ pub async fn versions_never_repeat(fixture: &Fixture<dyn Store>) {
         if can.has(Capability::TimeToLive) {
             versions.push(ok(store.put(key, "c".into(), PutOptions::new().ttl(SHORT)).await));
             fixture.pass(SHORT * 2).await;
-            // Something else is written meanwhile, and may sweep it away.
+            // Another write may make the backend remove the expired record.
             ok(store.put(Key::new("q", "r"), "x".into(), PutOptions::new()).await);
         }
         if can.has(Capability::AtomicBatch) {
@@ -144,8 +145,8 @@ pub async fn versions_never_repeat(fixture: &Fixture<dyn Store>) {
     }
 }
 
-/// A delete says whether there was one; asking for absence makes no sense.
-pub async fn a_delete_says_whether_there_was_a_record(fixture: &Fixture<dyn Store>) {
+/// A delete reports whether a record existed; a precondition of absence is refused.
+pub async fn a_delete_reports_whether_a_record_existed(fixture: &Fixture<dyn Store>) {
     let (store, key) = (fixture.port(), Key::new("p", "r"));
     assert!(!ok(store.delete(key, DeleteOptions::new()).await));
     ok(store.insert(key, "a").await);

@@ -2,7 +2,8 @@
 use super::*;
 
 // Guarantee: store 3.
-/// Whole partition, prefix, ranges; up and down; by the order of bytes.
+/// Scans of a partition, a prefix and ranges return rows in the order of bytes, ascending and
+/// descending.
 pub async fn a_scan_gives_the_rows_asked_for_in_order(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();
     let all = ["A", "a", "a/1", "a/2", "ab", "b", "é", "日", "\u{10ffff}"];
@@ -34,7 +35,7 @@ pub async fn a_scan_gives_the_rows_asked_for_in_order(fixture: &Fixture<dyn Stor
 }
 
 // Guarantee: store 3.
-/// Page by page, in both directions and with every page size, each row comes once.
+/// Each row is returned once, in both directions and with every page size.
 pub async fn pages_miss_nothing_and_double_nothing(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();
     let mut all: Vec<String> = (0..23).map(|i| format!("row {i:02}")).collect();
@@ -53,7 +54,8 @@ pub async fn pages_miss_nothing_and_double_nothing(fixture: &Fixture<dyn Store>)
 }
 
 // Guarantee: store 3.
-/// Rows inserted behind the token do not appear, rows ahead of it do; a row that was deleted meanwhile is no stop.
+/// Rows inserted behind the token do not appear, rows ahead of it do; a row deleted in between does
+/// not stop the scan.
 pub async fn rows_inserted_behind_the_token_stay_away_and_ahead_appear(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();
     for row in ["b", "d", "f", "h"] {
@@ -69,7 +71,7 @@ pub async fn rows_inserted_behind_the_token_stay_away_and_ahead_appear(fixture: 
         ok(store.insert(Key::new("p", ahead), "x").await);
         let last = page.rows[1].row.clone();
         ok(store.delete(Key::new("p", &last), DeleteOptions::new()).await);
-        // As text, through another process.
+        // The token travels as text to another process.
         let token = page.next.unwrap_or_else(|| panic!("more follows")).as_str().to_owned();
         let rest = rows(fixture.other(), scan.after(Continuation::from(token)).limit(2)).await;
         assert_eq!(rest, expected);
@@ -81,7 +83,7 @@ pub async fn rows_inserted_behind_the_token_stay_away_and_ahead_appear(fixture: 
 }
 
 // Guarantee: store 3.
-/// A token of another scan gives no row that this one did not ask for.
+/// A token of another scan returns no row outside of this scan.
 pub async fn a_token_never_widens_a_scan(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();
     for row in ["a", "b1", "b2", "c"] {
