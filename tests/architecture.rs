@@ -40,7 +40,7 @@ const DOORS: &[(&str, &[&str])] = &[
     ),
     ("rusqlite", &["backend"]),
     ("twox_hash", &["hash"]),
-    // What goes side by side: requests to many shards, marks and debts of a cache, bodies, parts of a queue, renewals.
+    // What goes side by side: requests to many shards, marks and pending invalidations of a cache, bodies, parts of a queue, renewals.
     (
         "futures_util",
         &[

@@ -1,4 +1,4 @@
-//! The backplane: what processes tell each other, keys and versions, never values.
+//! The backplane: notices between processes. They carry keys and versions, never values.
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
@@ -19,23 +19,24 @@ use crate::{
 pub(super) struct Backplane {
     pub(super) notifier: Arc<dyn Notifier>,
     pub(super) topic: String,
-    /// Tells this cache's notices from those of others.
+    /// Identifies this cache's notices among those of others.
     pub(super) me: u64,
     pub(super) timeout: Duration,
     pub(super) health: Health,
 }
 
-/// What another cache tells.
+/// The content of a notice.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Told {
-    /// Of another one, or of this.
+    /// A row and the version of the value that was put there, or `None` for an invalidation.
     Row(String, Option<Version>),
     Tag(String),
     All,
 }
 
 impl Backplane {
-    /// Publishes, if the backplane is not left alone after failures; says whether that is known to be done.
+    /// Publishes a notice, unless the backplane is cooling down after failures. Returns `true` if
+    /// that is known to be done.
     pub(super) async fn tell(&self, report: &Report, told: &Told, deadline: Instant) -> bool {
         let now = report.now();
         if !self.health.admits(now) {
@@ -48,7 +49,7 @@ impl Backplane {
                 return true;
             }
             First::One(Err(error)) => (Some(error.kind()), Some(Failed::Refused)),
-            // What had little time left says nothing about the backplane.
+            // A time-out after a short wait says nothing about the backplane.
             First::Other(()) => (None, (deadline - now >= self.timeout / 2).then_some(Failed::Slow)),
         };
         if let Some(how) = how {
@@ -58,7 +59,8 @@ impl Backplane {
         false
     }
 
-    /// What a notice says: nothing where it is this cache's own, everything where it cannot be read.
+    /// Reads a notice. Returns `None` for this cache's own, and [`CacheNotice::All`] for one that
+    /// cannot be read.
     pub(super) fn hear(&self, notice: &Bytes) -> Option<Told> {
         match decode(notice) {
             Some((sender, _)) if sender == self.me => None,
@@ -69,7 +71,7 @@ impl Backplane {
 }
 
 impl Debt {
-    /// What is told of it.
+    /// Returns the notice of this invalidation. A claim has none.
     pub(super) fn told(&self) -> Option<Told> {
         match self {
             Self::All => Some(Told::All),

@@ -1,4 +1,4 @@
-//! The cache: its doors for who changes something.
+//! The write side of the cache: invalidations, updates and puts.
 use std::{borrow::Borrow, future::Future, hash::Hash, time::Duration};
 
 use super::{
@@ -12,13 +12,15 @@ use super::{
 };
 use crate::{store::Version, time::Instant};
 
-/// How far an invalidation has come. In this process it holds in any case.
+/// The processes that an invalidation has reached. In this process it always holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Reached {
-    /// Everywhere: the remote tier and the other processes, where there are any, have been told.
+    /// The remote tier and the other processes, if there are any, know of the invalidation.
     Everywhere,
-    /// This process alone: the rest could not be told, or not in time. It is owed; [`run`](CacheAside::run) delivers it. Until then this process goes
-    /// without the remote tier for what is concerned, and others may serve the old value for as long as its times to live last.
+    /// Only this process knows of the invalidation so far; it is pending for the others, and
+    /// [`run`](CacheAside::run) delivers it. Until then this process does not use the remote tier
+    /// for the affected keys, and other processes may serve the old value until its time to live
+    /// ends.
     ThisProcess,
 }
 
@@ -27,13 +29,15 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// Invalidates the key: no get that starts after this returned gives a value that was read before it, and no load that is under way now
-    /// stores its own.
+    /// Invalidates the key.
     ///
-    /// Call it **after** the source was written; or leave the order to [`update`](Self::update).
+    /// No get that starts after this has returned gives a value that was read before, and no load
+    /// in progress stores its value. Call it **after** the source was written, or use
+    /// [`update`](Self::update), which keeps the order.
     ///
     /// # Cancel safety
-    /// Dropped at any point, it holds in this process, and is owed to the others.
+    /// If the future is dropped at any point, the invalidation holds in this process and stays
+    /// pending for the others.
     pub async fn invalidate<Q>(&self, key: &Q) -> Reached
     where
         K: Borrow<Q>,
@@ -44,7 +48,7 @@ where
         self.owing_row(key).deliver().await
     }
 
-    /// Invalidates everything with this tag.
+    /// Invalidates all values with this tag.
     ///
     /// # Cancel safety
     /// As [`invalidate`](Self::invalidate).
@@ -54,7 +58,8 @@ where
         self.spread(|_| Debt::Tag(tag.to_owned()), || inner.tags.invalidate(tag)).await
     }
 
-    /// Invalidates everything. In the remote tier every row is deleted: as long as it has many, that takes.
+    /// Invalidates everything. It deletes every row of the remote tier, which takes long if it has
+    /// many.
     ///
     /// # Cancel safety
     /// As [`invalidate`](Self::invalidate).
@@ -64,15 +69,18 @@ where
         self.spread(|_| Debt::All, || inner.clear_here()).await
     }
 
-    /// Writes the source, then invalidates the key, in this order: the other leaves a gap in which a reader caches the old value.
+    /// Writes the source and then invalidates the key. The reverse order would leave a gap in which
+    /// a reader caches the old value.
     ///
-    /// A write that fails, or is given up, may have been made all the same: the key is invalidated then, too.
+    /// A write that fails or is dropped may have been made all the same, so the key is invalidated
+    /// in that case, too.
     ///
     /// # Errors
-    /// The write's.
+    /// Those of `write`.
     ///
     /// # Cancel safety
-    /// Dropped while it writes, it leaves the key invalidated in this process, and owes it to the others. The source's write is the user's.
+    /// If the future is dropped during the write, the key is invalidated in this process and the
+    /// invalidation stays pending for the others. The write itself is the caller's to judge.
     pub async fn update<Q, T, E>(&self, key: &Q, write: impl Future<Output = Result<T, E>>) -> Result<T, E>
     where
         K: Borrow<Q>,
@@ -85,14 +93,15 @@ where
         written
     }
 
-    /// Stores a value that the caller knows to be current. It wins over any load that is under way.
+    /// Stores a value that the caller knows to be current. It wins over any load in progress.
     ///
-    /// After a write to the source prefer [`update`](Self::update): of two writers who put what they wrote, the later put need not be the later
-    /// write.
+    /// After a write to the source prefer [`update`](Self::update): if two writers put what they
+    /// wrote, the later put need not be the later write.
     ///
     /// # Cancel safety
-    /// Dropped before the value is stored, it leaves nothing under the key in this process, and what is in the remote tier is owed to be
-    /// deleted. Dropped afterwards, it owes the notice to the other processes.
+    /// If the future is dropped before the value is stored, this process holds nothing under the
+    /// key, and the deletion from the remote tier stays pending. If it is dropped afterwards, the
+    /// notice to the other processes stays pending.
     pub async fn put<Q>(&self, key: &Q, value: impl Into<Loaded<V>>) -> Reached
     where
         K: Borrow<Q>,
@@ -120,12 +129,12 @@ where
         let version = match put {
             Put::Stored(version) => Some(version),
             Put::NotStorable => None,
-            // By whom, nobody knows: perhaps by an echo of its own request. Neither stays.
+            // The writer is unknown; it may be a late copy of this put's own request. Neither value stays.
             Put::Overtaken => return sure.deliver_by(deadline).await,
             Put::Unknown => {
-                // Owed before it is kept: so no load takes what was in the remote tier before.
+                // Made pending before the value is kept, so that no load takes the remote tier's old value.
                 sure.owe();
-                // Others cannot have it. Here it is the newest, unless somebody invalidated it meanwhile.
+                // Other processes cannot have this value. Here it is the newest, unless it was invalidated meanwhile.
                 if self.keep(key, epoch, self.born(key, value, ttl, &tags, born, None)) {
                     sure.here = None;
                 }
@@ -133,10 +142,10 @@ where
             }
         };
         if !self.keep(key, epoch, self.born(key, value, ttl, &tags, born, version)) {
-            // Somebody invalidated it meanwhile, and nobody knows which came first in the remote tier: neither stays.
+            // The key was invalidated meanwhile, in an unknown order in the remote tier: neither value stays.
             return sure.deliver_by(deadline).await;
         }
-        // What was put stays, even if the others cannot be told.
+        // The value stays in this process even if the others cannot be notified.
         sure.here = None;
         sure.paid(Halves::STORE);
         let told = match &shared.backplane {
@@ -151,16 +160,17 @@ where
         }
     }
 
-    /// Stores values that are known at start-up, in this process, where it has none: what is put here never takes the place of anything.
+    /// Stores values that are known at start-up, in this process only. An existing value is never
+    /// replaced.
     ///
-    /// It does not replace loading on demand. With a backplane let [`run`](Self::run) subscribe first: a subscription that begins takes all that is there
-    /// for expired.
+    /// It does not replace loading on demand. With a backplane, let [`run`](Self::run) subscribe
+    /// first: a new subscription treats all existing entries as expired.
     pub fn prime(&self, values: impl IntoIterator<Item = (K, V)>) {
         let inner = &*self.0;
         for (key, value) in values {
             let born = inner.tags.now();
             let (key, entry) = self.born(&key, value, inner.config.ttl, &[], born, None);
-            // Not while a load is under way, either: it knows better.
+            // A load in progress has a newer value, so its key is not primed either.
             let left = inner.flights.if_idle(&key, || {
                 inner.local.peek(&key).is_none().then(|| inner.local.insert(key.clone(), &key, entry))
             });
@@ -170,7 +180,7 @@ where
         }
     }
 
-    /// An entry that was born now.
+    /// Returns an entry whose value is current now.
     fn born<Q>(
         &self,
         key: &Q,
@@ -198,7 +208,8 @@ where
         (key, inner.entry(Some(value), birth, inner.report.now()))
     }
 
-    /// Stores what was put, unless the key was invalidated since this epoch, which it returns; cuts off the loads that began meanwhile.
+    /// Stores the value of a put unless the key was invalidated since `epoch`, and supersedes loads
+    /// that began meanwhile. Returns `true` if the epoch is unchanged.
     fn keep<Q>(&self, key: &Q, epoch: u64, (own, entry): (K, Entry<V>)) -> bool
     where
         K: Borrow<Q>,
@@ -215,7 +226,7 @@ where
         same
     }
 
-    /// The invalidation of one key, on its way.
+    /// Returns the propagation of the invalidation of one key.
     fn owing_row<'a, Q>(&'a self, key: &'a Q) -> Owing<'a, K, V, impl Fn() + use<'a, Q, K, V>>
     where
         K: Borrow<Q>,
@@ -224,7 +235,7 @@ where
         self.owing(|row| Debt::Row(row(&key.to_owned())), || _ = self.0.invalidate_here(key))
     }
 
-    /// Invalidates here and everywhere.
+    /// Invalidates in this process and then everywhere.
     async fn spread(&self, debt: impl FnOnce(fn(&K) -> String) -> Debt, here: impl Fn()) -> Reached {
         here();
         self.owing(debt, here).deliver().await
@@ -238,16 +249,18 @@ where
     }
 }
 
-/// An invalidation on its way. Dropped before it has reached everything, it holds in this process, and the rest is owed.
+/// An invalidation that is being propagated. If it is dropped before it has reached everything, it
+/// holds in this process and the remaining steps become pending.
 struct Owing<'a, K: Hash + Eq, V, H: Fn()> {
     inner: &'a Inner<K, V>,
-    /// Its halves that are still to be paid.
+    /// The invalidation and its remaining steps.
     owes: Option<(Debt, Halves)>,
-    /// Where the deletion of all rows goes on.
+    /// Continuation of the deletion of all rows.
     behind: Option<String>,
-    /// Higher than the numbers of all debts that what is done from now on pays, too.
+    /// At least the number of every pending invalidation that this propagation also delivers.
     stamp: u64,
-    /// Does it in this process: what was loaded while it was on its way may be from before it.
+    /// Invalidates in this process once more at the end: a load during the propagation may have
+    /// stored an older value.
     here: Option<H>,
 }
 
@@ -257,7 +270,7 @@ impl<K: Hash + Eq, V, H: Fn()> Owing<'_, K, V, H> {
         self.deliver_by(deadline).await
     }
 
-    /// Does what is left: the write, then the notice.
+    /// Performs the remaining steps: the write, then the notice.
     async fn deliver_by(mut self, mut deadline: Instant) -> Reached {
         let (inner, report) = (self.inner, &self.inner.report);
         let Some(shared) = &inner.shared else { return Reached::Everywhere };
@@ -274,7 +287,7 @@ impl<K: Hash + Eq, V, H: Fn()> Owing<'_, K, V, H> {
             } else if self.behind == before {
                 return Reached::ThisProcess;
             } else {
-                // Each page of what is deleted has the time-out for itself.
+                // Each page of deleted rows has a time-out of its own.
                 deadline = report.now() + inner.config.remote.timeout;
             }
         }
@@ -289,7 +302,8 @@ impl<K: Hash + Eq, V, H: Fn()> Owing<'_, K, V, H> {
         Reached::Everywhere
     }
 
-    /// Notes that these halves are done, also for whoever owed them before.
+    /// Records that these steps are done, also for an earlier pending invalidation of the same
+    /// target.
     fn paid(&mut self, done: Halves) {
         if let Some((shared, (debt, halves))) = self.inner.shared.as_ref().zip(self.owes.as_mut()) {
             halves.store &= !done.store;
@@ -300,7 +314,7 @@ impl<K: Hash + Eq, V, H: Fn()> Owing<'_, K, V, H> {
         }
     }
 
-    /// Leaves the rest to be delivered later.
+    /// Leaves the remaining steps pending.
     fn owe(&mut self) {
         if let Some((shared, (debt, halves))) = self.inner.shared.as_ref().zip(self.owes.take())
             && halves.any()
@@ -312,7 +326,7 @@ impl<K: Hash + Eq, V, H: Fn()> Owing<'_, K, V, H> {
 
 impl<K: Hash + Eq, V, H: Fn()> Drop for Owing<'_, K, V, H> {
     fn drop(&mut self) {
-        // First of all: a load that looks into the remote tier between the two would bring the old value back.
+        // This comes first: between the two, a load could bring back the old value from the remote tier.
         self.owe();
         if let Some(here) = &self.here {
             here();

@@ -1,31 +1,34 @@
-//! Invalidations that have not reached the remote tier, or the other processes: kept until they have. A pure machine.
+//! Invalidations that have not yet reached the remote tier or the other processes. They stay
+//! pending until they have. The module is a pure state machine.
 //!
-//! An invalidation has two halves: the write to the remote tier, and the notice to other processes. Each is paid once. Only the first keeps
-//! loads away from the remote tier, and only those of the keys that it concerns.
+//! An invalidation has two steps: the write to the remote tier, and the notice to other processes.
+//! Each is delivered once. Only a pending write keeps loads away from the remote tier, and only
+//! loads of the keys that it affects.
 use std::collections::BTreeMap;
 
 use crate::{store::Version, sync::Mutex, time::Instant};
 
-/// Maximum number of keys and tags that are kept apart. Beyond it they become one invalidation of everything.
+/// Maximum number of pending keys and tags. Above it they become one invalidation of everything.
 const MOST: usize = 10_000;
 
-/// Maximum number of claims that are kept. Those beyond it end by their own time to live.
+/// Maximum number of pending releases of claims. Further claims end by their own time to live.
 const MOST_CLAIMS: usize = 1000;
 
-/// What has to be made known.
+/// The target of a pending invalidation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Debt {
-    /// Everything is invalid.
+    /// All values.
     All,
-    /// Everything with this tag is.
+    /// All values with this tag.
     Tag(String),
-    /// This row is.
+    /// The value of this row.
     Row(String),
-    /// Nobody loads what this version claims. Nothing wrong is served while it is owed.
+    /// A claim of this version, whose load has ended without storing. While its release is pending,
+    /// no wrong value is served.
     Claim(String, Version),
 }
 
-/// The halves of an invalidation.
+/// The steps of an invalidation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Halves {
     /// The write to the remote tier.
@@ -55,18 +58,19 @@ struct State {
 
 #[derive(Debug, Clone, Default)]
 struct Owed {
-    /// The number of the invalidation that owes it: a payment that began before it does not count.
+    /// Number of the latest invalidation of this target. A delivery that began earlier does not
+    /// count.
     number: u64,
     halves: Halves,
-    /// Of [`Debt::All`]: where the deletion of all rows goes on.
+    /// For [`Invalidation::All`]: the continuation of the deletion of all rows.
     behind: Option<String>,
-    /// A payment is under way.
+    /// `true` while a delivery is in progress.
     busy: bool,
-    /// When a load may try to pay it again, after a payment that failed.
+    /// Time before which no load retries a delivery that failed.
     not_before: Instant,
 }
 
-/// A payment under way. While it lives no other begins for the same debt.
+/// A delivery in progress. While it lives, no other begins for the same target.
 pub(super) struct Payment<'a> {
     debts: &'a Debts,
     pub(super) debt: Debt,
@@ -76,12 +80,13 @@ pub(super) struct Payment<'a> {
 }
 
 impl Debts {
-    /// Returns a number that is higher than those of all debts so far.
+    /// Returns a number that is at least that of every invalidation so far.
     pub(super) fn stamp(&self) -> u64 {
         self.0.lock().count
     }
 
-    /// Adds a debt, or more halves to it; returns how many there are. The deletion of all rows goes on at `behind`.
+    /// Adds an invalidation, or more steps to a pending one, and returns the number of pending
+    /// ones. For all rows, the deletion continues at `continuation`.
     pub(super) fn owe(&self, debt: Debt, halves: Halves, behind: Option<String>) -> usize {
         let mut state = self.0.lock();
         state.count += 1;
@@ -90,7 +95,8 @@ impl Debts {
         if is_claim && state.claims >= MOST_CLAIMS {
             return state.owed.len();
         }
-        // An invalidation of everything that nobody has begun to pay will pay this one, too; what began before now does not.
+        // A pending invalidation of everything covers this one if its delivery has not begun: a delivery
+        // that began earlier does not.
         let all = state.owed.get_mut(&Debt::All).filter(|all| !is_claim && debt != Debt::All && all.covers(halves));
         if let Some(all) = all {
             all.number = number;
@@ -114,7 +120,7 @@ impl Debts {
         state.owed.len()
     }
 
-    /// Returns the debt that keeps a load of this row away from the remote tier.
+    /// Returns the invalidation that keeps a load of this row away from the remote tier.
     pub(super) fn bars(&self, row: &str) -> Option<Debt> {
         let state = self.0.lock();
         let owes = |debt: &Debt| {
@@ -123,7 +129,7 @@ impl Debts {
         if state.owed.is_empty() { None } else { owes(&Debt::All).or_else(|| owes(&Debt::Row(row.to_owned()))) }
     }
 
-    /// Returns the first of these tags whose invalidation the remote tier does not know.
+    /// Returns the invalidation of the first of these tags that the remote tier does not know.
     pub(super) fn bars_tag(&self, tags: &[String]) -> Option<Debt> {
         let state = self.0.lock();
         if state.owed.is_empty() {
@@ -133,12 +139,13 @@ impl Debts {
         debts.into_iter().find(|debt| state.owed.get(debt).is_some_and(|owed| owed.halves.store))
     }
 
-    /// Returns all debts.
+    /// Returns the targets of all pending invalidations.
     pub(super) fn all(&self) -> Vec<Debt> {
         self.0.lock().owed.keys().cloned().collect()
     }
 
-    /// Begins a payment, unless one is under way or nothing is owed; by a load at this time, also unless one has just failed.
+    /// Begins a delivery. Returns `None` if one is in progress or none is pending, and for a load
+    /// at this time also if a delivery has just failed.
     pub(super) fn begin(&self, debt: Debt, by_load: Option<Instant>) -> Option<Payment<'_>> {
         let mut state = self.0.lock();
         let owed = state.owed.get_mut(&debt)?;
@@ -150,7 +157,8 @@ impl Debts {
         Some(Payment { debts: self, debt, halves, behind, number })
     }
 
-    /// Strikes these halves off a debt that is not younger than this number; returns whether it was the last of all.
+    /// Removes these steps from an invalidation whose number is at most `number`. Returns `true` if
+    /// nothing is pending any more.
     pub(super) fn paid(&self, debt: &Debt, number: u64, halves: Halves) -> bool {
         let mut state = self.0.lock();
         let Some(owed) = state.owed.get_mut(debt).filter(|owed| owed.number <= number) else { return false };
@@ -170,7 +178,8 @@ impl Debts {
 }
 
 impl State {
-    /// Puts one invalidation of everything in the place of all keys and tags, with the halves that any of them has.
+    /// Replaces all keys and tags by one invalidation of everything, with the steps that any of
+    /// them has.
     fn become_one(&mut self, number: u64) {
         let mut all = Owed { number, ..Owed::default() };
         self.owed.retain(|debt, owed| {
@@ -187,7 +196,8 @@ impl State {
 }
 
 impl Owed {
-    /// Whether the payment of this invalidation of everything will pay these halves of another one, too.
+    /// Returns `true` if the delivery of this invalidation of everything also covers these steps of
+    /// another one.
     fn covers(&self, halves: Halves) -> bool {
         let both = (self.halves.store || !halves.store) && (self.halves.notice || !halves.notice);
         both && !self.busy && self.behind.is_none()
@@ -195,7 +205,7 @@ impl Owed {
 }
 
 impl Payment<'_> {
-    /// Notes where the deletion of all rows goes on.
+    /// Records where the deletion of all rows continues.
     pub(super) fn advance(&mut self, behind: Option<String>) {
         let mut state = self.debts.0.lock();
         if let Some(owed) = state.owed.get_mut(&self.debt).filter(|owed| owed.number == self.number) {
@@ -205,14 +215,14 @@ impl Payment<'_> {
         self.behind = behind;
     }
 
-    /// Notes that it failed: until this time no load tries it again.
+    /// Records a failure: no load retries it before this time.
     pub(super) fn failed(&mut self, not_before: Instant) {
         if let Some(owed) = self.debts.0.lock().owed.get_mut(&self.debt) {
             owed.not_before = not_before;
         }
     }
 
-    /// Notes that these halves are paid; returns whether nothing at all is owed any more.
+    /// Records that these steps are delivered. Returns `true` if nothing is pending any more.
     pub(super) fn paid(&mut self, halves: Halves) -> bool {
         self.halves.store &= !halves.store;
         self.halves.notice &= !halves.notice;

@@ -1,4 +1,10 @@
-//! What the local tier holds for a key, and what it is worth at a moment: a pure machine.
+//! An entry of the local tier, and its freshness at a given time. The module is a pure state
+//! machine.
+//
+// Entries are immutable except for one atomic: the time of the last access, for sliding expiry. Hits
+// move it forward with `fetch_max`, so concurrent hits may come in any order and the latest access
+// wins. The value is complete in itself and publishes no other memory, so `Relaxed` suffices. A
+// reader that sees an older time can only expire the entry too early, never serve it too long.
 use std::{
     sync::{
         Arc,
@@ -22,54 +28,55 @@ pub(super) struct Entry<V> {
     pub(super) rest: Rest,
 }
 
-/// What a plain hit needs: it is copied on each.
+/// The part of an entry that a plain hit needs; it is copied on each hit.
 #[derive(Clone)]
 pub(super) struct Hot<V> {
-    /// `None`: the source has nothing.
+    /// The value; `None` if the source has nothing under the key.
     pub(super) value: Option<V>,
-    /// Before this a hit needs no second thought. The origin where each does.
+    /// Time before which a hit needs no further check. The clock's origin if each hit needs one.
     pub(super) plain_until: Instant,
-    /// The number of the sequence when its load began.
+    /// Number of the tags' sequence when the load began.
     pub(super) born: u64,
 }
 
-/// What else is known of it.
+/// The rest of an entry.
 #[derive(Clone)]
 pub(super) struct Rest {
     pub(super) fresh_until: Instant,
-    /// Until when it may be served while the source fails.
+    /// Time until which the value may be served while the source fails.
     pub(super) stale_until: Instant,
-    /// When it is to be refreshed; never, once that was begun.
+    /// Time from which a hit starts a refresh; never, once one was started.
     refresh_at: Instant,
-    /// Before this the source is not asked again: a load failed.
+    /// Time before which the source is not asked again after a failed load.
     retry_at: Instant,
-    /// How long its load took, for XFetch; zero once a refresh was begun.
+    /// Duration of the load, for XFetch; zero once a refresh was started.
     pub(super) took: Duration,
-    /// The remote tier's version of it.
+    /// Version of the value in the remote tier.
     pub(super) version: Option<Version>,
-    /// When it was stored, and the time since its load then.
+    /// Time at which the entry was stored.
     pub(super) stored: Instant,
     age: Duration,
     pub(super) weight: u64,
     extra: Option<Arc<Extra>>,
 }
 
-/// What only some entries have.
+/// Data that only some entries have.
 pub(super) struct Extra {
-    /// The counters of its tags.
+    /// Counters of the entry's tags.
     pub(super) tags: Box<[Slot]>,
-    /// Where expiry slides: for how long nobody may ask, and when somebody last did. Behind the pointer that all copies share, so
-    /// a hit writes the time in place and can bring back nothing that was removed meanwhile.
+    /// For sliding expiry: the limit, and the time of the last access. All copies share it behind a
+    /// pointer, so a hit writes the time in place and never restores an entry that was removed
+    /// meanwhile.
     idle: Option<(Duration, AtomicU64)>,
 }
 
-/// What is known about a value that is to be stored.
+/// The data of a value that is to be stored.
 pub(super) struct Birth {
     pub(super) born: u64,
     pub(super) ttl: Duration,
-    /// How long the local tier keeps it at most, where a remote tier keeps it longer.
+    /// Maximum time in the local tier, if a remote tier keeps the value longer.
     pub(super) local: Option<Duration>,
-    /// How old it is already.
+    /// Time since the load.
     pub(super) age: Duration,
     pub(super) took: Duration,
     pub(super) version: Option<Version>,
@@ -77,17 +84,17 @@ pub(super) struct Birth {
     pub(super) weight: u64,
 }
 
-/// What an entry is worth at a moment.
+/// The freshness of an entry at a given time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Worth {
     Fresh,
-    /// Fresh, and to be refreshed.
+    /// Fresh, and due for a refresh.
     Due,
-    /// Expired, but it may be served, and the source is not to be asked yet.
+    /// Expired, but servable, and the source must not be asked yet.
     Throttled,
-    /// Expired; it may be served if the source fails.
+    /// Expired, but servable if the source fails.
     Expired,
-    /// Too old for anything.
+    /// Too old to be served.
     Nothing,
 }
 
@@ -102,13 +109,13 @@ impl<V> Entry<V> {
         let Birth { born, ttl, local, age, took, version, tags, weight } = birth;
         let ends = ttl.saturating_sub(age);
         let ends = local.map_or(ends, |local| local.min(ends));
-        // Jitter is a share of what the whole time to live is jittered by: what lives shorter is spread less.
+        // Jitter is in proportion to the time to live: an entry that lives shorter is spread less.
         let jitter = if ends < config.ttl { scaled(config.jitter, share(ends, config.ttl)) } else { config.jitter };
         let never = Instant::from_nanos(0);
         let fresh_until = now + jittered(ends, jitter, entropy);
         let stale_until = match config.stale {
             Some(stale) if value.is_some() => (now + stale.max_age.saturating_sub(age)).max(fresh_until),
-            // Not even while its time to live lasts: it may have slid out, or be from before a gap in the notices.
+            // Not even within its time to live: it may have expired by sliding or precede a gap in the notices.
             _ => never,
         };
         let refresh_at = match config.refresh_ahead {
@@ -130,8 +137,8 @@ impl<V> Entry<V> {
         }
     }
 
-    /// What it is worth now. `above_floor` is whether no notice of its invalidation can have been missed; invalidated tags are the caller's to
-    /// look at.
+    /// Returns the freshness now. `above_floor` is `true` if no notice of an invalidation can have
+    /// been missed. The caller checks for invalidated tags.
     pub(super) fn worth(&self, now: Instant, above_floor: bool, xfetch: Option<f64>, entropy: &Entropy) -> Worth {
         if above_floor && now < self.rest.fresh_until && !self.is_idle(now) {
             let by_chance = xfetch.is_some_and(|beta| {
@@ -152,12 +159,12 @@ impl<V> Entry<V> {
         idle.is_some_and(|(limit, asked)| now - Instant::from_nanos(asked.load(Relaxed)) >= *limit)
     }
 
-    /// The time since its load.
+    /// Returns the time since the load.
     pub(super) fn age(&self, now: Instant) -> Duration {
         self.rest.age.saturating_add(now - self.rest.stored)
     }
 
-    /// Somebody asked for it.
+    /// Records an access.
     pub(super) fn touch(&self, now: Instant) {
         if let Some((_, asked)) = self.rest.extra.as_ref().and_then(|extra| extra.idle.as_ref()) {
             asked.fetch_max(now.as_nanos(), Relaxed);
@@ -168,13 +175,13 @@ impl<V> Entry<V> {
         self.rest.extra.as_ref().map_or(&[], |extra| &extra.tags)
     }
 
-    /// Whether it is the same one, perhaps marked since.
+    /// Returns `true` if `other` is the same entry, apart from marks that were set since.
     pub(super) fn is_of(&self, other: &Self) -> bool {
         (self.hot.born, self.rest.fresh_until, self.rest.stale_until)
             == (other.hot.born, other.rest.fresh_until, other.rest.stale_until)
     }
 
-    /// A refresh of it was begun: none will be begun again.
+    /// Marks the entry as being refreshed, so that no further refresh starts.
     pub(super) fn refreshing(mut self) -> Self {
         self.rest.refresh_at = Instant::FAR_FUTURE;
         self.rest.took = Duration::ZERO;
@@ -184,12 +191,12 @@ impl<V> Entry<V> {
         self
     }
 
-    /// Whether a refresh could yet be begun.
+    /// Returns `true` if a refresh may still be started.
     pub(super) fn is_refreshable(&self) -> bool {
         self.rest.refresh_at < Instant::FAR_FUTURE || !self.rest.took.is_zero()
     }
 
-    /// A load in its place failed: the source is left alone until then.
+    /// Marks the entry after a failed load: the source is not asked again before this time.
     pub(super) fn throttled(mut self, until: Instant) -> Self {
         self.rest.retry_at = until;
         self
@@ -200,20 +207,23 @@ fn share(part: Duration, whole: Duration) -> f64 {
     part.as_secs_f64() / whole.as_secs_f64()
 }
 
-/// In `[ttl, ttl + jitter]`, evenly.
+/// Returns a time to live drawn evenly from `[ttl, ttl + jitter]`.
 pub(super) fn jittered(ttl: Duration, jitter: Duration, entropy: &Entropy) -> Duration {
     let nanos = nanos(jitter);
     if nanos == 0 { ttl } else { ttl.saturating_add(Duration::from_nanos(entropy.up_to(nanos))) }
 }
 
-/// Whether a hit is to refresh a value that expires in `left` and took `took` to load; `u` is drawn from `(0, 1]`.
+/// Returns `true` if a hit should refresh a value that expires in `left` and took `took` to load;
+/// `u` is drawn from `(0, 1]`.
 ///
-/// (Vattani, Chierichetti, Lowenstein, "Optimal probabilistic cache stampede prevention", VLDB 2015.)
+/// Source: Vattani, Chierichetti, Lowenstein, "Optimal probabilistic cache stampede prevention",
+/// VLDB 2015.
 pub(super) fn xfetch_refreshes(took: Duration, beta: f64, u: f64, left: Duration) -> bool {
     -took.as_secs_f64() * beta * u.ln() >= left.as_secs_f64()
 }
 
-/// How long before its expiry a value cannot be refreshed by chance yet: `u` is a multiple of 2^-53, so `-ln u` is 36.8 at most.
+/// Returns the time before expiry in which a refresh by chance is possible. `u` is a multiple of
+/// 2^-53, so `-ln u` is at most 36.8.
 fn xfetch_horizon(took: Duration, beta: f64) -> Duration {
     scaled(took, beta * 36.8)
 }

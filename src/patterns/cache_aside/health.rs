@@ -1,7 +1,17 @@
-//! The health of the remote tier and of the backplane: whether requests are sent, by the rate of their failures.
+//! The health of the remote tier and of the backplane: a circuit breaker on the rate of failures.
 //!
-//! One slow answer says nothing: of a thousand requests one is slow somewhere. A tier is left when half of the requests in the window fail,
-//! or several in a row. While it is left, one request at a time tries whether it is back.
+//! One slow answer proves nothing, because one request in a thousand is slow anywhere. The tier is
+//! suspended if half of the requests in the window fail, or several in a row. While it is
+//! suspended, one request at a time probes whether it answers again.
+//
+// `suspended_until` is the whole state: 0 while requests are sent, or else the time of the next probe.
+//
+// - `admits` moves the time forward by compare-and-set, so of all callers at that time one wins.
+// - `answered` stores 0 and `failed` stores a new time. If both run at once, the last store wins, and
+//   the next request corrects it.
+// - `in_a_row` may be off by the requests that end at the same time; it is only a threshold.
+//
+// No other memory is published by these atomics. `SeqCst` is used because this path is not hot.
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
 use crate::{
@@ -11,18 +21,20 @@ use crate::{
 };
 
 const WINDOW: Duration = Duration::from_secs(10);
-/// A bucket holds 16 million requests of one second, which no connection to a tier carries: none is ever full.
+/// Number of buckets of the window. A bucket holds 16 million requests of one second, which no
+/// connection to a tier carries, so it never overflows.
 const BUCKETS: u32 = 10;
 
-/// Consecutive failures after which a tier is left, whatever the window holds: a tier that went away costs few callers a time-out each.
+/// Consecutive failures that suspend a tier, whatever the window holds, so that a tier that went
+/// away costs only few callers a time-out each.
 const IN_A_ROW: u32 = 3;
 
-/// How a request failed.
+/// The kind of a failed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Failed {
-    /// With an error.
+    /// The tier answered with an error.
     Refused,
-    /// No answer came in time, which a request alone does not prove much by.
+    /// No answer came in time. A single time-out proves little.
     Slow,
 }
 
@@ -30,7 +42,7 @@ pub(super) struct Health {
     asked: TimeWindow,
     failed: TimeWindow,
     in_a_row: AtomicU32,
-    /// Until when the tier is left, in nanoseconds; 0 where it is not.
+    /// Time until which the tier is suspended, in nanoseconds; 0 if it is not.
     left_until: AtomicU64,
     rest: Duration,
 }
@@ -46,25 +58,26 @@ impl Health {
         }
     }
 
-    /// Returns whether a request may be sent. After the rest one caller is let through, and the others when that one had an answer.
+    /// Returns `true` if a request may be sent. While the tier is suspended, one caller per `rest`
+    /// may probe it.
     pub(super) fn admits(&self, now: Instant) -> bool {
         let until = self.left_until.load(SeqCst);
         if until == 0 {
             return true;
         }
-        // The one that is let through may be dropped: so the next goes a rest later, not when this one has ended.
+        // The probing caller may be dropped, so the next probe depends on time, not on its end.
         let next = (now + self.rest).as_nanos();
         now.as_nanos() >= until && self.left_until.compare_exchange(until, next, SeqCst, SeqCst).is_ok()
     }
 
-    /// Notes an answer.
+    /// Records an answer.
     pub(super) fn answered(&self, now: Instant) {
         self.asked.add(0, now, 1);
         self.in_a_row.store(0, SeqCst);
         self.left_until.store(0, SeqCst);
     }
 
-    /// Notes a failure, and leaves the tier if there are too many.
+    /// Records a failure, and suspends the tier after too many.
     pub(super) fn failed(&self, now: Instant, how: Failed) {
         self.asked.add(0, now, 1);
         self.failed.add(0, now, 1);

@@ -1,4 +1,4 @@
-//! The remote tier: what is put there, and what is deleted.
+//! The remote tier: puts and deletions.
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -17,8 +17,8 @@ use crate::{
 };
 
 impl<V> Remote<V> {
-    /// Stores what the user says. A claim comes first, so that no load that is under way stores over it, and no late request of this
-    /// one stores over what comes after.
+    /// Stores the value of a put. It claims the row first, so that no load in progress overwrites
+    /// it, and so that a late copy of this request does not overwrite a newer value.
     pub(super) async fn put(
         &self,
         report: &Report,
@@ -27,7 +27,7 @@ impl<V> Remote<V> {
         value: &V,
         (ttl, tags): (Duration, &[String]),
     ) -> Put {
-        // Not as one of this cache's loads, which would take it over.
+        // Not under this cache's own number: one of its loads would take the claim over.
         let by = (RemoteCall::Put, !self.me);
         let (claim, born) = match self.claim(report, by, deadline, row, Precondition::Any).await {
             Ok(claimed) => claimed,
@@ -53,14 +53,15 @@ impl<V> Remote<V> {
         }
     }
 
-    /// Invalidates the row; says whether it is known to be.
+    /// Invalidates the row. Returns `true` if that is known to be done.
     pub(super) async fn invalidate(&self, report: &Report, deadline: Instant, row: &str) -> bool {
         let deleted = self.store.delete(self.key(row), DeleteOptions::new());
-        // What the store does not take is not there.
+        // A row that the store refuses cannot exist.
         !matches!(self.ask(report, RemoteCall::Invalidate, deadline, deleted).await, Err(Fault::Down | Fault::Conflict))
     }
 
-    /// Invalidates the tag: the sequence first, then the tag's own mark with its number.
+    /// Invalidates the tag. It advances the sequence first and then writes its number into the
+    /// tag's mark.
     pub(super) async fn invalidate_tag(&self, report: &Report, deadline: Instant, tag: &str) -> bool {
         let put = self.store.put(Key::new(&self.marks, SEQUENCE), Bytes::new(), PutOptions::new());
         let now = match self.ask(report, RemoteCall::Invalidate, deadline, put).await {
@@ -88,7 +89,8 @@ impl<V> Remote<V> {
         }
     }
 
-    /// Deletes one page of rows, values and claims; gives where the next begins, if one follows.
+    /// Deletes one page of rows, values and claims. Returns the continuation if another page
+    /// follows.
     pub(super) async fn clear_page(
         &self,
         report: &Report,

@@ -1,4 +1,4 @@
-//! The remote tier: what a load stores there, and how it gives its claim back.
+//! The remote tier: storing a loaded value, and releasing a claim.
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -15,7 +15,7 @@ use crate::{
 };
 
 impl<V> Remote<V> {
-    /// Stores what a load gave, within what is left of the call's time-out.
+    /// Stores the result of a load within the rest of the call's time-out.
     pub(super) async fn fill(
         &self,
         report: &Report,
@@ -47,7 +47,7 @@ impl<V> Remote<V> {
         match filled {
             Ok(version) => Filled::Stored(version),
             Err(Fault::Conflict) => Filled::Superseded { released: true },
-            // A value that was to be refreshed goes, too: the source has another, or none.
+            // The value that was to be refreshed is deleted, too: the source has another one or none.
             Err(Fault::Refused)
                 if self.release_version(report, (RemoteCall::Fill, &claim.row), claim.version, deadline).await =>
             {
@@ -57,7 +57,7 @@ impl<V> Remote<V> {
         }
     }
 
-    /// Gives a claim back: nothing will be stored. Returns whether it is known to be gone.
+    /// Releases a claim without storing. Returns `true` if the claim is known to be gone.
     pub(super) async fn release(&self, report: &Report, claim: &Claim, deadline: Instant) -> bool {
         if claim.lock.is_some() {
             return self.unlock(report, claim, deadline).await;
@@ -84,7 +84,8 @@ impl<V> Remote<V> {
         !matches!(self.ask(report, RemoteCall::Fill, deadline, deleted).await, Err(Fault::Down))
     }
 
-    /// The record of a value that was loaded now; `None`, which is told, where it cannot be stored.
+    /// Returns the record of a value that was loaded now, or reports that it cannot be stored and
+    /// returns `None`.
     pub(super) fn encode(
         &self,
         report: &Report,

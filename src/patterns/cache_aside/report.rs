@@ -1,4 +1,4 @@
-//! The time, the counters and the events: what all parts of a cache ask and tell.
+//! The clock, the counters and the events that all parts of a cache use.
 use std::time::Duration;
 
 use super::{CacheAsideEvent as Event, RemoteCall, stats::Stats, stats::count, wire::Unread};

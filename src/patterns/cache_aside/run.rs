@@ -1,4 +1,5 @@
-//! What a cache with other processes does beside its calls: hears from them, and pays what it owes.
+//! The background work of a cache with other processes: receiving notices and delivering pending
+//! invalidations.
 use std::{future::Future, hash::Hash, pin::pin};
 
 use super::{
@@ -19,15 +20,19 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// Hears what other processes invalidate, and delivers what could not be delivered at once, until `shutdown` is ready. With a remote
-    /// tier or a backplane run it beside your service: without it other processes' invalidations are noticed when local times to
-    /// live end.
+    /// Receives the invalidations of other processes and delivers pending ones, until `shutdown` is
+    /// ready.
     ///
-    /// A subscription that begins, and one that may have missed notices, takes every local entry from before for expired. On shutdown it
-    /// tries once more to deliver what is owed, and gives how many invalidations still are.
+    /// Run it beside your service if there is a remote tier or a backplane. Without it, the
+    /// invalidations of other processes take effect only when local times to live end.
+    ///
+    /// A new subscription, and one that may have missed notices, treats every existing local entry
+    /// as expired. On shutdown it tries once more to deliver, and returns the number of
+    /// invalidations that are still pending.
     ///
     /// # Cancel safety
-    /// Dropped, it stops to hear: the next subscription takes what is there for expired. Nothing that is owed is lost.
+    /// If the future is dropped, it receives nothing more, and the next subscription treats
+    /// existing entries as expired. No pending invalidation is lost.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) -> usize {
         let inner = &*self.0;
         let Some(shared) = &inner.shared else {
@@ -42,7 +47,7 @@ where
 }
 
 impl<K: Hash + Eq, V: Clone> Inner<K, V> {
-    /// Hears for ever.
+    /// Receives notices without end.
     async fn hear(&self, shared: &Shared<K, V>) {
         let Some(backplane) = &shared.backplane else { return std::future::pending().await };
         loop {
@@ -57,13 +62,13 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
     }
 
     async fn obey(&self, shared: &Shared<K, V>, backplane: &Backplane, mut notices: Notices) {
-        // What was told before this subscription began was not heard.
+        // Notices from before this subscription were not received.
         self.gap();
         loop {
             match notices.recv().await {
                 Notice::Gap => self.gap(),
                 Notice::Message(notice) => {
-                    // Its own say nothing.
+                    // Notices of this cache itself need no action.
                     if let Some(told) = backplane.hear(&notice) {
                         self.heard(shared, told);
                     }
@@ -82,7 +87,7 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
         match told {
             Told::Row(row, version) => match (shared.parse)(&row) {
                 Some(key) => self.heard_row(&key, version),
-                // A key that this release cannot read: it may be any.
+                // This release cannot parse the key, so it may be any key.
                 None => self.gap(),
             },
             Told::Tag(tag) => self.tags.invalidate(&tag),
@@ -91,7 +96,7 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
     }
 
     fn heard_row(&self, key: &K, version: Option<Version>) {
-        // It has what was put already, or what was put later.
+        // The entry is the value that was put, or a later one.
         let has = |entry: &super::entry::Entry<V>| version.is_some() && entry.rest.version >= version;
         if self.local.peek(key).is_some_and(|entry| has(&entry)) {
             return;

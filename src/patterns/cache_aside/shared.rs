@@ -1,4 +1,5 @@
-//! What a cache shares with those of other processes: a remote tier, a backplane, and what it owes to both.
+//! The part of a cache that it shares with other processes: a remote tier, a backplane, and the
+//! invalidations that are pending for both.
 use std::{
     hash::{BuildHasher, Hash, RandomState},
     pin::pin,
@@ -19,28 +20,31 @@ use super::{
 use crate::{race::both, store::Version, time::Instant};
 
 pub(super) struct Shared<K, V> {
-    /// A key as text, and back.
+    /// Converts a key to text.
     pub(super) row: fn(&K) -> String,
     pub(super) parse: fn(&str) -> Option<K>,
     pub(super) remote: Option<Remote<V>>,
     pub(super) backplane: Option<Backplane>,
     pub(super) epochs: Epochs,
     pub(super) debts: Debts,
-    /// Something is owed.
+    /// Notifies waiting deliveries that an invalidation became pending.
     pub(super) owed: Notify,
-    /// How long to wait before what could not be delivered is tried again.
+    /// Time between two attempts to deliver a pending invalidation.
     pub(super) rest: Duration,
 }
 
-/// Minimum time between two attempts to deliver, however short the rest.
+/// Minimum time between two attempts to deliver, however short `rest` is.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Number of requests, one after the other, that the invalidation of a tag takes; with one more for a conflict.
+/// Number of sequential requests that the invalidation of a tag takes, including one for a
+/// conflict.
 const REQUESTS: u32 = 4;
 
 impl<K, V> Shared<K, V> {
-    /// Looks into the remote tier, unless what is there may be what was invalidated. Of what is owed it pays no more than what keeps this key
-    /// away, and only what fits into the time-out.
+    /// Looks a key up in the remote tier, unless the stored value may be an invalidated one.
+    ///
+    /// It delivers only the pending invalidation that blocks this key, and only within the
+    /// time-out.
     pub(super) async fn look(&self, report: &Report, key: &K, purpose: Purpose) -> Looked<V> {
         let Some(remote) = &self.remote else { return Looked::Without };
         let row = (self.row)(key);
@@ -68,12 +72,13 @@ impl<K, V> Shared<K, V> {
         looked
     }
 
-    /// The halves that there are: without a remote tier, or a backplane, one is missing.
+    /// Returns the steps of an invalidation here: one is missing without a remote tier or a
+    /// backplane.
     pub(super) const fn halves(&self) -> Halves {
         Halves { store: self.remote.is_some(), notice: self.backplane.is_some() }
     }
 
-    /// Pays the half that a load waits for, once: of an invalidation of everything, one page.
+    /// Delivers once the step that a load waits for; of an invalidation of everything, one page.
     async fn pay_store(&self, report: &Report, mut payment: Payment<'_>, deadline: Instant) -> bool {
         let Some(remote) = self.remote.as_ref().filter(|_| payment.halves.store) else { return true };
         let mut behind = payment.behind.clone();
@@ -94,7 +99,7 @@ impl<K, V> Shared<K, V> {
         }
     }
 
-    /// Pays a debt as far as that can be; says whether it is paid in full.
+    /// Delivers a pending invalidation as far as possible. Returns `true` if all steps are done.
     async fn pay(&self, report: &Report, debt: Debt) -> bool {
         let Some(mut payment) = self.debts.begin(debt, None) else { return false };
         if let Some(remote) = &self.remote {
@@ -103,7 +108,7 @@ impl<K, V> Shared<K, V> {
                     return false;
                 }
                 let mut behind = payment.behind.clone();
-                // Nobody waits: each request that an invalidation takes may be as slow as the time-out.
+                // No caller waits, so each request of the invalidation may take the whole time-out.
                 let deadline = report.now() + remote.config.timeout.saturating_mul(REQUESTS);
                 let done = remote.write(report, &payment.debt, deadline, &mut behind).await;
                 let more = behind != payment.behind;
@@ -126,7 +131,7 @@ impl<K, V> Shared<K, V> {
         true
     }
 
-    /// Pays all of these debts, several side by side; says whether all are paid in full.
+    /// Delivers all of these invalidations, several concurrently. Returns `true` if all are done.
     async fn pay_all(&self, report: &Report, debts: Vec<Debt>) -> bool {
         let mut debts = debts.into_iter();
         let pay = |debt| self.pay(report, debt);
@@ -139,14 +144,15 @@ impl<K, V> Shared<K, V> {
         all
     }
 
-    /// Pays what is owed now, once.
+    /// Tries once to deliver everything that is pending now.
     pub(super) async fn pay_once(&self, report: &Report) {
         self.pay_all(report, self.debts.all()).await;
     }
 
-    /// Pays whatever is owed, for ever: at once, and after a failure when the rest is over.
+    /// Delivers pending invalidations without end: at once, and after a failure when the pause is
+    /// over.
     pub(super) async fn keep_paying(&self, report: &Report) {
-        // Deleting all rows may take long, and holds nothing else up.
+        // The deletion of all rows may take long and must not delay other invalidations.
         let some = |is_all: bool| async move {
             loop {
                 let mut owed = pin!(self.owed.notified());
@@ -163,7 +169,7 @@ impl<K, V> Shared<K, V> {
         both(some(true), some(false)).await;
     }
 
-    /// The time between two attempts.
+    /// Returns the time between two attempts.
     pub(super) fn pause(&self) -> Duration {
         self.rest.max(PAUSE)
     }
@@ -179,8 +185,9 @@ impl<K, V> Shared<K, V> {
 }
 
 impl<V> Remote<V> {
-    /// Writes an invalidation to the remote tier; says whether all of it is known to be there. That of everything goes page by page: `behind`
-    /// is where the next begins.
+    /// Writes an invalidation to the remote tier. Returns `true` if it is known to be complete.
+    ///
+    /// An invalidation of everything deletes one page per call and sets `continuation` to the next.
     pub(super) async fn write(
         &self,
         report: &Report,
@@ -206,7 +213,8 @@ impl<V> Remote<V> {
     }
 }
 
-/// A claim while its load is under way. Dropped with the load, it is given back as soon as that can be.
+/// A claim while its load is in progress. If it is dropped, the release of the claim becomes
+/// pending.
 pub(super) struct Holding<'a, K, V> {
     shared: &'a Shared<K, V>,
     report: &'a Report,
@@ -219,7 +227,7 @@ impl<'a, K, V> Holding<'a, K, V> {
         Self { shared, report, claim, over: false }
     }
 
-    /// It was redeemed.
+    /// Records that the claim was redeemed.
     pub(super) fn over(mut self) {
         self.over = true;
     }
@@ -234,14 +242,23 @@ impl<K, V> Drop for Holding<'_, K, V> {
 }
 
 impl Claim {
-    /// The version of the row that is nothing but this claim. (A refresh leaves a value there.)
+    /// Returns the version of the row if it holds only this claim. (A refresh leaves a value
+    /// there.)
     fn of_load(&self) -> Option<Version> {
         self.lock.is_none().then_some(self.version)
     }
 }
 
-/// Counts the invalidations of keys, for those who put a value while others may invalidate it. Keys share counters by their hash: two that
-/// meet in one cost a load and nothing else.
+/// Counters of the invalidations of keys. A put compares them to find out whether its key was
+/// invalidated meanwhile.
+///
+/// Keys share counters by their hash. A collision costs a load and nothing else.
+//
+// A put compares its counter under the lock of the key's flights, and `next` is called under that
+// lock. `all` is not: a clear raises all counters first, and then takes the lock of each shard and
+// empties the table. A put that stores before that is removed by the clear. A put that takes the lock
+// afterwards sees the raised counter, because the lock orders the two. So the lock publishes the
+// counters, and `SeqCst` is stronger than they need.
 pub(super) struct Epochs {
     counters: Box<[AtomicU64]>,
     hasher: RandomState,
@@ -261,7 +278,7 @@ impl Epochs {
         self.counter(key).load(SeqCst)
     }
 
-    /// The key was invalidated; gives its new epoch.
+    /// Records an invalidation of the key and returns its new epoch.
     pub(super) fn next<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
         self.counter(key).fetch_add(1, SeqCst) + 1
     }

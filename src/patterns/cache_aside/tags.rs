@@ -1,25 +1,35 @@
-//! Tags by counters: what a value read before an invalidation of one of its tags is worth.
+//! Invalidation of tags by counters, without clocks.
 //!
-//! One sequence counts the invalidations of all tags. A value knows the number that was current when its load began; a tag, the number of its
-//! last invalidation. A value whose tag has the higher number was, or may have been, read before. No clock is asked.
+//! One sequence numbers the invalidations of all tags. A value records the number that was current
+//! when its load began, and a tag that of its last invalidation. If the tag's number is higher, the
+//! value was, or may have been, read before the invalidation.
+//
+// - A load reads `sequence` before it asks the source. An invalidation raises `sequence` and then the
+//   tag's counter. So once `invalidate` has returned, the counter is above the number of every load
+//   that began before the call, and not above that of a load that begins afterwards.
+// - `fetch_max` keeps the highest number if two invalidations reach a counter in either order.
+// - `floor` works in the same way for all values at once.
+//
+// All accesses are `SeqCst`, because readers compare two locations, and a single total order makes
+// the argument simple.
 use std::{
     hash::{BuildHasher, RandomState},
     sync::atomic::{AtomicU64, Ordering::SeqCst},
 };
 
-/// Tags share so many counters, by their hash: however many there are, the table does not grow. Two that meet in one are invalidated
-/// together, which costs a load and nothing else.
+/// Number of counters. Tags share them by their hash, so the table does not grow with the tags. Two
+/// tags with one counter are invalidated together, which costs a load and nothing else.
 const COUNTERS: usize = 4096;
 
 pub(super) struct Tags {
     sequence: AtomicU64,
-    /// Values born before this count as expired: notices of their invalidation may have been missed.
+    /// Values that were born before this number count as expired: notices may have been missed.
     floor: AtomicU64,
     last: Box<[AtomicU64]>,
     hasher: RandomState,
 }
 
-/// The counter of a tag.
+/// Index of a tag's counter.
 pub(super) type Slot = u16;
 
 impl Tags {
@@ -28,7 +38,7 @@ impl Tags {
         Self { sequence: AtomicU64::new(0), floor: AtomicU64::new(0), last, hasher: RandomState::new() }
     }
 
-    /// The number with which a load begins. To be asked before the source is.
+    /// Returns the number with which a load begins. To be read before the source is asked.
     pub(super) fn now(&self) -> u64 {
         self.sequence.load(SeqCst)
     }
@@ -37,25 +47,25 @@ impl Tags {
         (self.hasher.hash_one(tag) % COUNTERS as u64) as Slot
     }
 
-    /// From when this returns, no value with this tag counts that was born before.
+    /// Invalidates every value with this tag that was born before this returns.
     pub(super) fn invalidate(&self, tag: &str) {
         let number = self.sequence.fetch_add(1, SeqCst) + 1;
-        // Two at once may come here in either order: the higher number stays.
+        // Two invalidations may arrive here in either order: the higher number stays.
         self.last[usize::from(self.slot(tag))].fetch_max(number, SeqCst);
     }
 
-    /// Whether a value born at this number was overtaken by an invalidation of one of its tags.
+    /// Returns `true` if one of these tags was invalidated after this number.
     pub(super) fn overtook(&self, born: u64, slots: &[Slot]) -> bool {
         slots.iter().any(|slot| self.last[usize::from(*slot)].load(SeqCst) > born)
     }
 
-    /// Everything born until now counts as expired.
+    /// Treats every value born until now as expired.
     pub(super) fn raise_floor(&self) {
         let number = self.sequence.fetch_add(1, SeqCst) + 1;
         self.floor.fetch_max(number, SeqCst);
     }
 
-    /// Whether a value born at this number is above the floor.
+    /// Returns `true` if a value born at this number is above the floor.
     #[inline]
     pub(super) fn is_above_floor(&self, born: u64) -> bool {
         born >= self.floor.load(SeqCst)

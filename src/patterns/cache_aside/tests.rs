@@ -1,4 +1,5 @@
-//! The pure parts: what an entry is worth, early refreshes, the record's form, the debts.
+//! Pure parts: the freshness of an entry, early refreshes, the record format, pending
+//! invalidations.
 use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
@@ -19,9 +20,9 @@ use crate::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 // Guarantee: cache_aside 8.
-/// Cache-aside 8: over a million seeded draws the rate is that of the paper.
+/// Over a million seeded draws the rate is that of the paper.
 #[test]
-fn a_million_draws_have_the_rate_of_the_paper() {
+fn early_refreshes_have_the_rate_of_the_paper() {
     let entropy = Entropy::from_seed(8);
     for (left, rate) in [(0.1, 0.9048), (0.5, 0.6065), (1.0, 0.3679), (2.0, 0.1353)] {
         let (took, beta) = (MS(200), 1.5);
@@ -33,7 +34,7 @@ fn a_million_draws_have_the_rate_of_the_paper() {
     }
 }
 
-/// What an entry is worth, said naively.
+/// The freshness of an entry by a naive model.
 fn naive(config: &CacheAsideConfig, birth: &Birth, asked: u64, failed: Option<u64>, now: u64) -> Worth {
     let (now, asked, failed) = (MS(now), MS(asked), failed.map(MS));
     let left = birth.ttl.saturating_sub(birth.age);
@@ -58,7 +59,7 @@ fn naive(config: &CacheAsideConfig, birth: &Birth, asked: u64, failed: Option<u6
 proptest! {
     /// All in whole milliseconds, counted from the entry's birth.
     #[test]
-    fn an_entry_is_worth_what_the_naive_model_says(
+    fn the_freshness_of_an_entry_is_that_of_the_naive_model(
         ttl in 1_u64..2000, age in 0_u64..1000, local in prop::option::of(1_u64..1000),
         sliding in prop::option::of(1_u64..500), stale in prop::option::of((1_u64..5000, 1_u64..500)),
         refresh in prop::option::of(1_u64..100),
@@ -94,7 +95,7 @@ proptest! {
             }
         }
         let late = entry.worth(start + MS(now), false, None, &entropy);
-        prop_assert!(!matches!(late, Worth::Fresh | Worth::Due), "what is below the floor is not fresh");
+        prop_assert!(!matches!(late, Worth::Fresh | Worth::Due), "an entry below the floor is not fresh");
     }
 
     #[test]
@@ -118,12 +119,12 @@ proptest! {
     }
 
     #[test]
-    fn what_is_no_record_is_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn random_bytes_are_not_a_record(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         prop_assert_eq!(Stored::decode(&Bytes::from(bytes)), Err(Unread::Form));
     }
 
     #[test]
-    fn a_mark_of_a_tag_that_is_damaged_has_no_number(of in any::<u64>()) {
+    fn a_damaged_tag_mark_has_no_number(of in any::<u64>()) {
         let bytes = mark(of);
         prop_assert_eq!(number(&bytes), Some(of));
         for bit in 0..bytes.len() * 8 {
@@ -133,9 +134,10 @@ proptest! {
         }
     }
 
-    /// The naive model keeps, for each debt, the halves that are owed and the payments under way that began after it was last owed.
+    /// The naive model keeps, for each target, the pending steps and the deliveries that began
+    /// after it was last added.
     #[test]
-    fn each_half_of_a_debt_is_paid_once_by_what_began_after_it_was_made(
+    fn each_step_is_delivered_once_by_a_delivery_that_began_after_it_was_added(
         steps in prop::collection::vec((0_usize..4, 0_usize..5), 0..60),
     ) {
         let kinds = [Debt::All, Debt::Tag("t".into()), Debt::Row("a".into()), Debt::Row("b".into())];
@@ -148,7 +150,7 @@ proptest! {
                 0 | 1 => {
                     let halves = if what == 0 { BOTH } else { Halves::NOTICE };
                     debts.owe(debt.clone(), halves, None);
-                    // One of everything that has not begun to be paid pays those of keys and tags, too.
+                    // A pending one of everything whose delivery has not begun covers keys and tags, too.
                     let all = owed.get(&Debt::All).filter(|_| *debt != Debt::All && !under_way.contains_key(&Debt::All));
                     if !all.is_some_and(|all| all.store || !halves.store) {
                         let old = owed.entry(debt.clone()).or_default();
@@ -197,7 +199,7 @@ proptest! {
 const BOTH: Halves = Halves { store: true, notice: true };
 
 #[test]
-fn too_many_debts_become_one_that_has_the_halves_of_all() {
+fn too_many_invalidations_become_one_with_the_steps_of_all() {
     for halves in [BOTH, Halves::NOTICE] {
         let debts = Debts::default();
         for i in 0..10_001 {
@@ -205,7 +207,7 @@ fn too_many_debts_become_one_that_has_the_halves_of_all() {
         }
         assert_eq!(debts.all(), [Debt::All]);
         assert_eq!(debts.bars("any").is_some(), halves.store);
-        // It pays those that are owed before its payment begins, too.
+        // It also covers those that are added before its delivery begins.
         debts.owe(Debt::Row("a".into()), halves, None);
         assert_eq!(debts.len(), 1);
         let payment = debts.begin(Debt::All, None).unwrap();
@@ -216,7 +218,7 @@ fn too_many_debts_become_one_that_has_the_halves_of_all() {
 }
 
 #[test]
-fn an_invalidation_of_everything_that_began_before_a_key_was_owed_does_not_pay_it() {
+fn a_clear_that_began_before_a_key_was_added_does_not_deliver_it() {
     let debts = Debts::default();
     debts.owe(Debt::All, BOTH, None);
     let began = debts.stamp();
@@ -228,7 +230,7 @@ fn an_invalidation_of_everything_that_began_before_a_key_was_owed_does_not_pay_i
 }
 
 #[test]
-fn claims_that_are_owed_never_become_an_invalidation_of_everything() {
+fn pending_releases_of_claims_never_become_an_invalidation_of_everything() {
     let debts = Debts::default();
     for i in 0..20_000 {
         debts.owe(Debt::Claim(i.to_string(), crate::store::Version::new(i)), Halves::STORE, None);
@@ -237,10 +239,10 @@ fn claims_that_are_owed_never_become_an_invalidation_of_everything() {
 }
 
 #[test]
-fn a_tier_is_left_by_the_rate_of_its_failures_and_tried_by_one_caller_at_a_time() {
+fn a_tier_is_suspended_by_its_failure_rate_and_probed_by_one_caller_at_a_time() {
     let at = |ms: u64| Instant::from_nanos(1 << 50) + MS(ms);
     let rest = MS(1000);
-    // One slow answer in a thousand: never left, also where the first is slow.
+    // One slow answer in a thousand never suspends the tier, even if the first is slow.
     let health = Health::new(rest);
     for i in 0..100_000 {
         if i % 1000 == 0 {
@@ -250,13 +252,13 @@ fn a_tier_is_left_by_the_rate_of_its_failures_and_tried_by_one_caller_at_a_time(
         }
         assert!(health.admits(at(i)), "after request {i}");
     }
-    // Away after a long time without failures: three callers wait for it, and no more.
+    // The tier goes down after a long time without failures: only three callers wait for it.
     for i in 0..3 {
         assert!(health.admits(at(100_000 + i)));
         health.failed(at(100_000 + i), Failed::Slow);
     }
     assert!(!health.admits(at(100_003)) && !health.admits(at(101_001)));
-    // After the rest one caller tries; dropped without an answer, it is followed by another.
+    // After the cool-down one caller probes. If it is dropped without an answer, another follows.
     assert!(health.admits(at(101_002)) && !health.admits(at(101_002)));
     assert!(!health.admits(at(102_001)) && health.admits(at(102_002)));
     health.answered(at(102_003));
@@ -268,7 +270,7 @@ fn a_tier_is_left_by_the_rate_of_its_failures_and_tried_by_one_caller_at_a_time(
         health.failed(at(i), Failed::Slow);
     }
     assert!(!health.admits(at(4)));
-    // An error where nothing is known yet.
+    // An error as the first answer.
     let health = Health::new(rest);
     health.failed(at(0), Failed::Refused);
     assert!(!health.admits(at(1)));

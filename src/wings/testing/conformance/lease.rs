@@ -179,7 +179,7 @@ pub async fn of_many_candidates_one_is_granted(fixture: &Fixture<dyn Lease>) {
             match task.await.unwrap_or_else(|e| panic!("a candidate: {e}")) {
                 Ok(Acquired::Granted(_)) => granted += 1,
                 Ok(Acquired::Held(_)) => {}
-                // "It changes hands just now" is an answer too.
+                // "The lease is changing its holder" is a valid answer, too.
                 Err(error) => assert_eq!(error.class(), crate::port::ErrorClass::Throttled, "{error}"),
             }
         }
