@@ -381,12 +381,12 @@ impl World {
         }
         // Requests still fail from time to time.
         for _ in 0..100 {
-            if self.owed() == 0 {
+            if self.pending() == 0 {
                 break;
             }
             self.passes(MS(300));
         }
-        assert_eq!(self.owed(), 0, "pending invalidations are delivered");
+        assert_eq!(self.pending(), 0, "pending invalidations are delivered");
         self.settle();
         self.agrees(false);
         // Lost invalidations of a killed process are bounded by the times to live.
@@ -395,18 +395,18 @@ impl World {
     }
 
     /// Returns the number of pending invalidations after one more attempt to deliver each.
-    fn owed(&mut self) -> usize {
-        let owed = Arc::new(AtomicU32::new(0));
+    fn pending(&mut self) -> usize {
+        let pending = Arc::new(AtomicU32::new(0));
         for process in &mut self.processes {
-            let (cache, owed) = (process.cache.clone(), owed.clone());
+            let (cache, pending) = (process.cache.clone(), pending.clone());
             process.calls.push(Box::pin(async move {
                 let left = cache.run(std::future::ready(())).await;
-                owed.fetch_add(left as u32, SeqCst);
+                pending.fetch_add(left as u32, SeqCst);
             }));
         }
         self.passes(MS(400));
         assert!(self.processes.iter().all(|process| process.calls.is_empty()), "a delivery hangs");
-        owed.load(SeqCst) as usize
+        pending.load(SeqCst) as usize
     }
 
     fn passes(&mut self, time: Duration) {

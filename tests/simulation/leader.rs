@@ -298,7 +298,7 @@ impl World {
             self.look();
             led |= self.nodes.iter().any(|node| node.election.as_ref().is_some_and(LeaderElection::is_leader));
         }
-        assert!(led, "nobody leads, and nothing is in the way");
+        assert!(led, "no node leads although there are no faults");
     }
 
     fn run(mut self) -> Tally {

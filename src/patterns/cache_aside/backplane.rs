@@ -5,8 +5,8 @@ use bytes::Bytes;
 
 use super::{
     RemoteCall,
-    debts::Debt,
     health::{Failed, Health},
+    pending::Invalidation,
     report::Report,
 };
 use crate::{
@@ -27,7 +27,7 @@ pub(super) struct Backplane {
 
 /// The content of a notice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum CacheNotice {
     /// A row and the version of the value that was put there, or `None` for an invalidation.
     Row(String, Option<Version>),
     Tag(String),
@@ -37,13 +37,13 @@ pub(super) enum Told {
 impl Backplane {
     /// Publishes a notice, unless the backplane is cooling down after failures. Returns `true` if
     /// that is known to be done.
-    pub(super) async fn tell(&self, report: &Report, told: &Told, deadline: Instant) -> bool {
+    pub(super) async fn publish(&self, report: &Report, notice: &CacheNotice, deadline: Instant) -> bool {
         let now = report.now();
         if !self.health.admits(now) {
             return false;
         }
-        let publish = self.notifier.publish(&self.topic, encode(self.me, told));
-        let (kind, how) = match race(publish, async { report.clock.sleep_until(deadline).await }).await {
+        let request = self.notifier.publish(&self.topic, encode(self.me, notice));
+        let (kind, how) = match race(request, async { report.clock.sleep_until(deadline).await }).await {
             First::One(Ok(())) => {
                 self.health.answered(report.now());
                 return true;
@@ -61,48 +61,48 @@ impl Backplane {
 
     /// Reads a notice. Returns `None` for this cache's own, and [`CacheNotice::All`] for one that
     /// cannot be read.
-    pub(super) fn hear(&self, notice: &Bytes) -> Option<Told> {
+    pub(super) fn read(&self, notice: &Bytes) -> Option<CacheNotice> {
         match decode(notice) {
             Some((sender, _)) if sender == self.me => None,
-            Some((_, told)) => Some(told),
-            None => Some(Told::All),
+            Some((_, content)) => Some(content),
+            None => Some(CacheNotice::All),
         }
     }
 }
 
-impl Debt {
+impl Invalidation {
     /// Returns the notice of this invalidation. A claim has none.
-    pub(super) fn told(&self) -> Option<Told> {
+    pub(super) fn notice(&self) -> Option<CacheNotice> {
         match self {
-            Self::All => Some(Told::All),
-            Self::Tag(tag) => Some(Told::Tag(tag.clone())),
-            Self::Row(row) => Some(Told::Row(row.clone(), None)),
+            Self::All => Some(CacheNotice::All),
+            Self::Tag(tag) => Some(CacheNotice::Tag(tag.clone())),
+            Self::Row(row) => Some(CacheNotice::Row(row.clone(), None)),
             Self::Claim(..) => None,
         }
     }
 }
 
-fn encode(me: u64, told: &Told) -> Bytes {
-    let text = match told {
-        Told::Row(row, None) => format!("cache 1 {me:016x} row\n{row}"),
-        Told::Row(row, Some(version)) => format!("cache 1 {me:016x} row {version}\n{row}"),
-        Told::Tag(tag) => format!("cache 1 {me:016x} tag\n{tag}"),
-        Told::All => format!("cache 1 {me:016x} all\n"),
+fn encode(me: u64, notice: &CacheNotice) -> Bytes {
+    let text = match notice {
+        CacheNotice::Row(row, None) => format!("cache 1 {me:016x} row\n{row}"),
+        CacheNotice::Row(row, Some(version)) => format!("cache 1 {me:016x} row {version}\n{row}"),
+        CacheNotice::Tag(tag) => format!("cache 1 {me:016x} tag\n{tag}"),
+        CacheNotice::All => format!("cache 1 {me:016x} all\n"),
     };
     text.into()
 }
 
-fn decode(notice: &Bytes) -> Option<(u64, Told)> {
+fn decode(notice: &Bytes) -> Option<(u64, CacheNotice)> {
     let (header, name) = std::str::from_utf8(notice).ok()?.split_once('\n')?;
     let (sender, what) = header.strip_prefix("cache 1 ")?.split_once(' ')?;
-    let told = match what {
-        "row" => Told::Row(name.to_owned(), None),
-        "tag" => Told::Tag(name.to_owned()),
-        "all" => Told::All,
+    let content = match what {
+        "row" => CacheNotice::Row(name.to_owned(), None),
+        "tag" => CacheNotice::Tag(name.to_owned()),
+        "all" => CacheNotice::All,
         _ => {
             let version = what.strip_prefix("row ")?.parse().ok()?;
-            Told::Row(name.to_owned(), Some(Version::new(version)))
+            CacheNotice::Row(name.to_owned(), Some(Version::new(version)))
         }
     };
-    Some((u64::from_str_radix(sender, 16).ok()?, told))
+    Some((u64::from_str_radix(sender, 16).ok()?, content))
 }

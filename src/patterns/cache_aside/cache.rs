@@ -1,4 +1,4 @@
-//! The cache: its doors for who asks.
+//! The read side of the cache.
 use std::{
     any::{Any, TypeId},
     borrow::Borrow,
@@ -10,22 +10,22 @@ use std::{
 
 use super::{
     CacheAsideBuilder, CacheAsideConfig, CacheAsideEvent as Event, CacheAsideStats, LoadError, Loaded,
-    entry::Entry,
-    inner::{Inner, Outcome, Seen, What},
-    load::{For, Load, LoaderResult},
+    entry::{Entry, Freshness},
+    inner::{Inner, LoadResult, LocalLookup, SharedOutcome},
+    load::{Load, LoadPurpose, LoaderResult},
     stats::count,
     wait::{Wait, Waited},
 };
 use crate::{
     call::Cold,
     config::ConfigError,
-    flight::{Boarding, Lead, Seat},
+    flight::{JoinOrLead, Lead, Seat},
     observe::Subscription,
 };
 
-/// Copies of what a slower source holds, by key; loaded when they are asked for, gone when they are invalidated.
+/// A cache of values of a slower source, loaded on demand and removed when they are invalidated.
 ///
-/// A clone is the same cache. The [room's page](super) says how it works.
+/// A clone shares the cache. The [module's page](super) describes how it works.
 pub struct CacheAside<K: Hash + Eq, V>(pub(super) Arc<Inner<K, V>>);
 
 impl<K, V> CacheAside<K, V>
@@ -33,31 +33,33 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// A cache of one tier by these settings.
+    /// Creates a cache of one tier.
     ///
     /// # Errors
-    /// Where a setting breaks its rule.
+    /// If a setting breaks its rule.
     pub fn new(config: CacheAsideConfig) -> Result<Self, ConfigError> {
         Self::builder().config(config).build()
     }
 
-    /// Makes a cache with a clock, a remote tier, a backplane, ... of its own.
+    /// Returns a builder, which can also set a clock, a remote tier and a backplane.
     pub fn builder() -> CacheAsideBuilder<K, V> {
         CacheAsideBuilder::new()
     }
 
-    /// The value under this key, from the cache or else from `loader`.
+    /// Returns the value under this key, from the cache or else from `loader`.
     ///
-    /// `loader` is called where this process has no fresh value, and the future that it gives is polled where the remote tier has none,
-    /// either. Of all who ask meanwhile one loads, and the others wait. The loader's future may outlive the caller who brought it, so it
-    /// owns what it needs; the closure itself may borrow, and is the place for clones that a hit should not pay.
+    /// `loader` is called if this process has no fresh value, and its future is polled if the
+    /// remote tier has none, either. Of all concurrent callers one loads, and the others wait. The
+    /// loader's future may outlive its caller, so it must own what it needs. The closure may
+    /// borrow, and is the place for clones that a hit should not make.
     ///
     /// # Errors
-    /// The loader's, shared by all who waited, or that it took too long; where an expired value may be served, that is given instead.
+    /// The loader's error, shared by all waiting callers, or a time-out. If an expired value may be
+    /// served, it is returned instead.
     ///
     /// # Cancel safety
-    /// Dropped, it takes nothing from others who wait: one of them drives the load on. With nobody waiting the load is dropped or
-    /// finished, as [configured](CacheAsideConfig::unattended).
+    /// If the future is dropped, other callers lose nothing: one of them continues the load. A load
+    /// without callers is dropped or finished, as [configured](CacheAsideConfig::unattended).
     #[inline]
     pub async fn get_or_load<Q, L, F, T, E>(&self, key: &Q, loader: L) -> Result<V, LoadError<E>>
     where
@@ -68,25 +70,26 @@ where
         T: Into<Loaded<V>>,
         E: Send + Sync + 'static,
     {
-        let seen = match self.0.look(key) {
+        let found = match self.0.look(key) {
             Ok(value) => return Ok(value),
-            Err(seen) => seen,
+            Err(found) => found,
         };
         let loader = || {
             let load = loader();
             async { Ok(Some(load.await.map_err(forget)?.into())) }
         };
-        let (loader, stale) = match self.serve(key, loader, seen, false) {
+        let (loader, stale) = match self.serve(key, loader, found, false) {
             Ok(value) => return value.ok_or(LoadError::Panicked),
             Err(load) => load,
         };
-        // Boxed, so that a hit moves a small future.
+        // Boxed, so that the future of a hit stays small.
         let value = Cold::new(Box::pin(self.get_slowly(key, loader, stale, false))).await?;
-        // A loader of this kind always gives a value.
+        // A loader of this kind always returns a value.
         value.ok_or(LoadError::Panicked)
     }
 
-    /// The same for a source that may have nothing: remembered for [`negative_ttl`](CacheAsideConfig::negative_ttl), if that is set.
+    /// Returns the value under this key, or `None` if the source has nothing, which is remembered
+    /// for [`negative_ttl`](CacheAsideConfig::negative_ttl), if set.
     ///
     /// # Errors
     /// As [`get_or_load`](Self::get_or_load).
@@ -102,21 +105,22 @@ where
         T: Into<Loaded<V>>,
         E: Send + Sync + 'static,
     {
-        let seen = match self.0.look(key) {
+        let found = match self.0.look(key) {
             Ok(value) => return Ok(Some(value)),
-            Err(seen) => seen,
+            Err(found) => found,
         };
         let loader = || {
             let load = loader();
             async { Ok(load.await.map_err(forget)?.map(Into::into)) }
         };
-        match self.serve(key, loader, seen, true) {
+        match self.serve(key, loader, found, true) {
             Ok(value) => Ok(value),
             Err((loader, stale)) => Cold::new(Box::pin(self.get_slowly(key, loader, stale, true))).await,
         }
     }
 
-    /// The value under this key, if this process or the remote tier has a fresh one. Joins a load that is under way, and begins none.
+    /// Returns the value under this key if this process or the remote tier has a fresh one. It
+    /// joins a load in progress, but starts none.
     ///
     /// # Cancel safety
     /// As [`get_or_load`](Self::get_or_load).
@@ -128,52 +132,58 @@ where
         let inner = &self.0;
         match inner.look(key) {
             Ok(value) => return Some(value),
-            Err(Seen::Fresh(entry) | Seen::Due(entry)) => {
+            Err(Some((Freshness::Fresh | Freshness::Due, entry))) => {
                 inner.report.stats.hits.increase();
                 return entry.hot.value;
             }
             Err(_) => inner.report.stats.misses.increase(),
         }
-        let seat = match inner.flights.board(key) {
-            Boarding::Joined(seat) => seat,
-            Boarding::Leads(_) if inner.shared.as_ref().is_none_or(|shared| shared.remote.is_none()) => return None,
-            Boarding::Leads(lead) => {
+        let seat = match inner.flights.join_or_lead(key) {
+            JoinOrLead::Joined(seat) => seat,
+            JoinOrLead::Leads(_) if inner.shared.as_ref().is_none_or(|shared| shared.remote.is_none()) => return None,
+            JoinOrLead::Leads(lead) => {
                 let load = self.load(&lead);
-                lead.depart(Box::pin(load.look_up()))
+                lead.start(Box::pin(load.look_up()))
             }
         };
         let mut seat = seat;
-        let Waited::Landed(landed) = Wait::new(inner, None).on(&inner.report, &mut seat).await else { return None };
-        let landed = landed?;
-        match &landed.what {
-            What::Value(value) if inner.is_current(&landed) => Some(value.clone()),
+        let Waited::Ended(outcome) = Wait::new(inner, None).on(&inner.report, &mut seat).await else { return None };
+        let outcome = outcome?;
+        match &outcome.result {
+            LoadResult::Value(value) if inner.is_current(&outcome) => Some(value.clone()),
             _ => None,
         }
     }
 
-    /// What it did since it was made.
+    /// Returns the counts since the cache was created.
     pub fn stats(&self) -> CacheAsideStats {
         self.0.report.stats.read(self.0.local.len())
     }
 
-    /// What it does from now on.
+    /// Subscribes to the cache's events from now on.
     pub fn events(&self) -> Subscription<Event> {
         self.0.report.events.subscribe()
     }
 
-    /// What it is called, if anything.
+    /// Returns the name, if one was set.
     pub fn name(&self) -> Option<&str> {
         self.0.report.name.as_ref().map(crate::config::Name::as_str)
     }
 
-    fn load(&self, lead: &Lead<K, Outcome<V>>) -> Load<K, V> {
-        Load { inner: self.0.clone(), ticket: lead.ticket(), born: self.0.tags.now() }
+    fn load(&self, lead: &Lead<K, SharedOutcome<V>>) -> Load<K, V> {
+        Load { inner: self.0.clone(), handle: lead.handle(), born: self.0.tags.now() }
     }
 
-    /// What there is no load to wait for; else the loader, and what may be served if it fails. Gives nothing only where
-    /// `may_be_absent`.
+    /// Returns a value that can be served without a load, or else the loader and a stale value.
+    /// Returns `Ok(None)` only if `may_be_absent` is set.
     #[cold]
-    fn serve<Q, L, F>(&self, key: &Q, loader: L, seen: Seen<V>, may_be_absent: bool) -> Result<Option<V>, ToLoad<L, V>>
+    fn serve<Q, L, F>(
+        &self,
+        key: &Q,
+        loader: L,
+        found: LocalLookup<V>,
+        may_be_absent: bool,
+    ) -> Result<Option<V>, ToLoad<L, V>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -181,26 +191,26 @@ where
         F: Future<Output = LoaderResult<V>> + Send + 'static,
     {
         let stats = &self.0.report.stats;
-        match seen {
-            Seen::Fresh(entry) if entry.hot.value.is_some() || may_be_absent => {
+        match found {
+            Some((Freshness::Fresh, entry)) if entry.hot.value.is_some() || may_be_absent => {
                 stats.hits.increase();
                 Ok(entry.hot.value)
             }
-            Seen::Due(entry) => {
+            Some((Freshness::Due, entry)) => {
                 stats.hits.increase();
                 self.refresh(key, &entry, loader);
                 Ok(entry.hot.value)
             }
-            Seen::Throttled(entry) => {
+            Some((Freshness::Throttled, entry)) => {
                 count(&stats.stale_hits);
                 Ok(entry.hot.value)
             }
-            Seen::Expired(entry) => Err((loader, Some(Box::new(entry)))),
-            Seen::Fresh(_) | Seen::Nothing => Err((loader, None)),
+            Some((Freshness::Expired, entry)) => Err((loader, Some(Box::new(entry)))),
+            Some((Freshness::Fresh, _)) | None => Err((loader, None)),
         }
     }
 
-    /// Loads, or waits for a load. Gives nothing only where `may_be_absent`.
+    /// Loads, or waits for a load in progress. Returns `Ok(None)` only if `may_be_absent` is set.
     async fn get_slowly<Q, L, F, E>(
         &self,
         key: &Q,
@@ -220,22 +230,22 @@ where
         stats.misses.increase();
         let mut wait = Wait::new(inner, inner.config.soft_timeout.filter(|_| stale.is_some()));
         loop {
-            // Between the first look and this one a load may have ended.
+            // A load may have ended between the first lookup and this one.
             let answer = || inner.peek(key).filter(|(entry, _)| entry.hot.value.is_some() || may_be_absent);
-            let (mut seat, leads) = match inner.flights.board_unless(key, answer) {
+            let (mut seat, leads) = match inner.flights.join_or_lead_unless(key, answer) {
                 Err((entry, is_stale)) => {
                     if is_stale {
                         count(&stats.stale_hits);
                     }
                     return Ok(entry.hot.value);
                 }
-                Ok(Boarding::Joined(seat)) => (seat, false),
-                Ok(Boarding::Leads(lead)) => {
-                    // A leader has brought its loader, and comes back here never again.
+                Ok(JoinOrLead::Joined(seat)) => (seat, false),
+                Ok(JoinOrLead::Leads(lead)) => {
+                    // A caller that leads has given its loader away, and never gets here again.
                     let Some(loader) = loader.take() else { return Err(LoadError::Panicked) };
                     let lead = lead.of_type(TypeId::of::<F>());
                     let load = self.load(&lead);
-                    (lead.depart(Box::pin(load.run(For::Load, loader()))), true)
+                    (lead.start(Box::pin(load.run(LoadPurpose::Load, loader()))), true)
                 }
             };
             let mut waited = wait.on(&inner.report, &mut seat).await;
@@ -248,23 +258,24 @@ where
             }
             let timed_out = || LoadError::TimedOut { after: inner.config.hard_timeout.unwrap_or_default() };
             let error = match waited {
-                Waited::Landed(Some(landed)) if !leads && !inner.is_current(&landed) => continue,
-                Waited::Landed(Some(landed)) => match &landed.what {
-                    What::Value(value) => return Ok(Some(value.clone())),
-                    What::Absent if may_be_absent => return Ok(None),
-                    What::Failed(error) => match error.clone().downcast::<E>() {
+                Waited::Ended(Some(outcome)) if !leads && !inner.is_current(&outcome) => continue,
+                Waited::Ended(Some(outcome)) => match &outcome.result {
+                    LoadResult::Value(value) => return Ok(Some(value.clone())),
+                    LoadResult::Absent if may_be_absent => return Ok(None),
+                    LoadResult::Failed(error) => match error.clone().downcast::<E>() {
                         Ok(error) => LoadError::Failed(error),
-                        // Another caller's error, of another type: this one asks by itself.
+                        // The load of another caller failed with another error type: load separately.
                         Err(_) if !leads => continue,
                         Err(_) => LoadError::Panicked,
                     },
-                    What::TimedOut => timed_out(),
-                    What::Absent | What::Nothing if !leads => continue,
-                    What::Absent | What::Nothing => LoadError::Panicked,
+                    LoadResult::TimedOut => timed_out(),
+                    LoadResult::Absent | LoadResult::Nothing if !leads => continue,
+                    LoadResult::Absent | LoadResult::Nothing => LoadError::Panicked,
                 },
-                // Another caller's loader, of another type, panicked: this one asks by itself. One of its own type would panic, too.
-                Waited::Landed(None) if !leads && !seat.works_as(TypeId::of::<F>()) => continue,
-                Waited::Landed(None) => LoadError::Panicked,
+                // Another caller's loader, of another type, panicked: load separately. A loader of the same
+                // type would panic, too.
+                Waited::Ended(None) if !leads && !seat.works_as(TypeId::of::<F>()) => continue,
+                Waited::Ended(None) => LoadError::Panicked,
                 Waited::Soft | Waited::Limit => timed_out(),
             };
             return match stale {
@@ -277,8 +288,9 @@ where
         }
     }
 
-    /// Has the load go on in the background, once; says whether it can, and the stale value may be served.
-    fn leave_in_background<Q>(&self, key: &Q, seat: &Seat<K, Outcome<V>>, stale: &Entry<V>) -> bool
+    /// Lets the load continue in the background, once. Returns `true` if it can, and if the stale
+    /// value may be served.
+    fn leave_in_background<Q>(&self, key: &Q, seat: &Seat<K, SharedOutcome<V>>, stale: &Entry<V>) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -289,9 +301,9 @@ where
         }
         if let Some(seat) = seat.for_background() {
             inner.spawner.spawn(Box::pin(async move { drop(seat.await) }));
-            inner.report.tell(|| Event::LeftInBackground);
+            inner.report.event(|| Event::LeftInBackground);
         }
-        // Until it has ended the next who ask do not wait so long again.
+        // Until the load has ended, later gets are served the stale value at once.
         if let Some(until) = inner.retry_at() {
             let (key, slow) = (key.to_owned(), stale.clone().throttled(until));
             let mark = || inner.local.holds(key.borrow(), stale).then(|| inner.local.mark(key.clone(), slow));
@@ -301,7 +313,7 @@ where
         true
     }
 
-    /// Begins a load in the background for a value that is still valid, unless one was begun for it before.
+    /// Starts a load in the background for a value that is still valid, at most once per value.
     fn refresh<Q, L, F>(&self, key: &Q, entry: &Entry<V>, loader: L)
     where
         K: Borrow<Q>,
@@ -314,23 +326,24 @@ where
             return;
         }
         let mut left = None;
-        let boarded = inner.flights.board_unless(key, || {
+        let joined = inner.flights.join_or_lead_unless(key, || {
             let found = inner.local.peek(key).filter(|found| found.is_of(entry) && found.is_refreshable());
             let Some(found) = found else { return Some(()) };
             left = Some(inner.local.mark(key.to_owned(), found.refreshing()));
             None
         });
         drop(left);
-        if let Ok(Boarding::Leads(lead)) = boarded {
+        if let Ok(JoinOrLead::Leads(lead)) = joined {
             let lead = lead.of_type(TypeId::of::<F>());
             let load = self.load(&lead);
-            let seat = lead.depart(Box::pin(load.run(For::Refresh(entry.rest.version), loader()))).in_background();
+            let seat =
+                lead.start(Box::pin(load.run(LoadPurpose::Refresh(entry.rest.version), loader()))).in_background();
             inner.spawner.spawn(Box::pin(async move { drop(seat.await) }));
         }
     }
 }
 
-/// A loader, and what may be served if it fails.
+/// A loader, and the stale value that may be served if it fails.
 type ToLoad<L, V> = (L, Option<Box<Entry<V>>>);
 
 fn forget<E: Send + Sync + 'static>(error: E) -> Arc<dyn Any + Send + Sync> {

@@ -3,11 +3,11 @@ use std::{borrow::Borrow, future::Future, hash::Hash, time::Duration};
 
 use super::{
     CacheAside, CacheAsideEvent as Event, Loaded,
-    backplane::Told,
-    debts::{Debt, Halves},
+    backplane::CacheNotice,
     entry::{Birth, Entry},
     inner::Inner,
-    remote::Put,
+    pending::{Invalidation, Steps},
+    remote::RemotePut,
     stats::count,
 };
 use crate::{store::Version, time::Instant};
@@ -45,7 +45,7 @@ where
     {
         count(&self.0.report.stats.invalidations);
         self.0.invalidate_here(key);
-        self.owing_row(key).deliver().await
+        self.row_propagation(key).deliver().await
     }
 
     /// Invalidates all values with this tag.
@@ -55,7 +55,7 @@ where
     pub async fn invalidate_tag(&self, tag: &str) -> Reached {
         let inner = &*self.0;
         count(&inner.report.stats.invalidations);
-        self.spread(|_| Debt::Tag(tag.to_owned()), || inner.tags.invalidate(tag)).await
+        self.spread(|_| Invalidation::Tag(tag.to_owned()), || inner.tags.invalidate(tag)).await
     }
 
     /// Invalidates everything. It deletes every row of the remote tier, which takes long if it has
@@ -66,7 +66,7 @@ where
     pub async fn clear(&self) -> Reached {
         let inner = &*self.0;
         count(&inner.report.stats.invalidations);
-        self.spread(|_| Debt::All, || inner.clear_here()).await
+        self.spread(|_| Invalidation::All, || inner.clear_here()).await
     }
 
     /// Writes the source and then invalidates the key. The reverse order would leave a gap in which
@@ -87,9 +87,9 @@ where
         Q: Hash + Eq + ToOwned<Owned = K> + Sync + ?Sized,
     {
         count(&self.0.report.stats.invalidations);
-        let sure = self.owing_row(key);
+        let propagation = self.row_propagation(key);
         let written = write.await;
-        sure.deliver().await;
+        propagation.deliver().await;
         written
     }
 
@@ -118,42 +118,42 @@ where
         let deadline = inner.report.now() + inner.config.remote.timeout;
         let epoch = inner.invalidate_here(key);
         let row = (shared.row)(&key.to_owned());
-        let mut sure = self.owing_row(key);
+        let mut propagation = self.row_propagation(key);
         let put = match &shared.remote {
             Some(remote) if remote.health.admits(inner.report.now()) => {
                 remote.put(&inner.report, deadline, &row, &value, (ttl, &tags)).await
             }
-            Some(_) => Put::Unknown,
-            None => Put::NotStorable,
+            Some(_) => RemotePut::Unknown,
+            None => RemotePut::NotStorable,
         };
         let version = match put {
-            Put::Stored(version) => Some(version),
-            Put::NotStorable => None,
+            RemotePut::Stored(version) => Some(version),
+            RemotePut::NotStorable => None,
             // The writer is unknown; it may be a late copy of this put's own request. Neither value stays.
-            Put::Overtaken => return sure.deliver_by(deadline).await,
-            Put::Unknown => {
+            RemotePut::Superseded => return propagation.deliver_by(deadline).await,
+            RemotePut::Unknown => {
                 // Made pending before the value is kept, so that no load takes the remote tier's old value.
-                sure.owe();
+                propagation.defer();
                 // Other processes cannot have this value. Here it is the newest, unless it was invalidated meanwhile.
                 if self.keep(key, epoch, self.born(key, value, ttl, &tags, born, None)) {
-                    sure.here = None;
+                    propagation.here = None;
                 }
                 return Reached::ThisProcess;
             }
         };
         if !self.keep(key, epoch, self.born(key, value, ttl, &tags, born, version)) {
             // The key was invalidated meanwhile, in an unknown order in the remote tier: neither value stays.
-            return sure.deliver_by(deadline).await;
+            return propagation.deliver_by(deadline).await;
         }
         // The value stays in this process even if the others cannot be notified.
-        sure.here = None;
-        sure.paid(Halves::STORE);
-        let told = match &shared.backplane {
-            Some(backplane) => backplane.tell(&inner.report, &Told::Row(row, version), deadline).await,
+        propagation.here = None;
+        propagation.delivered(Steps::STORE);
+        let is_published = match &shared.backplane {
+            Some(backplane) => backplane.publish(&inner.report, &CacheNotice::Row(row, version), deadline).await,
             None => true,
         };
-        if told {
-            sure.paid(Halves::NOTICE);
+        if is_published {
+            propagation.delivered(Steps::NOTICE);
             Reached::Everywhere
         } else {
             Reached::ThisProcess
@@ -218,8 +218,8 @@ where
         let inner = &*self.0;
         let (same, left) = inner.flights.supersede(key, || {
             let same = inner.shared.as_ref().is_none_or(|shared| shared.epochs.now(key) == epoch);
-            let lives =
-                entry.rest.fresh_until > entry.rest.stored && !inner.tags.overtook(entry.hot.born, entry.tags());
+            let lives = entry.rest.fresh_until > entry.rest.stored
+                && !inner.tags.invalidated_since(entry.hot.born, entry.tags());
             (same, if same && lives { inner.local.insert(own, key, entry) } else { inner.local.remove(key) })
         });
         inner.clear_away(left);
@@ -227,36 +227,40 @@ where
     }
 
     /// Returns the propagation of the invalidation of one key.
-    fn owing_row<'a, Q>(&'a self, key: &'a Q) -> Owing<'a, K, V, impl Fn() + use<'a, Q, K, V>>
+    fn row_propagation<'a, Q>(&'a self, key: &'a Q) -> Propagation<'a, K, V, impl Fn() + use<'a, Q, K, V>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        self.owing(|row| Debt::Row(row(&key.to_owned())), || _ = self.0.invalidate_here(key))
+        self.propagation(|row| Invalidation::Row(row(&key.to_owned())), || _ = self.0.invalidate_here(key))
     }
 
     /// Invalidates in this process and then everywhere.
-    async fn spread(&self, debt: impl FnOnce(fn(&K) -> String) -> Debt, here: impl Fn()) -> Reached {
+    async fn spread(&self, invalidation: impl FnOnce(fn(&K) -> String) -> Invalidation, here: impl Fn()) -> Reached {
         here();
-        self.owing(debt, here).deliver().await
+        self.propagation(invalidation, here).deliver().await
     }
 
-    fn owing<H: Fn()>(&self, debt: impl FnOnce(fn(&K) -> String) -> Debt, here: H) -> Owing<'_, K, V, H> {
+    fn propagation<H: Fn()>(
+        &self,
+        invalidation: impl FnOnce(fn(&K) -> String) -> Invalidation,
+        here: H,
+    ) -> Propagation<'_, K, V, H> {
         let inner = &*self.0;
-        let owes = inner.shared.as_ref().map(|shared| (debt(shared.row), shared.halves()));
-        let stamp = inner.shared.as_ref().map_or(0, |shared| shared.debts.stamp());
-        Owing { inner, owes, behind: None, stamp, here: Some(here) }
+        let remaining = inner.shared.as_ref().map(|shared| (invalidation(shared.row), shared.steps()));
+        let stamp = inner.shared.as_ref().map_or(0, |shared| shared.pending_invalidations.stamp());
+        Propagation { inner, remaining, continuation: None, stamp, here: Some(here) }
     }
 }
 
 /// An invalidation that is being propagated. If it is dropped before it has reached everything, it
 /// holds in this process and the remaining steps become pending.
-struct Owing<'a, K: Hash + Eq, V, H: Fn()> {
+struct Propagation<'a, K: Hash + Eq, V, H: Fn()> {
     inner: &'a Inner<K, V>,
     /// The invalidation and its remaining steps.
-    owes: Option<(Debt, Halves)>,
+    remaining: Option<(Invalidation, Steps)>,
     /// Continuation of the deletion of all rows.
-    behind: Option<String>,
+    continuation: Option<String>,
     /// At least the number of every pending invalidation that this propagation also delivers.
     stamp: u64,
     /// Invalidates in this process once more at the end: a load during the propagation may have
@@ -264,7 +268,7 @@ struct Owing<'a, K: Hash + Eq, V, H: Fn()> {
     here: Option<H>,
 }
 
-impl<K: Hash + Eq, V, H: Fn()> Owing<'_, K, V, H> {
+impl<K: Hash + Eq, V, H: Fn()> Propagation<'_, K, V, H> {
     async fn deliver(self) -> Reached {
         let deadline = self.inner.report.now() + self.inner.config.remote.timeout;
         self.deliver_by(deadline).await
@@ -274,60 +278,64 @@ impl<K: Hash + Eq, V, H: Fn()> Owing<'_, K, V, H> {
     async fn deliver_by(mut self, mut deadline: Instant) -> Reached {
         let (inner, report) = (self.inner, &self.inner.report);
         let Some(shared) = &inner.shared else { return Reached::Everywhere };
-        self.stamp = shared.debts.stamp();
-        while let Some((debt, _)) = self.owes.as_ref().filter(|(_, halves)| halves.store)
+        self.stamp = shared.pending_invalidations.stamp();
+        while let Some((invalidation, _)) = self.remaining.as_ref().filter(|(_, steps)| steps.store)
             && let Some(remote) = &shared.remote
         {
-            let before = self.behind.clone();
+            let before = self.continuation.clone();
             if !remote.health.admits(report.now()) {
                 return Reached::ThisProcess;
             }
-            if remote.write(report, debt, deadline, &mut self.behind).await {
-                self.paid(Halves::STORE);
-            } else if self.behind == before {
+            if remote.write(report, invalidation, deadline, &mut self.continuation).await {
+                self.delivered(Steps::STORE);
+            } else if self.continuation == before {
                 return Reached::ThisProcess;
             } else {
                 // Each page of deleted rows has a time-out of its own.
                 deadline = report.now() + inner.config.remote.timeout;
             }
         }
-        if let Some(told) = self.owes.as_ref().filter(|(_, halves)| halves.notice).and_then(|(debt, _)| debt.told())
+        if let Some(notice) = self
+            .remaining
+            .as_ref()
+            .filter(|(_, steps)| steps.notice)
+            .and_then(|(invalidation, _)| invalidation.notice())
             && let Some(backplane) = &shared.backplane
         {
-            if !backplane.tell(report, &told, deadline).await {
+            if !backplane.publish(report, &notice, deadline).await {
                 return Reached::ThisProcess;
             }
-            self.paid(Halves::NOTICE);
+            self.delivered(Steps::NOTICE);
         }
         Reached::Everywhere
     }
 
     /// Records that these steps are done, also for an earlier pending invalidation of the same
     /// target.
-    fn paid(&mut self, done: Halves) {
-        if let Some((shared, (debt, halves))) = self.inner.shared.as_ref().zip(self.owes.as_mut()) {
-            halves.store &= !done.store;
-            halves.notice &= !done.notice;
-            if shared.debts.paid(debt, self.stamp, done) {
-                self.inner.report.tell(|| Event::Settled);
+    fn delivered(&mut self, done: Steps) {
+        if let Some((shared, (invalidation, steps))) = self.inner.shared.as_ref().zip(self.remaining.as_mut()) {
+            steps.store &= !done.store;
+            steps.notice &= !done.notice;
+            if shared.pending_invalidations.delivered(invalidation, self.stamp, done) {
+                self.inner.report.event(|| Event::InvalidationsDelivered);
             }
         }
     }
 
     /// Leaves the remaining steps pending.
-    fn owe(&mut self) {
-        if let Some((shared, (debt, halves))) = self.inner.shared.as_ref().zip(self.owes.take())
-            && halves.any()
+    fn defer(&mut self) {
+        if let Some((shared, (invalidation, steps))) = self.inner.shared.as_ref().zip(self.remaining.take())
+            && steps.any()
         {
-            shared.owe(&self.inner.report, debt, halves, self.behind.take());
+            shared.defer(&self.inner.report, invalidation, steps, self.continuation.take());
         }
     }
 }
 
-impl<K: Hash + Eq, V, H: Fn()> Drop for Owing<'_, K, V, H> {
+impl<K: Hash + Eq, V, H: Fn()> Drop for Propagation<'_, K, V, H> {
     fn drop(&mut self) {
         // This comes first: between the two, a load could bring back the old value from the remote tier.
-        self.owe();
+        self.defer();
         if let Some(here) = &self.here {
             here();
         }

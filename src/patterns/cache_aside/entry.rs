@@ -86,7 +86,7 @@ pub(super) struct Birth {
 
 /// The freshness of an entry at a given time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Worth {
+pub(super) enum Freshness {
     Fresh,
     /// Fresh, and due for a refresh.
     Due,
@@ -94,8 +94,6 @@ pub(super) enum Worth {
     Throttled,
     /// Expired, but servable if the source fails.
     Expired,
-    /// Too old to be served.
-    Nothing,
 }
 
 impl<V> Entry<V> {
@@ -137,20 +135,27 @@ impl<V> Entry<V> {
         }
     }
 
-    /// Returns the freshness now. `above_floor` is `true` if no notice of an invalidation can have
-    /// been missed. The caller checks for invalidated tags.
-    pub(super) fn worth(&self, now: Instant, above_floor: bool, xfetch: Option<f64>, entropy: &Entropy) -> Worth {
+    /// Returns the freshness now, or `None` if the entry is too old to be served. `above_floor` is
+    /// `true` if no notice of an invalidation can have been missed. The caller checks for
+    /// invalidated tags.
+    pub(super) fn freshness(
+        &self,
+        now: Instant,
+        above_floor: bool,
+        xfetch: Option<f64>,
+        entropy: &Entropy,
+    ) -> Option<Freshness> {
         if above_floor && now < self.rest.fresh_until && !self.is_idle(now) {
             let by_chance = xfetch.is_some_and(|beta| {
                 !self.rest.took.is_zero()
                     && xfetch_refreshes(self.rest.took, beta, 1.0 - entropy.unit(), self.rest.fresh_until - now)
             });
-            return if now >= self.rest.refresh_at || by_chance { Worth::Due } else { Worth::Fresh };
+            return Some(if now >= self.rest.refresh_at || by_chance { Freshness::Due } else { Freshness::Fresh });
         }
         match (now < self.rest.stale_until, now < self.rest.retry_at) {
-            (true, true) => Worth::Throttled,
-            (true, false) => Worth::Expired,
-            (false, _) => Worth::Nothing,
+            (true, true) => Some(Freshness::Throttled),
+            (true, false) => Some(Freshness::Expired),
+            (false, _) => None,
         }
     }
 

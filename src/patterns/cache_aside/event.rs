@@ -47,12 +47,12 @@ pub enum CacheAsideEvent {
     NotStorable,
     /// An invalidation has not reached the remote tier or the other processes. It is pending and
     /// will be retried.
-    Owed {
+    InvalidationPending {
         /// Number of pending invalidations.
-        debts: usize,
+        pending_invalidations: usize,
     },
     /// All pending invalidations were delivered.
-    Settled,
+    InvalidationsDelivered,
     /// Notices may have been missed: every existing local entry counts as expired.
     Gap,
 }
@@ -97,8 +97,12 @@ impl Traced for CacheAsideEvent {
             Self::NotStorable => {
                 tracing::warn!(target: TARGET, cache, "value or key cannot be stored in the remote tier")
             }
-            Self::Owed { debts } => tracing::warn!(target: TARGET, cache, debts, "invalidation is pending"),
-            Self::Settled => tracing::info!(target: TARGET, cache, "all pending invalidations were delivered"),
+            Self::InvalidationPending { pending_invalidations } => {
+                tracing::warn!(target: TARGET, cache, pending_invalidations, "invalidation is pending")
+            }
+            Self::InvalidationsDelivered => {
+                tracing::info!(target: TARGET, cache, "all pending invalidations were delivered")
+            }
             Self::Gap => {
                 tracing::info!(target: TARGET, cache, "notices may have been missed: local entries count as expired")
             }

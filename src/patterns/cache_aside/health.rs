@@ -43,7 +43,7 @@ pub(super) struct Health {
     failed: TimeWindow,
     in_a_row: AtomicU32,
     /// Time until which the tier is suspended, in nanoseconds; 0 if it is not.
-    left_until: AtomicU64,
+    suspended_until: AtomicU64,
     rest: Duration,
 }
 
@@ -53,7 +53,7 @@ impl Health {
             asked: TimeWindow::new(WINDOW, BUCKETS),
             failed: TimeWindow::new(WINDOW, BUCKETS),
             in_a_row: AtomicU32::new(0),
-            left_until: AtomicU64::new(0),
+            suspended_until: AtomicU64::new(0),
             rest,
         }
     }
@@ -61,20 +61,20 @@ impl Health {
     /// Returns `true` if a request may be sent. While the tier is suspended, one caller per `rest`
     /// may probe it.
     pub(super) fn admits(&self, now: Instant) -> bool {
-        let until = self.left_until.load(SeqCst);
+        let until = self.suspended_until.load(SeqCst);
         if until == 0 {
             return true;
         }
         // The probing caller may be dropped, so the next probe depends on time, not on its end.
         let next = (now + self.rest).as_nanos();
-        now.as_nanos() >= until && self.left_until.compare_exchange(until, next, SeqCst, SeqCst).is_ok()
+        now.as_nanos() >= until && self.suspended_until.compare_exchange(until, next, SeqCst, SeqCst).is_ok()
     }
 
     /// Records an answer.
     pub(super) fn answered(&self, now: Instant) {
         self.asked.add(0, now, 1);
         self.in_a_row.store(0, SeqCst);
-        self.left_until.store(0, SeqCst);
+        self.suspended_until.store(0, SeqCst);
     }
 
     /// Records a failure, and suspends the tier after too many.
@@ -86,7 +86,7 @@ impl Health {
         let half = failed * 2 >= self.asked.sum(0, now);
         let enough = how == Failed::Refused || failed >= u64::from(IN_A_ROW);
         if in_a_row >= IN_A_ROW || half && enough {
-            self.left_until.store((now + self.rest).as_nanos(), SeqCst);
+            self.suspended_until.store((now + self.rest).as_nanos(), SeqCst);
         }
     }
 }

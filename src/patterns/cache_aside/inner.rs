@@ -1,10 +1,10 @@
-//! What all clones of a cache share, and the steps on it that neither wait nor load.
+//! The state that all clones of a cache share, and the operations on it that neither wait nor load.
 use std::{borrow::Borrow, hash::Hash, sync::Arc, time::Duration};
 
 use super::{
     CacheAsideConfig, CacheAsideEvent,
-    entry::{Birth, Entry, Hot, Worth},
-    local::{Left, Local, heaviest},
+    entry::{Birth, Entry, Freshness, Hot},
+    local::{Local, Removed, heaviest},
     report::Report,
     shared::Shared,
     spawner::Spawner,
@@ -12,31 +12,31 @@ use super::{
 };
 use crate::{entropy::Entropy, flight::Flights, time::Instant};
 
-/// What came of a load, or of a look into the remote tier: one for all who wait.
-pub(super) struct Landed<V> {
-    pub(super) what: What<V>,
-    /// The number of the sequence when it began.
+/// The outcome of a load or of a lookup in the remote tier, shared by all waiting callers.
+pub(super) struct LoadOutcome<V> {
+    pub(super) result: LoadResult<V>,
+    /// Number of the tags' sequence when it began.
     pub(super) born: u64,
     pub(super) tags: Box<[Slot]>,
 }
 
-pub(super) enum What<V> {
+pub(super) enum LoadResult<V> {
     Value(V),
-    /// The source has nothing.
+    /// The source has nothing under the key.
     Absent,
-    /// The loader's error, of the type that its caller knows.
+    /// The loader failed. Only a caller with the same error type can read the error.
     Failed(Arc<dyn std::any::Any + Send + Sync>),
     TimedOut,
-    /// Nobody asked the source.
+    /// The source was not asked.
     Nothing,
 }
 
-pub(super) type Outcome<V> = Arc<Landed<V>>;
+pub(super) type SharedOutcome<V> = Arc<LoadOutcome<V>>;
 
 pub(super) struct Inner<K: Hash + Eq, V> {
     pub(super) config: CacheAsideConfig,
     pub(super) local: Local<K, V>,
-    pub(super) flights: Flights<K, Outcome<V>>,
+    pub(super) flights: Flights<K, SharedOutcome<V>>,
     pub(super) tags: Tags,
     pub(super) report: Report,
     pub(super) entropy: Entropy,
@@ -45,31 +45,21 @@ pub(super) struct Inner<K: Hash + Eq, V> {
     pub(super) shared: Option<Shared<K, V>>,
 }
 
-/// What an entry weighs.
+/// A function that returns the weight of an entry.
 pub(super) type Weigher<K, V> = Arc<dyn Fn(&K, &V) -> u64 + Send + Sync>;
 
-/// A local entry, and what it is worth.
-pub(super) enum Seen<V> {
-    /// Serve it.
-    Fresh(Entry<V>),
-    /// Serve it, and refresh it.
-    Due(Entry<V>),
-    /// Serve it, though it is expired.
-    Throttled(Entry<V>),
-    /// Serve it if a load fails.
-    Expired(Entry<V>),
-    Nothing,
-}
+/// The result of a lookup in the local tier: an entry that may be served, and its freshness.
+pub(super) type LocalLookup<V> = Option<(Freshness, Entry<V>)>;
 
 impl<K: Hash + Eq, V: Clone> Inner<K, V> {
-    /// The value of a hit that needs no second thought, or what else there is.
+    /// Returns the value of a plain hit, or else the entry and its freshness.
     #[inline]
-    pub(super) fn look<Q>(&self, key: &Q) -> Result<V, Seen<V>>
+    pub(super) fn look<Q>(&self, key: &Q) -> Result<V, LocalLookup<V>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let Some(Hot { value, plain_until, born }) = self.local.get(key) else { return Err(Seen::Nothing) };
+        let Some(Hot { value, plain_until, born }) = self.local.get(key) else { return Err(None) };
         if self.report.now() < plain_until
             && self.tags.is_above_floor(born)
             && let Some(value) = value
@@ -82,71 +72,68 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
 
     #[cold]
     #[inline(never)]
-    fn look_again<Q>(&self, key: &Q) -> Seen<V>
+    fn look_again<Q>(&self, key: &Q) -> LocalLookup<V>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        self.local.peek(key).map_or(Seen::Nothing, |entry| self.weigh_up(entry))
+        self.assess(self.local.peek(key)?)
     }
 
-    pub(super) fn weigh_up(&self, entry: Entry<V>) -> Seen<V> {
-        if self.tags.overtook(entry.hot.born, entry.tags()) {
-            return Seen::Nothing;
+    /// Returns an entry with its freshness, or `None` if it may not be served. Serving a fresh one
+    /// is an access.
+    fn assess(&self, entry: Entry<V>) -> LocalLookup<V> {
+        if self.tags.invalidated_since(entry.hot.born, entry.tags()) {
+            return None;
         }
         let above_floor = self.tags.is_above_floor(entry.hot.born);
         let now = self.report.now();
-        match entry.worth(now, above_floor, self.config.xfetch, &self.entropy) {
-            Worth::Fresh => {
-                entry.touch(now);
-                Seen::Fresh(entry)
-            }
-            Worth::Due => {
-                entry.touch(now);
-                Seen::Due(entry)
-            }
-            Worth::Throttled => Seen::Throttled(entry),
-            Worth::Expired => Seen::Expired(entry),
-            Worth::Nothing => Seen::Nothing,
+        let freshness = entry.freshness(now, above_floor, self.config.xfetch, &self.entropy)?;
+        if matches!(freshness, Freshness::Fresh | Freshness::Due) {
+            entry.touch(now);
         }
+        Some((freshness, entry))
     }
 
-    /// An entry to serve, without counting as a use; with whether it is stale. For a second look, under the lock of the key's flights.
+    /// Returns a servable entry and whether it is stale, without counting as a use. It is called
+    /// under the lock of the key's flights.
     pub(super) fn peek<Q>(&self, key: &Q) -> Option<(Entry<V>, bool)>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        match self.weigh_up(self.local.peek(key)?) {
-            Seen::Fresh(entry) | Seen::Due(entry) => Some((entry, false)),
-            Seen::Throttled(entry) => Some((entry, true)),
-            Seen::Expired(_) | Seen::Nothing => None,
+        match self.assess(self.local.peek(key)?)? {
+            (Freshness::Fresh | Freshness::Due, entry) => Some((entry, false)),
+            (Freshness::Throttled, entry) => Some((entry, true)),
+            (Freshness::Expired, _) => None,
         }
     }
 
-    /// Whether what a flight gave counts for who joined it: no tag of it was invalidated since it began, no notice missed.
-    pub(super) fn is_current(&self, landed: &Landed<V>) -> bool {
-        self.tags.is_above_floor(landed.born) && !self.tags.overtook(landed.born, &landed.tags)
+    /// Returns `true` if a caller that joined a flight may use its outcome: since it began, no tag
+    /// of the value was invalidated and no notice was missed.
+    pub(super) fn is_current(&self, outcome: &LoadOutcome<V>) -> bool {
+        self.tags.is_above_floor(outcome.born) && !self.tags.invalidated_since(outcome.born, &outcome.tags)
     }
 
-    /// How long the local tier keeps what the remote tier keeps longer.
+    /// Returns the maximum time in the local tier, if a remote tier keeps values longer.
     pub(super) fn local_ttl(&self) -> Option<Duration> {
         self.shared.as_ref()?.remote.as_ref()?;
         Some(self.config.remote.local_ttl.unwrap_or(self.config.ttl / 10))
     }
 
-    /// An entry of this birth.
+    /// Creates an entry.
     pub(super) fn entry(&self, value: Option<V>, birth: Birth, now: Instant) -> Entry<V> {
         Entry::new(value, birth, &self.config, now, &self.entropy)
     }
 
-    /// What it weighs: at least 1, for what weighs nothing is never evicted. What is too heavy to be kept is told.
+    /// Returns the weight of an entry, at least 1, because weightless entries would never be
+    /// evicted. An entry that is too heavy to be kept is reported.
     pub(super) fn weight(&self, key: &K, value: Option<&V>) -> u64 {
         let (Some(weigh), Some(value)) = (&self.weigher, value) else { return 1 };
         let weight = weigh(key, value).clamp(1, u64::MAX >> 16);
         let most = heaviest(self.config.capacity);
         if weight > most {
-            self.report.tell(|| CacheAsideEvent::TooHeavy { weight, most });
+            self.report.event(|| CacheAsideEvent::TooHeavy { weight, most });
         }
         weight
     }
@@ -155,15 +142,16 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
         tags.iter().map(|tag| self.tags.slot(tag)).collect()
     }
 
-    /// Counts and drops what left the table, outside all locks.
-    pub(super) fn clear_away(&self, left: Left<K, V>) {
+    /// Counts evictions and drops removed entries, outside all locks.
+    pub(super) fn clear_away(&self, left: Removed<K, V>) {
         if left.evicted > 0 {
             self.report.stats.evictions.fetch_add(left.evicted, std::sync::atomic::Ordering::Relaxed);
         }
         drop(left);
     }
 
-    /// In this process: from when this returns no get gives what was read before. Gives the key's epoch.
+    /// Invalidates a key in this process: once this has returned, no get gives a value that was
+    /// read before. Returns the key's new epoch.
     pub(super) fn invalidate_here<Q>(&self, key: &Q) -> u64
     where
         K: Borrow<Q>,
@@ -179,7 +167,7 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
     }
 
     pub(super) fn clear_here(&self) {
-        // The flights first: what one stores before it is cut off is cleared, what one would store afterwards is not stored.
+        // Flights come first: a value stored before is cleared below, and none is stored afterwards.
         if let Some(shared) = &self.shared {
             shared.epochs.all();
         }
@@ -187,7 +175,7 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
         self.local.clear();
     }
 
-    /// When the source may be asked again, after a load failed now.
+    /// Returns the time at which the source may be asked again if a load has failed now.
     pub(super) fn retry_at(&self) -> Option<Instant> {
         self.config.stale.map(|stale| self.report.now() + stale.throttle)
     }

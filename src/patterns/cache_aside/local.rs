@@ -3,14 +3,14 @@
 //!
 //! All writes of a key happen under the lock of the key's flights, see [`crate::flight`], so no
 //! fill falls between the two parts of an invalidation. Removed entries are returned to the caller,
-//! who drops them outside that lock, because dropping runs foreign code.
+//! which drops them outside that lock, because dropping runs foreign code.
 use std::{borrow::Borrow, hash::Hash, marker::PhantomData};
 
 use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter, sync::Cache};
 
 use super::entry::{Entry, Hot, Rest};
 
-pub(super) struct Local<K, V>(Cache<K, Stored<V>, Weights, DefaultHashBuilder, Leaves<K, V>>);
+pub(super) struct Local<K, V>(Cache<K, Stored<V>, Weights, DefaultHashBuilder, EvictionHook<K, V>>);
 
 /// Share of the capacity that one entry may weigh: the part of the table that is not on probation.
 const MOST_OF_IT: f64 = 0.97;
@@ -48,28 +48,28 @@ impl<K, V> Weighter<K, Stored<V>> for Weights {
 }
 
 /// Collects evicted and replaced entries, so that they outlive the table's lock.
-struct Leaves<K, V>(PhantomData<fn() -> (K, V)>);
+struct EvictionHook<K, V>(PhantomData<fn() -> (K, V)>);
 
-impl<K, V> Clone for Leaves<K, V> {
+impl<K, V> Clone for EvictionHook<K, V> {
     fn clone(&self) -> Self {
         Self(PhantomData)
     }
 }
 
 /// Entries that were removed from the table. Drop it outside all locks.
-pub(super) struct Left<K, V> {
+pub(super) struct Removed<K, V> {
     first: Option<(K, Stored<V>)>,
     more: Vec<(K, Stored<V>)>,
     pub(super) evicted: u64,
 }
 
-impl<K, V> Default for Left<K, V> {
+impl<K, V> Default for Removed<K, V> {
     fn default() -> Self {
         Self { first: None, more: Vec::new(), evicted: 0 }
     }
 }
 
-impl<K, V> Left<K, V> {
+impl<K, V> Removed<K, V> {
     fn add(&mut self, key: K, entry: Stored<V>) {
         if self.first.is_none() {
             self.first = Some((key, entry));
@@ -79,10 +79,10 @@ impl<K, V> Left<K, V> {
     }
 }
 
-impl<K, V> Lifecycle<K, Stored<V>> for Leaves<K, V> {
-    type RequestState = Left<K, V>;
+impl<K, V> Lifecycle<K, Stored<V>> for EvictionHook<K, V> {
+    type RequestState = Removed<K, V>;
 
-    fn on_evict(&self, left: &mut Left<K, V>, key: K, entry: Stored<V>) {
+    fn on_evict(&self, left: &mut Removed<K, V>, key: K, entry: Stored<V>) {
         left.evicted += 1;
         left.add(key, entry);
     }
@@ -109,7 +109,7 @@ impl<K: Hash + Eq, V: Clone> Local<K, V> {
     fn of(options: &OptionsBuilder) -> Self {
         #[expect(clippy::expect_used, reason = "both of its settings are set")]
         let options = options.build().expect("both settings are set");
-        Self(Cache::with_options(options, Weights, DefaultHashBuilder::default(), Leaves(PhantomData)))
+        Self(Cache::with_options(options, Weights, DefaultHashBuilder::default(), EvictionHook(PhantomData)))
     }
 
     /// Returns the part for a plain hit. It counts as a use.
@@ -139,24 +139,24 @@ impl<K: Hash + Eq, V: Clone> Local<K, V> {
 
     /// Stores an entry. The key is given twice: once to keep, and once to tell a replaced entry
     /// from evicted ones.
-    pub(super) fn insert<Q>(&self, key: K, same: &Q, entry: Entry<V>) -> Left<K, V>
+    pub(super) fn insert<Q>(&self, key: K, same: &Q, entry: Entry<V>) -> Removed<K, V>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
     {
-        let mut left = Left::default();
+        let mut left = Removed::default();
         self.0.insert_with_lifecycle(key, entry.into(), &mut left);
         let replaced = left.first.iter().chain(&left.more).filter(|(key, _)| key.borrow() == same).count();
         left.evicted = left.evicted.saturating_sub(replaced as u64);
         left
     }
 
-    pub(super) fn remove<Q>(&self, key: &Q) -> Left<K, V>
+    pub(super) fn remove<Q>(&self, key: &Q) -> Removed<K, V>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
     {
-        let mut left = Left::default();
+        let mut left = Removed::default();
         if let Some((key, entry)) = self.0.remove(key) {
             left.add(key, entry);
         }
@@ -173,8 +173,8 @@ impl<K: Hash + Eq, V: Clone> Local<K, V> {
     }
 
     /// Replaces an entry by a marked copy. It does not count as a use.
-    pub(super) fn mark(&self, key: K, entry: Entry<V>) -> Left<K, V> {
-        let mut left = Left::default();
+    pub(super) fn mark(&self, key: K, entry: Entry<V>) -> Removed<K, V> {
+        let mut left = Removed::default();
         if let Err((key, entry)) = self.0.replace_with_lifecycle(key, entry.into(), true, &mut left) {
             left.add(key, entry);
         }

@@ -17,7 +17,7 @@ use super::{
     codec::Codec,
     health::{Failed, Health},
     report::Report,
-    wire::{Kind, SEQUENCE, Stored, Unread, lock_of, mark_of, number},
+    wire::{Kind, ReadError, SEQUENCE, Stored, lock_of, mark_of, number},
 };
 use crate::{
     port::{Failure, PortError, PortErrorKind},
@@ -49,7 +49,7 @@ pub(super) const SIDE_BY_SIDE: usize = 64;
 
 /// The purpose of a lookup in the remote tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum LookupPurpose {
     /// A caller waits and will load. With `takes` unset, a stored value is not used, because this
     /// process has loaded a newer one without the remote tier.
     Load { takes: bool },
@@ -60,8 +60,8 @@ pub(super) enum Purpose {
 }
 
 /// The result of a lookup in the remote tier.
-pub(super) enum Looked<V> {
-    Found(Found<V>),
+pub(super) enum RemoteLookup<V> {
+    Found(RemoteValue<V>),
     /// The caller must load the value and store it under this claim.
     Claimed(Claim),
     /// Another process loads the value.
@@ -72,7 +72,7 @@ pub(super) enum Looked<V> {
     Without,
 }
 
-pub(super) struct Found<V> {
+pub(super) struct RemoteValue<V> {
     pub(super) value: Option<V>,
     pub(super) tags: Vec<String>,
     pub(super) ttl: Duration,
@@ -95,7 +95,7 @@ pub(super) struct Claim {
     pub(super) lock: Option<Version>,
 }
 
-pub(super) enum Filled {
+pub(super) enum RemoteFill {
     Stored(Version),
     /// Nothing is stored: the value is not to be kept, or cannot be stored.
     Nothing,
@@ -108,10 +108,10 @@ pub(super) enum Filled {
 }
 
 /// The result of a put to the remote tier.
-pub(super) enum Put {
+pub(super) enum RemotePut {
     Stored(Version),
     /// Another put or an invalidation came first.
-    Overtaken,
+    Superseded,
     /// The content of the row is unknown.
     Unknown,
     /// The codec or the store refuses the value. The previous content is deleted.
@@ -131,7 +131,13 @@ impl<V> Remote<V> {
     ///
     /// A lookup for a load waits for the load of another process. That wait is bounded by
     /// `config.wait` and does not count against the deadline.
-    pub(super) async fn look(&self, report: &Report, row: &str, purpose: Purpose, mut deadline: Instant) -> Looked<V> {
+    pub(super) async fn look(
+        &self,
+        report: &Report,
+        row: &str,
+        purpose: LookupPurpose,
+        mut deadline: Instant,
+    ) -> RemoteLookup<V> {
         let patience = report.now() + self.config.wait;
         let mut left = None;
         let mut pause = Duration::from_millis(2);
@@ -140,16 +146,16 @@ impl<V> Remote<V> {
                 Ok(record) => record,
                 Err(Fault::Refused) => {
                     report.not_storable();
-                    return Looked::Without;
+                    return RemoteLookup::Without;
                 }
-                Err(Fault::Conflict | Fault::Down) => return Looked::Without,
+                Err(Fault::Conflict | Fault::Down) => return RemoteLookup::Without,
             };
             let stored = record.as_ref().and_then(|record| read(report, record));
             match (&record, stored) {
                 (_, Some(Stored { kind: Kind::Claim(by), .. })) if by != self.me => {
                     // A claim that is never redeemed expires by its time to live.
                     match purpose {
-                        Purpose::Load { .. } if report.now() < patience => {
+                        LookupPurpose::Load { .. } if report.now() < patience => {
                             let left = *left.get_or_insert(deadline - report.now());
                             report.sleep(pause.min(patience - report.now())).await;
                             pause = (pause * 2).min(Duration::from_millis(50));
@@ -157,38 +163,38 @@ impl<V> Remote<V> {
                             continue;
                         }
                         // The other process may yet store its value, so nothing is claimed over it.
-                        Purpose::Load { .. } => return Looked::Without,
-                        Purpose::Refresh(_) => return Looked::Elsewhere,
-                        Purpose::LookUp => return Looked::Nothing,
+                        LookupPurpose::Load { .. } => return RemoteLookup::Without,
+                        LookupPurpose::Refresh(_) => return RemoteLookup::Elsewhere,
+                        LookupPurpose::LookUp => return RemoteLookup::Nothing,
                     }
                 }
                 (Some(record), Some(stored)) if !matches!(stored.kind, Kind::Claim(_)) => {
                     match self.found(report, deadline, record, stored).await {
                         Ok(Some(found)) => match purpose {
-                            Purpose::Refresh(known) if known.is_none_or(|known| known == found.version) => {
+                            LookupPurpose::Refresh(known) if known.is_none_or(|known| known == found.version) => {
                                 return self.claim_refresh(report, deadline, row, found.version).await;
                             }
-                            Purpose::Load { takes: false } => {}
-                            _ => return Looked::Found(found),
+                            LookupPurpose::Load { takes: false } => {}
+                            _ => return RemoteLookup::Found(found),
                         },
                         Ok(None) => {}
-                        Err(_) => return Looked::Without,
+                        Err(_) => return RemoteLookup::Without,
                     }
                 }
                 _ => {}
             }
-            if purpose == Purpose::LookUp {
-                return Looked::Nothing;
+            if purpose == LookupPurpose::LookUp {
+                return RemoteLookup::Nothing;
             }
             let when = record.map_or(Precondition::Absent, |record| Precondition::Version(record.version));
             match self.claim(report, (RemoteCall::Look, self.me), deadline, row, when).await {
                 Ok((version, born)) => {
                     let left = deadline - report.now();
-                    return Looked::Claimed(Claim { row: row.to_owned(), version, born, left, lock: None });
+                    return RemoteLookup::Claimed(Claim { row: row.to_owned(), version, born, left, lock: None });
                 }
                 // Another process claimed first: look up what it stored.
                 Err(Fault::Conflict) if report.now() < patience => {}
-                Err(_) => return Looked::Without,
+                Err(_) => return RemoteLookup::Without,
             }
         }
     }
@@ -200,8 +206,8 @@ impl<V> Remote<V> {
         deadline: Instant,
         record: &Record,
         stored: Stored,
-    ) -> Result<Option<Found<V>>, Fault> {
-        if self.overtook(report, deadline, &stored.tags, stored.born).await? {
+    ) -> Result<Option<RemoteValue<V>>, Fault> {
+        if self.invalidated_since(report, deadline, &stored.tags, stored.born).await? {
             return Ok(None);
         }
         let value = match stored.kind {
@@ -217,12 +223,12 @@ impl<V> Remote<V> {
         // The store has not expired the record. If it seems older than its time to live, clocks differ.
         let age = report.clock.wall().as_millis().saturating_sub(stored.loaded.as_millis());
         let age = Duration::from_millis(age).min(stored.ttl);
-        Ok(Some(Found { value, tags: stored.tags, ttl: stored.ttl, age, version: record.version }))
+        Ok(Some(RemoteValue { value, tags: stored.tags, ttl: stored.ttl, age, version: record.version }))
     }
 
     /// Returns `true` if one of the tags was invalidated after this number. Requests run
     /// concurrently.
-    pub(super) async fn overtook(
+    pub(super) async fn invalidated_since(
         &self,
         report: &Report,
         deadline: Instant,
@@ -259,7 +265,7 @@ impl<V> Remote<V> {
 
     /// Claims a refresh. The value stays in place, guarded by its own version; a lock row keeps
     /// other processes from refreshing, too.
-    async fn claim_refresh(&self, report: &Report, deadline: Instant, row: &str, version: Version) -> Looked<V> {
+    async fn claim_refresh(&self, report: &Report, deadline: Instant, row: &str, version: Version) -> RemoteLookup<V> {
         let lock_row = lock_of(row);
         let key = Key::new(&self.marks, &lock_row);
         let options = PutOptions::new().when(Precondition::Absent).ttl(self.claim_ttl);
@@ -272,9 +278,9 @@ impl<V> Remote<V> {
         match both(put, self.sequence(report, deadline)).await {
             (Ok(lock), Ok(born)) => {
                 let left = deadline - report.now();
-                Looked::Claimed(Claim { row: row.to_owned(), version, born, left, lock: Some(lock) })
+                RemoteLookup::Claimed(Claim { row: row.to_owned(), version, born, left, lock: Some(lock) })
             }
-            _ => Looked::Elsewhere,
+            _ => RemoteLookup::Elsewhere,
         }
     }
 
@@ -302,7 +308,7 @@ impl<V> Remote<V> {
         };
         let Some(record) = self.ask(report, RemoteCall::Look, deadline, read).await? else { return Ok(0) };
         let Some(number) = number(&record.value) else {
-            report.unread(Unread::Damaged);
+            report.read_error(ReadError::Damaged);
             // A new mark replaces it. Until then all values with the tag count as invalidated.
             self.invalidate_tag(report, deadline, tag).await;
             return Ok(u64::MAX);
@@ -355,5 +361,5 @@ impl<V> Remote<V> {
 
 /// Parses a record. An unreadable one is reported and counts as absent.
 fn read(report: &Report, record: &Record) -> Option<Stored> {
-    Stored::decode(&record.value).map_err(|why| report.unread(why)).ok()
+    Stored::decode(&record.value).map_err(|why| report.read_error(why)).ok()
 }

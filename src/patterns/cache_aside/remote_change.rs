@@ -6,7 +6,7 @@ use futures_util::{StreamExt, stream::FuturesUnordered};
 
 use super::{
     RemoteCall,
-    remote::{Fault, LONGEST, Put, Remote},
+    remote::{Fault, LONGEST, Remote, RemotePut},
     report::Report,
     wire::{SEQUENCE, mark, mark_of, number},
 };
@@ -26,30 +26,30 @@ impl<V> Remote<V> {
         row: &str,
         value: &V,
         (ttl, tags): (Duration, &[String]),
-    ) -> Put {
+    ) -> RemotePut {
         // Not under this cache's own number: one of its loads would take the claim over.
         let by = (RemoteCall::Put, !self.me);
         let (claim, born) = match self.claim(report, by, deadline, row, Precondition::Any).await {
             Ok(claimed) => claimed,
             Err(Fault::Refused) => {
                 report.not_storable();
-                return Put::NotStorable;
+                return RemotePut::NotStorable;
             }
-            Err(_) => return Put::Unknown,
+            Err(_) => return RemotePut::Unknown,
         };
         if let Some(bytes) = self.encode(report, Some(value), ttl, tags, born) {
             let options = PutOptions::new().when(Precondition::Version(claim)).ttl(ttl.min(LONGEST));
             match self.ask(report, RemoteCall::Put, deadline, self.store.put(self.key(row), bytes, options)).await {
-                Ok(version) => return Put::Stored(version),
-                Err(Fault::Conflict) => return Put::Overtaken,
-                Err(Fault::Down) => return Put::Unknown,
+                Ok(version) => return RemotePut::Stored(version),
+                Err(Fault::Conflict) => return RemotePut::Superseded,
+                Err(Fault::Down) => return RemotePut::Unknown,
                 Err(Fault::Refused) => report.not_storable(),
             }
         }
         if self.release_version(report, (RemoteCall::Put, row), claim, deadline).await {
-            Put::NotStorable
+            RemotePut::NotStorable
         } else {
-            Put::Unknown
+            RemotePut::Unknown
         }
     }
 
@@ -95,10 +95,10 @@ impl<V> Remote<V> {
         &self,
         report: &Report,
         deadline: Instant,
-        behind: Option<&str>,
+        continuation: Option<&str>,
     ) -> Result<Option<String>, Fault> {
         let mut scan = Scan::partition(&*self.values);
-        scan.after = behind.map(|behind| Continuation::from(behind.to_owned()));
+        scan.after = continuation.map(|continuation| Continuation::from(continuation.to_owned()));
         let page = self.ask(report, RemoteCall::Invalidate, deadline, self.store.scan(&scan)).await?;
         self.delete_all(report, deadline, &page.rows).await?;
         Ok(page.next.map(|next| next.as_str().to_owned()))

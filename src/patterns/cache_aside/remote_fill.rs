@@ -5,7 +5,7 @@ use bytes::Bytes;
 
 use super::{
     RemoteCall,
-    remote::{Claim, Fault, Filled, LONGEST, Remote},
+    remote::{Claim, Fault, LONGEST, Remote, RemoteFill},
     report::Report,
     wire::{Kind, Stored, lock_of, mark_of},
 };
@@ -23,13 +23,13 @@ impl<V> Remote<V> {
         value: Option<&V>,
         ttl: Duration,
         tags: &[String],
-    ) -> Filled {
+    ) -> RemoteFill {
         let deadline = report.now() + claim.left;
         let filled = match self.encode(report, value, ttl, tags, claim.born) {
             None => Err(Fault::Refused),
-            Some(bytes) => match self.overtook(report, deadline, tags, claim.born).await {
+            Some(bytes) => match self.invalidated_since(report, deadline, tags, claim.born).await {
                 Ok(true) => {
-                    return Filled::Superseded { released: self.release(report, claim, deadline).await };
+                    return RemoteFill::Superseded { released: self.release(report, claim, deadline).await };
                 }
                 Ok(false) => {
                     let options = PutOptions::new().when(Precondition::Version(claim.version)).ttl(ttl.min(LONGEST));
@@ -45,15 +45,15 @@ impl<V> Remote<V> {
         };
         self.unlock(report, claim, deadline).await;
         match filled {
-            Ok(version) => Filled::Stored(version),
-            Err(Fault::Conflict) => Filled::Superseded { released: true },
+            Ok(version) => RemoteFill::Stored(version),
+            Err(Fault::Conflict) => RemoteFill::Superseded { released: true },
             // The value that was to be refreshed is deleted, too: the source has another one or none.
             Err(Fault::Refused)
                 if self.release_version(report, (RemoteCall::Fill, &claim.row), claim.version, deadline).await =>
             {
-                Filled::Nothing
+                RemoteFill::Nothing
             }
-            Err(Fault::Refused | Fault::Down) => Filled::Unknown,
+            Err(Fault::Refused | Fault::Down) => RemoteFill::Unknown,
         }
     }
 

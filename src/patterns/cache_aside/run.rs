@@ -4,7 +4,7 @@ use std::{future::Future, hash::Hash, pin::pin};
 
 use super::{
     CacheAside, CacheAsideEvent as Event, RemoteCall,
-    backplane::{Backplane, Told},
+    backplane::{Backplane, CacheNotice},
     inner::Inner,
     shared::Shared,
     stats::count,
@@ -40,19 +40,19 @@ where
             return 0;
         };
         let mut shutdown = pin!(shutdown);
-        race(shutdown.as_mut(), race(inner.hear(shared), shared.keep_paying(&inner.report))).await;
-        shared.pay_once(&inner.report).await;
-        shared.debts.len()
+        race(shutdown.as_mut(), race(inner.receive_notices(shared), shared.keep_delivering(&inner.report))).await;
+        shared.deliver_once(&inner.report).await;
+        shared.pending_invalidations.len()
     }
 }
 
 impl<K: Hash + Eq, V: Clone> Inner<K, V> {
     /// Receives notices without end.
-    async fn hear(&self, shared: &Shared<K, V>) {
+    async fn receive_notices(&self, shared: &Shared<K, V>) {
         let Some(backplane) = &shared.backplane else { return std::future::pending().await };
         loop {
             match backplane.notifier.subscribe(&backplane.topic).await {
-                Ok(notices) => self.obey(shared, backplane, notices).await,
+                Ok(notices) => self.apply_notices(shared, backplane, notices).await,
                 Err(error) => {
                     self.report.remote_failed(RemoteCall::Notify, Some(error.kind()));
                     self.report.sleep(shared.pause()).await;
@@ -61,7 +61,7 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
         }
     }
 
-    async fn obey(&self, shared: &Shared<K, V>, backplane: &Backplane, mut notices: Notices) {
+    async fn apply_notices(&self, shared: &Shared<K, V>, backplane: &Backplane, mut notices: Notices) {
         // Notices from before this subscription were not received.
         self.gap();
         loop {
@@ -69,8 +69,8 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
                 Notice::Gap => self.gap(),
                 Notice::Message(notice) => {
                     // Notices of this cache itself need no action.
-                    if let Some(told) = backplane.hear(&notice) {
-                        self.heard(shared, told);
+                    if let Some(content) = backplane.read(&notice) {
+                        self.apply(shared, content);
                     }
                 }
             }
@@ -79,23 +79,23 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
 
     fn gap(&self) {
         self.tags.raise_floor();
-        self.report.tell(|| Event::Gap);
+        self.report.event(|| Event::Gap);
     }
 
-    fn heard(&self, shared: &Shared<K, V>, told: Told) {
+    fn apply(&self, shared: &Shared<K, V>, content: CacheNotice) {
         count(&self.report.stats.invalidations);
-        match told {
-            Told::Row(row, version) => match (shared.parse)(&row) {
-                Some(key) => self.heard_row(&key, version),
+        match content {
+            CacheNotice::Row(row, version) => match (shared.parse)(&row) {
+                Some(key) => self.apply_row(&key, version),
                 // This release cannot parse the key, so it may be any key.
                 None => self.gap(),
             },
-            Told::Tag(tag) => self.tags.invalidate(&tag),
-            Told::All => self.clear_here(),
+            CacheNotice::Tag(tag) => self.tags.invalidate(&tag),
+            CacheNotice::All => self.clear_here(),
         }
     }
 
-    fn heard_row(&self, key: &K, version: Option<Version>) {
+    fn apply_row(&self, key: &K, version: Option<Version>) {
         // The entry is the value that was put, or a later one.
         let has = |entry: &super::entry::Entry<V>| version.is_some() && entry.rest.version >= version;
         if self.local.peek(key).is_some_and(|entry| has(&entry)) {

@@ -13,8 +13,8 @@ use tokio::sync::Notify;
 use super::{
     CacheAsideEvent as Event, RemoteCall,
     backplane::Backplane,
-    debts::{Debt, Debts, Halves, Payment},
-    remote::{Claim, Looked, Purpose, Remote, SIDE_BY_SIDE},
+    pending::{Delivery, Invalidation, PendingInvalidations, Steps},
+    remote::{Claim, LookupPurpose, Remote, RemoteLookup, SIDE_BY_SIDE},
     report::Report,
 };
 use crate::{race::both, store::Version, time::Instant};
@@ -26,9 +26,9 @@ pub(super) struct Shared<K, V> {
     pub(super) remote: Option<Remote<V>>,
     pub(super) backplane: Option<Backplane>,
     pub(super) epochs: Epochs,
-    pub(super) debts: Debts,
+    pub(super) pending_invalidations: PendingInvalidations,
     /// Notifies waiting deliveries that an invalidation became pending.
-    pub(super) owed: Notify,
+    pub(super) became_pending: Notify,
     /// Time between two attempts to deliver a pending invalidation.
     pub(super) rest: Duration,
 }
@@ -45,123 +45,125 @@ impl<K, V> Shared<K, V> {
     ///
     /// It delivers only the pending invalidation that blocks this key, and only within the
     /// time-out.
-    pub(super) async fn look(&self, report: &Report, key: &K, purpose: Purpose) -> Looked<V> {
-        let Some(remote) = &self.remote else { return Looked::Without };
+    pub(super) async fn look(&self, report: &Report, key: &K, purpose: LookupPurpose) -> RemoteLookup<V> {
+        let Some(remote) = &self.remote else { return RemoteLookup::Without };
         let row = (self.row)(key);
         let deadline = report.now() + remote.config.timeout;
-        if let Some(debt) = self.debts.bars(&row) {
-            let Some(payment) = self.debts.begin(debt, Some(report.now())) else { return Looked::Without };
-            if !remote.health.admits(report.now()) || !self.pay_store(report, payment, deadline).await {
-                return Looked::Without;
+        if let Some(invalidation) = self.pending_invalidations.blocking(&row) {
+            let Some(delivery) = self.pending_invalidations.begin(invalidation, Some(report.now())) else {
+                return RemoteLookup::Without;
+            };
+            if !remote.health.admits(report.now()) || !self.deliver_write(report, delivery, deadline).await {
+                return RemoteLookup::Without;
             }
-            if self.debts.bars(&row).is_some() {
-                return Looked::Without;
+            if self.pending_invalidations.blocking(&row).is_some() {
+                return RemoteLookup::Without;
             }
         } else if !remote.health.admits(report.now()) {
-            return Looked::Without;
+            return RemoteLookup::Without;
         }
         let looked = remote.look(report, &row, purpose, deadline).await;
-        if let Looked::Found(found) = &looked
-            && let Some(debt) = self.debts.bars_tag(&found.tags)
+        if let RemoteLookup::Found(found) = &looked
+            && let Some(invalidation) = self.pending_invalidations.blocking_tag(&found.tags)
         {
-            if let Some(payment) = self.debts.begin(debt, Some(report.now())) {
-                self.pay_store(report, payment, deadline).await;
+            if let Some(delivery) = self.pending_invalidations.begin(invalidation, Some(report.now())) {
+                self.deliver_write(report, delivery, deadline).await;
             }
-            return Looked::Without;
+            return RemoteLookup::Without;
         }
         looked
     }
 
     /// Returns the steps of an invalidation here: one is missing without a remote tier or a
     /// backplane.
-    pub(super) const fn halves(&self) -> Halves {
-        Halves { store: self.remote.is_some(), notice: self.backplane.is_some() }
+    pub(super) const fn steps(&self) -> Steps {
+        Steps { store: self.remote.is_some(), notice: self.backplane.is_some() }
     }
 
     /// Delivers once the step that a load waits for; of an invalidation of everything, one page.
-    async fn pay_store(&self, report: &Report, mut payment: Payment<'_>, deadline: Instant) -> bool {
-        let Some(remote) = self.remote.as_ref().filter(|_| payment.halves.store) else { return true };
-        let mut behind = payment.behind.clone();
-        let done = remote.write(report, &payment.debt, deadline, &mut behind).await;
-        self.note(report, &mut payment, done, behind);
+    async fn deliver_write(&self, report: &Report, mut delivery: Delivery<'_>, deadline: Instant) -> bool {
+        let Some(remote) = self.remote.as_ref().filter(|_| delivery.steps.store) else { return true };
+        let mut continuation = delivery.continuation.clone();
+        let done = remote.write(report, &delivery.invalidation, deadline, &mut continuation).await;
+        self.note(report, &mut delivery, done, continuation);
         done
     }
 
-    fn note(&self, report: &Report, payment: &mut Payment<'_>, done: bool, behind: Option<String>) {
+    fn note(&self, report: &Report, delivery: &mut Delivery<'_>, done: bool, continuation: Option<String>) {
         if done {
-            if payment.paid(Halves::STORE) {
-                report.tell(|| Event::Settled);
+            if delivery.delivered(Steps::STORE) {
+                report.event(|| Event::InvalidationsDelivered);
             }
-        } else if behind != payment.behind {
-            payment.advance(behind);
+        } else if continuation != delivery.continuation {
+            delivery.advance(continuation);
         } else {
-            payment.failed(report.now() + self.rest);
+            delivery.failed(report.now() + self.rest);
         }
     }
 
     /// Delivers a pending invalidation as far as possible. Returns `true` if all steps are done.
-    async fn pay(&self, report: &Report, debt: Debt) -> bool {
-        let Some(mut payment) = self.debts.begin(debt, None) else { return false };
+    async fn deliver(&self, report: &Report, invalidation: Invalidation) -> bool {
+        let Some(mut delivery) = self.pending_invalidations.begin(invalidation, None) else { return false };
         if let Some(remote) = &self.remote {
-            while payment.halves.store {
+            while delivery.steps.store {
                 if !remote.health.admits(report.now()) {
                     return false;
                 }
-                let mut behind = payment.behind.clone();
+                let mut continuation = delivery.continuation.clone();
                 // No caller waits, so each request of the invalidation may take the whole time-out.
                 let deadline = report.now() + remote.config.timeout.saturating_mul(REQUESTS);
-                let done = remote.write(report, &payment.debt, deadline, &mut behind).await;
-                let more = behind != payment.behind;
-                self.note(report, &mut payment, done, behind);
+                let done = remote.write(report, &delivery.invalidation, deadline, &mut continuation).await;
+                let more = continuation != delivery.continuation;
+                self.note(report, &mut delivery, done, continuation);
                 if !done && !more {
                     return false;
                 }
             }
         }
-        if let (Some(backplane), Some(told)) = (&self.backplane, payment.debt.told())
-            && payment.halves.notice
+        if let (Some(backplane), Some(notice)) = (&self.backplane, delivery.invalidation.notice())
+            && delivery.steps.notice
         {
-            if !backplane.tell(report, &told, report.now() + backplane.timeout).await {
+            if !backplane.publish(report, &notice, report.now() + backplane.timeout).await {
                 return false;
             }
-            if payment.paid(Halves::NOTICE) {
-                report.tell(|| Event::Settled);
+            if delivery.delivered(Steps::NOTICE) {
+                report.event(|| Event::InvalidationsDelivered);
             }
         }
         true
     }
 
     /// Delivers all of these invalidations, several concurrently. Returns `true` if all are done.
-    async fn pay_all(&self, report: &Report, debts: Vec<Debt>) -> bool {
-        let mut debts = debts.into_iter();
-        let pay = |debt| self.pay(report, debt);
-        let mut under_way: FuturesUnordered<_> = debts.by_ref().take(SIDE_BY_SIDE).map(pay).collect();
+    async fn deliver_all(&self, report: &Report, pending: Vec<Invalidation>) -> bool {
+        let mut pending = pending.into_iter();
+        let deliver = |invalidation| self.deliver(report, invalidation);
+        let mut under_way: FuturesUnordered<_> = pending.by_ref().take(SIDE_BY_SIDE).map(deliver).collect();
         let mut all = true;
-        while let Some(paid) = under_way.next().await {
-            all &= paid;
-            under_way.extend(debts.next().map(pay));
+        while let Some(delivered) = under_way.next().await {
+            all &= delivered;
+            under_way.extend(pending.next().map(deliver));
         }
         all
     }
 
     /// Tries once to deliver everything that is pending now.
-    pub(super) async fn pay_once(&self, report: &Report) {
-        self.pay_all(report, self.debts.all()).await;
+    pub(super) async fn deliver_once(&self, report: &Report) {
+        self.deliver_all(report, self.pending_invalidations.all()).await;
     }
 
     /// Delivers pending invalidations without end: at once, and after a failure when the pause is
     /// over.
-    pub(super) async fn keep_paying(&self, report: &Report) {
+    pub(super) async fn keep_delivering(&self, report: &Report) {
         // The deletion of all rows may take long and must not delay other invalidations.
         let some = |is_all: bool| async move {
             loop {
-                let mut owed = pin!(self.owed.notified());
-                owed.as_mut().enable();
-                let mut debts = self.debts.all();
-                debts.retain(|debt| (*debt == Debt::All) == is_all);
-                if debts.is_empty() {
-                    owed.await;
-                } else if !self.pay_all(report, debts).await {
+                let mut became_pending = pin!(self.became_pending.notified());
+                became_pending.as_mut().enable();
+                let mut pending = self.pending_invalidations.all();
+                pending.retain(|invalidation| (*invalidation == Invalidation::All) == is_all);
+                if pending.is_empty() {
+                    became_pending.await;
+                } else if !self.deliver_all(report, pending).await {
                     report.sleep(self.pause()).await;
                 }
             }
@@ -174,12 +176,18 @@ impl<K, V> Shared<K, V> {
         self.rest.max(PAUSE)
     }
 
-    pub(super) fn owe(&self, report: &Report, debt: Debt, halves: Halves, behind: Option<String>) {
-        let told = !matches!(debt, Debt::Claim(..));
-        let debts = self.debts.owe(debt, halves, behind);
-        self.owed.notify_waiters();
-        if told {
-            report.tell(|| Event::Owed { debts });
+    pub(super) fn defer(
+        &self,
+        report: &Report,
+        invalidation: Invalidation,
+        steps: Steps,
+        continuation: Option<String>,
+    ) {
+        let is_reported = !matches!(invalidation, Invalidation::Claim(..));
+        let pending_invalidations = self.pending_invalidations.add(invalidation, steps, continuation);
+        self.became_pending.notify_waiters();
+        if is_reported {
+            report.event(|| Event::InvalidationPending { pending_invalidations });
         }
     }
 }
@@ -191,22 +199,22 @@ impl<V> Remote<V> {
     pub(super) async fn write(
         &self,
         report: &Report,
-        debt: &Debt,
+        invalidation: &Invalidation,
         deadline: Instant,
-        behind: &mut Option<String>,
+        continuation: &mut Option<String>,
     ) -> bool {
-        match debt {
-            Debt::All => match self.clear_page(report, deadline, behind.as_deref()).await {
+        match invalidation {
+            Invalidation::All => match self.clear_page(report, deadline, continuation.as_deref()).await {
                 Ok(None) => true,
                 Ok(next) => {
-                    *behind = next;
+                    *continuation = next;
                     false
                 }
                 Err(_) => false,
             },
-            Debt::Tag(tag) => self.invalidate_tag(report, deadline, tag).await,
-            Debt::Row(row) => self.invalidate(report, deadline, row).await,
-            Debt::Claim(row, version) => {
+            Invalidation::Tag(tag) => self.invalidate_tag(report, deadline, tag).await,
+            Invalidation::Row(row) => self.invalidate(report, deadline, row).await,
+            Invalidation::Claim(row, version) => {
                 self.release_version(report, (RemoteCall::Invalidate, row), *version, deadline).await
             }
         }
@@ -215,28 +223,28 @@ impl<V> Remote<V> {
 
 /// A claim while its load is in progress. If it is dropped, the release of the claim becomes
 /// pending.
-pub(super) struct Holding<'a, K, V> {
+pub(super) struct ClaimGuard<'a, K, V> {
     shared: &'a Shared<K, V>,
     report: &'a Report,
     pub(super) claim: Claim,
     over: bool,
 }
 
-impl<'a, K, V> Holding<'a, K, V> {
+impl<'a, K, V> ClaimGuard<'a, K, V> {
     pub(super) const fn new(shared: &'a Shared<K, V>, report: &'a Report, claim: Claim) -> Self {
         Self { shared, report, claim, over: false }
     }
 
     /// Records that the claim was redeemed.
-    pub(super) fn over(mut self) {
+    pub(super) fn redeemed(mut self) {
         self.over = true;
     }
 }
 
-impl<K, V> Drop for Holding<'_, K, V> {
+impl<K, V> Drop for ClaimGuard<'_, K, V> {
     fn drop(&mut self) {
         if let Some(version) = self.claim.of_load().filter(|_| !self.over) {
-            self.shared.owe(self.report, Debt::Claim(self.claim.row.clone(), version), Halves::STORE, None);
+            self.shared.defer(self.report, Invalidation::Claim(self.claim.row.clone(), version), Steps::STORE, None);
         }
     }
 }

@@ -55,7 +55,7 @@ impl Tags {
     }
 
     /// Returns `true` if one of these tags was invalidated after this number.
-    pub(super) fn overtook(&self, born: u64, slots: &[Slot]) -> bool {
+    pub(super) fn invalidated_since(&self, born: u64, slots: &[Slot]) -> bool {
         slots.iter().any(|slot| self.last[usize::from(*slot)].load(SeqCst) > born)
     }
 

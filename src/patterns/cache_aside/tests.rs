@@ -7,10 +7,10 @@ use proptest::prelude::*;
 
 use super::{
     CacheAsideConfig,
-    debts::{Debt, Debts, Halves},
-    entry::{Birth, Entry, Worth, xfetch_refreshes},
+    entry::{Birth, Entry, Freshness, xfetch_refreshes},
     health::{Failed, Health},
-    wire::{Kind, Stored, Unread, mark, number},
+    pending::{Invalidation, PendingInvalidations, Steps},
+    wire::{Kind, ReadError, Stored, mark, number},
 };
 use crate::{
     entropy::Entropy,
@@ -35,14 +35,14 @@ fn early_refreshes_have_the_rate_of_the_paper() {
 }
 
 /// The freshness of an entry by a naive model.
-fn naive(config: &CacheAsideConfig, birth: &Birth, asked: u64, failed: Option<u64>, now: u64) -> Worth {
+fn naive(config: &CacheAsideConfig, birth: &Birth, asked: u64, failed: Option<u64>, now: u64) -> Option<Freshness> {
     let (now, asked, failed) = (MS(now), MS(asked), failed.map(MS));
     let left = birth.ttl.saturating_sub(birth.age);
     let fresh_for = birth.local.map_or(left, |local| local.min(left));
     let idle = config.sliding.is_some_and(|idle| now.saturating_sub(asked) >= idle);
     if now < fresh_for && !idle {
         let due = config.refresh_ahead.is_some_and(|share| now + birth.age >= birth.ttl.mul_f64(share));
-        return if due { Worth::Due } else { Worth::Fresh };
+        return Some(if due { Freshness::Due } else { Freshness::Fresh });
     }
     let servable = match config.stale {
         Some(stale) => now < stale.max_age.saturating_sub(birth.age).max(fresh_for),
@@ -50,9 +50,9 @@ fn naive(config: &CacheAsideConfig, birth: &Birth, asked: u64, failed: Option<u6
     };
     let throttled = failed.zip(config.stale).is_some_and(|(failed, stale)| now < failed + stale.throttle);
     match (servable, throttled) {
-        (true, true) => Worth::Throttled,
-        (true, false) => Worth::Expired,
-        (false, _) => Worth::Nothing,
+        (true, true) => Some(Freshness::Throttled),
+        (true, false) => Some(Freshness::Expired),
+        (false, _) => None,
     }
 }
 
@@ -81,11 +81,11 @@ proptest! {
         let (mut now, mut asked, mut failed) = (0, 0, None);
         for (wait, asks, fails) in steps {
             now += wait;
-            let worth = entry.worth(start + MS(now), true, None, &entropy);
-            prop_assert_eq!(worth, naive(&config, &birth(), asked, failed, now));
+            let freshness = entry.freshness(start + MS(now), true, None, &entropy);
+            prop_assert_eq!(freshness, naive(&config, &birth(), asked, failed, now));
             let plain = start + MS(now) < entry.hot.plain_until;
-            prop_assert!(!plain || worth == Worth::Fresh, "a plain hit is fresh");
-            if asks && matches!(worth, Worth::Fresh | Worth::Due) {
+            prop_assert!(!plain || freshness == Some(Freshness::Fresh), "a plain hit is fresh");
+            if asks && matches!(freshness, Some(Freshness::Fresh | Freshness::Due)) {
                 entry.touch(start + MS(now));
                 asked = now;
             }
@@ -94,8 +94,8 @@ proptest! {
                 failed = Some(now);
             }
         }
-        let late = entry.worth(start + MS(now), false, None, &entropy);
-        prop_assert!(!matches!(late, Worth::Fresh | Worth::Due), "an entry below the floor is not fresh");
+        let late = entry.freshness(start + MS(now), false, None, &entropy);
+        prop_assert!(!matches!(late, Some(Freshness::Fresh | Freshness::Due)), "an entry below the floor is not fresh");
     }
 
     #[test]
@@ -120,7 +120,7 @@ proptest! {
 
     #[test]
     fn random_bytes_are_not_a_record(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        prop_assert_eq!(Stored::decode(&Bytes::from(bytes)), Err(Unread::Form));
+        prop_assert_eq!(Stored::decode(&Bytes::from(bytes)), Err(ReadError::Form));
     }
 
     #[test]
@@ -140,102 +140,102 @@ proptest! {
     fn each_step_is_delivered_once_by_a_delivery_that_began_after_it_was_added(
         steps in prop::collection::vec((0_usize..4, 0_usize..5), 0..60),
     ) {
-        let kinds = [Debt::All, Debt::Tag("t".into()), Debt::Row("a".into()), Debt::Row("b".into())];
-        let debts = Debts::default();
-        let mut owed: BTreeMap<Debt, Halves> = BTreeMap::new();
-        let mut under_way: BTreeMap<Debt, (super::debts::Payment<'_>, bool)> = BTreeMap::new();
+        let kinds = [Invalidation::All, Invalidation::Tag("t".into()), Invalidation::Row("a".into()), Invalidation::Row("b".into())];
+        let pending = PendingInvalidations::default();
+        let mut expected: BTreeMap<Invalidation, Steps> = BTreeMap::new();
+        let mut under_way: BTreeMap<Invalidation, (super::pending::Delivery<'_>, bool)> = BTreeMap::new();
         for (kind, what) in steps {
-            let debt = &kinds[kind];
+            let target = &kinds[kind];
             match what {
                 0 | 1 => {
-                    let halves = if what == 0 { BOTH } else { Halves::NOTICE };
-                    debts.owe(debt.clone(), halves, None);
+                    let steps = if what == 0 { BOTH } else { Steps::NOTICE };
+                    pending.add(target.clone(), steps, None);
                     // A pending one of everything whose delivery has not begun covers keys and tags, too.
-                    let all = owed.get(&Debt::All).filter(|_| *debt != Debt::All && !under_way.contains_key(&Debt::All));
-                    if !all.is_some_and(|all| all.store || !halves.store) {
-                        let old = owed.entry(debt.clone()).or_default();
-                        *old = Halves { store: old.store || halves.store, notice: true };
-                        if let Some(payment) = under_way.get_mut(debt) {
-                            payment.1 = false;
+                    let all = expected.get(&Invalidation::All).filter(|_| *target != Invalidation::All && !under_way.contains_key(&Invalidation::All));
+                    if !all.is_some_and(|all| all.store || !steps.store) {
+                        let old = expected.entry(target.clone()).or_default();
+                        *old = Steps { store: old.store || steps.store, notice: true };
+                        if let Some(delivery) = under_way.get_mut(target) {
+                            delivery.1 = false;
                         }
                     }
                 }
                 2 => {
-                    let begun = debts.begin(debt.clone(), None);
-                    prop_assert_eq!(begun.is_some(), owed.contains_key(debt) && !under_way.contains_key(debt));
-                    if let Some(payment) = begun {
-                        prop_assert_eq!(payment.halves, owed[debt]);
-                        under_way.insert(debt.clone(), (payment, true));
+                    let begun = pending.begin(target.clone(), None);
+                    prop_assert_eq!(begun.is_some(), expected.contains_key(target) && !under_way.contains_key(target));
+                    if let Some(delivery) = begun {
+                        prop_assert_eq!(delivery.steps, expected[target]);
+                        under_way.insert(target.clone(), (delivery, true));
                     }
                 }
-                3 => if let Some((mut payment, counts)) = under_way.remove(debt) {
-                    payment.paid(Halves::STORE);
+                3 => if let Some((mut delivery, counts)) = under_way.remove(target) {
+                    delivery.delivered(Steps::STORE);
                     if counts {
-                        let halves = owed[debt];
-                        owed.insert(debt.clone(), Halves { store: false, ..halves });
-                        if !halves.notice {
-                            owed.remove(debt);
+                        let steps = expected[target];
+                        expected.insert(target.clone(), Steps { store: false, ..steps });
+                        if !steps.notice {
+                            expected.remove(target);
                         }
                     }
                 },
-                _ => if let Some((mut payment, counts)) = under_way.remove(debt) {
-                    payment.paid(BOTH);
+                _ => if let Some((mut delivery, counts)) = under_way.remove(target) {
+                    delivery.delivered(BOTH);
                     if counts {
-                        owed.remove(debt);
+                        expected.remove(target);
                     }
                 },
             }
-            prop_assert_eq!(debts.all(), owed.keys().cloned().collect::<Vec<_>>());
+            prop_assert_eq!(pending.all(), expected.keys().cloned().collect::<Vec<_>>());
             for row in ["a", "b"] {
-                let bars = [Debt::All, Debt::Row(row.into())].into_iter().find(|debt| owed.get(debt).is_some_and(|o| o.store));
-                prop_assert_eq!(debts.bars(row), bars);
+                let blocking = [Invalidation::All, Invalidation::Row(row.into())].into_iter().find(|target| expected.get(target).is_some_and(|o| o.store));
+                prop_assert_eq!(pending.blocking(row), blocking);
             }
-            let tag = debts.bars_tag(&["s".into(), "t".into()]).is_some();
-            prop_assert_eq!(tag, owed.get(&kinds[1]).is_some_and(|owed| owed.store));
+            let tag = pending.blocking_tag(&["s".into(), "t".into()]).is_some();
+            prop_assert_eq!(tag, expected.get(&kinds[1]).is_some_and(|expected| expected.store));
         }
     }
 }
 
-const BOTH: Halves = Halves { store: true, notice: true };
+const BOTH: Steps = Steps { store: true, notice: true };
 
 #[test]
 fn too_many_invalidations_become_one_with_the_steps_of_all() {
-    for halves in [BOTH, Halves::NOTICE] {
-        let debts = Debts::default();
+    for steps in [BOTH, Steps::NOTICE] {
+        let pending = PendingInvalidations::default();
         for i in 0..10_001 {
-            debts.owe(Debt::Row(i.to_string()), halves, None);
+            pending.add(Invalidation::Row(i.to_string()), steps, None);
         }
-        assert_eq!(debts.all(), [Debt::All]);
-        assert_eq!(debts.bars("any").is_some(), halves.store);
+        assert_eq!(pending.all(), [Invalidation::All]);
+        assert_eq!(pending.blocking("any").is_some(), steps.store);
         // It also covers those that are added before its delivery begins.
-        debts.owe(Debt::Row("a".into()), halves, None);
-        assert_eq!(debts.len(), 1);
-        let payment = debts.begin(Debt::All, None).unwrap();
-        debts.owe(Debt::Row("a".into()), halves, None);
-        assert_eq!(debts.len(), 2);
-        drop(payment);
+        pending.add(Invalidation::Row("a".into()), steps, None);
+        assert_eq!(pending.len(), 1);
+        let delivery = pending.begin(Invalidation::All, None).unwrap();
+        pending.add(Invalidation::Row("a".into()), steps, None);
+        assert_eq!(pending.len(), 2);
+        drop(delivery);
     }
 }
 
 #[test]
 fn a_clear_that_began_before_a_key_was_added_does_not_deliver_it() {
-    let debts = Debts::default();
-    debts.owe(Debt::All, BOTH, None);
-    let began = debts.stamp();
-    debts.owe(Debt::Row("a".into()), BOTH, None);
-    assert!(!debts.paid(&Debt::All, began, BOTH));
-    assert!(debts.bars("a").is_some());
-    assert!(debts.paid(&Debt::All, debts.stamp(), BOTH));
-    assert!(debts.bars("a").is_none());
+    let pending = PendingInvalidations::default();
+    pending.add(Invalidation::All, BOTH, None);
+    let began = pending.stamp();
+    pending.add(Invalidation::Row("a".into()), BOTH, None);
+    assert!(!pending.delivered(&Invalidation::All, began, BOTH));
+    assert!(pending.blocking("a").is_some());
+    assert!(pending.delivered(&Invalidation::All, pending.stamp(), BOTH));
+    assert!(pending.blocking("a").is_none());
 }
 
 #[test]
 fn pending_releases_of_claims_never_become_an_invalidation_of_everything() {
-    let debts = Debts::default();
+    let pending = PendingInvalidations::default();
     for i in 0..20_000 {
-        debts.owe(Debt::Claim(i.to_string(), crate::store::Version::new(i)), Halves::STORE, None);
+        pending.add(Invalidation::Claim(i.to_string(), crate::store::Version::new(i)), Steps::STORE, None);
     }
-    assert!(debts.len() <= 1000 && debts.bars("1").is_none());
+    assert!(pending.len() <= 1000 && pending.blocking("1").is_none());
 }
 
 #[test]

@@ -41,7 +41,7 @@ pub(super) enum Kind {
 
 /// The reason for which a record cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unread {
+pub(super) enum ReadError {
     /// The record has a format that this release does not know.
     Form,
     /// The bytes differ from those that were written.
@@ -79,16 +79,16 @@ impl Stored {
         all.freeze()
     }
 
-    pub(super) fn decode(record: &Bytes) -> Result<Self, Unread> {
+    pub(super) fn decode(record: &Bytes) -> Result<Self, ReadError> {
         if !record.starts_with(FORM) {
-            return Err(Unread::Form);
+            return Err(ReadError::Form);
         }
-        let sum = record.get(FORM.len()..FORM.len() + SUM).ok_or(Unread::Damaged)?;
+        let sum = record.get(FORM.len()..FORM.len() + SUM).ok_or(ReadError::Damaged)?;
         let rest = record.slice(FORM.len() + SUM..);
         if sum != sum_line(&rest).as_bytes() {
-            return Err(Unread::Damaged);
+            return Err(ReadError::Damaged);
         }
-        Self::body(rest).ok_or(Unread::Form)
+        Self::body(rest).ok_or(ReadError::Form)
     }
 
     fn body(mut rest: Bytes) -> Option<Self> {

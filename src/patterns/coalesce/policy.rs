@@ -10,7 +10,7 @@ use std::{
 };
 
 use crate::{
-    flight::{Boarding, Flights, Seat},
+    flight::{Flights, JoinOrLead, Seat},
     port::BoxFuture,
 };
 
@@ -94,8 +94,8 @@ impl<K: Hash + Eq, T> Coalesce<K, T> {
         T: Clone,
     {
         loop {
-            match self.0.board(key) {
-                Boarding::Joined(seat) => {
+            match self.0.join_or_lead(key) {
+                JoinOrLead::Joined(seat) => {
                     if Polling::is(seat.flight_id()) {
                         return Err(Lost::OwnKey);
                     }
@@ -103,9 +103,9 @@ impl<K: Hash + Eq, T> Coalesce<K, T> {
                         return Ok((*result).clone());
                     }
                 }
-                Boarding::Leads(lead) => {
+                JoinOrLead::Leads(lead) => {
                     let (flight, work) = (lead.flight_id(), work());
-                    let seat = lead.depart(Box::pin(async move {
+                    let seat = lead.start(Box::pin(async move {
                         let mut work = pin!(work);
                         let result = poll_fn(|task| {
                             let _polling = Polling::begin(flight);

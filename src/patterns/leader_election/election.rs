@@ -115,7 +115,7 @@ impl LeaderElection {
     /// Asks the current leader to resign. Any node may call this.
     ///
     /// With a notifier the leader is told by a notice, and in any case at its next renewal. Returns
-    /// `false` if nobody leads, as far as the lease can tell; a leader that has died may still
+    /// `false` if no node leads, as far as the lease can tell; a leader that has died may still
     /// show.
     ///
     /// # Errors
@@ -142,7 +142,7 @@ impl LeaderElection {
     ///
     /// # Cancel safety
     /// If the future is dropped while a call is in flight, this node may have been elected without
-    /// knowing it. Then nobody leads until the term has passed or this candidate campaigns again.
+    /// knowing it. Then no node leads until the term has passed or this candidate campaigns again.
     pub async fn campaign(&self) -> Result<Leadership, PortError> {
         let inner = &self.0;
         let mut hints = inner.subscribe().await;

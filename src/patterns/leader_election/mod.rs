@@ -145,7 +145,7 @@
 //! 5. A leader that stalls may go on renewing:
 //!    [`health_check`](LeaderElectionBuilder::health_check) ends its term (default, once it is
 //!    given).
-//! 6. Who wins is not determined: do not depend on it (advice).
+//! 6. Which candidate wins is not determined: do not depend on it (advice).
 //! 7. The leader must not become the bottleneck: let it assign work, not do it (advice).
 //! 8. The lease record serves nothing else: a record that is not a lease is refused, and left as it
 //!    is (refusal).

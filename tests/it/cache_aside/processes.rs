@@ -171,7 +171,11 @@ fn when_the_remote_tier_comes_back_nothing_older_overwrites_something_newer() {
     world.pass(S(2));
     assert_eq!((world.get(&b, 1).unwrap(), world.get(&a, 1).unwrap()), (2, 2));
     let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
-    assert!(told.contains(&CacheAsideEvent::Owed { debts: 1 }) && told.contains(&CacheAsideEvent::Settled), "{told:?}");
+    assert!(
+        told.contains(&CacheAsideEvent::InvalidationPending { pending_invalidations: 1 })
+            && told.contains(&CacheAsideEvent::InvalidationsDelivered),
+        "{told:?}"
+    );
 
     // The value in the remote tier is older than the one that this process loaded meanwhile.
     world.source.set(3);

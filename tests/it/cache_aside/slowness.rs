@@ -167,7 +167,7 @@ fn a_tag_is_invalidated_in_a_remote_tier_whose_round_trip_is_near_the_time_out()
 fn without_a_loop_a_load_delivers_the_invalidation_that_blocks_its_own_key() {
     let slow = Slow::new();
     let (world, cache) = (&slow.world, slow.cache(short(), 1));
-    let owe = |what: &str| {
+    let fail_to_deliver = |what: &str| {
         slow.tier.script.all(Answer::Error);
         let reached = match what {
             "row" => world.run(cache.invalidate(&1)),
@@ -181,7 +181,7 @@ fn without_a_loop_a_load_delivers_the_invalidation_that_blocks_its_own_key() {
     for what in ["row", "tag", "all"] {
         assert_eq!(slow.tagged(&cache, 1, "t"), world.source.value.load(SeqCst));
         world.source.set(world.source.value.load(SeqCst) + 1);
-        owe(what);
+        fail_to_deliver(what);
         for _ in 0..3 {
             assert_eq!(slow.tagged(&cache, 1, "t"), world.source.value.load(SeqCst), "{what}");
             world.pass(S(2));
@@ -571,7 +571,7 @@ fn a_put_whose_notice_fails_stays_and_is_not_deleted_when_the_notice_is_delivere
 fn a_loop_dropped_at_any_await_loses_no_pending_invalidation() {
     let slow = Slow::new();
     let (world, a) = (&slow.world, slow.cache(short(), 1));
-    let owed = || {
+    let leave_pending = || {
         slow.tier.script.all(Answer::Error);
         for key in 0..3 {
             assert_eq!(world.run(a.invalidate(&key)), Reached::ThisProcess);
@@ -593,6 +593,6 @@ fn a_loop_dropped_at_any_await_loses_no_pending_invalidation() {
             assert_eq!(slow.tagged(&b, key, "t"), world.source.value.load(SeqCst), "after {polls} polls");
         }
     };
-    let polls = drop_at_every_await(&world.hand, || (owed(), a.run(world.clock.sleep(MS(200)))).1, check);
+    let polls = drop_at_every_await(&world.hand, || (leave_pending(), a.run(world.clock.sleep(MS(200)))).1, check);
     assert!(polls >= 5, "{polls}");
 }

@@ -31,10 +31,10 @@ const HOUR: Duration = Duration::from_secs(3600);
 
 /// The result of a run, in one line.
 fn told(what: &str, truth: &Truth) -> String {
-    let Truth { gets, hits, led, loads, past, errors, updates, owed, heard, kills, slowest, .. } = truth;
+    let Truth { gets, hits, led, loads, past, errors, updates, pending, heard, kills, slowest, .. } = truth;
     format!(
         "{what}: {gets} gets ({hits} hits, {led} led, {loads} loads, {errors} errors), the slowest {slowest:?}; {updates} updates, \
-         {owed} of them owed, {heard} heard elsewhere; {kills} kills; past a healthy tier {past} of {} ({:.2} %), {} never asked it",
+         {pending} of them pending, {heard} heard elsewhere; {kills} kills; past a healthy tier {past} of {} ({:.2} %), {} never asked it",
         truth.led_healthy,
         truth.share_past() * 100.0,
         truth.never_asked,
@@ -51,7 +51,7 @@ fn for_a_day_no_get_is_late_or_stale_or_passes_a_healthy_tier() {
         assert!(truth.share_past() <= 0.01, "{} of {} gets passed a healthy tier", truth.past, truth.led_healthy);
         // Each kind of event has occurred.
         assert!(truth.gets > 50_000 && truth.led_healthy > 5_000 && truth.loads > 1_000, "{truth:?}");
-        assert!(truth.owed > 20 && truth.heard > 500 && truth.kills > 10 && truth.flips > 50, "{truth:?}");
+        assert!(truth.pending > 20 && truth.heard > 500 && truth.kills > 10 && truth.flips > 50, "{truth:?}");
     });
 }
 

@@ -80,7 +80,7 @@ pub(super) struct Truth {
     pub(super) never_asked: u64,
     pub(super) slowest: Duration,
     pub(super) updates: u64,
-    pub(super) owed: u64,
+    pub(super) pending: u64,
     pub(super) heard: u64,
     pub(super) kills: u64,
     pub(super) flips: u64,
@@ -144,7 +144,7 @@ impl Truth {
             let waiting = (0..PROCESSES).filter(|other| *other != by).collect();
             self.telling.push(Telling { by, from, to, written, waiting });
         } else {
-            self.owed += 1;
+            self.pending += 1;
         }
     }
 
