@@ -3,17 +3,17 @@ use std::{fmt, fmt::Display, hash::Hash, str::FromStr, sync::Arc, time::Duration
 
 use super::{
     CacheAside, CacheAsideConfig, Codec, Unattended,
-    backplane::Backplane,
-    health::Health,
-    inner::{Inner, SharedOutcome, Weigher},
-    local::Local,
-    pending::PendingInvalidations,
-    remote::{LONGEST, Remote},
+    local::table::Local,
+    local::tags::Tags,
+    remote::backplane::Backplane,
+    remote::health::Health,
+    remote::lookup::{LONGEST, Remote},
+    remote::pending::PendingInvalidations,
+    remote::shared::{Epochs, Shared},
     report::Report,
-    shared::{Epochs, Shared},
     spawner::Spawner,
+    state::{Inner, SharedOutcome, Weigher},
     stats::Stats,
-    tags::Tags,
 };
 use crate::{
     config::{ConfigError, Name, require},

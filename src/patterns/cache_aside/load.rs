@@ -3,10 +3,10 @@ use std::{any::Any, future::Future, hash::Hash, sync::Arc, time::Duration};
 
 use super::{
     CacheAsideEvent as Event, Loaded,
-    entry::Birth,
-    inner::{Inner, LoadOutcome, LoadResult, SharedOutcome},
-    remote::{LookupPurpose, RemoteFill, RemoteLookup, RemoteValue},
-    shared::ClaimGuard,
+    local::entry::Birth,
+    remote::lookup::{LookupPurpose, RemoteFill, RemoteLookup, RemoteValue},
+    remote::shared::ClaimGuard,
+    state::{Inner, LoadOutcome, LoadResult, SharedOutcome},
     stats::count,
 };
 use crate::{
@@ -242,7 +242,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
         Arc::new(LoadOutcome { result, born: self.born, tags: self.inner.slots(tags) })
     }
 
-    fn remote(&self) -> Option<&super::remote::Remote<V>> {
+    fn remote(&self) -> Option<&super::remote::lookup::Remote<V>> {
         self.inner.shared.as_ref()?.remote.as_ref()
     }
 }

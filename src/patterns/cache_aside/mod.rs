@@ -189,41 +189,31 @@
 //! at Facebook", NSDI 2013; early refresh: Vattani, Chierichetti, Lowenstein, "Optimal
 //! Probabilistic Cache Stampede Prevention", VLDB 2015; eviction: the `quick_cache` crate (S3-FIFO
 //! and Clock-PRO: Yang and others, SOSP 2023; Jiang, Chen, Zhang, USENIX ATC 2005).
-mod backplane;
 mod builder;
-mod cache;
-mod change;
-mod codec;
 mod config;
-mod entry;
 mod error;
 mod event;
-mod health;
-mod inner;
 mod load;
 mod loaded;
 mod local;
-mod pending;
+mod read;
 mod remote;
-mod remote_change;
-mod remote_fill;
 mod report;
 mod run;
-mod shared;
 mod spawner;
+mod state;
 mod stats;
-mod tags;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
 mod wait;
-mod wire;
+mod write;
 
 pub use builder::CacheAsideBuilder;
-pub use cache::CacheAside;
-pub use change::Reached;
-pub use codec::Codec;
 pub use config::{CacheAsideConfig, RemoteConfig, StaleConfig, Unattended};
 pub use error::LoadError;
 pub use event::{CacheAsideEvent, RemoteCall};
 pub use loaded::Loaded;
+pub use read::CacheAside;
+pub use remote::codec::Codec;
 pub use stats::CacheAsideStats;
+pub use write::Reached;

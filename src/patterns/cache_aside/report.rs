@@ -1,7 +1,7 @@
 //! The clock, the counters and the events that all parts of a cache use.
 use std::time::Duration;
 
-use super::{CacheAsideEvent as Event, RemoteCall, stats::Stats, stats::count, wire::ReadError};
+use super::{CacheAsideEvent as Event, RemoteCall, remote::record::ReadError, stats::Stats, stats::count};
 use crate::{
     config::Name,
     observe::Events,

@@ -4,9 +4,9 @@ use std::{future::Future, hash::Hash, pin::pin};
 
 use super::{
     CacheAside, CacheAsideEvent as Event, RemoteCall,
-    backplane::{Backplane, CacheNotice},
-    inner::Inner,
-    shared::Shared,
+    remote::backplane::{Backplane, CacheNotice},
+    remote::shared::Shared,
+    state::Inner,
     stats::count,
 };
 use crate::{
@@ -97,7 +97,7 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
 
     fn apply_row(&self, key: &K, version: Option<Version>) {
         // The entry is the value that was put, or a later one.
-        let has = |entry: &super::entry::Entry<V>| version.is_some() && entry.rest.version >= version;
+        let has = |entry: &super::local::entry::Entry<V>| version.is_some() && entry.rest.version >= version;
         if self.local.peek(key).is_some_and(|entry| has(&entry)) {
             return;
         }

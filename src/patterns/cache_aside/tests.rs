@@ -7,10 +7,10 @@ use proptest::prelude::*;
 
 use super::{
     CacheAsideConfig,
-    entry::{Birth, Entry, Freshness, xfetch_refreshes},
-    health::{Failed, Health},
-    pending::{Invalidation, PendingInvalidations, Steps},
-    wire::{Kind, ReadError, Stored, mark, number},
+    local::entry::{Birth, Entry, Freshness, xfetch_refreshes},
+    remote::health::{Failed, Health},
+    remote::pending::{Invalidation, PendingInvalidations, Steps},
+    remote::record::{Kind, ReadError, Stored, mark, number},
 };
 use crate::{
     entropy::Entropy,
@@ -143,7 +143,7 @@ proptest! {
         let kinds = [Invalidation::All, Invalidation::Tag("t".into()), Invalidation::Row("a".into()), Invalidation::Row("b".into())];
         let pending = PendingInvalidations::default();
         let mut expected: BTreeMap<Invalidation, Steps> = BTreeMap::new();
-        let mut under_way: BTreeMap<Invalidation, (super::pending::Delivery<'_>, bool)> = BTreeMap::new();
+        let mut under_way: BTreeMap<Invalidation, (super::remote::pending::Delivery<'_>, bool)> = BTreeMap::new();
         for (kind, what) in steps {
             let target = &kinds[kind];
             match what {

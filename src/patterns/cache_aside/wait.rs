@@ -2,8 +2,8 @@
 use std::{hash::Hash, time::Duration};
 
 use super::{
-    inner::{Inner, SharedOutcome},
     report::Report,
+    state::{Inner, SharedOutcome},
 };
 use crate::{
     flight::Seat,

@@ -21,7 +21,7 @@ use std::{
 /// tags with one counter are invalidated together, which costs a load and nothing else.
 const COUNTERS: usize = 4096;
 
-pub(super) struct Tags {
+pub(crate) struct Tags {
     sequence: AtomicU64,
     /// Values that were born before this number count as expired: notices may have been missed.
     floor: AtomicU64,
@@ -30,44 +30,44 @@ pub(super) struct Tags {
 }
 
 /// Index of a tag's counter.
-pub(super) type Slot = u16;
+pub(crate) type Slot = u16;
 
 impl Tags {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let last = (0..COUNTERS).map(|_| AtomicU64::new(0)).collect();
         Self { sequence: AtomicU64::new(0), floor: AtomicU64::new(0), last, hasher: RandomState::new() }
     }
 
     /// Returns the number with which a load begins. To be read before the source is asked.
-    pub(super) fn now(&self) -> u64 {
+    pub(crate) fn now(&self) -> u64 {
         self.sequence.load(SeqCst)
     }
 
-    pub(super) fn slot(&self, tag: &str) -> Slot {
+    pub(crate) fn slot(&self, tag: &str) -> Slot {
         (self.hasher.hash_one(tag) % COUNTERS as u64) as Slot
     }
 
     /// Invalidates every value with this tag that was born before this returns.
-    pub(super) fn invalidate(&self, tag: &str) {
+    pub(crate) fn invalidate(&self, tag: &str) {
         let number = self.sequence.fetch_add(1, SeqCst) + 1;
         // Two invalidations may arrive here in either order: the higher number stays.
         self.last[usize::from(self.slot(tag))].fetch_max(number, SeqCst);
     }
 
     /// Returns `true` if one of these tags was invalidated after this number.
-    pub(super) fn invalidated_since(&self, born: u64, slots: &[Slot]) -> bool {
+    pub(crate) fn invalidated_since(&self, born: u64, slots: &[Slot]) -> bool {
         slots.iter().any(|slot| self.last[usize::from(*slot)].load(SeqCst) > born)
     }
 
     /// Treats every value born until now as expired.
-    pub(super) fn raise_floor(&self) {
+    pub(crate) fn raise_floor(&self) {
         let number = self.sequence.fetch_add(1, SeqCst) + 1;
         self.floor.fetch_max(number, SeqCst);
     }
 
     /// Returns `true` if a value born at this number is above the floor.
     #[inline]
-    pub(super) fn is_above_floor(&self, born: u64) -> bool {
+    pub(crate) fn is_above_floor(&self, born: u64) -> bool {
         born >= self.floor.load(SeqCst)
     }
 }

@@ -8,15 +8,15 @@ use std::{borrow::Borrow, hash::Hash, marker::PhantomData};
 
 use quick_cache::{DefaultHashBuilder, Lifecycle, OptionsBuilder, Weighter, sync::Cache};
 
-use super::entry::{Entry, Hot, Rest};
+use super::super::local::entry::{Entry, Hot, Rest};
 
-pub(super) struct Local<K, V>(Cache<K, Stored<V>, Weights, DefaultHashBuilder, EvictionHook<K, V>>);
+pub(crate) struct Local<K, V>(Cache<K, Stored<V>, Weights, DefaultHashBuilder, EvictionHook<K, V>>);
 
 /// Share of the capacity that one entry may weigh: the part of the table that is not on probation.
 const MOST_OF_IT: f64 = 0.97;
 
 /// Returns the greatest weight of an entry that a table of this capacity keeps.
-pub(super) fn heaviest(capacity: u64) -> u64 {
+pub(crate) fn heaviest(capacity: u64) -> u64 {
     ((capacity as f64 * MOST_OF_IT) as u64).clamp(1, capacity)
 }
 
@@ -57,10 +57,10 @@ impl<K, V> Clone for EvictionHook<K, V> {
 }
 
 /// Entries that were removed from the table. Drop it outside all locks.
-pub(super) struct Removed<K, V> {
+pub(crate) struct Removed<K, V> {
     first: Option<(K, Stored<V>)>,
     more: Vec<(K, Stored<V>)>,
-    pub(super) evicted: u64,
+    pub(crate) evicted: u64,
 }
 
 impl<K, V> Default for Removed<K, V> {
@@ -90,7 +90,7 @@ impl<K, V> Lifecycle<K, Stored<V>> for EvictionHook<K, V> {
 
 impl<K: Hash + Eq, V: Clone> Local<K, V> {
     /// Creates an empty table for this number of entries.
-    pub(super) fn of_entries(capacity: u64) -> Self {
+    pub(crate) fn of_entries(capacity: u64) -> Self {
         let mut options = OptionsBuilder::new();
         options.weight_capacity(capacity).estimated_items_capacity(usize::try_from(capacity).unwrap_or(usize::MAX));
         Self::of(&options)
@@ -98,7 +98,7 @@ impl<K: Hash + Eq, V: Clone> Local<K, V> {
 
     /// Creates an empty table for this total weight. It has a single shard: the library keeps no
     /// entry heavier than a shard, and has four shards per core otherwise.
-    pub(super) fn of_weight(capacity: u64) -> Self {
+    pub(crate) fn of_weight(capacity: u64) -> Self {
         let mut options = OptionsBuilder::new();
         let entries = capacity.min(100_000);
         options.weight_capacity(capacity).estimated_items_capacity(usize::try_from(entries).unwrap_or(usize::MAX));
@@ -114,7 +114,7 @@ impl<K: Hash + Eq, V: Clone> Local<K, V> {
 
     /// Returns the part for a plain hit. It counts as a use.
     #[inline]
-    pub(super) fn get<Q>(&self, key: &Q) -> Option<Hot<V>>
+    pub(crate) fn get<Q>(&self, key: &Q) -> Option<Hot<V>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -123,7 +123,7 @@ impl<K: Hash + Eq, V: Clone> Local<K, V> {
     }
 
     /// Returns the whole entry. It does not count as a use.
-    pub(super) fn peek<Q>(&self, key: &Q) -> Option<Entry<V>>
+    pub(crate) fn peek<Q>(&self, key: &Q) -> Option<Entry<V>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -139,7 +139,7 @@ impl<K: Hash + Eq, V: Clone> Local<K, V> {
 
     /// Stores an entry. The key is given twice: once to keep, and once to tell a replaced entry
     /// from evicted ones.
-    pub(super) fn insert<Q>(&self, key: K, same: &Q, entry: Entry<V>) -> Removed<K, V>
+    pub(crate) fn insert<Q>(&self, key: K, same: &Q, entry: Entry<V>) -> Removed<K, V>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -151,7 +151,7 @@ impl<K: Hash + Eq, V: Clone> Local<K, V> {
         left
     }
 
-    pub(super) fn remove<Q>(&self, key: &Q) -> Removed<K, V>
+    pub(crate) fn remove<Q>(&self, key: &Q) -> Removed<K, V>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -164,7 +164,7 @@ impl<K: Hash + Eq, V: Clone> Local<K, V> {
     }
 
     /// Returns `true` if this very entry is in the table, apart from marks that were set since.
-    pub(super) fn holds<Q>(&self, key: &Q, entry: &Entry<V>) -> bool
+    pub(crate) fn holds<Q>(&self, key: &Q, entry: &Entry<V>) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ?Sized,
@@ -173,7 +173,7 @@ impl<K: Hash + Eq, V: Clone> Local<K, V> {
     }
 
     /// Replaces an entry by a marked copy. It does not count as a use.
-    pub(super) fn mark(&self, key: K, entry: Entry<V>) -> Removed<K, V> {
+    pub(crate) fn mark(&self, key: K, entry: Entry<V>) -> Removed<K, V> {
         let mut left = Removed::default();
         if let Err((key, entry)) = self.0.replace_with_lifecycle(key, entry.into(), true, &mut left) {
             left.add(key, entry);
@@ -182,12 +182,12 @@ impl<K: Hash + Eq, V: Clone> Local<K, V> {
         left
     }
 
-    pub(super) fn clear(&self) {
+    pub(crate) fn clear(&self) {
         // Collected first, so that foreign values are dropped outside the table's locks.
         drop(self.0.drain().collect::<Vec<_>>());
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 }

@@ -3,10 +3,10 @@ use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
 
-use super::{
+use super::super::{
     RemoteCall,
-    health::{Failed, Health},
-    pending::Invalidation,
+    remote::health::{Failed, Health},
+    remote::pending::Invalidation,
     report::Report,
 };
 use crate::{
@@ -16,18 +16,18 @@ use crate::{
     time::Instant,
 };
 
-pub(super) struct Backplane {
-    pub(super) notifier: Arc<dyn Notifier>,
-    pub(super) topic: String,
+pub(crate) struct Backplane {
+    pub(crate) notifier: Arc<dyn Notifier>,
+    pub(crate) topic: String,
     /// Identifies this cache's notices among those of others.
-    pub(super) me: u64,
-    pub(super) timeout: Duration,
-    pub(super) health: Health,
+    pub(crate) me: u64,
+    pub(crate) timeout: Duration,
+    pub(crate) health: Health,
 }
 
 /// The content of a notice.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum CacheNotice {
+pub(crate) enum CacheNotice {
     /// A row and the version of the value that was put there, or `None` for an invalidation.
     Row(String, Option<Version>),
     Tag(String),
@@ -37,7 +37,7 @@ pub(super) enum CacheNotice {
 impl Backplane {
     /// Publishes a notice, unless the backplane is cooling down after failures. Returns `true` if
     /// that is known to be done.
-    pub(super) async fn publish(&self, report: &Report, notice: &CacheNotice, deadline: Instant) -> bool {
+    pub(crate) async fn publish(&self, report: &Report, notice: &CacheNotice, deadline: Instant) -> bool {
         let now = report.now();
         if !self.health.admits(now) {
             return false;
@@ -61,7 +61,7 @@ impl Backplane {
 
     /// Reads a notice. Returns `None` for this cache's own, and [`CacheNotice::All`] for one that
     /// cannot be read.
-    pub(super) fn read(&self, notice: &Bytes) -> Option<CacheNotice> {
+    pub(crate) fn read(&self, notice: &Bytes) -> Option<CacheNotice> {
         match decode(notice) {
             Some((sender, _)) if sender == self.me => None,
             Some((_, content)) => Some(content),
@@ -72,7 +72,7 @@ impl Backplane {
 
 impl Invalidation {
     /// Returns the notice of this invalidation. A claim has none.
-    pub(super) fn notice(&self) -> Option<CacheNotice> {
+    pub(crate) fn notice(&self) -> Option<CacheNotice> {
         match self {
             Self::All => Some(CacheNotice::All),
             Self::Tag(tag) => Some(CacheNotice::Tag(tag.clone())),

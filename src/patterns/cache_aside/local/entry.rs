@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use super::{CacheAsideConfig, tags::Slot};
+use super::super::{CacheAsideConfig, local::tags::Slot};
 use crate::{
     backoff::scaled,
     entropy::Entropy,
@@ -23,47 +23,47 @@ use crate::{
 
 /// A value with its times.
 #[derive(Clone)]
-pub(super) struct Entry<V> {
-    pub(super) hot: Hot<V>,
-    pub(super) rest: Rest,
+pub(crate) struct Entry<V> {
+    pub(crate) hot: Hot<V>,
+    pub(crate) rest: Rest,
 }
 
 /// The part of an entry that a plain hit needs; it is copied on each hit.
 #[derive(Clone)]
-pub(super) struct Hot<V> {
+pub(crate) struct Hot<V> {
     /// The value; `None` if the source has nothing under the key.
-    pub(super) value: Option<V>,
+    pub(crate) value: Option<V>,
     /// Time before which a hit needs no further check. The clock's origin if each hit needs one.
-    pub(super) plain_until: Instant,
+    pub(crate) plain_until: Instant,
     /// Number of the tags' sequence when the load began.
-    pub(super) born: u64,
+    pub(crate) born: u64,
 }
 
 /// The rest of an entry.
 #[derive(Clone)]
-pub(super) struct Rest {
-    pub(super) fresh_until: Instant,
+pub(crate) struct Rest {
+    pub(crate) fresh_until: Instant,
     /// Time until which the value may be served while the source fails.
-    pub(super) stale_until: Instant,
+    pub(crate) stale_until: Instant,
     /// Time from which a hit starts a refresh; never, once one was started.
     refresh_at: Instant,
     /// Time before which the source is not asked again after a failed load.
     retry_at: Instant,
     /// Duration of the load, for XFetch; zero once a refresh was started.
-    pub(super) took: Duration,
+    pub(crate) took: Duration,
     /// Version of the value in the remote tier.
-    pub(super) version: Option<Version>,
+    pub(crate) version: Option<Version>,
     /// Time at which the entry was stored.
-    pub(super) stored: Instant,
+    pub(crate) stored: Instant,
     age: Duration,
-    pub(super) weight: u64,
+    pub(crate) weight: u64,
     extra: Option<Arc<Extra>>,
 }
 
 /// Data that only some entries have.
-pub(super) struct Extra {
+pub(crate) struct Extra {
     /// Counters of the entry's tags.
-    pub(super) tags: Box<[Slot]>,
+    pub(crate) tags: Box<[Slot]>,
     /// For sliding expiry: the limit, and the time of the last access. All copies share it behind a
     /// pointer, so a hit writes the time in place and never restores an entry that was removed
     /// meanwhile.
@@ -71,22 +71,22 @@ pub(super) struct Extra {
 }
 
 /// The data of a value that is to be stored.
-pub(super) struct Birth {
-    pub(super) born: u64,
-    pub(super) ttl: Duration,
+pub(crate) struct Birth {
+    pub(crate) born: u64,
+    pub(crate) ttl: Duration,
     /// Maximum time in the local tier, if a remote tier keeps the value longer.
-    pub(super) local: Option<Duration>,
+    pub(crate) local: Option<Duration>,
     /// Time since the load.
-    pub(super) age: Duration,
-    pub(super) took: Duration,
-    pub(super) version: Option<Version>,
-    pub(super) tags: Box<[Slot]>,
-    pub(super) weight: u64,
+    pub(crate) age: Duration,
+    pub(crate) took: Duration,
+    pub(crate) version: Option<Version>,
+    pub(crate) tags: Box<[Slot]>,
+    pub(crate) weight: u64,
 }
 
 /// The freshness of an entry at a given time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Freshness {
+pub(crate) enum Freshness {
     Fresh,
     /// Fresh, and due for a refresh.
     Due,
@@ -97,7 +97,7 @@ pub(super) enum Freshness {
 }
 
 impl<V> Entry<V> {
-    pub(super) fn new(
+    pub(crate) fn new(
         value: Option<V>,
         birth: Birth,
         config: &CacheAsideConfig,
@@ -138,7 +138,7 @@ impl<V> Entry<V> {
     /// Returns the freshness now, or `None` if the entry is too old to be served. `above_floor` is
     /// `true` if no notice of an invalidation can have been missed. The caller checks for
     /// invalidated tags.
-    pub(super) fn freshness(
+    pub(crate) fn freshness(
         &self,
         now: Instant,
         above_floor: bool,
@@ -165,29 +165,29 @@ impl<V> Entry<V> {
     }
 
     /// Returns the time since the load.
-    pub(super) fn age(&self, now: Instant) -> Duration {
+    pub(crate) fn age(&self, now: Instant) -> Duration {
         self.rest.age.saturating_add(now - self.rest.stored)
     }
 
     /// Records an access.
-    pub(super) fn touch(&self, now: Instant) {
+    pub(crate) fn touch(&self, now: Instant) {
         if let Some((_, asked)) = self.rest.extra.as_ref().and_then(|extra| extra.idle.as_ref()) {
             asked.fetch_max(now.as_nanos(), Relaxed);
         }
     }
 
-    pub(super) fn tags(&self) -> &[Slot] {
+    pub(crate) fn tags(&self) -> &[Slot] {
         self.rest.extra.as_ref().map_or(&[], |extra| &extra.tags)
     }
 
     /// Returns `true` if `other` is the same entry, apart from marks that were set since.
-    pub(super) fn is_of(&self, other: &Self) -> bool {
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
         (self.hot.born, self.rest.fresh_until, self.rest.stale_until)
             == (other.hot.born, other.rest.fresh_until, other.rest.stale_until)
     }
 
     /// Marks the entry as being refreshed, so that no further refresh starts.
-    pub(super) fn refreshing(mut self) -> Self {
+    pub(crate) fn refreshing(mut self) -> Self {
         self.rest.refresh_at = Instant::FAR_FUTURE;
         self.rest.took = Duration::ZERO;
         if self.hot.plain_until > Instant::from_nanos(0) {
@@ -197,12 +197,12 @@ impl<V> Entry<V> {
     }
 
     /// Returns `true` if a refresh may still be started.
-    pub(super) fn is_refreshable(&self) -> bool {
+    pub(crate) fn is_refreshable(&self) -> bool {
         self.rest.refresh_at < Instant::FAR_FUTURE || !self.rest.took.is_zero()
     }
 
     /// Marks the entry after a failed load: the source is not asked again before this time.
-    pub(super) fn throttled(mut self, until: Instant) -> Self {
+    pub(crate) fn throttled(mut self, until: Instant) -> Self {
         self.rest.retry_at = until;
         self
     }
@@ -213,7 +213,7 @@ fn share(part: Duration, whole: Duration) -> f64 {
 }
 
 /// Returns a time to live drawn evenly from `[ttl, ttl + jitter]`.
-pub(super) fn jittered(ttl: Duration, jitter: Duration, entropy: &Entropy) -> Duration {
+pub(crate) fn jittered(ttl: Duration, jitter: Duration, entropy: &Entropy) -> Duration {
     let nanos = nanos(jitter);
     if nanos == 0 { ttl } else { ttl.saturating_add(Duration::from_nanos(entropy.up_to(nanos))) }
 }
@@ -223,7 +223,7 @@ pub(super) fn jittered(ttl: Duration, jitter: Duration, entropy: &Entropy) -> Du
 ///
 /// Source: Vattani, Chierichetti, Lowenstein, "Optimal probabilistic cache stampede prevention",
 /// VLDB 2015.
-pub(super) fn xfetch_refreshes(took: Duration, beta: f64, u: f64, left: Duration) -> bool {
+pub(crate) fn xfetch_refreshes(took: Duration, beta: f64, u: f64, left: Duration) -> bool {
     -took.as_secs_f64() * beta * u.ln() >= left.as_secs_f64()
 }
 

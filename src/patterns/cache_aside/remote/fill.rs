@@ -3,11 +3,11 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{
+use super::super::{
     RemoteCall,
-    remote::{Claim, Fault, LONGEST, Remote, RemoteFill},
+    remote::lookup::{Claim, Fault, LONGEST, Remote, RemoteFill},
+    remote::record::{Kind, Stored, lock_of, mark_of},
     report::Report,
-    wire::{Kind, Stored, lock_of, mark_of},
 };
 use crate::{
     store::{DeleteOptions, Key, Precondition, PutOptions, Version},
@@ -16,7 +16,7 @@ use crate::{
 
 impl<V> Remote<V> {
     /// Stores the result of a load within the rest of the call's time-out.
-    pub(super) async fn fill(
+    pub(crate) async fn fill(
         &self,
         report: &Report,
         claim: &Claim,
@@ -58,14 +58,14 @@ impl<V> Remote<V> {
     }
 
     /// Releases a claim without storing. Returns `true` if the claim is known to be gone.
-    pub(super) async fn release(&self, report: &Report, claim: &Claim, deadline: Instant) -> bool {
+    pub(crate) async fn release(&self, report: &Report, claim: &Claim, deadline: Instant) -> bool {
         if claim.lock.is_some() {
             return self.unlock(report, claim, deadline).await;
         }
         self.release_version(report, (RemoteCall::Fill, &claim.row), claim.version, deadline).await
     }
 
-    pub(super) async fn release_version(
+    pub(crate) async fn release_version(
         &self,
         report: &Report,
         (call, row): (RemoteCall, &str),
@@ -86,7 +86,7 @@ impl<V> Remote<V> {
 
     /// Returns the record of a value that was loaded now, or reports that it cannot be stored and
     /// returns `None`.
-    pub(super) fn encode(
+    pub(crate) fn encode(
         &self,
         report: &Report,
         value: Option<&V>,

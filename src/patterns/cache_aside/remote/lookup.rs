@@ -12,12 +12,12 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 
-use super::{
+use super::super::{
     RemoteCall, RemoteConfig,
-    codec::Codec,
-    health::{Failed, Health},
+    remote::codec::Codec,
+    remote::health::{Failed, Health},
+    remote::record::{Kind, ReadError, SEQUENCE, Stored, lock_of, mark_of, number},
     report::Report,
-    wire::{Kind, ReadError, SEQUENCE, Stored, lock_of, mark_of, number},
 };
 use crate::{
     port::{Failure, PortError, PortErrorKind},
@@ -26,30 +26,30 @@ use crate::{
     time::Instant,
 };
 
-pub(super) struct Remote<V> {
-    pub(super) store: Arc<dyn Store>,
-    pub(super) codec: Codec<V>,
-    pub(super) config: RemoteConfig,
+pub(crate) struct Remote<V> {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) codec: Codec<V>,
+    pub(crate) config: RemoteConfig,
     /// Partition of the values.
-    pub(super) values: String,
-    pub(super) marks: String,
+    pub(crate) values: String,
+    pub(crate) marks: String,
     /// Identifies this cache's claims among those of others.
-    pub(super) me: u64,
+    pub(crate) me: u64,
     /// Time to live of a claim, which is longer than a load takes.
-    pub(super) claim_ttl: Duration,
-    pub(super) health: Health,
+    pub(crate) claim_ttl: Duration,
+    pub(crate) health: Health,
 }
 
 /// Maximum time to live of a value. The mark of an invalidated tag lives longer, and expires as
 /// well.
-pub(super) const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+pub(crate) const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// Maximum number of concurrent requests of one kind: tag marks of a value, pending invalidations.
-pub(super) const SIDE_BY_SIDE: usize = 64;
+pub(crate) const SIDE_BY_SIDE: usize = 64;
 
 /// The purpose of a lookup in the remote tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum LookupPurpose {
+pub(crate) enum LookupPurpose {
     /// A caller waits and will load. With `takes` unset, a stored value is not used, because this
     /// process has loaded a newer one without the remote tier.
     Load { takes: bool },
@@ -60,7 +60,7 @@ pub(super) enum LookupPurpose {
 }
 
 /// The result of a lookup in the remote tier.
-pub(super) enum RemoteLookup<V> {
+pub(crate) enum RemoteLookup<V> {
     Found(RemoteValue<V>),
     /// The caller must load the value and store it under this claim.
     Claimed(Claim),
@@ -72,30 +72,30 @@ pub(super) enum RemoteLookup<V> {
     Without,
 }
 
-pub(super) struct RemoteValue<V> {
-    pub(super) value: Option<V>,
-    pub(super) tags: Vec<String>,
-    pub(super) ttl: Duration,
+pub(crate) struct RemoteValue<V> {
+    pub(crate) value: Option<V>,
+    pub(crate) tags: Vec<String>,
+    pub(crate) ttl: Duration,
     /// Time since the load, by the wall clocks of two processes.
-    pub(super) age: Duration,
-    pub(super) version: Version,
+    pub(crate) age: Duration,
+    pub(crate) version: Version,
 }
 
 /// The right to store the result of a load.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Claim {
-    pub(super) row: String,
+pub(crate) struct Claim {
+    pub(crate) row: String,
     /// Version of the record that the loaded value replaces.
-    pub(super) version: Version,
-    pub(super) born: u64,
+    pub(crate) version: Version,
+    pub(crate) born: u64,
     /// Rest of the call's time-out, for storing the loaded value.
-    pub(super) left: Duration,
+    pub(crate) left: Duration,
     /// For a refresh, which leaves the value in place: the version of the lock row that keeps other
     /// processes from refreshing, too.
-    pub(super) lock: Option<Version>,
+    pub(crate) lock: Option<Version>,
 }
 
-pub(super) enum RemoteFill {
+pub(crate) enum RemoteFill {
     Stored(Version),
     /// Nothing is stored: the value is not to be kept, or cannot be stored.
     Nothing,
@@ -108,7 +108,7 @@ pub(super) enum RemoteFill {
 }
 
 /// The result of a put to the remote tier.
-pub(super) enum RemotePut {
+pub(crate) enum RemotePut {
     Stored(Version),
     /// Another put or an invalidation came first.
     Superseded,
@@ -119,7 +119,7 @@ pub(super) enum RemotePut {
 }
 
 /// The reason for which a request to the remote tier failed.
-pub(super) enum Fault {
+pub(crate) enum Fault {
     Conflict,
     /// The store refuses the request as invalid or unsupported.
     Refused,
@@ -131,7 +131,7 @@ impl<V> Remote<V> {
     ///
     /// A lookup for a load waits for the load of another process. That wait is bounded by
     /// `config.wait` and does not count against the deadline.
-    pub(super) async fn look(
+    pub(crate) async fn look(
         &self,
         report: &Report,
         row: &str,
@@ -228,7 +228,7 @@ impl<V> Remote<V> {
 
     /// Returns `true` if one of the tags was invalidated after this number. Requests run
     /// concurrently.
-    pub(super) async fn invalidated_since(
+    pub(crate) async fn invalidated_since(
         &self,
         report: &Report,
         deadline: Instant,
@@ -248,7 +248,7 @@ impl<V> Remote<V> {
 
     /// Claims the row. Returns the claim's version and the number at which the following load
     /// begins.
-    pub(super) async fn claim(
+    pub(crate) async fn claim(
         &self,
         report: &Report,
         (call, by): (RemoteCall, u64),
@@ -317,7 +317,7 @@ impl<V> Remote<V> {
     }
 
     /// Sends one request and waits for it until the deadline.
-    pub(super) async fn ask<T>(
+    pub(crate) async fn ask<T>(
         &self,
         report: &Report,
         call: RemoteCall,
@@ -354,7 +354,7 @@ impl<V> Remote<V> {
         Err(Fault::Down)
     }
 
-    pub(super) fn key<'a>(&'a self, row: &'a str) -> Key<'a> {
+    pub(crate) fn key<'a>(&'a self, row: &'a str) -> Key<'a> {
         Key::new(&self.values, row)
     }
 }

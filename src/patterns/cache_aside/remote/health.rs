@@ -31,14 +31,14 @@ const IN_A_ROW: u32 = 3;
 
 /// The kind of a failed request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Failed {
+pub(crate) enum Failed {
     /// The tier answered with an error.
     Refused,
     /// No answer came in time. A single time-out proves little.
     Slow,
 }
 
-pub(super) struct Health {
+pub(crate) struct Health {
     asked: TimeWindow,
     failed: TimeWindow,
     in_a_row: AtomicU32,
@@ -48,7 +48,7 @@ pub(super) struct Health {
 }
 
 impl Health {
-    pub(super) fn new(rest: Duration) -> Self {
+    pub(crate) fn new(rest: Duration) -> Self {
         Self {
             asked: TimeWindow::new(WINDOW, BUCKETS),
             failed: TimeWindow::new(WINDOW, BUCKETS),
@@ -60,7 +60,7 @@ impl Health {
 
     /// Returns `true` if a request may be sent. While the tier is suspended, one caller per `rest`
     /// may probe it.
-    pub(super) fn admits(&self, now: Instant) -> bool {
+    pub(crate) fn admits(&self, now: Instant) -> bool {
         let until = self.suspended_until.load(SeqCst);
         if until == 0 {
             return true;
@@ -71,14 +71,14 @@ impl Health {
     }
 
     /// Records an answer.
-    pub(super) fn answered(&self, now: Instant) {
+    pub(crate) fn answered(&self, now: Instant) {
         self.asked.add(0, now, 1);
         self.in_a_row.store(0, SeqCst);
         self.suspended_until.store(0, SeqCst);
     }
 
     /// Records a failure, and suspends the tier after too many.
-    pub(super) fn failed(&self, now: Instant, how: Failed) {
+    pub(crate) fn failed(&self, now: Instant, how: Failed) {
         self.asked.add(0, now, 1);
         self.failed.add(0, now, 1);
         let in_a_row = self.in_a_row.fetch_add(1, SeqCst).saturating_add(1);

@@ -3,11 +3,11 @@ use std::{borrow::Borrow, future::Future, hash::Hash, time::Duration};
 
 use super::{
     CacheAside, CacheAsideEvent as Event, Loaded,
-    backplane::CacheNotice,
-    entry::{Birth, Entry},
-    inner::Inner,
-    pending::{Invalidation, Steps},
-    remote::RemotePut,
+    local::entry::{Birth, Entry},
+    remote::backplane::CacheNotice,
+    remote::lookup::RemotePut,
+    remote::pending::{Invalidation, Steps},
+    state::Inner,
     stats::count,
 };
 use crate::{store::Version, time::Instant};

@@ -16,21 +16,21 @@ const FORM: &[u8] = b"cache 2\n";
 const SUM: usize = 16 + 1;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Stored {
-    pub(super) kind: Kind,
+pub(crate) struct Stored {
+    pub(crate) kind: Kind,
     /// Time to live of the value when it was stored, or of the claim.
-    pub(super) ttl: Duration,
+    pub(crate) ttl: Duration,
     /// Number of the tags' sequence when the load began.
-    pub(super) born: u64,
+    pub(crate) born: u64,
     /// Time of the load, by the wall clock of the process that loaded the value.
-    pub(super) loaded: Timestamp,
-    pub(super) tags: Vec<String>,
+    pub(crate) loaded: Timestamp,
+    pub(crate) tags: Vec<String>,
     /// Bytes of the value; empty for other kinds.
-    pub(super) payload: Bytes,
+    pub(crate) payload: Bytes,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Value,
     /// The source has nothing under the key.
     Absent,
@@ -41,7 +41,7 @@ pub(super) enum Kind {
 
 /// The reason for which a record cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum ReadError {
+pub(crate) enum ReadError {
     /// The record has a format that this release does not know.
     Form,
     /// The bytes differ from those that were written.
@@ -49,12 +49,12 @@ pub(super) enum ReadError {
 }
 
 impl Stored {
-    pub(super) fn claim(by: u64, ttl: Duration) -> Self {
+    pub(crate) fn claim(by: u64, ttl: Duration) -> Self {
         let (tags, payload) = (Vec::new(), Bytes::new());
         Self { kind: Kind::Claim(by), ttl, born: 0, loaded: Timestamp::from_millis(0), tags, payload }
     }
 
-    pub(super) fn encode(&self) -> Bytes {
+    pub(crate) fn encode(&self) -> Bytes {
         let kind = match self.kind {
             Kind::Value => "value".to_owned(),
             Kind::Absent => "absent".to_owned(),
@@ -79,7 +79,7 @@ impl Stored {
         all.freeze()
     }
 
-    pub(super) fn decode(record: &Bytes) -> Result<Self, ReadError> {
+    pub(crate) fn decode(record: &Bytes) -> Result<Self, ReadError> {
         if !record.starts_with(FORM) {
             return Err(ReadError::Form);
         }
@@ -129,26 +129,26 @@ fn line(rest: &mut Bytes) -> Option<String> {
 }
 
 /// Row of the tags' sequence. No tag's row has this name.
-pub(super) const SEQUENCE: &str = "sequence";
+pub(crate) const SEQUENCE: &str = "sequence";
 
 /// Returns the row of a tag's mark.
-pub(super) fn mark_of(tag: &str) -> String {
+pub(crate) fn mark_of(tag: &str) -> String {
     format!("tag {tag}")
 }
 
 /// Returns the lock row that keeps other processes from refreshing.
-pub(super) fn lock_of(row: &str) -> String {
+pub(crate) fn lock_of(row: &str) -> String {
     format!("refresh {row}")
 }
 
 /// Returns the mark of a tag that was invalidated at this number.
-pub(super) fn mark(number: u64) -> Bytes {
+pub(crate) fn mark(number: u64) -> Bytes {
     let number = number.to_string();
     format!("{}{number}", sum_line(number.as_bytes())).into()
 }
 
 /// Returns the number of a mark, or `None` if it is damaged.
-pub(super) fn number(mark: &[u8]) -> Option<u64> {
+pub(crate) fn number(mark: &[u8]) -> Option<u64> {
     let number = mark.get(SUM..)?;
     let is_sound = mark[..SUM] == *sum_line(number).as_bytes();
     std::str::from_utf8(number).ok().filter(|_| is_sound)?.parse().ok()

@@ -3,12 +3,12 @@ use std::{borrow::Borrow, hash::Hash, sync::Arc, time::Duration};
 
 use super::{
     CacheAsideConfig, CacheAsideEvent,
-    entry::{Birth, Entry, Freshness, Hot},
-    local::{Local, Removed, heaviest},
+    local::entry::{Birth, Entry, Freshness, Hot},
+    local::table::{Local, Removed, heaviest},
+    local::tags::{Slot, Tags},
+    remote::shared::Shared,
     report::Report,
-    shared::Shared,
     spawner::Spawner,
-    tags::{Slot, Tags},
 };
 use crate::{entropy::Entropy, flight::Flights, time::Instant};
 

@@ -10,9 +10,9 @@ use std::{
 
 use super::{
     CacheAsideBuilder, CacheAsideConfig, CacheAsideEvent as Event, CacheAsideStats, LoadError, Loaded,
-    entry::{Entry, Freshness},
-    inner::{Inner, LoadResult, LocalLookup, SharedOutcome},
     load::{Load, LoadPurpose, LoaderResult},
+    local::entry::{Entry, Freshness},
+    state::{Inner, LoadResult, LocalLookup, SharedOutcome},
     stats::count,
     wait::{Wait, Waited},
 };

@@ -35,11 +35,11 @@ impl<V> Codec<V> {
         Self { encode: Arc::new(move |value| encode(value).ok()), decode: Arc::new(move |bytes| decode(bytes).ok()) }
     }
 
-    pub(super) fn encode(&self, value: &V) -> Option<Vec<u8>> {
+    pub(crate) fn encode(&self, value: &V) -> Option<Vec<u8>> {
         (self.encode)(value)
     }
 
-    pub(super) fn decode(&self, bytes: &[u8]) -> Option<V> {
+    pub(crate) fn decode(&self, bytes: &[u8]) -> Option<V> {
         (self.decode)(bytes)
     }
 }

@@ -16,7 +16,7 @@ const MAX_CLAIMS: usize = 1000;
 
 /// The target of a pending invalidation.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Invalidation {
+pub(crate) enum Invalidation {
     /// All values.
     All,
     /// All values with this tag.
@@ -30,24 +30,24 @@ pub(super) enum Invalidation {
 
 /// The steps of an invalidation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) struct Steps {
+pub(crate) struct Steps {
     /// The write to the remote tier.
-    pub(super) store: bool,
+    pub(crate) store: bool,
     /// The notice to other processes, which follows the write.
-    pub(super) notice: bool,
+    pub(crate) notice: bool,
 }
 
 impl Steps {
-    pub(super) const STORE: Self = Self { store: true, notice: false };
-    pub(super) const NOTICE: Self = Self { store: false, notice: true };
+    pub(crate) const STORE: Self = Self { store: true, notice: false };
+    pub(crate) const NOTICE: Self = Self { store: false, notice: true };
 
-    pub(super) const fn any(self) -> bool {
+    pub(crate) const fn any(self) -> bool {
         self.store || self.notice
     }
 }
 
 #[derive(Default)]
-pub(super) struct PendingInvalidations(Mutex<PendingState>);
+pub(crate) struct PendingInvalidations(Mutex<PendingState>);
 
 #[derive(Default)]
 struct PendingState {
@@ -71,23 +71,23 @@ struct Pending {
 }
 
 /// A delivery in progress. While it lives, no other begins for the same target.
-pub(super) struct Delivery<'a> {
+pub(crate) struct Delivery<'a> {
     all: &'a PendingInvalidations,
-    pub(super) invalidation: Invalidation,
-    pub(super) steps: Steps,
-    pub(super) continuation: Option<String>,
+    pub(crate) invalidation: Invalidation,
+    pub(crate) steps: Steps,
+    pub(crate) continuation: Option<String>,
     number: u64,
 }
 
 impl PendingInvalidations {
     /// Returns a number that is at least that of every invalidation so far.
-    pub(super) fn stamp(&self) -> u64 {
+    pub(crate) fn stamp(&self) -> u64 {
         self.0.lock().count
     }
 
     /// Adds an invalidation, or more steps to a pending one, and returns the number of pending
     /// ones. For all rows, the deletion continues at `continuation`.
-    pub(super) fn add(&self, invalidation: Invalidation, steps: Steps, continuation: Option<String>) -> usize {
+    pub(crate) fn add(&self, invalidation: Invalidation, steps: Steps, continuation: Option<String>) -> usize {
         let mut state = self.0.lock();
         state.count += 1;
         let number = state.count;
@@ -124,7 +124,7 @@ impl PendingInvalidations {
     }
 
     /// Returns the invalidation that keeps a load of this row away from the remote tier.
-    pub(super) fn blocking(&self, row: &str) -> Option<Invalidation> {
+    pub(crate) fn blocking(&self, row: &str) -> Option<Invalidation> {
         let state = self.0.lock();
         let remaining = |invalidation: &Invalidation| {
             state
@@ -141,7 +141,7 @@ impl PendingInvalidations {
     }
 
     /// Returns the invalidation of the first of these tags that the remote tier does not know.
-    pub(super) fn blocking_tag(&self, tags: &[String]) -> Option<Invalidation> {
+    pub(crate) fn blocking_tag(&self, tags: &[String]) -> Option<Invalidation> {
         let state = self.0.lock();
         if state.pending.is_empty() {
             return None;
@@ -151,13 +151,13 @@ impl PendingInvalidations {
     }
 
     /// Returns the targets of all pending invalidations.
-    pub(super) fn all(&self) -> Vec<Invalidation> {
+    pub(crate) fn all(&self) -> Vec<Invalidation> {
         self.0.lock().pending.keys().cloned().collect()
     }
 
     /// Begins a delivery. Returns `None` if one is in progress or none is pending, and for a load
     /// at this time also if a delivery has just failed.
-    pub(super) fn begin(&self, invalidation: Invalidation, by_load: Option<Instant>) -> Option<Delivery<'_>> {
+    pub(crate) fn begin(&self, invalidation: Invalidation, by_load: Option<Instant>) -> Option<Delivery<'_>> {
         let mut state = self.0.lock();
         let pending = state.pending.get_mut(&invalidation)?;
         if pending.busy || by_load.is_some_and(|now| now < pending.not_before) {
@@ -170,7 +170,7 @@ impl PendingInvalidations {
 
     /// Removes these steps from an invalidation whose number is at most `number`. Returns `true` if
     /// nothing is pending any more.
-    pub(super) fn delivered(&self, invalidation: &Invalidation, number: u64, steps: Steps) -> bool {
+    pub(crate) fn delivered(&self, invalidation: &Invalidation, number: u64, steps: Steps) -> bool {
         let mut state = self.0.lock();
         let Some(pending) = state.pending.get_mut(invalidation).filter(|pending| pending.number <= number) else {
             return false;
@@ -185,7 +185,7 @@ impl PendingInvalidations {
         state.pending.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.0.lock().pending.len()
     }
 }
@@ -219,7 +219,7 @@ impl Pending {
 
 impl Delivery<'_> {
     /// Records where the deletion of all rows continues.
-    pub(super) fn advance(&mut self, continuation: Option<String>) {
+    pub(crate) fn advance(&mut self, continuation: Option<String>) {
         let mut state = self.all.0.lock();
         if let Some(pending) = state.pending.get_mut(&self.invalidation).filter(|pending| pending.number == self.number)
         {
@@ -230,14 +230,14 @@ impl Delivery<'_> {
     }
 
     /// Records a failure: no load retries it before this time.
-    pub(super) fn failed(&mut self, not_before: Instant) {
+    pub(crate) fn failed(&mut self, not_before: Instant) {
         if let Some(pending) = self.all.0.lock().pending.get_mut(&self.invalidation) {
             pending.not_before = not_before;
         }
     }
 
     /// Records that these steps are delivered. Returns `true` if nothing is pending any more.
-    pub(super) fn delivered(&mut self, steps: Steps) -> bool {
+    pub(crate) fn delivered(&mut self, steps: Steps) -> bool {
         self.steps.store &= !steps.store;
         self.steps.notice &= !steps.notice;
         self.all.delivered(&self.invalidation, self.number, steps)

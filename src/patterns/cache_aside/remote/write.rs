@@ -4,11 +4,11 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::FuturesUnordered};
 
-use super::{
+use super::super::{
     RemoteCall,
-    remote::{Fault, LONGEST, Remote, RemotePut},
+    remote::lookup::{Fault, LONGEST, Remote, RemotePut},
+    remote::record::{SEQUENCE, mark, mark_of, number},
     report::Report,
-    wire::{SEQUENCE, mark, mark_of, number},
 };
 use crate::{
     port::Capability,
@@ -19,7 +19,7 @@ use crate::{
 impl<V> Remote<V> {
     /// Stores the value of a put. It claims the row first, so that no load in progress overwrites
     /// it, and so that a late copy of this request does not overwrite a newer value.
-    pub(super) async fn put(
+    pub(crate) async fn put(
         &self,
         report: &Report,
         deadline: Instant,
@@ -54,7 +54,7 @@ impl<V> Remote<V> {
     }
 
     /// Invalidates the row. Returns `true` if that is known to be done.
-    pub(super) async fn invalidate(&self, report: &Report, deadline: Instant, row: &str) -> bool {
+    pub(crate) async fn invalidate(&self, report: &Report, deadline: Instant, row: &str) -> bool {
         let deleted = self.store.delete(self.key(row), DeleteOptions::new());
         // A row that the store refuses cannot exist.
         !matches!(self.ask(report, RemoteCall::Invalidate, deadline, deleted).await, Err(Fault::Down | Fault::Conflict))
@@ -62,7 +62,7 @@ impl<V> Remote<V> {
 
     /// Invalidates the tag. It advances the sequence first and then writes its number into the
     /// tag's mark.
-    pub(super) async fn invalidate_tag(&self, report: &Report, deadline: Instant, tag: &str) -> bool {
+    pub(crate) async fn invalidate_tag(&self, report: &Report, deadline: Instant, tag: &str) -> bool {
         let put = self.store.put(Key::new(&self.marks, SEQUENCE), Bytes::new(), PutOptions::new());
         let now = match self.ask(report, RemoteCall::Invalidate, deadline, put).await {
             Ok(version) => version.as_u64(),
@@ -91,7 +91,7 @@ impl<V> Remote<V> {
 
     /// Deletes one page of rows, values and claims. Returns the continuation if another page
     /// follows.
-    pub(super) async fn clear_page(
+    pub(crate) async fn clear_page(
         &self,
         report: &Report,
         deadline: Instant,

@@ -10,27 +10,27 @@ use std::{
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::sync::Notify;
 
-use super::{
+use super::super::{
     CacheAsideEvent as Event, RemoteCall,
-    backplane::Backplane,
-    pending::{Delivery, Invalidation, PendingInvalidations, Steps},
-    remote::{Claim, LookupPurpose, Remote, RemoteLookup, SIDE_BY_SIDE},
+    remote::backplane::Backplane,
+    remote::lookup::{Claim, LookupPurpose, Remote, RemoteLookup, SIDE_BY_SIDE},
+    remote::pending::{Delivery, Invalidation, PendingInvalidations, Steps},
     report::Report,
 };
 use crate::{race::both, store::Version, time::Instant};
 
-pub(super) struct Shared<K, V> {
+pub(crate) struct Shared<K, V> {
     /// Converts a key to text.
-    pub(super) row: fn(&K) -> String,
-    pub(super) parse: fn(&str) -> Option<K>,
-    pub(super) remote: Option<Remote<V>>,
-    pub(super) backplane: Option<Backplane>,
-    pub(super) epochs: Epochs,
-    pub(super) pending_invalidations: PendingInvalidations,
+    pub(crate) row: fn(&K) -> String,
+    pub(crate) parse: fn(&str) -> Option<K>,
+    pub(crate) remote: Option<Remote<V>>,
+    pub(crate) backplane: Option<Backplane>,
+    pub(crate) epochs: Epochs,
+    pub(crate) pending_invalidations: PendingInvalidations,
     /// Notifies waiting deliveries that an invalidation became pending.
-    pub(super) became_pending: Notify,
+    pub(crate) became_pending: Notify,
     /// Time between two attempts to deliver a pending invalidation.
-    pub(super) rest: Duration,
+    pub(crate) rest: Duration,
 }
 
 /// Minimum time between two attempts to deliver, however short `rest` is.
@@ -45,7 +45,7 @@ impl<K, V> Shared<K, V> {
     ///
     /// It delivers only the pending invalidation that blocks this key, and only within the
     /// time-out.
-    pub(super) async fn look(&self, report: &Report, key: &K, purpose: LookupPurpose) -> RemoteLookup<V> {
+    pub(crate) async fn look(&self, report: &Report, key: &K, purpose: LookupPurpose) -> RemoteLookup<V> {
         let Some(remote) = &self.remote else { return RemoteLookup::Without };
         let row = (self.row)(key);
         let deadline = report.now() + remote.config.timeout;
@@ -76,7 +76,7 @@ impl<K, V> Shared<K, V> {
 
     /// Returns the steps of an invalidation here: one is missing without a remote tier or a
     /// backplane.
-    pub(super) const fn steps(&self) -> Steps {
+    pub(crate) const fn steps(&self) -> Steps {
         Steps { store: self.remote.is_some(), notice: self.backplane.is_some() }
     }
 
@@ -147,13 +147,13 @@ impl<K, V> Shared<K, V> {
     }
 
     /// Tries once to deliver everything that is pending now.
-    pub(super) async fn deliver_once(&self, report: &Report) {
+    pub(crate) async fn deliver_once(&self, report: &Report) {
         self.deliver_all(report, self.pending_invalidations.all()).await;
     }
 
     /// Delivers pending invalidations without end: at once, and after a failure when the pause is
     /// over.
-    pub(super) async fn keep_delivering(&self, report: &Report) {
+    pub(crate) async fn keep_delivering(&self, report: &Report) {
         // The deletion of all rows may take long and must not delay other invalidations.
         let some = |is_all: bool| async move {
             loop {
@@ -172,11 +172,11 @@ impl<K, V> Shared<K, V> {
     }
 
     /// Returns the time between two attempts.
-    pub(super) fn pause(&self) -> Duration {
+    pub(crate) fn pause(&self) -> Duration {
         self.rest.max(PAUSE)
     }
 
-    pub(super) fn defer(
+    pub(crate) fn defer(
         &self,
         report: &Report,
         invalidation: Invalidation,
@@ -196,7 +196,7 @@ impl<V> Remote<V> {
     /// Writes an invalidation to the remote tier. Returns `true` if it is known to be complete.
     ///
     /// An invalidation of everything deletes one page per call and sets `continuation` to the next.
-    pub(super) async fn write(
+    pub(crate) async fn write(
         &self,
         report: &Report,
         invalidation: &Invalidation,
@@ -223,20 +223,20 @@ impl<V> Remote<V> {
 
 /// A claim while its load is in progress. If it is dropped, the release of the claim becomes
 /// pending.
-pub(super) struct ClaimGuard<'a, K, V> {
+pub(crate) struct ClaimGuard<'a, K, V> {
     shared: &'a Shared<K, V>,
     report: &'a Report,
-    pub(super) claim: Claim,
+    pub(crate) claim: Claim,
     over: bool,
 }
 
 impl<'a, K, V> ClaimGuard<'a, K, V> {
-    pub(super) const fn new(shared: &'a Shared<K, V>, report: &'a Report, claim: Claim) -> Self {
+    pub(crate) const fn new(shared: &'a Shared<K, V>, report: &'a Report, claim: Claim) -> Self {
         Self { shared, report, claim, over: false }
     }
 
     /// Records that the claim was redeemed.
-    pub(super) fn redeemed(mut self) {
+    pub(crate) fn redeemed(mut self) {
         self.over = true;
     }
 }
@@ -267,13 +267,13 @@ impl Claim {
 // empties the table. A put that stores before that is removed by the clear. A put that takes the lock
 // afterwards sees the raised counter, because the lock orders the two. So the lock publishes the
 // counters, and `SeqCst` is stronger than they need.
-pub(super) struct Epochs {
+pub(crate) struct Epochs {
     counters: Box<[AtomicU64]>,
     hasher: RandomState,
 }
 
 impl Epochs {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { counters: (0..4096).map(|_| AtomicU64::new(0)).collect(), hasher: RandomState::new() }
     }
 
@@ -282,16 +282,16 @@ impl Epochs {
         &self.counters[at]
     }
 
-    pub(super) fn now<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
+    pub(crate) fn now<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
         self.counter(key).load(SeqCst)
     }
 
     /// Records an invalidation of the key and returns its new epoch.
-    pub(super) fn next<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
+    pub(crate) fn next<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
         self.counter(key).fetch_add(1, SeqCst) + 1
     }
 
-    pub(super) fn all(&self) {
+    pub(crate) fn all(&self) {
         for counter in &self.counters {
             counter.fetch_add(1, SeqCst);
         }
