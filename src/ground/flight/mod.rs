@@ -14,7 +14,7 @@
 // the removal from the table, and it is never reset. The driver loads it without that lock, only to skip
 // `close`:
 //
-// - If it reads `true`, the flight is being removed by a thread that holds the lock, and nothing else is
+// - If it reads `true`, the flight is removed or being removed under the lock, and nothing else is
 //   concluded from it.
 // - If it reads `false`, `close` takes the lock and looks into the table, which decides.
 //

@@ -20,7 +20,8 @@ use crate::config::{ConfigError, human, require, require_share, require_some_tim
 /// "#).unwrap();
 /// assert!(CacheAside::<u64, String>::new(config).is_ok());
 ///
-/// let refused = CacheAside::<u64, String>::new(CacheAsideConfig::default().capacity(0)).unwrap_err();
+/// let empty = CacheAsideConfig::default().capacity(0);
+/// let refused = CacheAside::<u64, String>::new(empty).unwrap_err();
 /// assert_eq!(refused.to_string(), "invalid `capacity`: must be at least 1");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]

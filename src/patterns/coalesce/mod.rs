@@ -47,14 +47,16 @@
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
-//! use steadfast::{CallError, Pipeline, call::idempotent, coalesce::Coalesce, retry::{Retry, RetryConfig}, timeout::Timeout};
+//! use steadfast::{CallError, Pipeline, call::idempotent, coalesce::Coalesce};
+//! use steadfast::{retry::{Retry, RetryConfig}, timeout::Timeout};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), steadfast::ConfigError> {
 //! # async fn fetch(_: String) -> Result<u32, std::io::Error> { Ok(117) }
 //! type Shared = Result<u32, Arc<CallError<std::io::Error>>>;
 //!
-//! let pipeline = Pipeline::new().then(Timeout::new(Duration::from_secs(2))).then(Retry::new(RetryConfig::interactive())?);
+//! let retry = Retry::new(RetryConfig::interactive())?;
+//! let pipeline = Pipeline::new().then(Timeout::new(Duration::from_secs(2))).then(retry);
 //! let prices: Coalesce<String, Shared> = Coalesce::new();
 //! let price = prices.run("eur", || async move { pipeline.call(idempotent(|| fetch("eur".into()))).await.map_err(Arc::new) }).await;
 //! assert!(matches!(price, Ok(Ok(117))));

@@ -39,7 +39,8 @@
 //!
 //! ```
 //! use std::{sync::{Arc, Mutex}, time::Duration};
-//! use steadfast::{leader_election::LeaderElection, lease::StoreLease, store::InMemoryStore, time::Clock};
+//! use steadfast::{leader_election::LeaderElection, lease::StoreLease};
+//! use steadfast::{store::InMemoryStore, time::Clock};
 //!
 //! # let (clock, hand) = Clock::manual();
 //! # hand.block_on(async {
@@ -132,7 +133,8 @@
 //!
 //! # Events
 //!
-//! [`LeaderElectionEvent`]: elected, following, call failed, ending, task stalled, task dropped, ended.
+//! [`LeaderElectionEvent`]: elected, granted too late, following, call failed, ending, task stalled,
+//! task dropped, ended.
 //!
 //! # Considerations
 //!

@@ -6,7 +6,8 @@
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
-//! use steadfast::{lease::{Acquired, Lease, LeaseError, StoreLease}, store::InMemoryStore, time::Clock};
+//! use steadfast::lease::{Acquired, Lease, LeaseError, StoreLease};
+//! use steadfast::{store::InMemoryStore, time::Clock};
 //!
 //! # let (clock, hand) = Clock::manual();
 //! # hand.block_on(async {
@@ -15,10 +16,12 @@
 //! let [here, there] = [(); 2].map(|()| StoreLease::new(store.clone()).unwrap().with_clock(&clock));
 //! let term = Duration::from_secs(15);
 //!
-//! let Acquired::Granted(token) = here.acquire("nightly", "node-1", term).await? else { panic!("it was free") };
+//! let granted = here.acquire("nightly", "node-1", term).await?;
+//! let Acquired::Granted(token) = granted else { panic!("the name was free") };
 //! assert!(matches!(there.acquire("nightly", "node-2", term).await?, Acquired::Held(_)));
 //! here.release("nightly", "node-1", token).await?;
-//! assert!(matches!(there.acquire("nightly", "node-2", term).await?, Acquired::Granted(next) if next > token));
+//! let next = there.acquire("nightly", "node-2", term).await?;
+//! assert!(matches!(next, Acquired::Granted(next) if next > token));
 //! # Ok::<_, LeaseError>(())
 //! # }).unwrap();
 //! ```

@@ -15,20 +15,22 @@
 //! | time to elect | one reply time-out | the time in which a message goes round twice |
 //!
 //! ```
-//! use steadfast::{leader_election::by_message::{InMemoryNetwork, MessageElection, MessageElectionConfig, NodeId}, time::Clock};
+//! use steadfast::{leader_election::by_message::{InMemoryNetwork, MessageElection}, time::Clock};
+//! use steadfast::leader_election::by_message::{MessageElectionConfig, NodeId};
 //! use std::time::Duration;
 //!
 //! let (clock, hand) = Clock::manual();
 //! let network = InMemoryNetwork::new();
 //! let ids = [NodeId(1), NodeId(2), NodeId(3)];
 //! let nodes = ids.map(|id| {
-//!     MessageElection::bully(id, ids, network.join(id), MessageElectionConfig::default()).unwrap().with_clock(&clock)
+//!     let config = MessageElectionConfig::default();
+//!     MessageElection::bully(id, ids, network.join(id), config).unwrap().with_clock(&clock)
 //! });
 //! let a_while = clock.sleep(Duration::from_secs(60));
 //! hand.block_on(async {
 //!     tokio::select! {
 //!         // In a service, each runs on its own task.
-//!         never = async { tokio::join!(nodes[0].run(), nodes[1].run(), nodes[2].run()) } => { never; }
+//!         _ = async { tokio::join!(nodes[0].run(), nodes[1].run(), nodes[2].run()) } => {}
 //!         () = a_while => {}
 //!     }
 //! });
