@@ -101,9 +101,9 @@ mod calls {
 
     #[divan::bench(threads = [1, 2])]
     fn breaker_of_a_key(bencher: Bencher<'_, '_>) {
-        let family = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap();
-        (0..10_000u64).for_each(|key| drop(family.get(&key)));
-        bencher.bench(|| now(family.get(black_box(&7)).call(work)));
+        let registry = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap();
+        (0..10_000u64).for_each(|key| drop(registry.get(&key)));
+        bencher.bench(|| now(registry.get(black_box(&7)).call(work)));
     }
 
     #[divan::bench(threads = [1, 2])]
@@ -138,19 +138,19 @@ mod checks {
     #[divan::bench(threads = [1, 2])]
     fn rate_limit(bencher: Bencher<'_, '_>) {
         let limiter = RateLimiter::new(PLENTY).unwrap().with_clock(&Clock::quanta());
-        bencher.bench(|| limiter.check());
+        bencher.bench(|| limiter.try_acquire());
     }
 
     #[divan::bench(threads = [1, 2])]
     fn rate_limit_tokio_clock(bencher: Bencher<'_, '_>) {
         let limiter = RateLimiter::new(PLENTY).unwrap();
-        bencher.bench(|| limiter.check());
+        bencher.bench(|| limiter.try_acquire());
     }
 
     #[divan::bench(threads = [1, 2])]
     fn keyed_rate_limit(bencher: Bencher<'_, '_>) {
         let limiter = KeyedRateLimiter::new(PLENTY).unwrap().with_clock(&Clock::quanta());
-        bencher.bench(|| limiter.check(black_box(&7u64)));
+        bencher.bench(|| limiter.try_acquire(black_box(&7u64)));
     }
 
     #[divan::bench(threads = [1, 2])]

@@ -187,7 +187,7 @@ fn shop(
         .limit("in_flight", IN_FLIGHT.0, IN_FLIGHT.1)
         .sample_every(MS(5))
         .times(MS(100), MS(400))
-        .spare(Priority::High);
+        .min_priority(Priority::High);
     let shedder = Shedder::new(shed)?.named("orders").with_gauge("in_flight", taken)?;
     let inbound = Pipeline::new()
         .named("orders")
@@ -228,7 +228,7 @@ async fn by_tenant(extract::State(gate): extract::State<Gate>, request: Request<
     let Some(tenant) = request.headers().get(TENANT).and_then(|tenant| tenant.to_str().ok()) else {
         return StatusCode::UNAUTHORIZED.into_response();
     };
-    match gate.tenants.check(&tenant.to_owned()) {
+    match gate.tenants.try_acquire(&tenant.to_owned()) {
         Ok(()) => next.run(request).await,
         Err(rejected) => {
             gate.meter.count_rejection(&rejected);

@@ -1,7 +1,7 @@
 //! An inventory service that fails for a while, over HTTP, behind a circuit breaker.
 //!
 //! Orders come all the time; each asks the service, and is answered from a fallback where the breaker rejects. Shown are the opening, a
-//! service that is left in peace while it is ill, recovery found out by its health endpoint and not by orders, the ramp after closing, and
+//! service that is left in peace while it is ill, recovery found out by its health endpoint and not by orders, the slow start after closing, and
 //! two hosts that have a breaker each. The last line is the result as JSON; the exit code says whether all was as it should be.
 #![allow(missing_docs, reason = "a program has no readers from outside")]
 use std::{
@@ -28,7 +28,7 @@ use serde_json::json;
 use steadfast::{
     Cause, Pipeline, Reason,
     circuit_breaker::{
-        CircuitBreaker, CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, OpenConfig, RampConfig, State,
+        CircuitBreaker, CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, OpenConfig, SlowStartConfig, State,
         Transition,
     },
     observe::Event,
@@ -60,9 +60,9 @@ async fn main() -> ExitCode {
 fn config() -> CircuitBreakerConfig {
     CircuitBreakerConfig::default()
         .count_window(20, 10)
-        .open(OpenConfig::default().times(MS(200), MS(800)))
-        .probes(3, 1.0)
-        .ramp(RampConfig::linear(MS(400), 0.2))
+        .open(OpenConfig::default().delays(MS(200), MS(800)))
+        .permitted_calls(3, 1.0)
+        .slow_start(SlowStartConfig::linear(MS(400), 0.2))
 }
 
 // ---- the inventory ----------------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ struct Orders {
     served: u64,
     failed: u64,
     rejected: u64,
-    ramp: u64,
+    slow_start: u64,
 }
 
 /// Sends ten orders each ten milliseconds, for as long as this.
@@ -145,7 +145,7 @@ async fn orders(
                 Ok(()) => orders.served += 1,
                 // Here an order would be accepted against yesterday's stock.
                 Err(error) => match error.cause() {
-                    Cause::Rejected(why) if why.reason() == Reason::RampingUp => orders.ramp += 1,
+                    Cause::Rejected(why) if why.reason() == Reason::SlowStart => orders.slow_start += 1,
                     Cause::Rejected(_) => orders.rejected += 1,
                     _ => orders.failed += 1,
                 },
@@ -191,7 +191,7 @@ async fn show() -> Result<bool> {
     let ill = orders(&clock, &breaker, after(MS(1000)), &http, host).await;
     inventory.is_down.store(false, SeqCst);
     let back = orders(&clock, &breaker, |breaker, _| breaker.state() == State::Closed, &http, host).await;
-    let ramp = orders(&clock, &breaker, |breaker, _| breaker.snapshot().share == 1.0, &http, host).await;
+    let slow_start = orders(&clock, &breaker, |breaker, _| breaker.snapshot().share == 1.0, &http, host).await;
     let full = orders(&clock, &breaker, after(MS(200)), &http, host).await;
 
     let mut transitions = Vec::new();
@@ -199,10 +199,12 @@ async fn show() -> Result<bool> {
         transitions.push(event);
     }
     let mut out = String::from("\none service, behind a breaker\n\n");
-    for (what, o) in [("well", well), ("ill", ill), ("well again", back), ("ramping up", ramp), ("as before", full)] {
-        let Orders { served, failed, rejected, ramp } = o;
+    for (what, o) in
+        [("well", well), ("ill", ill), ("well again", back), ("slow start", slow_start), ("as before", full)]
+    {
+        let Orders { served, failed, rejected, slow_start } = o;
         out += &format!(
-            "  {what:<11} {served:>5} served {failed:>4} failed {rejected:>5} rejected {ramp:>4} by the ramp\n"
+            "  {what:<11} {served:>5} served {failed:>4} failed {rejected:>5} rejected {slow_start:>4} by the slow start\n"
         );
     }
     writeln!(io::stdout().lock(), "{out}")?;
@@ -226,21 +228,21 @@ async fn show() -> Result<bool> {
     let one = orders(&clock, &hosts.get(&host), after(MS(150)), &http, host).await;
     let two = orders(&clock, &hosts.get(&other_host), after(MS(150)), &http, other_host).await;
     other.is_down.store(true, SeqCst);
-    let spared = orders(&clock, &hosts.get(&other_host), after(MS(150)), &http, other_host).await;
+    let suppressed = orders(&clock, &hosts.get(&other_host), after(MS(150)), &http, other_host).await;
     let [closed, open, ..] = hosts.states();
     writeln!(
         io::stdout().lock(),
         "  of two hosts one is ill: {} orders rejected there, {} on the other; both are ill: {} rejected, for one half may be open\n",
         one.rejected,
         two.rejected,
-        spared.rejected
+        suppressed.rejected
     )?;
 
     let summary = json!({
-        "served": well.served + ill.served + back.served + ramp.served + full.served,
-        "failed": ill.failed, "rejected": ill.rejected + back.rejected, "rejected_by_ramp": ramp.ramp,
+        "served": well.served + ill.served + back.served + slow_start.served + full.served,
+        "failed": ill.failed, "rejected": ill.rejected + back.rejected, "rejected_by_slow_start": slow_start.slow_start,
         "asked_while_down": while_down, "openings": snapshot.total_openings, "open_ms": open_for.as_millis() as u64,
-        "transitions": transitions.len(), "hosts_open": open, "hosts_closed": closed, "spared": hosts.get(&other_host).snapshot().total_spared,
+        "transitions": transitions.len(), "hosts_open": open, "hosts_closed": closed, "suppressed": hosts.get(&other_host).snapshot().total_suppressed,
     });
     writeln!(io::stdout().lock(), "summary: {summary}")?;
     let ways: Vec<_> = transitions.iter().map(|event| (event.what.from, event.what.to)).collect();
@@ -248,14 +250,14 @@ async fn show() -> Result<bool> {
     Ok(well.failed + well.rejected == 0
         && (10..=20).contains(&while_down) // what fills the window to where it is judged, and those that were on their way
         && ill.failed == while_down
-        && back.failed + ramp.failed + full.failed == 0
-        && ramp.ramp > 0
-        && full.ramp + full.rejected == 0
+        && back.failed + slow_start.failed + full.failed == 0
+        && slow_start.slow_start > 0
+        && full.slow_start + full.rejected == 0
         && snapshot.total_openings >= 2
         && followed_whole
         && ways.first() == Some(&(State::Closed, State::Open))
         && ways.last() == Some(&(State::HalfOpen, State::Closed))
         && one.rejected > 0
-        && two.rejected + two.failed + spared.rejected == 0
+        && two.rejected + two.failed + suppressed.rejected == 0
         && (open, closed) == (1, 1))
 }

@@ -126,7 +126,7 @@ async fn answer(service: Arc<Service>, request: Request<Incoming>) -> std::resul
         return status(StatusCode::UNAUTHORIZED);
     };
     // First of all, before the body is read: a refusal must cost next to nothing.
-    if let Err(rejected) = service.limiter.check(&tenant) {
+    if let Err(rejected) = service.limiter.try_acquire(&tenant) {
         return Ok(refusal(&rejected));
     }
     let body = request.into_body().collect().await.map(|body| body.to_bytes()).unwrap_or_default();

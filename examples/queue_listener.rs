@@ -15,8 +15,8 @@ use serde_json::json;
 use steadfast::{
     backend::sqlite::{Sqlite, SqliteConfig},
     notify::{InMemoryNotifier, Notifier},
-    queue::{InMemoryQueue, Message, Queue, QueueExt},
-    queue_listener::{AnnouncingQueue, QueueListener, QueueListenerConfig, Work},
+    queue::{AnnouncingQueue, InMemoryQueue, Message, Queue, QueueExt},
+    queue_listener::{QueueListener, QueueListenerConfig, Work},
     time::Clock,
 };
 use tokio::sync::mpsc;
@@ -64,7 +64,7 @@ async fn measure() -> Result<bool> {
 async fn wakes(queue: Arc<dyn Queue>, notifier: Arc<dyn Notifier>) -> Result<(u64, Duration)> {
     let listener = QueueListener::builder(queue.clone())
         .config(QueueListenerConfig::default())
-        .woken_by(notifier.clone(), "jobs")
+        .notifier(notifier.clone(), "jobs")
         .build()?;
     let jobs = AnnouncingQueue::new(queue, notifier, "jobs");
     let (begin, mut begun) = mpsc::unbounded_channel();

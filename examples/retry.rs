@@ -19,7 +19,7 @@ use steadfast::{
     Pipeline,
     backoff::BackoffConfig,
     http::ByStatus,
-    outcome::Stop,
+    outcome::StopReason,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     time::Clock,
 };
@@ -88,7 +88,7 @@ async fn show() -> common::Result<(serde_json::Value, bool)> {
     let nobody = std::net::SocketAddr::from(([127, 0, 0, 1], 9));
     let error = pipeline.call(|| http.get(nobody, "/")).await.err().ok_or("somebody answered")?;
     say(format!("\n  and nobody there: {error}"));
-    let stopped = error.history().is_some_and(|history| history.stop == Stop::Attempts);
+    let stopped = error.history().is_some_and(|history| history.stop == StopReason::Attempts);
 
     let summary = json!({
         "calls": CALLS, "flaky_succeeded": succeeded, "flaky_requests": flaky, "longest_ms": longest.as_millis() as u64,

@@ -59,16 +59,16 @@ fn passes(check: impl Fn() -> bool) -> usize {
 
 fn rate_limit(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     let limiter = RateLimiter::new(Quota::per_second(10).burst(3)).unwrap().with_clock(clock);
-    let burst = passes(|| limiter.check().is_ok());
+    let burst = passes(|| limiter.try_acquire().is_ok());
     assert_eq!(burst, 3);
-    let wait = limiter.check().unwrap_err().retry_after().unwrap();
+    let wait = limiter.try_acquire().unwrap_err().retry_after().unwrap();
     hand.advance(wait - Duration::from_nanos(1));
-    assert!(limiter.check().is_err());
+    assert!(limiter.try_acquire().is_err());
     hand.advance(Duration::from_nanos(1));
-    assert!(limiter.check().is_ok());
+    assert!(limiter.try_acquire().is_ok());
     // Twice as much, while it is in use.
     limiter.set_quota(Quota::per_second(20).burst(3)).unwrap();
-    let faster = limiter.check().unwrap_err().retry_after().unwrap();
+    let faster = limiter.try_acquire().unwrap_err().retry_after().unwrap();
     assert_eq!((wait, faster), (MS(100), MS(50)));
     let told = format!("{burst} at once, the next in exactly {wait:?}; in {faster:?} after a change");
     (
@@ -80,10 +80,10 @@ fn rate_limit(clock: &Clock, hand: &ManualClock) -> (String, Value) {
 fn strict_rate_limit(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     let limiter = RateLimiter::new(RateLimitConfig::from(Quota::per_second(10)).strict()).unwrap().with_clock(clock);
     hand.advance(MS(900));
-    let within = passes(|| limiter.check().is_ok());
+    let within = passes(|| limiter.try_acquire().is_ok());
     assert_eq!(within, 10);
     hand.advance(MS(200)); // a limiter that counts by the second of the clock would give ten more here
-    let wait = limiter.check().unwrap_err().retry_after().unwrap();
+    let wait = limiter.try_acquire().unwrap_err().retry_after().unwrap();
     assert_eq!(wait, MS(800));
     let told = format!("never more than {within} in any second, wherever it begins");
     (told, json!({ "in_any_second": within, "next_ms": wait.as_millis() as u64 }))
@@ -95,7 +95,7 @@ fn keyed_rate_limit(clock: &Clock, _: &ManualClock) -> (String, Value) {
         .with_tiers(&[Quota::per_second(50)], |tenant: &&str| tenant.starts_with("gold").then_some(0))
         .unwrap()
         .with_clock(clock);
-    let of = |tenant: &'static str| passes(|| limiter.check(&tenant).is_ok());
+    let of = |tenant: &'static str| passes(|| limiter.try_acquire(&tenant).is_ok());
     let [blue, green, gold] = ["blue", "green", "gold-7"].map(of);
     assert_eq!((blue, green, gold), (5, 5, 50));
     let told = format!("{blue} for each tenant, {gold} for those of the upper tier; none takes another's");
@@ -230,7 +230,7 @@ fn degradation(clock: &Clock, hand: &ManualClock) -> (String, Value) {
     }
     assert_eq!((course[0], course[1], course[2]), (1, 2, 3));
     assert_eq!((course[13], course[14], course[24], course[34]), (3, 2, 1, 0));
-    assert!(search.is_on());
+    assert!(search.is_enabled());
     let told = "one feature a second goes, the dearest last; 10 s after each other they come back".to_owned();
     (told, json!({ "most_off": course.iter().max(), "off_at_the_end": course.last() }))
 }

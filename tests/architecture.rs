@@ -299,7 +299,7 @@ fn the_check_finds_what_it_is_for() {
     assert_eq!(
         found(
             "patterns/retry/mod.rs",
-            "//! x\nuse crate::{call::{Policy, Attempt}, outcome::Stop};\n// crate::throttling"
+            "//! x\nuse crate::{call::{Policy, Attempt}, outcome::StopReason};\n// crate::throttling"
         ),
         ""
     );

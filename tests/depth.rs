@@ -1,5 +1,7 @@
-//! The type of a call is shallow enough for its users. The compiler bounds how deep types nest, 128 levels in a crate that does not
-//! say otherwise, and each `async fn` of the user's own adds some: this file does with fewer, and calls through three of them.
+//! The type of a call is shallow enough for users of the crate.
+//! The compiler limits how deep types nest: 128 levels in a crate without a limit of its own. Each
+//! `async fn` of the user adds some levels. This file sets a lower limit, and calls through three
+//! such functions.
 #![recursion_limit = "116"]
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 use steadfast::{
@@ -20,10 +22,11 @@ async fn handler(calls: &Pipeline<impl Policy>) -> usize {
     service(calls).await
 }
 
-// Guarantee: pipeline 2.
-/// It took 142 levels: no crate could call the standard stack without a `recursion_limit` of its own.
+// Guarantee: standard 5.
+/// Regression: 142 levels, so no crate could call the standard stack without a `recursion_limit` of
+/// its own.
 #[tokio::test]
-async fn the_standard_stack_leaves_room_for_its_callers() {
+async fn the_type_of_the_standard_stack_leaves_room_for_its_callers() {
     let calls = Pipeline::new().then(Standard::new(StandardConfig::default()).unwrap());
     assert_eq!(tokio::spawn(async move { handler(&calls).await }).await.unwrap(), 5);
 }

@@ -1,4 +1,5 @@
-//! Circuit breaker 10: what a key costs. A binary of its own, for it counts every allocation.
+//! Memory per key of a registry of breakers. A binary of its own, because it counts every
+//! allocation.
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 use std::hash::Hash;
 
@@ -10,17 +11,17 @@ use steadfast::{
 
 const MIB: u64 = 1 << 20;
 
-/// The most bytes that a family held at any moment for these keys (which are made before the count begins), each of which had a call
-/// that succeeded.
+/// Returns the maximum number of bytes that a registry held for these keys, each after one
+/// successful call. The keys are created before the count begins.
 fn bytes<K: Hash + Eq + Clone>(keys: &[K], config: CircuitBreakerConfig) -> u64 {
     let (clock, _hand) = Clock::manual();
-    let family = KeyedBreakers::new(config).unwrap().with_clock(&clock).named("api");
+    let registry = KeyedBreakers::new(config).unwrap().with_clock(&clock).named("api");
     let used = allocation_counter::measure(|| {
         for key in keys {
-            family.get(key).try_acquire().unwrap().record(Verdict::success());
+            registry.get(key).try_acquire().unwrap().record(Verdict::success());
         }
     });
-    assert_eq!(family.len(), keys.len());
+    assert_eq!(registry.len(), keys.len());
     used.bytes_max
 }
 
@@ -34,7 +35,7 @@ fn a_million_keys_fit_in_200_mib() {
 }
 
 // Guarantee: circuit_breaker 10.
-/// Names of hosts: 24 bytes each, and what they hold.
+/// Names of hosts: 24 bytes each, and their text.
 #[test]
 fn a_million_keys_of_text_fit_in_200_mib_beside_their_text() {
     let keys: Vec<String> = (0..1_000_000).map(|i| format!("10.{}.{}.{}", i >> 16, i >> 8 & 255, i & 255)).collect();
@@ -45,34 +46,34 @@ fn a_million_keys_of_text_fit_in_200_mib_beside_their_text() {
 }
 
 // Guarantee: circuit_breaker 10.
-/// Where something went wrong a key takes more, but not much: it can be open for all of them.
+/// A key with failures takes more, but little enough for all of them to be open.
 #[test]
 fn an_open_key_takes_at_most_a_kilobyte() {
     let (clock, _hand) = Clock::manual();
-    let family = KeyedBreakers::new(CircuitBreakerConfig::default().count_window(2, 2)).unwrap().with_clock(&clock);
+    let registry = KeyedBreakers::new(CircuitBreakerConfig::default().count_window(2, 2)).unwrap().with_clock(&clock);
     let used = allocation_counter::measure(|| {
         for key in 0..10_000u32 {
-            let breaker = family.get(&key);
+            let breaker = registry.get(&key);
             (0..2).for_each(|_| breaker.try_acquire().unwrap().record(Verdict::failure(FailureKind::Server)));
             assert!(breaker.try_acquire().is_err());
         }
     });
-    assert_eq!(family.states()[usize::from(State::Open.number())], 10_000);
+    assert_eq!(registry.states()[usize::from(State::Open.number())], 10_000);
     let bytes = used.bytes_max / 10_000;
     println!("{bytes} bytes an open key");
     assert!(bytes <= 1024, "{bytes} bytes");
 }
 
 // Guarantee: circuit_breaker 10.
-/// Replacing the settings makes no healthy key larger.
+/// Replacing the configuration makes no healthy key larger.
 #[test]
-fn new_settings_take_no_memory_of_healthy_keys() {
+fn a_new_configuration_takes_no_memory_per_healthy_key() {
     let (clock, _hand) = Clock::manual();
-    let family = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
-    (0..100_000u32).for_each(|key| family.get(&key).try_acquire().unwrap().record(Verdict::success()));
+    let registry = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+    (0..100_000u32).for_each(|key| registry.get(&key).try_acquire().unwrap().record(Verdict::success()));
     let used = allocation_counter::measure(|| {
-        family.reconfigure(CircuitBreakerConfig::default().count_window(50, 10)).unwrap();
+        registry.reconfigure(CircuitBreakerConfig::default().count_window(50, 10)).unwrap();
     });
     assert!(used.bytes_max < 10_000, "{} bytes", used.bytes_max);
-    assert_eq!(family.get(&7).snapshot().calls, 1);
+    assert_eq!(registry.get(&7).snapshot().calls, 1);
 }

@@ -1,4 +1,4 @@
-//! Throttling 1: what a remembered key costs. A binary of its own, for it counts every allocation.
+//! The memory that a remembered key costs. A separate binary, since it counts every allocation.
 #![allow(missing_docs, clippy::unwrap_used, reason = "tests")]
 use std::time::Duration;
 
@@ -7,16 +7,17 @@ use steadfast::{
     time::Clock,
 };
 
-/// The most bytes that the limiter held at any moment, for each of `keys`, which are made before the count begins.
+/// Returns the peak memory of the limiter in bytes per key. The keys are made before the count
+/// begins.
 fn bytes_a_key<K: std::hash::Hash + Eq + Clone>(keys: &[K]) -> u64 {
     let (clock, _hand) = Clock::manual();
     let limiter = KeyedRateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
-    let used = allocation_counter::measure(|| keys.iter().for_each(|key| limiter.check(key).unwrap()));
+    let used = allocation_counter::measure(|| keys.iter().for_each(|key| limiter.try_acquire(key).unwrap()));
     assert_eq!(limiter.len(), keys.len());
     used.bytes_max / keys.len() as u64
 }
 
-// Guarantee: throttling 1.
+// Guarantee: throttling 8.
 #[test]
 fn a_million_keys_take_at_most_200_bytes_each() {
     let keys: Vec<u64> = (0..1_000_000).collect();
@@ -24,7 +25,7 @@ fn a_million_keys_take_at_most_200_bytes_each() {
     assert!(bytes <= 64, "{bytes} bytes a key");
 }
 
-// Guarantee: throttling 1.
+// Guarantee: throttling 8.
 /// At every size, also just after the tables have doubled, and with keys that hold text.
 #[test]
 fn a_key_of_text_takes_at_most_200_bytes() {
@@ -35,8 +36,8 @@ fn a_key_of_text_takes_at_most_200_bytes() {
     }
 }
 
-// Guarantee: throttling 1.
-/// Traffic by ever new keys holds the memory of those that are not idle, however long it goes on.
+// Guarantee: throttling 8.
+/// Traffic from ever new keys uses the memory of the busy ones, however long it goes on.
 #[test]
 fn memory_is_bounded_by_the_keys_that_are_not_idle() {
     let (clock, hand) = Clock::manual();
@@ -47,7 +48,7 @@ fn memory_is_bounded_by_the_keys_that_are_not_idle() {
         let used = allocation_counter::measure(|| {
             for _ in 0..10_000 {
                 key += 1;
-                limiter.check(&key).unwrap();
+                limiter.try_acquire(&key).unwrap();
                 hand.advance(Duration::from_micros(100)); // so that 10,000 are within the second
             }
         });

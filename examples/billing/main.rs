@@ -26,8 +26,8 @@ use serde_json::json;
 use steadfast::{
     backend::sqlite::{Sqlite, SqliteConfig},
     entropy::Entropy,
-    queue::{Message, Queue},
-    queue_listener::{AnnouncingQueue, QueueListener, Work},
+    queue::{AnnouncingQueue, Message, Queue},
+    queue_listener::{QueueListener, Work},
     store::{Scan, Store, StoreExt},
     time::Clock,
 };
@@ -174,7 +174,7 @@ struct Controller {
 impl Controller {
     fn new(sqlite: &Sqlite, items: usize) -> Result<Self> {
         let builder = QueueListener::builder(Arc::new(sqlite.queue(DONE)?)).config(config().batch(100));
-        let listener = builder.woken_by(Arc::new(sqlite.notifier()), DONE).build()?;
+        let listener = builder.notifier(Arc::new(sqlite.notifier()), DONE).build()?;
         Ok(Self { listener, items, done: Mutex::default(), changed: Notify::new() })
     }
 

@@ -84,7 +84,7 @@ pub(crate) fn listeners_idle(processes: u32, time: Duration) -> Result<u64> {
     let notifier = Arc::new(InMemoryNotifier::new());
     let listener = || {
         let builder = QueueListener::builder(world.queue.clone()).config(config()).clock(&world.clock);
-        builder.woken_by(notifier.clone(), ITEMS).build()
+        builder.notifier(notifier.clone(), ITEMS).build()
     };
     let listeners = (0..processes).map(|_| listener()).collect::<std::result::Result<Vec<_>, _>>()?;
     let runs = listeners.iter().map(|listener| listener.run(world.clock.sleep(time), async |_: Work| {}));

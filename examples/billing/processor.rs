@@ -6,8 +6,8 @@ use serde_json::json;
 use steadfast::{
     backend::sqlite::{Sqlite, SqliteConfig},
     backoff::BackoffConfig,
-    queue::{Message, Queue, QueueExt},
-    queue_listener::{AnnouncingQueue, Handled, QueueListener, QueueListenerConfig, Work},
+    queue::{AnnouncingQueue, Message, Queue, QueueExt},
+    queue_listener::{Disposition, QueueListener, QueueListenerConfig, Work},
     store::{Key, PutOptions, Store},
     time::Clock,
 };
@@ -42,7 +42,7 @@ pub(crate) async fn process(folder: &Path) -> Result<()> {
     let (items, store) = (Arc::new(sqlite.queue(ITEMS)?), sqlite.store());
     let notifier = Arc::new(sqlite.notifier());
     let done = AnnouncingQueue::new(Arc::new(sqlite.queue(DONE)?), notifier.clone(), DONE);
-    let listener = QueueListener::builder(items.clone()).config(config()).woken_by(notifier, ITEMS).build()?;
+    let listener = QueueListener::builder(items.clone()).config(config()).notifier(notifier, ITEMS).build()?;
 
     let transactions = folder.join("transactions.csv");
     let handler = async |work: Work| -> std::result::Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -55,7 +55,7 @@ pub(crate) async fn process(folder: &Path) -> Result<()> {
         done.send_one(Message::new(row)).await?;
         Ok(())
     };
-    let handler = async |work: Work| Handled::from(handler(work).await);
+    let handler = async |work: Work| Disposition::from(handler(work).await);
 
     let told_to_end = async {
         let mut input = BufReader::new(tokio::io::stdin()).lines();

@@ -161,7 +161,7 @@ async fn call_all(service: &Service, server: std::net::SocketAddr) -> Seen {
         async move {
             let pipeline = if n % 10 == 0 { us } else { eu };
             let priority = if n % 3 == 0 { Priority::High } else { Priority::Normal };
-            service.tenants.check(&format!("tenant-{}", n % 7)).map_err(|rejected| rejected.to_string())?;
+            service.tenants.try_acquire(&format!("tenant-{}", n % 7)).map_err(|rejected| rejected.to_string())?;
             // A charge may be sent twice, also at once, because the bank knows it by its key.
             let path = format!("/charge?key={n}");
             let charge = idempotent(with_priority(priority, || http.get(server, &path)));

@@ -8,7 +8,7 @@ use std::{
 use steadfast::{
     port::{Failure, PortErrorKind},
     queue::{Message, Queue},
-    queue_listener::{Handled, IdleConfig, QueueListener, QueueListenerConfig, Work},
+    queue_listener::{Disposition, IdleConfig, QueueListener, QueueListenerConfig, Work},
     time::Clock,
 };
 use tokio::sync::Notify;
@@ -107,7 +107,7 @@ impl Reception {
         let listener = QueueListener::builder(queue)
             .config(config.idle(idle))
             .clock(&workflow.clock)
-            .scale_by(move |depth| u32::try_from(depth).unwrap_or(u32::MAX).max(in_hand))
+            .scaling(move |depth| u32::try_from(depth).unwrap_or(u32::MAX).max(in_hand))
             .build()
             .map_err(|e| e.to_string())?;
         let open = Mutex::new(waiting.len());
@@ -134,12 +134,12 @@ impl Reception {
         Ok(())
     }
 
-    async fn handle(&self, work: Work) -> Handled {
+    async fn handle(&self, work: Work) -> Disposition {
         let place = std::str::from_utf8(&work.body).ok().and_then(|text| text.parse().ok());
-        let Some(place) = place else { return Handled::dead_letter("its body is no place in the input") };
+        let Some(place) = place else { return Disposition::dead_letter("its body is no place in the input") };
         let job = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).remove(&place);
         // Taken before: the ledger has it, and the worker who does.
-        let Some((request, entry)) = job else { return Handled::Complete };
+        let Some((request, entry)) = job else { return Disposition::Complete };
         let owner = request.owner.clone();
         let (job, ended) = Job::new(place, request, entry).watched();
         self.workflow.dispatch.push(&owner, job);
@@ -150,7 +150,7 @@ impl Reception {
                 self.all_ended.notify_one();
             }
         }
-        Handled::Complete
+        Disposition::Complete
     }
 }
 

@@ -42,7 +42,7 @@ impl Carrier {
                 home.shard.page(after.clone()).await
             };
             let (page, next) = home.pipeline.call(page).await.map_err(failed)?;
-            let has = |row: &str| map.part_has(&work.part, KeyBytes::of(row).as_slice());
+            let has = |row: &str| map.chunk_contains(&work.chunk, KeyBytes::of(row).as_slice());
             rows.extend(page.into_iter().filter(|row| has(&row.row)).map(|row| (row.row, row.value)));
             match next {
                 Some(next) => after = Some(next),

@@ -119,13 +119,13 @@ fn pace(args: &Args) -> Result<Option<RateLimiter>, ConfigError> {
 /// The services here crash for seconds, not for minutes: so the breaker looks again soon.
 fn open() -> OpenConfig {
     let mut open = OpenConfig::default();
-    (open.base, open.cap, open.stable_for) =
+    (open.initial_delay, open.max_delay, open.reset_after) =
         (Duration::from_millis(300), Duration::from_millis(1200), Duration::from_secs(5));
     open
 }
 
 fn half_open() -> HalfOpenConfig {
     let mut half_open = HalfOpenConfig::default();
-    (half_open.probes, half_open.success_rate, half_open.max) = (3, 0.6, Duration::from_secs(1));
+    (half_open.permitted_calls, half_open.success_rate, half_open.max_duration) = (3, 0.6, Duration::from_secs(1));
     half_open
 }

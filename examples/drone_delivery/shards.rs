@@ -330,7 +330,7 @@ impl Shards {
                 }
             }
         };
-        let answers = self.directory.ask_all(&fan_out, read).await.map_err(why)?;
+        let answers = self.directory.query_all(&fan_out, read).await.map_err(why)?;
         Ok(answers.complete().map_err(why)?.into_iter().collect())
     }
 
@@ -343,7 +343,7 @@ impl Shards {
 /// Whether the row may lie at this shard although it is not at home there: copied already, or not yet dropped.
 fn on_the_move(map: &ShardMap, shard: ShardId, row: &str) -> bool {
     let ends = |work: &&Move| [work.from, work.to].contains(&shard);
-    map.moving().filter(ends).is_some_and(|work| map.part_has(&work.part, KeyBytes::of(row).as_slice()))
+    map.moving().filter(ends).is_some_and(|work| map.chunk_contains(&work.chunk, KeyBytes::of(row).as_slice()))
 }
 
 /// What tells this job's shards from another's, also from those of a job on the same input whose own file is gone.

@@ -279,7 +279,7 @@ async fn watch(folder: &Path, number: u32, hold: Option<u32>) -> Result<()> {
     while let Some(line) = mover.lines.next_line().await? {
         say(format_args!("  mover {number}  {line}"))?;
         if line.contains(mover::HOLDS) {
-            // Meanwhile orders of the part wait.
+            // Meanwhile orders of the chunk wait.
             Clock::tokio().sleep(std::time::Duration::from_millis(200)).await;
             mover.kill().await?;
             return Ok(say(format_args!("  mover {number}  is killed"))?);

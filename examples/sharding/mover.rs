@@ -12,7 +12,7 @@ use std::{
 
 use steadfast::{
     port::{BoxFuture, PortError, PortErrorKind},
-    sharding::{Move, Mover, Part, ShardId, ShardMap},
+    sharding::{Chunk, Move, Mover, ShardId, ShardMap},
     store::Store,
 };
 
@@ -58,12 +58,12 @@ fn say(what: impl fmt::Display) -> Result<()> {
 
 fn tell(work: &Move, rows: usize, what: &str) -> Result<()> {
     let slot = |bytes: &[u8]| u32::from_be_bytes(<[u8; 4]>::try_from(bytes).unwrap_or_default());
-    let part = match &work.part {
-        Part::Range { low, high } => format!("{}..{}", slot(low), high.as_deref().map_or(4_096, slot)),
-        Part::Key(_) => "a tenant".to_owned(),
+    let chunk = match &work.chunk {
+        Chunk::Range { low, high } => format!("{}..{}", slot(low), high.as_deref().map_or(4_096, slot)),
+        Chunk::Key(_) => "a tenant".to_owned(),
     };
     let step = format!("{:?}", work.step).to_lowercase();
-    say(format_args!("{} → {}  {part:<11} {step:<9} {rows:>5} rows {what}", work.from, work.to))
+    say(format_args!("{} → {}  {chunk:<11} {step:<9} {rows:>5} rows {what}", work.from, work.to))
 }
 
 impl OverHttp {
@@ -88,7 +88,7 @@ impl OverHttp {
         Ok(())
     }
 
-    /// Makes the target's rows of the part those of the source; gives how many were not.
+    /// Makes the target's rows of the chunk those of the source; gives how many were not.
     async fn copied(&self, work: &Move) -> Result<usize> {
         let read = || Ask::Read { work: work.clone() };
         let wanted: BTreeSet<_> = self.ask(work.from, &read()).await?.into_iter().collect();

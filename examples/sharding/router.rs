@@ -10,7 +10,7 @@ use steadfast::{
     BoxedPipeline, CallError, Pipeline,
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, OpenConfig, TripConfig},
     retry::{Retry, RetryConfig},
-    sharding::{FanOut, FanOutConfig, FannedOut, RouteError, ShardDirectory, ShardError, ShardId},
+    sharding::{FanOut, FanOutConfig, FanOutResult, RouteError, ShardDirectory, ShardError, ShardId},
     store::Store,
     timeout::Timeout,
 };
@@ -104,7 +104,7 @@ impl Router {
     }
 
     /// Asks every shard at once.
-    pub async fn ask_all(&self, ask: &Ask) -> FannedOut<Answer, Failed> {
+    pub async fn ask_all(&self, ask: &Ask) -> FanOutResult<Answer, Failed> {
         self.fan_out.run(&self.directory.map().shards(), |shard| self.ask(shard, ask)).await
     }
 }
@@ -112,7 +112,7 @@ impl Router {
 impl Protected {
     fn new(shard: ShardId) -> Self {
         let mut open = OpenConfig::default();
-        open.base = Duration::from_millis(200);
+        open.initial_delay = Duration::from_millis(200);
         let config = CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(5)).open(open);
         #[expect(clippy::expect_used, reason = "written here, so it is right")]
         let breaker = CircuitBreaker::new(config).expect("a breaker").named(shard.to_string());

@@ -12,7 +12,7 @@ use hyper::{Request, Response, StatusCode, body::Bytes, body::Incoming, service:
 use hyper_util::rt::TokioIo;
 use steadfast::{
     backend::sqlite::{Sqlite, SqliteConfig, SqliteStore},
-    sharding::{Access, Entered, KeyBytes, Move, Refused, ShardDirectory, ShardGuard, ShardId},
+    sharding::{Access, KeyBytes, Move, Refused, ShardDirectory, ShardGuard, ShardId, ShardPermit},
     store::{DeleteOptions, Key, PutOptions, Scan, Store, StoreExt, Write},
 };
 use tokio::net::TcpListener;
@@ -131,7 +131,7 @@ impl Shard {
                 Ok(Answer::Done)
             }
             Ask::Read { work } => match self.guard.enter_move(&work) {
-                Ok(_inside) => Ok(Answer::Orders(self.part(&work).await?)),
+                Ok(_inside) => Ok(Answer::Orders(self.chunk(&work).await?)),
                 Err(why) => refused(why),
             },
             Ask::Write { work, rows, gone } => match self.guard.enter_move(&work) {
@@ -147,7 +147,7 @@ impl Shard {
             },
             Ask::Drop { work } => match self.guard.enter_move(&work) {
                 Ok(_inside) => {
-                    let rows = self.part(&work).await?;
+                    let rows = self.chunk(&work).await?;
                     self.write(rows.iter().map(|order| Write::delete(order.row(), DeleteOptions::default())).collect())
                         .await?;
                     Ok(Answer::Orders(rows))
@@ -158,7 +158,7 @@ impl Shard {
         }
     }
 
-    async fn enter(&self, tenant: u32, access: Access, router: u64) -> std::result::Result<Entered, Refused> {
+    async fn enter(&self, tenant: u32, access: Access, router: u64) -> std::result::Result<ShardPermit, Refused> {
         self.guard.enter_fresh(&self.directory, &tenant, access, router).await
     }
 
@@ -181,9 +181,9 @@ impl Shard {
         Ok(rows)
     }
 
-    async fn part(&self, work: &Move) -> Result<Vec<Order>> {
+    async fn chunk(&self, work: &Move) -> Result<Vec<Order>> {
         let (map, mut rows) = (self.guard.map(), self.everything().await?);
-        rows.retain(|order| map.part_has(&work.part, KeyBytes::of(&order.tenant).as_slice()));
+        rows.retain(|order| map.chunk_contains(&work.chunk, KeyBytes::of(&order.tenant).as_slice()));
         Ok(rows)
     }
 }

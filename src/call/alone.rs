@@ -1,35 +1,37 @@
-//! What the doors of single policies have in common: a call with one policy around it, where every `Err` is a failure.
+//! Helpers for calls through a single policy, such as [`Retry::call`](crate::retry::Retry::call),
+//! where every `Err` is a failure.
 //!
-//! Such a door runs the first attempt in place and gives its value straight to the caller, as a call by hand would. Only what
-//! follows an error needs the machinery of a pipeline, and only a retry goes on after one. A call that somebody traces
-//! [takes the way of a pipeline](super::call_alone) from the start, in a box: its door's future stays small.
+//! Such a method runs the first attempt in place and returns its value directly to the caller. Only
+//! a failure needs the machinery of a pipeline, and only a retry continues after one. A traced call
+//! [goes through a pipeline](super::call_alone) from the start, in a box, so that the method's
+//! future stays small.
 pub(crate) use super::traced::wanted as is_traced;
-use super::{Operation, policy::Judged};
+use super::{Operation, policy::OperationAttempt};
 use crate::outcome::{CallError, Cause, Classify, ErrIsFailure, FailureKind, Rejected, TimedOut, Verdict};
 
-/// A call whose first attempt a door has made, in vain.
-pub(crate) fn after_failure<O: Operation>(operation: O, error: O::Error) -> Judged<'static, O, ErrIsFailure> {
-    let mut judged = Judged::new(operation, &ErrIsFailure);
+/// Creates the attempt of a call whose first attempt has failed with `error`.
+pub(crate) fn after_failure<O: Operation>(operation: O, error: O::Error) -> OperationAttempt<'static, O, ErrIsFailure> {
+    let mut attempt = OperationAttempt::new(operation, &ErrIsFailure);
     let result = Err(error);
     let verdict = ErrIsFailure.classify(&result);
-    judged.kept.attempts = 1;
-    judged.kept.failed(result, verdict);
-    judged
+    attempt.state.attempts = 1;
+    attempt.state.failed(result, verdict);
+    attempt
 }
 
-/// The error of a call whose only attempt failed.
+/// Creates the error of a call whose only attempt failed.
 #[cold]
 #[inline(never)]
 pub(crate) fn failed<E>(error: E) -> CallError<E> {
     CallError::new(Cause::Operation(error), Verdict::failure(FailureKind::Other), 1)
 }
 
-/// The error of a call whose only attempt was cut short.
+/// Creates the error of a call whose only attempt timed out.
 pub(crate) fn timed_out<E>(timed_out: TimedOut) -> CallError<E> {
     CallError::new(Cause::TimedOut(timed_out), Verdict::failure(FailureKind::Timeout), 1)
 }
 
-/// The error of a call that was refused.
+/// Creates the error of a call that was rejected.
 #[inline]
 pub(crate) fn refused<E>(rejected: Rejected) -> CallError<E> {
     CallError::new(Cause::Rejected(rejected), Verdict::ignore(), 0)

@@ -1,8 +1,8 @@
-//! The pipeline for a struct's field: its type names no policy.
+//! The boxed pipeline: its type names no policy, so it fits into a struct's field.
 use std::{fmt, future::Future, pin::Pin, sync::Arc};
 
 use super::{
-    Answer, Attempt, CallContext, Explanation, Failed, FellBack, Fork, Forks, Ledger, Operation, Pipeline, Policy,
+    Answer, Attempt, CallContext, CallState, Explanation, Failed, FellBack, Fork, Forks, Operation, Pipeline, Policy,
     instead::run_or, pipeline::run,
 };
 use crate::{
@@ -12,8 +12,9 @@ use crate::{
 
 type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A [`Pipeline`] behind a pointer, for results of one type. Costs two allocations a call more than the pipeline itself; a
-/// clone shares everything.
+/// A [`Pipeline`] behind a pointer, for results of one type.
+///
+/// A call costs two allocations more than through the pipeline itself. A clone shares everything.
 ///
 /// ```
 /// use steadfast::{Pipeline, call::BoxedPipeline, timeout::Timeout};
@@ -33,7 +34,7 @@ pub struct BoxedPipeline<T, E> {
 }
 
 impl<P: Policy + 'static, C> Pipeline<P, C> {
-    /// The same pipeline with its type forgotten, for results of type `Result<T, E>`.
+    /// Erases the types of the policies, for results of type `Result<T, E>`.
     pub fn boxed<T: Send, E: Send>(self) -> BoxedPipeline<T, E>
     where
         C: Classify<T, E> + 'static,
@@ -45,7 +46,7 @@ impl<P: Policy + 'static, C> Pipeline<P, C> {
 }
 
 impl<T: Send, E: Send> BoxedPipeline<T, E> {
-    /// As [`Pipeline::call`].
+    /// Runs `operation`, as [`Pipeline::call`].
     ///
     /// # Errors
     /// As [`Pipeline::call`].
@@ -57,7 +58,7 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
         run(self.policies.name_dyn(), &Boxed(&*self.policies), &*self.classify, operation, cx).await
     }
 
-    /// As [`Pipeline::call_or`].
+    /// Runs `operation` with a fallback, as [`Pipeline::call_or`].
     ///
     /// # Errors
     /// As [`Pipeline::call_or`].
@@ -74,7 +75,7 @@ impl<T: Send, E: Send> BoxedPipeline<T, E> {
         run_or(self.policies.name_dyn(), &Boxed(&*self.policies), &*self.classify, operation, instead, cx).await
     }
 
-    /// As [`Pipeline::explain`].
+    /// Describes the policies, as [`Pipeline::explain`].
     pub fn explain(&self) -> Explanation {
         self.policies.explain_dyn()
     }
@@ -94,7 +95,7 @@ impl<T, E> fmt::Debug for BoxedPipeline<T, E> {
 
 trait DynAttempt: Send {
     fn attempt_dyn<'a>(&'a mut self, cx: CallContext<'a>) -> BoxFuture<'a, Outcome>;
-    fn ledger_dyn(&mut self) -> &mut dyn Ledger;
+    fn call_state_dyn(&mut self) -> &mut dyn CallState;
     fn fork_dyn(&mut self) -> Option<Box<dyn DynForks + '_>>;
     fn fall_back_dyn<'a>(&'a mut self, cx: CallContext<'a>) -> BoxFuture<'a, FellBack>;
 }
@@ -112,8 +113,8 @@ impl<A: Attempt> DynAttempt for A {
         Box::pin(self.attempt(cx))
     }
 
-    fn ledger_dyn(&mut self) -> &mut dyn Ledger {
-        self.ledger()
+    fn call_state_dyn(&mut self) -> &mut dyn CallState {
+        self.call_state()
     }
 
     fn fork_dyn(&mut self) -> Option<Box<dyn DynForks + '_>> {
@@ -144,8 +145,8 @@ impl Attempt for Erased<'_> {
         self.0.attempt_dyn(cx).await
     }
 
-    fn ledger(&mut self) -> &mut dyn Ledger {
-        self.0.ledger_dyn()
+    fn call_state(&mut self) -> &mut dyn CallState {
+        self.0.call_state_dyn()
     }
 
     fn fork(&mut self) -> Option<impl Forks> {
@@ -172,8 +173,8 @@ impl Attempt for ErasedFork<'_> {
         self.0.attempt_dyn(cx).await
     }
 
-    fn ledger(&mut self) -> &mut dyn Ledger {
-        self.0.ledger_dyn()
+    fn call_state(&mut self) -> &mut dyn CallState {
+        self.0.call_state_dyn()
     }
 }
 
@@ -183,7 +184,7 @@ impl Fork for ErasedFork<'_> {
     }
 }
 
-/// The erased policies as a policy.
+/// The erased policies as one policy.
 struct Boxed<'a>(&'a dyn DynPolicy);
 
 impl Policy for Boxed<'_> {

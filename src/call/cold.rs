@@ -1,4 +1,4 @@
-//! A future kept out of line.
+//! Helpers that keep slow paths out of the code and the size of fast ones.
 use std::{
     future::Future,
     pin::Pin,
@@ -6,10 +6,11 @@ use std::{
 };
 
 pin_project_lite::pin_project! {
-    /// The slow path of an `async fn`, polled by a call.
+    /// The slow path of an `async fn`, polled by a function call.
     ///
-    /// The poll of an `async fn` is one function. With the state machine of a slow path inlined into it, it is too large to be
-    /// inlined itself, and every result on the fast path goes through memory. Behind this it is straight code.
+    /// The poll of an `async fn` is one function. With the state machine of a slow path inlined
+    /// into it, that function is too large to be inlined itself, and every result on the fast path
+    /// goes through memory. This wrapper keeps the fast path small.
     pub(crate) struct Cold<F> {
         #[pin]
         inner: F,
@@ -32,8 +33,8 @@ impl<F: Future> Future for Cold<F> {
     }
 }
 
-/// What follows only sometimes, on the heap: a call that does without it does not carry the room for it, nor does its type hold what is inside
-/// twice.
+/// Boxes a rarely taken branch, so that it adds nothing to the size or the type depth of the common
+/// path.
 pub(crate) fn boxed<'a, T>(
     future: impl Future<Output = T> + Send + 'a,
 ) -> Pin<Box<dyn Future<Output = T> + Send + 'a>> {

@@ -1,4 +1,4 @@
-//! What a policy and an operation may know about the call they are part of.
+//! The context of an attempt: the facts that policies and operations can read about their call.
 use std::time::Duration;
 
 use super::{Operation, deadline::Deadline, repeats::Repeats};
@@ -8,18 +8,19 @@ use crate::{
     time::{Clock, Instant},
 };
 
-/// The surroundings of one attempt: its number, its deadline, whether a retry stands around it.
+/// The context of one attempt: its number, its deadline, and the retries around it.
 ///
-/// It is handed inwards, from policy to policy to operation. To carry it into a pipeline that the operation itself calls,
-/// take it with [`Pipeline::call_with`](super::Pipeline::call_with) as an [`AttemptInfo`] and enter the inner pipeline by
+/// Each policy passes it inwards, down to the operation. To carry it into a pipeline that the
+/// operation itself calls, take it as an [`AttemptInfo`] by
+/// [`Pipeline::call_with`](super::Pipeline::call_with), and enter the inner pipeline by
 /// [`Pipeline::call_within`](super::Pipeline::call_within).
 ///
-/// One pointer to a chain of frames, each kept in the future of the policy that added it: nothing is copied on the way in, and
-/// the questions, which only failures ask, walk outwards.
+/// It is one pointer to a chain of frames. Each frame lives in the future of the policy that added
+/// it, so nothing is copied on the way in. Queries walk outwards, and only failures make them.
 #[derive(Clone, Copy, Debug)]
 pub struct CallContext<'a>(&'a Frame<'a>);
 
-/// What one policy adds to the surroundings; lives in that policy's future. See [`CallContext::retrying`].
+/// The facts that one policy adds to the context; see [`CallContext::retrying`].
 #[derive(Debug)]
 pub struct Frame<'a> {
     outer: Option<&'a Frame<'a>>,
@@ -36,12 +37,12 @@ enum Adds<'a> {
     Attempt {
         number: u32,
         budget: Option<&'a RetryBudget>,
-        /// The failures that the retry repeats where the operation may run twice.
+        /// Failures that the retry repeats if the operation may run twice.
         repeats: Repeats,
-        /// Whether the retry takes unmarked operations for ones that may.
+        /// `true` if the retry treats unmarked operations as idempotent.
         assumes: bool,
     },
-    /// The request of this attempt cannot be made again: no retry of this call repeats it.
+    /// The request of this attempt cannot be made again, so no retry of this call repeats it.
     #[cfg_attr(not(feature = "tower"), allow(dead_code, reason = "made by the tower layer alone"))]
     Once,
     Hedge(u32),
@@ -55,7 +56,7 @@ enum Adds<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// The surroundings with this frame innermost.
+    /// Returns the context with this frame innermost.
     pub const fn context(&'a self) -> CallContext<'a> {
         CallContext(self)
     }
@@ -66,14 +67,13 @@ impl<'a> Frame<'a> {
 }
 
 impl<'a> CallContext<'a> {
-    /// Returns the surroundings of a call that nothing surrounds; `idempotent` as in
-    /// [`Operation::is_idempotent`].
+    /// Creates the context of an outermost call; `idempotent` as in [`Operation::is_idempotent`].
     #[inline]
     pub fn top(idempotent: Option<bool>) -> CallContext<'static> {
         Self::outermost(&NAMELESS, idempotent, None)
     }
 
-    /// The surroundings of this operation, where nothing surrounds its call.
+    /// Creates the context of this operation in an outermost call.
     #[inline]
     pub fn of(operation: &impl Operation) -> CallContext<'static> {
         Self::outermost(operation.name().unwrap_or(&NAMELESS), operation.is_idempotent(), operation.priority())
@@ -91,7 +91,7 @@ impl<'a> CallContext<'a> {
         )
     }
 
-    /// What the operation is [called](super::named), if it has a name.
+    /// Returns the operation's [name](super::named), if it has one.
     pub fn operation(self) -> Option<&'static str> {
         self.0.outwards().find_map(|adds| match adds {
             Adds::Top { operation, .. } | Adds::Outside { operation, .. } => *operation,
@@ -99,7 +99,7 @@ impl<'a> CallContext<'a> {
         })
     }
 
-    /// The number of the attempt, from 1.
+    /// Returns the number of the attempt, from 1.
     pub fn attempt(self) -> u32 {
         let number = self.0.outwards().find_map(|adds| match adds {
             Adds::Attempt { number, .. } => Some(*number),
@@ -108,7 +108,8 @@ impl<'a> CallContext<'a> {
         number.unwrap_or(1)
     }
 
-    /// Returns whether a retry around this may make another attempt: then an inner one leaves to it the failures that it repeats.
+    /// Returns `true` if a retry around this may make another attempt. An inner retry leaves to it
+    /// the failures that it repeats.
     #[inline]
     pub fn is_retried(self) -> bool {
         !self.repeats().is_nothing()
@@ -130,12 +131,13 @@ impl<'a> CallContext<'a> {
         repeats
     }
 
-    /// Returns which of these failures may be repeated for this operation.
+    /// Returns those of `repeats` that this operation allows.
     pub(crate) fn allowed(self, repeats: Repeats, assumes: bool) -> Repeats {
         if self.is_idempotent().unwrap_or(assumes) { repeats } else { repeats.unsent() }
     }
 
-    /// Which of the attempts that a hedge runs beside each other this is: 0 for the first, and where there is no hedge.
+    /// Returns the number of this attempt among the concurrent attempts of a hedge: 0 for the
+    /// first, and without a hedge.
     pub fn hedge(self) -> u32 {
         let number = self.0.outwards().find_map(|adds| match adds {
             Adds::Hedge(n) => Some(*n),
@@ -145,7 +147,8 @@ impl<'a> CallContext<'a> {
         number.unwrap_or(0)
     }
 
-    /// Returns whether a policy around this, in this pipeline or in one around it, has told the budget of the call already.
+    /// Returns `true` if a policy around this, in this pipeline or an outer one, has already
+    /// counted the call in the budget `own`.
     pub(crate) fn has_paid_into(self, own: &RetryBudget) -> bool {
         self.0.outwards().any(|adds| match adds {
             Adds::Attempt { budget, .. } => budget.is_some_and(|theirs| theirs.is_same(own)),
@@ -154,7 +157,7 @@ impl<'a> CallContext<'a> {
         })
     }
 
-    /// Returns the budget that was told of the call, as [`RetryBudget::id`]; of several the innermost.
+    /// Returns the [`RetryBudget::id`] of the innermost budget that counted the call, or 0.
     fn paid(self) -> usize {
         let paid = self.0.outwards().find_map(|adds| match adds {
             Adds::Attempt { budget, .. } => budget.map(RetryBudget::id),
@@ -164,9 +167,8 @@ impl<'a> CallContext<'a> {
         paid.unwrap_or_default()
     }
 
-    /// Returns whether running the operation twice is as good as once; `None` where the operation
-    /// is not marked. An unmarked operation inside an attempt of one that must not run twice must
-    /// not run twice either.
+    /// Returns the operation's idempotence mark; `None` if the operation is not marked. An unmarked
+    /// operation inside an attempt of one that must not run twice must not run twice either.
     pub fn is_idempotent(self) -> Option<bool> {
         self.0.outwards().find_map(|adds| match adds {
             Adds::Top { idempotent, .. } => *idempotent,
@@ -175,7 +177,7 @@ impl<'a> CallContext<'a> {
         })
     }
 
-    /// How much the call matters: as its operation is marked, or else as the call around it is; [`Priority::Normal`] where nobody says.
+    /// Returns the priority: the operation's mark, or the outer call's, or [`Priority::Normal`].
     #[inline]
     pub fn priority(self) -> Priority {
         self.marked_priority().unwrap_or_default()
@@ -189,13 +191,13 @@ impl<'a> CallContext<'a> {
         })
     }
 
-    /// When the call's time is over, if a time-out or a caller's deadline surrounds it. Reads the time-out's clock if that
-    /// time-out has not yet started to count.
+    /// Returns the deadline of the call, if a time-out or a caller's deadline surrounds it. Reads
+    /// the clock of a time-out that has not started to count yet.
     pub fn deadline(self) -> Option<Instant> {
         self.deadline_by(None)
     }
 
-    /// The same, with a reading of a clock: see [`Deadline::at_by`].
+    /// As [`deadline`](Self::deadline), with a reading of a clock: see [`Deadline::at_by`].
     pub(super) fn deadline_by(self, reading: Option<(&Clock, Instant)>) -> Option<Instant> {
         // The innermost is the nearest: each is clipped to those around it.
         self.0.outwards().find_map(|adds| match adds {
@@ -205,7 +207,6 @@ impl<'a> CallContext<'a> {
         })
     }
 
-    /// Returns the innermost time-out's deadline.
     pub(super) fn nearest_deadline(self) -> Option<&'a Deadline<'a>> {
         let mut next = Some(self.0);
         while let Some(frame) = next {
@@ -217,7 +218,8 @@ impl<'a> CallContext<'a> {
         None
     }
 
-    /// Returns the deadline with which the pipeline was entered, to its outermost policy. Looks at one frame: no call pays for it.
+    /// Returns the deadline with which the caller entered the pipeline, if this is the context of
+    /// the outermost policy. Reads one frame, so it costs a call next to nothing.
     #[inline]
     pub(crate) const fn entered_with_deadline(self) -> Option<Instant> {
         match &self.0.adds {
@@ -226,8 +228,8 @@ impl<'a> CallContext<'a> {
         }
     }
 
-    /// What a retry adds for attempt number `n`; keep it while that attempt runs, and hand its
-    /// [`context`](Frame::context) inwards.
+    /// Creates the frame of a retry for attempt number `n`. Keep it while that attempt runs, and
+    /// pass its [`context`](Frame::context) inwards.
     #[inline]
     pub const fn retrying(&self, n: u32) -> Frame<'a> {
         Frame {
@@ -236,7 +238,7 @@ impl<'a> CallContext<'a> {
         }
     }
 
-    /// Returns what a retry adds that has told this budget of the call, and repeats these failures.
+    /// Creates the frame of a retry that counted the call in `budget` and repeats these failures.
     #[inline]
     pub(crate) const fn retrying_on(
         &self,
@@ -248,25 +250,23 @@ impl<'a> CallContext<'a> {
         Frame { outer: Some(self.0), adds: Adds::Attempt { number: n, budget, repeats, assumes } }
     }
 
-    /// Returns what an operation adds that cannot be run again.
     #[cfg(feature = "tower")]
     pub(crate) const fn once(&self) -> Frame<'a> {
         Frame { outer: Some(self.0), adds: Adds::Once }
     }
 
-    /// What a hedge adds for its `n`th attempt beside the first.
+    /// Creates the frame of a hedge for its `n`th attempt beside the first.
     #[inline]
     pub const fn hedging(&self, n: u32) -> Frame<'a> {
         Frame { outer: Some(self.0), adds: Adds::Hedge(n) }
     }
 
-    /// What a time-out adds.
     #[inline]
     pub(crate) const fn until(&self, deadline: &'a Deadline<'a>) -> Frame<'a> {
         Frame { outer: Some(self.0), adds: Adds::Deadline(deadline) }
     }
 
-    /// What of this an operation may keep: nothing borrowed, the deadline read.
+    /// Returns an owned copy for the operation: without borrows, and with the deadline computed.
     pub fn info(self) -> AttemptInfo {
         AttemptInfo {
             number: self.attempt(),
@@ -280,24 +280,24 @@ impl<'a> CallContext<'a> {
     }
 }
 
-/// What an operation is called: a static of your own, for [`named`](super::named).
+/// The name of an operation: a static for [`named`](super::named).
 #[derive(Debug)]
 pub struct OperationName {
     name: Option<&'static str>,
-    /// The outermost frame of each sort of call, made when compiled: a call copies a pointer.
+    /// Outermost frames by mark and priority, made at compile time: a call copies a pointer.
     tops: [[Frame<'static>; 5]; 3],
 }
 
-/// What most operations are called.
+/// The name of operations that have none.
 static NAMELESS: OperationName = OperationName::of(None);
 
 impl OperationName {
-    /// This name.
+    /// Creates a name.
     pub const fn new(name: &'static str) -> Self {
         Self::of(Some(name))
     }
 
-    /// The name as text.
+    /// Returns the name as text.
     pub const fn as_str(&self) -> &'static str {
         match self.name {
             Some(name) => name,
@@ -328,23 +328,23 @@ const fn tops(operation: Option<&'static str>, idempotent: Option<bool>) -> [Fra
     ]
 }
 
-/// What an operation may know about its attempt, free of borrows: hand it to tasks, to inner calls, into a header.
+/// An owned copy of an attempt's context: for spawned tasks, inner calls, or a header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AttemptInfo {
     number: u32,
-    /// The failures after which a retry around it makes another attempt.
+    /// Failures after which a retry around it makes another attempt.
     repeats: Repeats,
     hedge: u32,
     deadline: Option<Instant>,
     priority: Option<Priority>,
-    /// The operation must not run twice.
+    /// `true` if the operation must not run twice.
     only_once: bool,
-    /// The retry budget that was told of the call; 0 where none was.
+    /// [`RetryBudget::id`] of the budget that counted the call; 0 if none did.
     paid: usize,
 }
 
 impl AttemptInfo {
-    /// The first attempt of a call with this deadline: for a caller who got one from outside, say in a header.
+    /// Creates the context of a first attempt with a deadline from outside, say from a header.
     pub const fn with_deadline(deadline: Instant) -> Self {
         Self {
             number: 1,
@@ -357,41 +357,40 @@ impl AttemptInfo {
         }
     }
 
-    /// The same, and the call matters so much: for a caller who got both from outside. An operation inside that is marked itself keeps
-    /// its own mark.
+    /// Sets the priority of the call, for a priority that came from outside. An inner operation
+    /// with a mark keeps its own.
     #[must_use]
     pub const fn with_priority(mut self, priority: Priority) -> Self {
         self.priority = Some(priority);
         self
     }
 
-    /// The number of the attempt, from 1.
+    /// Returns the number of the attempt, from 1.
     pub const fn number(&self) -> u32 {
         self.number
     }
 
-    /// How much the call matters; [`Priority::Normal`] where nobody said.
+    /// Returns the priority of the call; [`Priority::Normal`] if none was set.
     pub fn priority(&self) -> Priority {
         self.priority.unwrap_or_default()
     }
 
-    /// Which of the attempts that a hedge runs beside each other this is: 0 for the first, and where there is no hedge. For a
-    /// header by which the other side can tell a hedge.
+    /// Returns the number of this attempt among the concurrent attempts of a hedge: 0 for the
+    /// first, and without a hedge. In a header it tells the other side that the request is a hedge.
     pub const fn hedge(&self) -> u32 {
         self.hedge
     }
 
-    /// When the call's time is over, by the clock of the policies around it.
+    /// Returns the deadline of the call, by the clock of the policies around it.
     pub const fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// How much of the call's time is left at `now`: for a header such as gRPC's `grpc-timeout`.
+    /// Returns the time left at `now`, for a header such as gRPC's `grpc-timeout`.
     pub fn remaining(&self, now: Instant) -> Option<Duration> {
         self.deadline.map(|at| at - now)
     }
 
-    /// The outermost frame of a call inside this attempt.
     pub(super) fn frame(self, of: &impl Operation) -> Frame<'static> {
         let (idempotent, priority) = (of.is_idempotent(), of.priority());
         let operation = of.name().map(OperationName::as_str);

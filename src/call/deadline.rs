@@ -1,4 +1,22 @@
-//! The deadline that a time-out adds to a call's surroundings, and the work that runs until then.
+//! The deadline that a time-out adds to the context, and the work that runs until then.
+//
+// `Deadline` is shared by reference with everything inside a time-out, so its fields are atomics.
+// All accesses are `Relaxed`. One task at a time polls a call, so in practice no two threads access
+// a deadline at once, and the executor synchronises when the task moves to another thread. Safety
+// never depends on that: each field is a plain number, and `covered_by` is compared, never
+// dereferenced.
+//
+// States of `at`: 0 until the first use, then the deadline. `given` is stored before `at`; only the
+// time-out itself reads it, after its own `at` is set.
+//
+// `covered_by` avoids one timer per nested time-out. Invariant: if it equals the waker of the
+// current poll, then an inner timer is armed with that waker and fires no later than this deadline.
+//   set      by `over` of the next inner deadline, in the poll in which its timer is pending
+//   read     by `over` of this deadline, in the same poll and after the work, then reset to null
+//   cleared  by `Armed::drop` for all outer deadlines, when the inner timer goes away
+// An address is enough: the waker lives until the end of the poll, so no other waker can have its
+// address in between. If an inner policy does not poll its work, or polls it with another waker,
+// nothing is set or the addresses differ, and this deadline arms its own timer.
 use std::{
     future::{Future, pending, poll_fn},
     pin::{Pin, pin},
@@ -11,28 +29,25 @@ use std::{
 use super::{CallContext, Cold};
 use crate::time::{Clock, Instant};
 
-/// A deadline that is not computed before somebody needs it, so that a call that is ready at once reads no clock.
+/// A deadline that is computed on its first use, so that a call that is ready at once reads no
+/// clock.
 ///
-/// The time counts from the moment when the call first waits, or when something inside first asks for the deadline.
-///
-/// Everything here is relaxed: one task at a time polls a call, and a task's moves between threads are synchronised by its
-/// executor.
+/// The time counts from the moment when the call first waits, or when an inner policy or the
+/// operation first reads the deadline.
 #[derive(Debug)]
 pub(crate) struct Deadline<'a> {
-    /// Nanoseconds; 0 while nobody has asked.
+    /// Nanoseconds; 0 until the deadline is computed.
     at: AtomicU64,
-    /// How long the work was given, in nanoseconds: from the first question to this deadline, or to an outer one that is nearer.
+    /// Time that the work was given, in nanoseconds: from the first use to this deadline, or to a
+    /// nearer outer one.
     given: AtomicU64,
     clock: &'a Clock,
-    /// The time-out in nanoseconds, which may change; read once.
+    /// The time-out in nanoseconds. It may change while in use; a deadline reads it once.
     timeout: &'a AtomicU64,
     outer: CallContext<'a>,
-    /// The address of the waker of the current poll, if an inner timer has been registered with it
-    /// in this poll and is still armed. An inner deadline is never later than an outer one, so that
-    /// timer wakes the task in time for this deadline too.
-    ///
-    /// The address suffices: the waker of the poll is alive until this is read, so that no other
-    /// waker can be at its place.
+    /// Address of the waker of the current poll, if an inner timer was registered with it in this
+    /// poll and is still armed. An inner deadline is never later than an outer one, so that timer
+    /// wakes the task in time for this deadline, too.
     covered_by: AtomicPtr<Waker>,
 }
 
@@ -43,12 +58,13 @@ impl<'a> Deadline<'a> {
         Self { at: AtomicU64::new(0), given: AtomicU64::new(u64::MAX), clock, timeout, outer, covered_by }
     }
 
-    /// The deadline: this one's or an outer one's, whichever is nearer.
+    /// Returns the deadline: this one's or an outer one's, whichever is nearer.
     pub(crate) fn at(&self) -> Instant {
         self.at_by(None)
     }
 
-    /// The same, with a reading of a clock: one reading serves all deadlines that begin now.
+    /// As [`at`](Self::at), with a reading of a clock: one reading serves all deadlines that begin
+    /// now.
     pub(super) fn at_by(&self, reading: Option<(&Clock, Instant)>) -> Instant {
         match self.at.load(Relaxed) {
             0 => {
@@ -72,15 +88,16 @@ impl<'a> Deadline<'a> {
         }
     }
 
-    /// How long the work was given: the time-out, or what was left of an outer one.
+    /// Returns the time that the work was given: the time-out, or the rest of an outer one.
     pub(crate) fn given(&self) -> Duration {
         Duration::from_nanos(self.given.load(Relaxed))
     }
 
-    /// Waits for the deadline. To be polled after the work, in each poll that leaves the work waiting.
+    /// Waits for the deadline. The caller polls it after the work, in each poll that leaves the
+    /// work pending.
     ///
-    /// The timer is armed unless an inner one wakes this task in time. (It is made here, and not
-    /// put into a place that was kept for it: that would copy it.)
+    /// It arms a timer unless an inner one wakes this task in time. The future is created here and
+    /// not stored in a slot, as storing would copy it.
     #[inline]
     pub(crate) fn over(&self) -> Cold<impl Future<Output = ()>> {
         Cold::new(self.passes())
@@ -111,15 +128,17 @@ impl<'a> Deadline<'a> {
         .await;
     }
 
-    /// Returns whether an inner timer wakes this task in time. Asked once a poll.
+    /// Returns `true` if an inner timer wakes this task in time, and resets the mark. Called once
+    /// per poll.
     fn is_covered(&self, waker: &Waker) -> bool {
         let covered_by = self.covered_by.load(Relaxed);
-        // (A swap would lock the bus.)
+        // Load and store, as a swap would lock the bus. No other thread writes in between (see the
+        // header).
         self.covered_by.store(ptr::null_mut(), Relaxed);
         ptr::eq(covered_by, waker)
     }
 
-    /// Tells the next deadline outwards that a timer wakes this task in time for it.
+    /// Marks the next outer deadline: a timer wakes this task in time for it.
     fn cover_outer(&self, waker: &Waker) {
         if let Some(outer) = self.outer.nearest_deadline()
             && outer.clock.is_same(self.clock)
@@ -128,7 +147,7 @@ impl<'a> Deadline<'a> {
         }
     }
 
-    /// Tells all deadlines outwards that the timer in here does not wake for them any more.
+    /// Clears the marks of all outer deadlines: the inner timer no longer wakes the task for them.
     #[cold]
     fn uncover_outer(&self) {
         let mut next = self.outer.nearest_deadline();
@@ -139,7 +158,7 @@ impl<'a> Deadline<'a> {
     }
 }
 
-/// A timer that is armed: while it is polled, the deadlines outwards need none.
+/// Guard of an armed timer: while it is polled, outer deadlines need no timer.
 struct Armed<'d>(&'d Deadline<'d>);
 
 impl Drop for Armed<'_> {
@@ -148,12 +167,12 @@ impl Drop for Armed<'_> {
     }
 }
 
-/// Runs work until a deadline is [over](Deadline::over): gives the work's output, or `None` where the
-/// time is over first. The work is polled before the time is looked at.
+/// Runs work until a deadline is [over](Deadline::over). Returns the work's output, or `None` if
+/// the time ends first. The work is polled before the timer.
 ///
-/// Nested time-outs arm one timer, the innermost: the others arm theirs when that one is gone.
+/// Nested time-outs arm one timer, the innermost. The outer ones arm theirs when that one is gone.
 ///
-/// Both are lent, so that the type of a call nests no deeper for it.
+/// Both futures are borrowed, so that the type of a call does not nest deeper.
 #[inline]
 pub(crate) fn timed<'f, W: Future, T: Future<Output = ()>>(
     mut work: Pin<&'f mut W>,

@@ -1,10 +1,10 @@
-//! A pipeline told in words: its order, and what in it will hurt.
+//! The description of a pipeline: its order, and warnings about its settings.
 use std::{fmt, time::Duration};
 
 use super::Operation;
 use crate::{config::Name, outcome::PolicyKind};
 
-/// What stands around a call, outermost first, with warnings. Its `Display` is for people.
+/// The policies around a call, outermost first, with warnings. Its `Display` is for people.
 ///
 /// ```
 /// use steadfast::{Pipeline, timeout::Timeout, retry::{Retry, RetryConfig}};
@@ -25,7 +25,7 @@ pub struct Explanation {
     operation: Option<Facts>,
 }
 
-/// What is known of the operation that is going to be called.
+/// The marks of the operation that is going to be called.
 #[derive(Debug, Clone, Copy)]
 struct Facts {
     idempotent: Option<bool>,
@@ -47,7 +47,7 @@ pub struct Layer {
 }
 
 impl Layer {
-    /// A policy of this kind, with its settings in words.
+    /// Creates a layer of this kind, with its settings in words.
     pub fn new(kind: PolicyKind, name: Option<Name>, settings: impl Into<String>) -> Self {
         Self {
             kind,
@@ -62,50 +62,49 @@ impl Layer {
         }
     }
 
-    /// It gives what is inside it at most this long.
+    /// Sets the maximum time that the policy gives to its inner policies.
     #[must_use]
     pub fn with_timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
         self
     }
 
-    /// It has a budget that bounds what it adds to the load.
+    /// Sets if a budget bounds the load that the policy adds.
     #[must_use]
     pub fn with_budget(mut self, has: bool) -> Self {
         self.budget = has;
         self
     }
 
-    /// Sets whether operations inside it that carry no mark may run twice. Yes, where it is not
-    /// called.
+    /// Sets if unmarked operations inside the policy may run twice. `true` by default.
     #[must_use]
     pub fn with_idempotent(mut self, idempotent: bool) -> Self {
         self.idempotent = idempotent;
         self
     }
 
-    /// It starts another attempt when one has taken this long.
+    /// Sets the time after which the policy starts another attempt beside a running one.
     #[must_use]
     pub fn with_delay(mut self, delay: Duration) -> Self {
         self.delay = Some(delay);
         self
     }
 
-    /// It may keep a call waiting for ever.
+    /// Sets if the policy may keep a call waiting forever.
     #[must_use]
     pub fn with_hangs(mut self, hangs: bool) -> Self {
         self.hangs = hangs;
         self
     }
 
-    /// It has a setting that will hurt by itself.
+    /// Adds a warning about a setting.
     #[must_use]
     pub fn with_warning(mut self, warning: impl Into<String>) -> Self {
         self.warnings.push(warning.into());
         self
     }
 
-    /// The kind of policy.
+    /// Returns the kind of policy.
     pub fn kind(&self) -> PolicyKind {
         self.kind
     }
@@ -116,13 +115,13 @@ impl Explanation {
         Self { name, layers: Vec::new(), operation: None }
     }
 
-    /// The same for a call of this operation.
+    /// Adds the marks of the operation that is going to be called.
     pub(crate) fn of(mut self, operation: &impl Operation) -> Self {
         self.operation = Some(Facts { idempotent: operation.is_idempotent(), can_overlap: operation.can_overlap() });
         self
     }
 
-    /// Adds what stands outside all of it.
+    /// Adds a layer outside all others.
     pub(crate) fn within(mut self, layer: Layer) -> Self {
         self.layers.insert(0, layer);
         self
@@ -133,12 +132,12 @@ impl Explanation {
         self.layers.push(layer);
     }
 
-    /// The policies, outermost first.
+    /// Returns the policies, outermost first.
     pub fn layers(&self) -> &[Layer] {
         &self.layers
     }
 
-    /// What will hurt, one sentence each.
+    /// Returns warnings about settings and order, one sentence each.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         for (at, layer) in self.layers.iter().enumerate() {
@@ -152,7 +151,7 @@ impl Explanation {
                         && own > total
                     {
                         warnings.push(format!(
-                            "a time-out of {own:?} inside one of {total:?} never fires: the outer one comes first"
+                            "a time-out of {own:?} inside one of {total:?} never fires: the outer one fires first"
                         ));
                     }
                 }
@@ -160,20 +159,20 @@ impl Explanation {
                     let breaker = has(inside, PolicyKind::CircuitBreaker);
                     if !layer.budget && !breaker {
                         warnings.push(format!(
-                            "{} has neither a budget nor a circuit breaker inside it: when the other side fails for long, \
-                             it multiplies the load",
+                            "{} has neither a budget nor a circuit breaker inside it: in a long outage it multiplies the \
+                             load",
                             layer.title()
                         ));
                     } else if !layer.budget {
                         warnings.push(format!(
-                            "{} stands outside a circuit breaker with no budget: until the breaker opens, each call may \
+                            "{} stands outside a circuit breaker and has no budget: until the breaker opens, each call may \
                              become several",
                             layer.title()
                         ));
                     }
                     if !has(inside, PolicyKind::Timeout) && !has(outside, PolicyKind::Timeout) {
                         warnings.push(format!(
-                            "{} has no time-out around its attempts: one that hangs is never retried",
+                            "{} has no time-out around its attempts: an attempt that hangs is never retried",
                             layer.title()
                         ));
                     }
@@ -209,12 +208,14 @@ impl Explanation {
                 PolicyKind::Fallback => self.warn_of_fallback(at, &mut warnings),
                 PolicyKind::Chaos => {
                     if layer.hangs && !has(outside, PolicyKind::Timeout) {
-                        warnings
-                            .push(format!("{} has no time-out outside it: what it hangs never ends", layer.title()));
+                        warnings.push(format!(
+                            "{} has no time-out outside it: calls that it hangs never end",
+                            layer.title()
+                        ));
                     }
-                    if let Some(spared) = inside.iter().find(|other| other.kind != PolicyKind::Chaos) {
-                        let (chaos, spared) = (layer.title(), spared.title());
-                        warnings.push(format!("{chaos} stands outside {spared}, which never meets its faults"));
+                    if let Some(other) = inside.iter().find(|other| other.kind != PolicyKind::Chaos) {
+                        let (chaos, other) = (layer.title(), other.title());
+                        warnings.push(format!("{chaos} stands outside {other}, which never sees its faults"));
                     }
                 }
                 _ => {}
@@ -226,11 +227,11 @@ impl Explanation {
     fn warn_of_fallback(&self, at: usize, warnings: &mut Vec<String>) {
         let (layer, outside) = (&self.layers[at], &self.layers[..at]);
         let consequences = [
-            (PolicyKind::Timeout, "a time-out: when that one fires, nothing falls back"),
-            (PolicyKind::Retry, "a retry, which takes the substitute's answer for a success: nothing is repeated"),
-            (PolicyKind::Hedge, "a hedge, where nothing falls back"),
+            (PolicyKind::Timeout, "a time-out: if that one fires, no fallback runs"),
+            (PolicyKind::Retry, "a retry, which sees the fallback's answer as a success: it repeats nothing"),
+            (PolicyKind::Hedge, "a hedge, where no fallback runs"),
             (PolicyKind::CircuitBreaker, "a circuit breaker, which never sees the failures that it replaces"),
-            (PolicyKind::Fallback, "another fallback: a call has one substitute, and the inner one asks for it"),
+            (PolicyKind::Fallback, "another fallback: a call has one fallback, and the inner policy runs it"),
         ];
         for (kind, consequence) in consequences {
             if outside.iter().any(|other| other.kind == kind) {
@@ -242,7 +243,7 @@ impl Explanation {
             matches!(other.kind, ClientThrottle | ConcurrencyLimit | Degradation | RateLimit | Shed)
         };
         if let Some(other) = outside.iter().find(refuses) {
-            warnings.push(format!("{} stands inside {}, whose refusals it never sees", layer.title(), other.title()));
+            warnings.push(format!("{} stands inside {}, whose rejections it never sees", layer.title(), other.title()));
         }
     }
 
@@ -250,7 +251,7 @@ impl Explanation {
         let (layer, outside, inside) = (&self.layers[at], &self.layers[..at], &self.layers[at + 1..]);
         let mut warn = |what: &str| warnings.push(format!("{} {what}", layer.title()));
         if !layer.budget {
-            warn("has no budget: when the other side is slow as a whole, it multiplies the load");
+            warn("has no budget: if the whole other side is slow, it multiplies the load");
         }
         let mark = self.operation.and_then(|operation| operation.idempotent);
         if !mark.unwrap_or(layer.idempotent) {
@@ -258,21 +259,21 @@ impl Explanation {
         } else if mark.is_none()
             && let Some(other) = self.layers.iter().find(|other| !other.idempotent)
         {
-            warn(&format!("runs operations twice that {} takes for not idempotent", other.title()));
+            warn(&format!("runs operations twice that {} treats as not idempotent", other.title()));
         }
         if self.operation.is_some_and(|operation| !operation.can_overlap) {
-            warn("never hedges an operation that cannot overlap itself: it runs once");
+            warn("never hedges an operation that cannot run concurrently: it runs once");
         }
         if outside.iter().any(|other| other.kind == PolicyKind::Hedge) {
             warn("stands inside another hedge and leaves the attempts to it");
         }
         if outside.iter().any(|other| other.kind == PolicyKind::CircuitBreaker) {
-            warn("stands inside a circuit breaker, which sees the best of several attempts");
+            warn("stands inside a circuit breaker, which sees only the best of several attempts");
         }
         if let (Some(delay), Some(limit)) = (layer.delay, inside.iter().filter_map(|other| other.timeout).min())
             && limit <= delay
         {
-            warn(&format!("waits {delay:?}, and a time-out of {limit:?} inside it comes first"));
+            warn(&format!("waits {delay:?}, but a time-out of {limit:?} inside it fires first"));
         }
     }
 }

@@ -1,57 +1,65 @@
-//! One attempt made several times at once: what a hedge asks of whatever is inside it.
+//! Forks: concurrent runs of one attempt, for hedges.
 //!
-//! The futures of a closure borrow nothing of the closure, so several can run beside each other. Each *fork* is the whole of what is inside
-//! a policy, on a run of its own: the inner policies are the same, the operation is shared for as long as it takes to start it, and
-//! what comes of it is kept apart until one is chosen.
+//! The futures of a closure borrow nothing of the closure, so several can run at the same time. A
+//! *fork* is everything inside a policy, on a separate run: the inner policies are the same, the
+//! operation is shared only while it starts, and each fork keeps its own result until one is
+//! chosen.
 use std::{convert::Infallible, future::Future};
 
-use super::{Attempt, CallContext, Ledger, Operation, ledger::Kept};
+use super::{Attempt, CallContext, CallState, Operation, state::TypedCallState};
 use crate::{
     outcome::{Classify, Outcome, PolicyKind, Reason, Rejected},
     sync::Mutex,
 };
 
-/// Where forks of an attempt come from: [`Attempt::fork`].
+/// The source of forks of an attempt: see [`Attempt::fork`].
 pub trait Forks: Send + Sync {
-    /// Another one, which runs beside those that are there.
+    /// Creates another fork, which runs beside the existing ones.
     fn next(&self) -> impl Fork;
 }
 
-/// An attempt that runs beside others of its kind. What is dropped has no part in the call's result.
+/// An attempt that runs beside other forks. A fork that is dropped has no part in the call's
+/// result.
 pub trait Fork: Attempt {
-    /// Makes what came of it the result of the attempt that was forked.
+    /// Makes its result the result of the attempt that was forked.
     fn keep(self);
 }
 
 /// The forks of the innermost attempt.
 pub(super) struct OperationForks<'a, O: Operation, C: ?Sized> {
-    /// Of one call and, for as long as an operation is started, of one of its forks: nobody ever waits for it.
-    shared: Mutex<Shared<'a, O>>,
+    /// Locked by the call or, while an operation starts, by one of its forks; all of them belong to
+    /// one task, so there is no contention.
+    shared: Mutex<SharedRun<'a, O>>,
     classify: &'a C,
 }
 
-struct Shared<'a, O: Operation> {
+struct SharedRun<'a, O: Operation> {
     operation: &'a mut O,
-    kept: &'a mut Kept<O::Output, O::Error>,
+    state: &'a mut TypedCallState<O::Output, O::Error>,
 }
 
 impl<'a, O: Operation, C: ?Sized> OperationForks<'a, O, C> {
-    pub(super) fn new(operation: &'a mut O, kept: &'a mut Kept<O::Output, O::Error>, classify: &'a C) -> Self {
-        Self { shared: Mutex::new(Shared { operation, kept }), classify }
+    pub(super) fn new(
+        operation: &'a mut O,
+        state: &'a mut TypedCallState<O::Output, O::Error>,
+        classify: &'a C,
+    ) -> Self {
+        Self { shared: Mutex::new(SharedRun { operation, state }), classify }
     }
 }
 
 impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Forks for OperationForks<'_, O, C> {
     #[inline]
     fn next(&self) -> impl Fork {
-        OperationFork { forks: self, kept: Kept::new() }
+        OperationFork { forks: self, state: TypedCallState::new() }
     }
 }
 
-/// A run of the operation, with what came of it. It is not forked again: a hedge inside a hedge leaves that to the outer.
+/// One run of the operation, with its result. It cannot be forked again: a hedge inside a hedge
+/// leaves that to the outer one.
 struct OperationFork<'f, 'a, O: Operation, C: ?Sized> {
     forks: &'f OperationForks<'a, O, C>,
-    kept: Kept<O::Output, O::Error>,
+    state: TypedCallState<O::Output, O::Error>,
 }
 
 impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Attempt for OperationFork<'_, '_, O, C> {
@@ -59,32 +67,32 @@ impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Attempt for Operat
     async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome {
         let work = {
             let mut shared = self.forks.shared.lock();
-            // Counted for the call, so that the count survives whatever drops this.
-            shared.kept.attempts += 1;
+            // Counted in the call's state, so that the count survives a drop of this fork.
+            shared.state.attempts += 1;
             shared.operation.start(cx)
         };
         match work {
-            Some(work) => self.kept.judge(work.await, self.forks.classify),
+            Some(work) => self.state.judge(work.await, self.forks.classify),
             None => self.refuse(Rejected::new(
                 PolicyKind::Custom("operation"),
-                Reason::Custom("it says that it can overlap itself, and cannot"),
+                Reason::Custom("`can_overlap` is true but `start` returned `None`"),
             )),
         }
     }
 
-    fn ledger(&mut self) -> &mut dyn Ledger {
-        &mut self.kept
+    fn call_state(&mut self) -> &mut dyn CallState {
+        &mut self.state
     }
 }
 
 impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Fork for OperationFork<'_, '_, O, C> {
     #[inline]
     fn keep(self) {
-        self.forks.shared.lock().kept.adopt(self.kept);
+        self.forks.shared.lock().state.adopt(self.state);
     }
 }
 
-/// The forks of what cannot be forked.
+/// The forks of an attempt that cannot be forked.
 #[derive(Debug)]
 pub(super) struct NoForks(Infallible);
 
@@ -101,7 +109,7 @@ impl Attempt for NoForks {
         std::future::pending()
     }
 
-    fn ledger(&mut self) -> &mut dyn Ledger {
+    fn call_state(&mut self) -> &mut dyn CallState {
         match self.0 {}
     }
 }

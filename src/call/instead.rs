@@ -1,12 +1,12 @@
-//! A call with something to fall back on: the substitute, the mark on its answer, and what is kept of the failure.
+//! Calls with a fallback: the fallback's answer, its mark, and the failure that it replaces.
 use std::future::Future;
 
 use tracing::Instrument;
 
 use super::{
-    AttemptInfo, CallContext, Forks, Ledger, Operation, Policy,
-    ledger::Kept,
-    policy::{Attempt, ByMut, Judged},
+    AttemptInfo, CallContext, CallState, Forks, Operation, Policy,
+    policy::{Attempt, BorrowedAttempt, OperationAttempt},
+    state::TypedCallState,
     traced::{self, Traced},
 };
 use crate::{
@@ -14,42 +14,44 @@ use crate::{
     outcome::{CallError, Cause, Classify, FailureKind, KindSet, Outcome, Rejected, Verdict},
 };
 
-/// What a call with a substitute came to: the operation's own value, or the substitute's, which is marked.
+/// The result of a call with a fallback: the operation's own value, or the fallback's, which is
+/// marked.
 #[derive(Debug)]
 pub enum Answer<T, E> {
-    /// The operation's own.
+    /// The operation's own value.
     Own(T),
-    /// The substitute's.
+    /// The fallback's value.
     Degraded {
-        /// What the substitute gave.
+        /// The value that the fallback returned.
         value: T,
-        /// What the call would have come to without it: an error, or a value that was judged a failure.
+        /// The result that the call would have had without it: an error, or a value that was judged
+        /// a failure.
         instead_of: Result<T, CallError<E>>,
     },
 }
 
 impl<T, E> Answer<T, E> {
-    /// Whether it is the substitute's.
+    /// Returns `true` if the value is the fallback's.
     pub const fn is_degraded(&self) -> bool {
         matches!(self, Self::Degraded { .. })
     }
 
-    /// The value, whosever it is.
+    /// Returns the value, from the operation or from the fallback.
     pub const fn value(&self) -> &T {
         match self {
             Self::Own(value) | Self::Degraded { value, .. } => value,
         }
     }
 
-    /// The value, whosever it is, without the mark.
+    /// Returns the value, from the operation or from the fallback, without the mark.
     pub fn into_value(self) -> T {
         match self {
             Self::Own(value) | Self::Degraded { value, .. } => value,
         }
     }
 
-    /// The error in whose place the substitute's value is; nothing where it is the operation's own, or stands in the place of a value that
-    /// was judged a failure.
+    /// Returns the error that the fallback's value replaces. `None` for the operation's own value,
+    /// and if the fallback replaces a value that was judged a failure.
     pub fn error(&self) -> Option<&CallError<E>> {
         match self {
             Self::Own(_) => None,
@@ -58,11 +60,11 @@ impl<T, E> Answer<T, E> {
     }
 }
 
-/// What a call of `O` with a substitute comes to.
+/// The result of a call of `O` with a fallback.
 pub type Answered<O> =
     Result<Answer<<O as Operation>::Output, <O as Operation>::Error>, CallError<<O as Operation>::Error>>;
 
-/// What a substitute is told of the call that failed.
+/// The failed call, as a fallback sees it.
 #[derive(Debug)]
 pub struct Failed<'a, T, E> {
     value: Option<&'a T>,
@@ -73,27 +75,27 @@ pub struct Failed<'a, T, E> {
 }
 
 impl<'a, T, E> Failed<'a, T, E> {
-    pub(super) const fn new(kept: &'a Kept<T, E>, within: CallContext<'a>) -> Self {
+    pub(super) const fn new(state: &'a TypedCallState<T, E>, within: CallContext<'a>) -> Self {
         Self {
-            value: kept.value.as_ref(),
-            cause: kept.cause(),
-            verdict: kept.verdict(),
-            attempts: kept.attempts,
+            value: state.value.as_ref(),
+            cause: state.cause(),
+            verdict: state.verdict(),
+            attempts: state.attempts,
             within,
         }
     }
 
-    /// The value that was judged a failure, if it is one.
+    /// Returns the value that was judged a failure, if there is one.
     pub const fn value(&self) -> Option<&'a T> {
         self.value
     }
 
-    /// What ended the call; nothing where it is a value that was judged a failure.
+    /// Returns the cause that ended the call; `None` if a value was judged a failure.
     pub const fn cause(&self) -> Option<&'a Cause<E>> {
         self.cause
     }
 
-    /// The operation's own error, if that is what ended the call.
+    /// Returns the operation's own error, if that ended the call.
     pub const fn error(&self) -> Option<&'a E> {
         match self.cause {
             Some(Cause::Operation(error)) => Some(error),
@@ -101,7 +103,7 @@ impl<'a, T, E> Failed<'a, T, E> {
         }
     }
 
-    /// The refusal, if that is what ended the call.
+    /// Returns the rejection, if that ended the call.
     pub const fn rejection(&self) -> Option<&'a Rejected> {
         match self.cause {
             Some(Cause::Rejected(rejected)) => Some(rejected),
@@ -109,57 +111,60 @@ impl<'a, T, E> Failed<'a, T, E> {
         }
     }
 
-    /// The verdict on the last attempt; [`Class::Ignore`](crate::Class::Ignore) for a refusal.
+    /// Returns the verdict on the last attempt; [`Class::Ignore`](crate::Class::Ignore) for a
+    /// rejection.
     pub const fn verdict(&self) -> Verdict {
         self.verdict
     }
 
-    /// The kind of failure; nothing for a refusal.
+    /// Returns the kind of failure; `None` for a rejection.
     pub const fn kind(&self) -> Option<FailureKind> {
         self.verdict.kind()
     }
 
-    /// How often the operation was started.
+    /// Returns the number of times that the operation was started.
     pub const fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// For a substitute that is a call itself: hand it to [`Pipeline::call_within`](super::Pipeline::call_within), and what is left of the
-    /// time holds there too. Its time counts from the moment when it is first asked for this, or first waits.
+    /// Returns the context for a fallback that calls another pipeline: pass it to
+    /// [`Pipeline::call_within`](super::Pipeline::call_within), and the remaining time holds there,
+    /// too. The fallback's time counts from this call, or from its first wait.
     pub fn within(&self) -> AttemptInfo {
         self.within.info()
     }
 }
 
-/// What came of asking for a call's substitute: see [`Attempt::fall_back`].
+/// The result of [`Attempt::fall_back`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FellBack {
-    /// The call has none, or it was asked before.
+    /// The call has no fallback, or it ran before.
     Nowhere,
-    /// Its value is the call's.
+    /// The fallback's value is now the call's.
     Done,
-    /// It failed: what was there before still is.
+    /// The fallback failed: the call keeps its failure.
     Failed {
-        /// How; nothing where its error was not judged a failure.
+        /// Kind of the fallback's failure; `None` if its error was not judged a failure.
         kind: Option<FailureKind>,
     },
 }
 
-/// After which kinds of failure a call falls back where nobody says otherwise: as a retry, not after those that would come again.
+/// The kinds of failure after which a call falls back by default: as for a retry, all that may be
+/// transient.
 pub(crate) const FALL_BACK_ON: KindSet =
     KindSet::ALL.without(FailureKind::Client).without(FailureKind::Cancelled).without(FailureKind::Panic);
 
 type InsteadOf<O> = Result<<O as Operation>::Output, CallError<<O as Operation>::Error>>;
 
-/// The innermost attempt of a call that has a substitute.
-struct Substituted<'c, O: Operation, C: ?Sized, F> {
-    judged: Judged<'c, O, C>,
+/// The innermost attempt of a call with a fallback.
+struct AttemptWithFallback<'c, O: Operation, C: ?Sized, F> {
+    inner: OperationAttempt<'c, O, C>,
     instead: Option<F>,
-    /// What the substitute's value stands in the place of.
+    /// The result that the fallback's value replaced.
     instead_of: Option<InsteadOf<O>>,
 }
 
-impl<O, C, F, Fut> Substituted<'_, O, C, F>
+impl<O, C, F, Fut> AttemptWithFallback<'_, O, C, F>
 where
     O: Operation,
     C: Classify<O::Output, O::Error> + ?Sized,
@@ -167,7 +172,7 @@ where
     Fut: Future<Output = Result<O::Output, O::Error>> + Send,
 {
     fn answer(&mut self) -> Answered<O> {
-        let value = self.judged.result()?;
+        let value = self.inner.result()?;
         Ok(match self.instead_of.take() {
             None => Answer::Own(value),
             Some(instead_of) => Answer::Degraded { value, instead_of },
@@ -175,7 +180,7 @@ where
     }
 }
 
-impl<O, C, F, Fut> Attempt for Substituted<'_, O, C, F>
+impl<O, C, F, Fut> Attempt for AttemptWithFallback<'_, O, C, F>
 where
     O: Operation,
     C: Classify<O::Output, O::Error> + ?Sized,
@@ -184,41 +189,42 @@ where
 {
     #[inline]
     fn attempt(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
-        // What a policy of the user's own repeats after all is not degraded any more.
+        // If a user's own policy repeats the call after its fallback, a new success is not
+        // degraded.
         self.instead_of = None;
-        self.judged.attempt(cx)
+        self.inner.attempt(cx)
     }
 
-    fn ledger(&mut self) -> &mut dyn Ledger {
-        self.judged.ledger()
+    fn call_state(&mut self) -> &mut dyn CallState {
+        self.inner.call_state()
     }
 
     #[inline]
     fn fork(&mut self) -> Option<impl Forks> {
-        self.judged.fork()
+        self.inner.fork()
     }
 
     async fn fall_back(&mut self, cx: CallContext<'_>) -> FellBack {
         let Some(instead) = self.instead.take() else { return FellBack::Nowhere };
-        // Only shown: dropped while it waits, or failing itself, the substitute leaves the failure where it is.
-        let work = instead(Failed::new(&self.judged.kept, cx));
+        // The fallback only borrows the failure: if it is dropped or fails, the failure stands.
+        let work = instead(Failed::new(&self.inner.state, cx));
         let result = work.await;
-        let verdict = self.judged.judge(&result);
+        let verdict = self.inner.judge(&result);
         match result {
             Ok(value) if !verdict.is_failure() => {
-                self.instead_of = Some(self.judged.result());
-                self.judged.kept.take_over(value);
+                self.instead_of = Some(self.inner.result());
+                self.inner.state.take_over(value);
                 FellBack::Done
             }
             result => {
-                self.judged.kept.fallback_failed(result.err().map(Cause::Operation));
+                self.inner.state.fallback_failed(result.err().map(Cause::Operation));
                 FellBack::Failed { kind: verdict.kind() }
             }
         }
     }
 }
 
-/// Runs `operation` under `policy`, with `instead` to fall back on.
+/// Runs `operation` under `policy`, with the fallback `instead`.
 #[inline]
 pub(super) async fn run_or<P, C, O, F, Fut>(
     name: Option<&Name>,
@@ -237,34 +243,37 @@ where
 {
     if traced::wanted() {
         let traced = async {
-            let mut attempt = Substituted {
-                judged: Judged::new(Traced(operation), classify),
+            let mut attempt = AttemptWithFallback {
+                inner: OperationAttempt::new(Traced(operation), classify),
                 instead: Some(instead),
                 instead_of: None,
             };
             go(policy, &mut attempt, cx).await;
-            let (attempts, answer) = (attempt.judged.kept.attempts, attempt.answer());
+            let (attempts, answer) = (attempt.inner.state.attempts, attempt.answer());
             traced::note(attempts, answer.is_ok());
             answer
         };
         return Box::pin(traced.instrument(traced::call(name))).await;
     }
-    let mut attempt =
-        Substituted { judged: Judged::new(operation, classify), instead: Some(instead), instead_of: None };
+    let mut attempt = AttemptWithFallback {
+        inner: OperationAttempt::new(operation, classify),
+        instead: Some(instead),
+        instead_of: None,
+    };
     go(policy, &mut attempt, cx).await;
     attempt.answer()
 }
 
 #[inline]
 async fn go<P: Policy>(policy: &P, attempt: &mut impl Attempt, cx: CallContext<'_>) {
-    let outcome = policy.around(ByMut(&mut *attempt), cx).await;
-    // A policy that falls back has decided by its own rules.
+    let outcome = policy.around(BorrowedAttempt(&mut *attempt), cx).await;
+    // A policy with a fallback has decided by its own rules.
     if !policy.has_fallback() && falls_back(outcome, FALL_BACK_ON, true) {
         attempt.fall_back(cx).await;
     }
 }
 
-/// Whether such an outcome is one to fall back after.
+/// Returns `true` if a call falls back after this outcome.
 #[inline]
 fn falls_back(outcome: Outcome, kinds: KindSet, rejections: bool) -> bool {
     match outcome {

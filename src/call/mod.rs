@@ -1,8 +1,8 @@
-//! The call seam: an operation, the policies around it, and the pipeline that composes them.
+//! Calls: an operation, the policies around it, and the pipeline that composes them.
 //!
-//! What you pass is an [`Operation`]: any `FnMut() -> Future<Output = Result<T, E>>`, which may borrow, or a type of your
-//! own. What stands around it is a [`Policy`], which sees an [`Attempt`] and its verdict, never `T` or `E`, so one pipeline
-//! serves operations of any type. Neither boxes nor allocates.
+//! An [`Operation`] is any `FnMut() -> Future<Output = Result<T, E>>`, which may borrow, or a type
+//! of your own. A [`Policy`] stands around it. It sees an [`Attempt`] and its verdict, never `T` or
+//! `E`, so one pipeline serves operations of any type. Neither boxes nor allocates.
 //!
 //! ```
 //! use std::time::Duration;
@@ -18,6 +18,23 @@
 //! assert_eq!(length.unwrap(), 9);
 //! # });
 //! ```
+//!
+//! # Guarantees
+//!
+//! 1. Policies run in the order in which they were added, the first one outermost. One pipeline
+//!    serves operations of any value and error type, which may borrow. The future of a call is
+//!    `Send` if the operation's is.
+//! 2. Clones of a pipeline, and pipelines that use the same policy, share its state. A boxed or
+//!    traced pipeline behaves as the plain one.
+//! 3. [`explain`](Pipeline::explain) lists the policies in order, with warnings about their
+//!    settings.
+//! 4. A call that succeeds allocates nothing; through a [`BoxedPipeline`] it makes two allocations.
+//! 5. If a call is dropped at any `.await`, or panics, all permits are returned. A dropped call
+//!    counts as neither success nor failure.
+//! 6. The error is flat: its shape does not depend on the policies or on their order. All policies
+//!    read the same verdict.
+//! 7. Rejections, idempotence marks, deadlines and budgets stay in force in pipelines that are
+//!    entered by [`call_within`](Pipeline::call_within).
 pub(crate) mod alone;
 mod boxed;
 mod cold;
@@ -26,11 +43,11 @@ mod deadline;
 mod explain;
 mod fork;
 mod instead;
-mod ledger;
 mod operation;
 mod pipeline;
 mod policy;
 mod repeats;
+mod state;
 mod switch;
 mod traced;
 
@@ -42,7 +59,6 @@ pub use explain::{Explanation, Layer};
 pub use fork::{Fork, Forks};
 pub(crate) use instead::FALL_BACK_ON;
 pub use instead::{Answer, Answered, Failed, FellBack};
-pub use ledger::Ledger;
 pub(crate) use operation::as_inside;
 pub use operation::{
     Idempotent, Named, NotIdempotent, Operation, Prioritized, WithAttempt, idempotent, named, not_idempotent,
@@ -50,7 +66,8 @@ pub use operation::{
 };
 pub use pipeline::Pipeline;
 pub(crate) use pipeline::{call_alone, call_alone_or};
-pub(crate) use policy::ByMut;
+pub(crate) use policy::BorrowedAttempt;
 pub use policy::{Attempt, Identity, Policy, Stack};
 pub(crate) use repeats::Repeats;
+pub use state::CallState;
 pub use switch::Switch;

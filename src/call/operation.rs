@@ -1,4 +1,4 @@
-//! What a user passes to a pipeline.
+//! Operations: the calls that a user passes to a pipeline.
 use std::future::Future;
 
 use super::{AttemptInfo, CallContext, OperationName};
@@ -6,50 +6,54 @@ use crate::outcome::Priority;
 
 /// An async call that can be made more than once.
 ///
-/// Every `FnMut() -> Fut` is one, also one that borrows. Implement it yourself where the operation needs `&mut` state across
-/// attempts: the future may borrow from `self`.
+/// Every `FnMut() -> Fut` is an operation, also one that borrows. Implement the trait if the
+/// operation needs `&mut` state across attempts: the future may borrow from `self`.
 pub trait Operation: Send {
-    /// What it gives.
+    /// Type of its value.
     type Output: Send;
-    /// What it fails with.
+    /// Type of its error.
     type Error: Send;
 
-    /// Runs it once.
+    /// Runs the operation once.
     fn run(&mut self, cx: CallContext<'_>) -> impl Future<Output = Result<Self::Output, Self::Error>> + Send;
 
-    /// Returns whether running it twice is as good as once. `None`, the default, leaves the answer
-    /// to the policy's own setting:
+    /// Returns `Some(true)` if a second run changes nothing more than the first.
+    ///
+    /// `None`, the default, leaves the decision to the policy's own setting:
     /// [`RetryConfig::idempotent`](crate::retry::RetryConfig::idempotent), which is off by default,
     /// and [`HedgeConfig::idempotent`](crate::hedge::HedgeConfig::idempotent), which is on. A retry
-    /// repeats an operation that is not idempotent only after a failure that proves that it was not
-    /// sent, and a hedge runs it once.
+    /// repeats an operation that is not idempotent only after a failure that proves that the
+    /// request was not sent. A hedge runs it once.
     fn is_idempotent(&self) -> Option<bool> {
         None
     }
 
-    /// How much it matters under overload. `None`, the default: as much as the call around it, [`Priority::Normal`] where there is none.
+    /// Returns the priority under overload. `None`, the default, takes the priority of the outer
+    /// call, or [`Priority::Normal`] without one.
     fn priority(&self) -> Option<Priority> {
         None
     }
 
-    /// What it is called, for policies and spans that tell operations apart. `None`, the default: nothing.
+    /// Returns the name, for policies and spans that distinguish operations. `None` by default.
     fn name(&self) -> Option<&'static OperationName> {
         None
     }
 
-    /// Whether it cannot be run again: what it needs was moved into the last run. Then no retry waits for another attempt. A closure never
-    /// is.
+    /// Returns `true` if the operation cannot run again, because its input was moved into the last
+    /// run. No retry waits for another attempt then. A closure can always run again.
     fn is_spent(&self) -> bool {
         false
     }
 
-    /// Whether [`start`](Self::start) gives futures that run beside each other. Every closure can; a type of your own says so.
+    /// Returns `true` if futures from [`start`](Self::start) can run at the same time. This holds
+    /// for every closure; a type of your own must say so.
     fn can_overlap(&self) -> bool {
         false
     }
 
-    /// Runs it once, beside the runs that were started before: the future borrows nothing of the operation. What a hedge
-    /// uses. None, by default, where it cannot.
+    /// Starts a run beside those that were started before; the future borrows nothing of the
+    /// operation. A hedge uses it. Returns `None`, by default, if the operation cannot run
+    /// concurrently.
     fn start(
         &mut self,
         _cx: CallContext<'_>,
@@ -80,7 +84,8 @@ where
     }
 }
 
-/// An operation that is told which attempt it is: what [`Pipeline::call_with`](super::Pipeline::call_with) makes of a closure.
+/// An operation that receives the context of its attempt:
+/// [`Pipeline::call_with`](super::Pipeline::call_with) wraps a closure in it.
 #[derive(Debug, Clone)]
 pub struct WithAttempt<F>(pub F);
 
@@ -105,7 +110,8 @@ where
     }
 }
 
-/// What an operation that wraps another says as that one does. Whatever is not named here is the wrapper's own.
+/// Forwards the listed `Operation` methods to the wrapped operation. Methods that are not listed
+/// are the wrapper's own.
 macro_rules! as_inside {
     ($inner:tt: $($what:ident),*) => { $( $crate::call::as_inside!(@$what $inner); )* };
     (@is_idempotent $inner:tt) => {
@@ -148,8 +154,9 @@ pub(crate) use as_inside;
 #[derive(Debug, Clone)]
 pub struct NotIdempotent<O>(O);
 
-/// Marks `operation` as one whose effect must not happen twice: a retry repeats it only after a failure that proves that it
-/// was not sent (kind `connect`, or a refusal of this crate's own).
+/// Marks `operation` as one whose effect must not happen twice. A retry repeats it only after a
+/// failure that proves that the request was not sent: kind `connect`, or a rejection by a policy of
+/// this crate.
 ///
 /// ```
 /// use steadfast::{FailureKind, Pipeline, Verdict, call::not_idempotent, retry::{Retry, RetryConfig}};
@@ -187,8 +194,7 @@ pub struct Idempotent<O>(O);
 
 /// Marks `operation` as one whose second run changes nothing more than its first: a read, a write
 /// of a whole value, or a request with an idempotency key that the other side checks. A retry
-/// repeats it after every failure that passes, also where its settings say that operations may not
-/// run twice.
+/// repeats it after every transient failure, whatever its setting for unmarked operations.
 ///
 /// ```
 /// use steadfast::{FailureKind, Pipeline, Verdict, call::idempotent, retry::{Retry, RetryConfig}, time::Clock};
@@ -223,16 +229,18 @@ impl<O: Operation> Operation for Idempotent<O> {
     }
 }
 
-/// An operation that matters more than others, or less: see [`with_priority`].
+/// An operation with a priority: see [`with_priority`].
 #[derive(Debug, Clone)]
 pub struct Prioritized<O> {
     priority: Priority,
     operation: O,
 }
 
-/// Marks `operation` as mattering so much: under overload the lowest are shed first (by a
-/// [`Shedder`](crate::throttling::Shedder), or an [`AdaptiveLimiter`](crate::throttling::AdaptiveLimiter) with shares). The mark travels
-/// inwards with the call, into pipelines that are entered by [`Pipeline::call_within`](super::Pipeline::call_within) too.
+/// Sets the priority of `operation`: under overload the lowest priorities are shed first, by a
+/// [`Shedder`](crate::throttling::Shedder) or by an
+/// [`AdaptiveLimiter`](crate::throttling::AdaptiveLimiter) with shares. The mark travels inwards
+/// with the call, also into pipelines that are entered by
+/// [`Pipeline::call_within`](super::Pipeline::call_within).
 ///
 /// ```
 /// use steadfast::{Pipeline, Priority, call::with_priority, throttling::{AdaptiveLimitConfig, AdaptiveLimiter, PriorityShares}};
@@ -271,8 +279,9 @@ pub struct Named<O> {
     operation: O,
 }
 
-/// Names `operation`, where one pipeline serves several: in the spans of its attempts, and for policies that treat them differently
-/// ([`CallContext::operation`]). The name is a static, so that a call only copies a pointer to it.
+/// Names `operation`, for a pipeline that serves several. Spans of its attempts carry the name, and
+/// policies can treat operations differently by it ([`CallContext::operation`]). The name is a
+/// static, so a call only copies a pointer to it.
 ///
 /// ```
 /// use steadfast::{Pipeline, call::{OperationName, named}};

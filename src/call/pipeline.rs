@@ -1,4 +1,4 @@
-//! Policies composed, outermost first.
+//! The pipeline: policies composed, outermost first.
 #[cfg(feature = "tower")]
 use std::sync::Arc;
 use std::{future::Future, pin::Pin};
@@ -10,7 +10,7 @@ use super::Frame;
 use super::{
     Answered, AttemptInfo, CallContext, Explanation, Failed, Identity, Operation, Policy, Stack, WithAttempt,
     instead::run_or,
-    policy::{ByMut, Judged},
+    policy::{BorrowedAttempt, OperationAttempt},
     traced::{self, Traced},
 };
 use crate::{
@@ -20,8 +20,8 @@ use crate::{
 
 /// Any policies in any order, outermost first, with one classifier.
 ///
-/// A clone is cheap and shares the policies' state; so does a policy that is put into two pipelines. One pipeline serves
-/// operations of any type that its classifier can judge.
+/// A clone is cheap and shares the policies' state, as does a policy that is used in two pipelines.
+/// One pipeline serves operations of every type that its classifier can judge.
 #[derive(Clone, Debug)]
 pub struct Pipeline<P = Identity, C = ErrIsFailure> {
     pub(super) policy: P,
@@ -30,7 +30,7 @@ pub struct Pipeline<P = Identity, C = ErrIsFailure> {
 }
 
 impl Pipeline {
-    /// No policy yet; every `Err` is a failure.
+    /// Creates a pipeline without policies, in which every `Err` is a failure.
     pub const fn new() -> Self {
         Self { policy: Identity, classify: ErrIsFailure, name: None }
     }
@@ -43,30 +43,30 @@ impl Default for Pipeline {
 }
 
 impl<P, C> Pipeline<P, C> {
-    /// The same with `inner` inside all policies so far.
+    /// Adds `inner` inside all policies so far.
     pub fn then<Q: Policy>(self, inner: Q) -> Pipeline<Stack<P, Q>, C> {
         let Self { policy: outer, classify, name } = self;
         Pipeline { policy: Stack { outer, inner }, classify, name }
     }
 
-    /// The same with another judge of results: a `Fn(&Result<T, E>) -> Verdict`, or any [`Classify`].
+    /// Sets the classifier: a `Fn(&Result<T, E>) -> Verdict`, or any [`Classify`].
     pub fn classify<D>(self, classify: D) -> Pipeline<P, D> {
         Pipeline { policy: self.policy, classify, name: self.name }
     }
 
-    /// The same with a name, for its spans and its explanation.
+    /// Sets the name, for spans and for the explanation.
     #[must_use]
     pub fn named(mut self, name: impl Into<Name>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Its name.
+    /// Returns the name, if one is set.
     pub fn name(&self) -> Option<&str> {
         self.name.as_ref().map(Name::as_str)
     }
 
-    /// Its policies, as one.
+    /// Returns the policies, as one.
     pub fn policy(&self) -> &P {
         &self.policy
     }
@@ -76,11 +76,12 @@ impl<P: Policy, C> Pipeline<P, C> {
     /// Runs `operation` under the policies.
     ///
     /// # Errors
-    /// The operation's own error, a policy's refusal, or a time-out: [`CallError`].
+    /// Returns a [`CallError`]: the operation's own error, a rejection by a policy, or a time-out.
     ///
     /// # Cancel safety
-    /// Dropped, it drops the running attempt, gives back every permit, and counts nothing for or against the other side.
-    /// Whether the operation had its effect is unknown, as with any dropped call.
+    /// If the future is dropped, it drops the running attempt, returns every permit, and counts
+    /// neither a success nor a failure. It is unknown if the operation had its effect, as with any
+    /// dropped call.
     #[inline]
     pub fn call<O: Operation>(
         &self,
@@ -89,12 +90,13 @@ impl<P: Policy, C> Pipeline<P, C> {
     where
         C: Classify<O::Output, O::Error>,
     {
-        // Not an `async fn`, here and below: each one around another moves the result once more.
+        // Not an `async fn`, here and below: each `async fn` around another moves the result once
+        // more.
         let cx = CallContext::of(&operation);
         run(self.name.as_ref(), &self.policy, &self.classify, operation, cx)
     }
 
-    /// As [`call`](Self::call), for a closure that is told the attempt's number and deadline.
+    /// As [`call`](Self::call), for a closure that receives the attempt's number and deadline.
     ///
     /// # Errors
     /// As [`call`](Self::call).
@@ -114,9 +116,9 @@ impl<P: Policy, C> Pipeline<P, C> {
         self.call(WithAttempt(operation))
     }
 
-    /// As [`call`](Self::call), inside an attempt of another pipeline: its deadline holds here too, and a retry here leaves
-    /// the attempts to a retry there. Also the door for a deadline that came in a header
-    /// ([`AttemptInfo::with_deadline`]).
+    /// As [`call`](Self::call), inside an attempt of another pipeline. The outer deadline holds
+    /// here, too, and a retry in this pipeline leaves the attempts to a retry in the outer one.
+    /// Also used for a deadline that came in a header ([`AttemptInfo::with_deadline`]).
     ///
     /// # Errors
     /// As [`call`](Self::call).
@@ -135,12 +137,17 @@ impl<P: Policy, C> Pipeline<P, C> {
         run(self.name.as_ref(), &self.policy, &self.classify, operation, frame.context()).await
     }
 
-    /// As [`call`](Self::call), with `instead` to fall back on when the call fails or is refused: its value is the call's, and
-    /// [marked](super::Answer::Degraded). It is told what [failed](Failed), and asked once. It may give a value
-    /// (`|_| ready(Ok(value))`), make one of the error, or make another call, [within](Failed::within) what is left of the time.
+    /// As [`call`](Self::call), with a fallback.
     ///
-    /// A [`Fallback`](crate::fallback::Fallback) among the policies decides after which failures, and bounds its time. Without one it is asked at the
-    /// end of the call, after every failure but `client`, `cancelled` and `panic`, and every refusal; its time is its own.
+    /// If the call fails or is rejected, `instead` runs and its value becomes the call's,
+    /// [marked](super::Answer::Degraded) as degraded. It receives the [failed call](Failed), and
+    /// runs at most once. It may return a value (`|_| ready(Ok(value))`), compute one from the
+    /// error, or make another call [within](Failed::within) the remaining time.
+    ///
+    /// A [`Fallback`](crate::fallback::Fallback) among the policies decides after which failures it
+    /// runs, and bounds its time. Without one it runs at the end of the call, after every rejection
+    /// and every failure except the kinds `client`, `cancelled` and `panic`; its time is not
+    /// bounded.
     ///
     /// ```
     /// use std::{future::ready, io};
@@ -156,11 +163,11 @@ impl<P: Policy, C> Pipeline<P, C> {
     /// ```
     ///
     /// # Errors
-    /// As [`call`](Self::call). Where the substitute failed, too, the error is that of the call, and
-    /// [`CallError::fallback`] the substitute's.
+    /// As [`call`](Self::call). If the fallback also fails, the error is that of the call, and
+    /// [`CallError::fallback`] returns the fallback's.
     ///
     /// # Cancel safety
-    /// As [`call`](Self::call); dropped while the substitute is at work, it drops that.
+    /// As [`call`](Self::call); if the fallback is running, it is dropped.
     #[inline]
     pub fn call_or<O: Operation, F, Fut>(&self, operation: O, instead: F) -> impl Future<Output = Answered<O>> + Send
     where
@@ -172,7 +179,8 @@ impl<P: Policy, C> Pipeline<P, C> {
         run_or(self.name.as_ref(), &self.policy, &self.classify, operation, instead, cx)
     }
 
-    /// As [`call_or`](Self::call_or), inside an attempt of another pipeline, as [`call_within`](Self::call_within).
+    /// As [`call_or`](Self::call_or), inside an attempt of another pipeline, as
+    /// [`call_within`](Self::call_within).
     ///
     /// # Errors
     /// As [`call_or`](Self::call_or).
@@ -194,8 +202,8 @@ impl<P: Policy, C> Pipeline<P, C> {
         run_or(self.name.as_ref(), &self.policy, &self.classify, operation, instead, frame.context()).await
     }
 
-    /// As [`call`](Self::call) or [`call_within`](Self::call_within), as one future that owns all it needs, with nothing in it twice: it is
-    /// to be boxed.
+    /// As [`call`](Self::call) or [`call_within`](Self::call_within), as one future that owns all
+    /// its parts and stores none of them twice. The caller boxes it.
     #[cfg(feature = "tower")]
     #[inline]
     pub(crate) fn call_owned<O: Operation, T>(
@@ -216,20 +224,21 @@ impl<P: Policy, C> Pipeline<P, C> {
                     Box::pin(run_traced(policy, classify, operation, cx).instrument(traced::call(name.as_ref())));
                 return finish(traced.await);
             }
-            let mut judged = Judged::new(operation, classify);
-            policy.around(ByMut(&mut judged), cx).await;
-            finish(judged.result())
+            let mut attempt = OperationAttempt::new(operation, classify);
+            policy.around(BorrowedAttempt(&mut attempt), cx).await;
+            finish(attempt.result())
         }
     }
 
-    /// What stands around a call, in order, with warnings where the order or the settings will hurt.
+    /// Describes the policies around a call, in order, with warnings about order and settings.
     pub fn explain(&self) -> Explanation {
         let mut explanation = Explanation::new(self.name.clone());
         self.policy.describe(&mut explanation);
         explanation
     }
 
-    /// As [`explain`](Self::explain), for calls of this operation: warns also of what does not fit together with it.
+    /// As [`explain`](Self::explain), for calls of this operation: also warns about settings that
+    /// do not fit it.
     ///
     /// ```
     /// use steadfast::{Pipeline, call::not_idempotent, hedge::{Hedge, HedgeConfig}};
@@ -253,13 +262,13 @@ pub(super) async fn run<P: Policy, C: Classify<O::Output, O::Error> + ?Sized, O:
     cx: CallContext<'_>,
 ) -> Result<O::Output, CallError<O::Error>> {
     if traced::wanted() {
-        // On the heap, so that calls without a subscriber have no room for it.
+        // On the heap, so that calls without a subscriber reserve no space for it.
         let traced = Box::pin(run_traced(policy, classify, operation, cx).instrument(traced::call(name)));
         return (traced as Pin<Box<dyn Future<Output = _> + Send + '_>>).await;
     }
-    let mut judged = Judged::new(operation, classify);
-    policy.around(ByMut(&mut judged), cx).await;
-    judged.result()
+    let mut attempt = OperationAttempt::new(operation, classify);
+    policy.around(BorrowedAttempt(&mut attempt), cx).await;
+    attempt.result()
 }
 
 async fn run_traced<P: Policy, C: Classify<O::Output, O::Error> + ?Sized, O: Operation>(
@@ -268,15 +277,15 @@ async fn run_traced<P: Policy, C: Classify<O::Output, O::Error> + ?Sized, O: Ope
     operation: O,
     cx: CallContext<'_>,
 ) -> Result<O::Output, CallError<O::Error>> {
-    let mut judged = Judged::new(Traced(operation), classify);
-    policy.around(ByMut(&mut judged), cx).await;
-    let attempts = judged.kept.attempts;
-    let result = judged.kept.result();
+    let mut attempt = OperationAttempt::new(Traced(operation), classify);
+    policy.around(BorrowedAttempt(&mut attempt), cx).await;
+    let attempts = attempt.state.attempts;
+    let result = attempt.state.result();
     traced::note(attempts, result.is_ok());
     result
 }
 
-/// The door of a single policy: a call with nothing else around it, where every `Err` is a failure.
+/// Runs `operation` under a single policy; every `Err` is a failure.
 #[inline]
 pub(crate) fn call_alone<P: Policy, O: Operation>(
     policy: &P,
@@ -286,7 +295,7 @@ pub(crate) fn call_alone<P: Policy, O: Operation>(
     run(None, policy, &ErrIsFailure, operation, cx)
 }
 
-/// The door of a single policy, with something to fall back on.
+/// Runs `operation` under a single policy, with a fallback.
 #[inline]
 pub(crate) fn call_alone_or<P: Policy, O: Operation, F, Fut>(
     policy: &P,

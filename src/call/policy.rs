@@ -1,4 +1,4 @@
-//! What stands around an operation: one trait for the crate's policies and for yours.
+//! Policies: one trait for those of the crate and for your own.
 use std::{
     future::Future,
     pin::Pin,
@@ -6,45 +6,50 @@ use std::{
 };
 
 use super::{
-    CallContext, Explanation, FellBack, Fork, Forks, Ledger, Operation,
+    CallContext, CallState, Explanation, FellBack, Fork, Forks, Operation,
     fork::{NoForks, OperationForks},
-    ledger::Kept,
+    state::TypedCallState,
 };
 use crate::outcome::{CallError, Classify, Outcome, PolicyKind, Reason, Rejected, Verdict};
 
-/// One attempt as a policy sees it: it may be made, and made again; its value cannot be touched.
+/// One attempt as a policy sees it. A policy can make it, also several times, but never sees its
+/// value.
 pub trait Attempt: Send {
     /// Makes the attempt.
     fn attempt(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send;
 
-    /// What is kept of the call.
-    fn ledger(&mut self) -> &mut dyn Ledger;
+    /// Returns the state of the call.
+    fn call_state(&mut self) -> &mut dyn CallState;
 
-    /// Forks it, to make it several times at once. None where the operation [cannot overlap](Operation::can_overlap) itself, and
-    /// in what is a fork already.
+    /// Forks the attempt, to make it several times at once. Returns `None` if the operation [cannot
+    /// run concurrently](Operation::can_overlap), or if the attempt is a fork already.
     fn fork(&mut self) -> Option<impl Forks> {
         None::<NoForks>
     }
 
-    /// Has the call's substitute, if it has one, take the place of what failed: what a [`Fallback`](crate::fallback::Fallback) asks for. Dropped
-    /// before it is ready, it leaves the failure as it was; the substitute is gone, for it is asked once a call.
+    /// Replaces a failed outcome with the fallback's; used by
+    /// [`Fallback`](crate::fallback::Fallback). The fallback runs at most once per call. If this
+    /// future is dropped, the failure stands, and the fallback does not run again.
     fn fall_back(&mut self, _cx: CallContext<'_>) -> impl Future<Output = FellBack> + Send {
         std::future::ready(FellBack::Nowhere)
     }
 
-    /// Refuses to make it: a policy returns what this gives.
+    /// Rejects the call: a policy returns the outcome that this returns.
     #[cold]
     fn refuse(&mut self, rejected: Rejected) -> Outcome {
-        self.ledger().reject(rejected);
+        self.call_state().reject(rejected);
         Outcome::Rejected
     }
 }
 
-/// Something that stands around attempts: it may let them pass, refuse them, repeat them, or cut them short.
+/// A wrapper around attempts: it may let them pass, reject them, repeat them, or bound their time.
 ///
-/// A policy of your own is this one trait. Its contract: call `inner.attempt` for each attempt, hand the outcome outwards as
-/// it is, or refuse with [`Attempt::refuse`]; hold no lock across the await; give back whatever it holds when its future is
-/// dropped.
+/// Your own policy implements this trait. Its contract:
+///
+/// - Call `inner.attempt` for each attempt, and return the outcome unchanged, or reject with
+///   [`Attempt::refuse`].
+/// - Hold no lock across an `.await`.
+/// - Return all permits if the future is dropped.
 ///
 /// ```
 /// use steadfast::call::{Attempt, CallContext, Policy};
@@ -73,17 +78,18 @@ pub trait Policy: Send + Sync {
     /// Runs `inner` under this policy.
     fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send;
 
-    /// Says what it is, for [`Pipeline::explain`](super::Pipeline::explain). By default it says nothing.
+    /// Describes the policy, for [`Pipeline::explain`](super::Pipeline::explain). Describes nothing
+    /// by default.
     fn describe(&self, _explanation: &mut Explanation) {}
 
-    /// Whether it asks for the call's substitute when it thinks fit. Where no policy does, [`call_or`](super::Pipeline::call_or) does so at the
-    /// end of the call.
+    /// Returns `true` if the policy runs the call's fallback by its own rules. If no policy does,
+    /// [`call_or`](super::Pipeline::call_or) runs it at the end of the call.
     fn has_fallback(&self) -> bool {
         false
     }
 }
 
-/// No policy: what an empty pipeline holds.
+/// The policy of an empty pipeline: it lets everything pass.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Identity;
 
@@ -110,9 +116,10 @@ impl<P, Q> Stack<P, Q> {
 impl<P: Policy, Q: Policy> Policy for Stack<P, Q> {
     #[inline]
     async fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> Outcome {
-        // Kept here and lent: one pointer is handed on, however deep the stack.
-        let mut through = Through { policy: &self.inner, inner };
-        self.outer.around(ByMut(&mut through), cx).await
+        // Kept here and borrowed by the outer policy: one pointer is passed on, however deep the
+        // stack.
+        let mut attempt = PolicyAttempt { policy: &self.inner, inner };
+        self.outer.around(BorrowedAttempt(&mut attempt), cx).await
     }
 
     fn describe(&self, explanation: &mut Explanation) {
@@ -126,7 +133,8 @@ impl<P: Policy, Q: Policy> Policy for Stack<P, Q> {
 }
 
 pin_project_lite::pin_project! {
-    /// One of two futures. An `async` block with a `match` would do the same, and nest its type deeper: compilers bound that depth.
+    /// One of two futures. An `async` block with a `match` would do the same with a more deeply
+    /// nested type, and compilers limit that depth.
     #[project = EitherProj]
     pub(super) enum Either<L, R> {
         Left { #[pin] future: L },
@@ -146,7 +154,7 @@ impl<L: Future<Output = Outcome>, R: Future<Output = Outcome>> Future for Either
     }
 }
 
-/// A policy that may be absent: absent, it lets everything pass.
+/// An optional policy: `None` lets everything pass.
 impl<P: Policy> Policy for Option<P> {
     #[inline]
     fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
@@ -167,7 +175,7 @@ impl<P: Policy> Policy for Option<P> {
     }
 }
 
-/// A policy lent is the same policy.
+/// A borrowed policy behaves as the policy itself.
 impl<P: Policy> Policy for &P {
     #[inline]
     fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
@@ -183,7 +191,7 @@ impl<P: Policy> Policy for &P {
     }
 }
 
-/// A policy behind a shared pointer is the same policy.
+/// A policy behind a shared pointer behaves as the policy itself.
 impl<P: Policy + ?Sized> Policy for std::sync::Arc<P> {
     #[inline]
     fn around<A: Attempt>(&self, inner: A, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
@@ -199,25 +207,25 @@ impl<P: Policy + ?Sized> Policy for std::sync::Arc<P> {
     }
 }
 
-/// An attempt seen through the next inner policy.
-struct Through<'a, P, A> {
+/// An attempt that runs inside `policy`.
+struct PolicyAttempt<'a, P, A> {
     policy: &'a P,
     inner: A,
 }
 
-impl<P: Policy, A: Attempt> Attempt for Through<'_, P, A> {
+impl<P: Policy, A: Attempt> Attempt for PolicyAttempt<'_, P, A> {
     #[inline]
     fn attempt(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
-        self.policy.around(ByMut(&mut self.inner), cx)
+        self.policy.around(BorrowedAttempt(&mut self.inner), cx)
     }
 
-    fn ledger(&mut self) -> &mut dyn Ledger {
-        self.inner.ledger()
+    fn call_state(&mut self) -> &mut dyn CallState {
+        self.inner.call_state()
     }
 
     fn fork(&mut self) -> Option<impl Forks> {
         let policy = self.policy;
-        self.inner.fork().map(|inner| Through { policy, inner })
+        self.inner.fork().map(|inner| PolicyAttempt { policy, inner })
     }
 
     #[inline]
@@ -226,31 +234,31 @@ impl<P: Policy, A: Attempt> Attempt for Through<'_, P, A> {
     }
 }
 
-impl<P: Policy, F: Forks> Forks for Through<'_, P, F> {
+impl<P: Policy, F: Forks> Forks for PolicyAttempt<'_, P, F> {
     #[inline]
     fn next(&self) -> impl Fork {
-        Through { policy: self.policy, inner: self.inner.next() }
+        PolicyAttempt { policy: self.policy, inner: self.inner.next() }
     }
 }
 
-impl<P: Policy, F: Fork> Fork for Through<'_, P, F> {
+impl<P: Policy, F: Fork> Fork for PolicyAttempt<'_, P, F> {
     #[inline]
     fn keep(self) {
         self.inner.keep();
     }
 }
 
-/// An attempt lent, so that the outer policy may make it again.
-pub(crate) struct ByMut<'a, A>(pub(crate) &'a mut A);
+/// A borrowed attempt, so that the outer policy may make it again.
+pub(crate) struct BorrowedAttempt<'a, A>(pub(crate) &'a mut A);
 
-impl<A: Attempt> Attempt for ByMut<'_, A> {
+impl<A: Attempt> Attempt for BorrowedAttempt<'_, A> {
     #[inline]
     fn attempt(&mut self, cx: CallContext<'_>) -> impl Future<Output = Outcome> + Send {
         self.0.attempt(cx)
     }
 
-    fn ledger(&mut self) -> &mut dyn Ledger {
-        self.0.ledger()
+    fn call_state(&mut self) -> &mut dyn CallState {
+        self.0.call_state()
     }
 
     #[inline]
@@ -264,27 +272,28 @@ impl<A: Attempt> Attempt for ByMut<'_, A> {
     }
 }
 
-/// The innermost attempt: the operation itself, the verdict on it, and what is kept of both. It counts the attempts for the whole
-/// call, so that the count survives a time-out that drops everything between.
-pub(crate) struct Judged<'c, O: Operation, C: ?Sized> {
+/// The innermost attempt: the operation, its classifier, and the state of the call. It counts the
+/// attempts of the whole call, so that the count survives a time-out that drops everything in
+/// between.
+pub(crate) struct OperationAttempt<'c, O: Operation, C: ?Sized> {
     operation: O,
     classify: &'c C,
-    pub(super) kept: Kept<O::Output, O::Error>,
+    pub(super) state: TypedCallState<O::Output, O::Error>,
 }
 
-impl<'c, O: Operation, C: ?Sized> Judged<'c, O, C> {
+impl<'c, O: Operation, C: ?Sized> OperationAttempt<'c, O, C> {
     #[inline]
     pub(super) const fn new(operation: O, classify: &'c C) -> Self {
-        Self { operation, classify, kept: Kept::new() }
+        Self { operation, classify, state: TypedCallState::new() }
     }
 
-    /// What the caller gets.
+    /// Returns the result of the call.
     #[inline]
     pub(crate) fn result(&mut self) -> Result<O::Output, CallError<O::Error>> {
-        self.kept.result()
+        self.state.result()
     }
 
-    /// The verdict on a result that is not the operation's.
+    /// Judges a result that is not the operation's, say the fallback's.
     pub(super) fn judge(&self, result: &Result<O::Output, O::Error>) -> Verdict
     where
         C: Classify<O::Output, O::Error>,
@@ -293,29 +302,29 @@ impl<'c, O: Operation, C: ?Sized> Judged<'c, O, C> {
     }
 }
 
-impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Attempt for Judged<'_, O, C> {
+impl<O: Operation, C: Classify<O::Output, O::Error> + ?Sized> Attempt for OperationAttempt<'_, O, C> {
     #[inline]
     async fn attempt(&mut self, cx: CallContext<'_>) -> Outcome {
         if self.operation.is_spent() {
-            let reason = Reason::Custom("it cannot be run again");
+            let reason = Reason::Custom("it cannot run again");
             return self.refuse(Rejected::new(PolicyKind::Custom("operation"), reason));
         }
-        self.kept.attempts += 1;
+        self.state.attempts += 1;
         let result = self.operation.run(cx).await;
-        let outcome = self.kept.judge(result, self.classify);
+        let outcome = self.state.judge(result, self.classify);
         if outcome.is_failure() && self.operation.is_spent() {
-            self.kept.set_spent();
+            self.state.set_spent();
         }
         outcome
     }
 
-    fn ledger(&mut self) -> &mut dyn Ledger {
-        &mut self.kept
+    fn call_state(&mut self) -> &mut dyn CallState {
+        &mut self.state
     }
 
     #[inline]
     fn fork(&mut self) -> Option<impl Forks> {
-        let Self { operation, classify, kept } = self;
-        operation.can_overlap().then(|| OperationForks::new(operation, kept, *classify))
+        let Self { operation, classify, state } = self;
+        operation.can_overlap().then(|| OperationForks::new(operation, state, *classify))
     }
 }

@@ -1,11 +1,11 @@
 //! The failures after which a retry around an attempt makes another.
 use crate::outcome::{FailureKind, KindSet};
 
-/// A set of failures that lead to another attempt: kinds, and refusals by policies.
+/// A set of failures that lead to another attempt: kinds of failure, and rejections by policies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Repeats(u16);
 
-/// Above all kinds.
+/// A bit above those of all kinds.
 const REFUSALS: u16 = 1 << 15;
 
 impl Repeats {
@@ -14,7 +14,7 @@ impl Repeats {
     /// Every failure.
     pub(crate) const ALL: Self = Self(KindSet::ALL.to_bits() | REFUSALS);
 
-    /// Returns the set of these kinds, with or without refusals.
+    /// Creates a set of these kinds, with or without rejections.
     pub(crate) const fn new(kinds: KindSet, refusals: bool) -> Self {
         Self(kinds.to_bits() | if refusals { REFUSALS } else { 0 })
     }
@@ -28,7 +28,7 @@ impl Repeats {
         Self(self.0 | other.0)
     }
 
-    /// Returns whether this failure is in the set; no kind stands for a refusal.
+    /// Returns `true` if this failure is in the set; `None` stands for a rejection.
     pub(crate) fn has(self, kind: Option<FailureKind>) -> bool {
         self.0 & kind.map_or(REFUSALS, |kind| KindSet::of(&[kind]).to_bits()) != 0
     }
@@ -37,7 +37,7 @@ impl Repeats {
         self.0 == 0
     }
 
-    /// Returns whether every failure of `other` is in this set.
+    /// Returns `true` if every failure of `other` is in this set.
     pub(crate) const fn covers(self, other: Self) -> bool {
         other.0 & !self.0 == 0
     }

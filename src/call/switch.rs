@@ -10,9 +10,10 @@ use super::{
 };
 use crate::outcome::Outcome;
 
-/// A policy that can be switched off, and on again, while it is in use: off, it lets everything pass, and keeps what it knows.
+/// A policy that can be switched off and on while it is in use. While off it lets everything pass
+/// and keeps its state.
 ///
-/// Calls under way end as they began. What else may change is the policy's own `reconfigure`.
+/// Calls in flight end as they began. Settings change by the policy's own `reconfigure`.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -36,27 +37,28 @@ pub struct Switch<P> {
 }
 
 impl<P> Switch<P> {
-    /// This policy, on.
+    /// Wraps a policy, switched on.
     pub const fn new(policy: P) -> Self {
         Self { on: AtomicBool::new(true), policy }
     }
 
-    /// Switches it on or off, for calls that begin from now on.
+    /// Switches the policy on or off, for calls that begin from now on.
     pub fn set(&self, on: bool) {
+        // `Relaxed`: the flag publishes nothing, as the policy synchronises its own settings.
         self.on.store(on, Relaxed);
     }
 
-    /// Whether it is on.
+    /// Returns `true` if the policy is on.
     pub fn is_on(&self) -> bool {
         self.on.load(Relaxed)
     }
 
-    /// The policy, whether it is on or off.
+    /// Returns the policy, on or off.
     pub const fn policy(&self) -> &P {
         &self.policy
     }
 
-    /// The policy, if it is on.
+    /// Returns the policy, if it is on.
     #[inline]
     pub fn get(&self) -> Option<&P> {
         self.is_on().then_some(&self.policy)

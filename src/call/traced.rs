@@ -1,4 +1,4 @@
-//! Spans: one for a call, one for each of its attempts, where a `tracing` subscriber wants them.
+//! Spans: one per call and one per attempt, if a `tracing` subscriber wants them.
 use std::future::Future;
 
 use tracing::{Instrument, Level, Span, field};
@@ -6,19 +6,20 @@ use tracing::{Instrument, Level, Span, field};
 use super::{CallContext, Operation, as_inside};
 use crate::config::Name;
 
-/// Whether anybody wants spans of calls now. Without a subscriber it is one load of a static.
+/// Returns `true` if a subscriber wants spans of calls. Without a subscriber this is one load of a
+/// static.
 #[inline]
 pub(crate) fn wanted() -> bool {
     tracing::enabled!(target: "steadfast::call", Level::DEBUG)
 }
 
-/// The span of a call. What came of it is noted by [`note`] in its end.
+/// Creates the span of a call. [`note`] records its result at the end.
 pub(super) fn call(name: Option<&Name>) -> Span {
     let pipeline = name.map_or("", Name::as_str);
     tracing::debug_span!(target: "steadfast::call", "call", pipeline, attempts = field::Empty, ok = field::Empty)
 }
 
-/// Notes what came of the call whose span is the current one.
+/// Records the result in the current span, which is the call's.
 pub(super) fn note(attempts: u32, ok: bool) {
     let span = Span::current();
     span.record("attempts", attempts);
@@ -48,7 +49,8 @@ impl<O: Operation> Operation for Traced<O> {
     }
 }
 
-/// The span of an attempt. It has an `operation` where that has a name, a `hedge` where it was started beside another.
+/// Creates the span of an attempt. Its fields `operation` and `hedge` are set if the operation has
+/// a name and if the attempt is a hedge.
 fn span(cx: CallContext<'_>) -> Span {
     let hedge = Some(cx.hedge()).filter(|hedge| *hedge > 0);
     tracing::debug_span!(target: "steadfast::call", "attempt", operation = cx.operation(), number = cx.attempt(), hedge)

@@ -1,4 +1,4 @@
-//! Delays that grow: how long to wait before the next try, and how to keep many clients from trying at once.
+//! Back-off: growing delays between attempts, with jitter that spreads many clients apart.
 //!
 //! ```
 //! use std::time::Duration;
@@ -19,7 +19,7 @@ use crate::{
     time::nanos,
 };
 
-/// How a delay grows from one try to the next.
+/// The growth of a delay from one attempt to the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -28,29 +28,29 @@ pub enum Curve {
     Constant,
     /// `base`, twice `base`, three times `base`.
     Linear,
-    /// `base`, times `factor` each time.
+    /// `base`, multiplied by `factor` each time.
     #[default]
     Exponential,
     /// `base` times 1, 1, 2, 3, 5, 8.
     Fibonacci,
 }
 
-/// How delays are spread, so that clients that failed together do not come back together.
+/// The random spread of delays, so that clients that failed together do not come back together.
 ///
-/// The names and formulas are those of Marc Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog, 2015), where
-/// full jitter makes the fewest calls.
+/// Names and formulas follow Marc Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog,
+/// 2015), where full jitter makes the fewest calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Jitter {
-    /// The delay itself.
+    /// The computed delay, without randomness.
     None,
     /// Uniform in `0..=delay`.
     #[default]
     Full,
-    /// Half the delay, and uniform in `0..=delay/2` on top.
+    /// Half the delay, plus a uniform part in `0..=delay/2`.
     Equal,
-    /// Uniform in `base..=3 * the delay before`, and then at most the cap; the curve plays no part.
+    /// Uniform in `base..=3 * previous delay`, then limited by `cap`; the curve is not used.
     Decorrelated,
 }
 
@@ -59,19 +59,20 @@ pub enum Jitter {
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct BackoffConfig {
-    /// How it grows. Exponential by default.
+    /// Growth of the delay. Exponential by default.
     pub curve: Curve,
-    /// The first delay. 100 ms by default.
+    /// First delay. 100 ms by default.
     #[serde(with = "human")]
     pub base: Duration,
-    /// What an exponential delay is multiplied with each time. 2 by default.
+    /// Factor by which an exponential delay grows. 2 by default.
     pub factor: f64,
-    /// No delay is longer, jitter included. 20 s by default.
+    /// Maximum delay, jitter included. 20 s by default.
     #[serde(with = "human")]
     pub cap: Duration,
-    /// How it is spread. Full by default.
+    /// Random spread of the delays. Full by default.
     pub jitter: Jitter,
-    /// Whether the first delay is none at all: for faults that are rare, where a second try usually works. Off by default.
+    /// If set, the first delay is zero: for rare faults, where a second attempt usually works. Off
+    /// by default.
     pub immediate_first: bool,
 }
 
@@ -96,7 +97,7 @@ impl BackoffConfig {
         self
     }
 
-    /// Sets the first delay and the longest.
+    /// Sets the first and the maximum delay.
     #[must_use]
     pub const fn between(mut self, base: Duration, cap: Duration) -> Self {
         self.base = base;
@@ -118,14 +119,14 @@ impl BackoffConfig {
         self
     }
 
-    /// Makes the first delay none at all.
+    /// Makes the first delay zero.
     #[must_use]
     pub const fn immediate_first(mut self) -> Self {
         self.immediate_first = true;
         self
     }
 
-    /// Delay number `k`, from 1, before jitter: never above the cap, for every `k`.
+    /// Returns delay number `k`, from 1, before jitter. It never exceeds `cap`, for any `k`.
     pub fn delay(&self, k: u32) -> Duration {
         let k = if self.immediate_first { k.saturating_sub(1) } else { k };
         if k == 0 {
@@ -165,16 +166,16 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Delays by these settings, spread by this randomness.
+    /// Creates an iterator with these settings and this source of randomness.
     ///
     /// # Errors
-    /// Where a setting breaks its rule.
+    /// Returns a [`ConfigError`] if a setting is out of range.
     pub fn new(config: BackoffConfig, entropy: &Entropy) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Self::checked(config, entropy))
     }
 
-    /// For settings that a policy has checked before.
+    /// Creates an iterator from settings that a policy has checked before.
     pub(crate) fn checked(config: BackoffConfig, entropy: &Entropy) -> Self {
         Self { config, entropy: entropy.clone(), k: 0, last: config.base }
     }
@@ -195,7 +196,8 @@ impl Iterator for Backoff {
             Jitter::Full => spread(delay),
             Jitter::Equal => delay / 2 + spread(delay - delay / 2),
             Jitter::Decorrelated => {
-                // The cap comes after the draw, as in the article: what lies above it becomes the cap.
+                // The cap applies after the draw, as in the article: a value above it becomes the
+                // cap.
                 let more = self.last.saturating_mul(3).saturating_sub(self.config.base);
                 self.last = self.config.base.saturating_add(spread(more)).min(self.config.cap);
                 self.last

@@ -1,4 +1,4 @@
-//! How much of the load may be retries and hedges: one budget for all that call the same target.
+//! The retry budget: a limit on the share of retries and hedges in the load of one target.
 use std::{
     fmt,
     sync::{
@@ -23,42 +23,43 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RetryBudgetConfig {
-    /// Retries allowed for each first attempt in the window. 0.2 by default.
+    /// Retries allowed per first attempt in the window. 0.2 by default.
     pub ratio: f64,
-    /// How long a first attempt counts. 10 s by default.
+    /// Time for which a first attempt counts. 10 s by default.
     #[serde(with = "human")]
     pub window: Duration,
-    /// Retries allowed each second whatever the traffic, so that a quiet client can retry at all. 10 by default.
+    /// Retries allowed per second at any traffic, so that a quiet client can retry at all. 10 by
+    /// default.
     pub min_per_second: u32,
-    /// What a retry takes from the budget. 1 by default.
+    /// Cost of a retry. 1 by default.
     pub cost: u32,
-    /// What a retry after a time-out takes: the other side is likely at work still. 2 by default.
+    /// Cost of a retry after a time-out: the other side is probably still working. 2 by default.
     pub timeout_cost: u32,
 }
 
 impl RetryBudgetConfig {
-    /// Sets the retries allowed for each first attempt.
+    /// Sets the retries allowed per first attempt.
     #[must_use]
     pub const fn ratio(mut self, ratio: f64) -> Self {
         self.ratio = ratio;
         self
     }
 
-    /// Sets how long a first attempt counts.
+    /// Sets the time for which a first attempt counts.
     #[must_use]
     pub const fn window(mut self, window: Duration) -> Self {
         self.window = window;
         self
     }
 
-    /// Sets the retries allowed each second whatever the traffic.
+    /// Sets the retries allowed per second at any traffic.
     #[must_use]
     pub const fn min_per_second(mut self, n: u32) -> Self {
         self.min_per_second = n;
         self
     }
 
-    /// Sets what a retry takes, in general and after a time-out.
+    /// Sets the cost of a retry, in general and after a time-out.
     #[must_use]
     pub const fn costs(mut self, cost: u32, timeout_cost: u32) -> Self {
         self.cost = cost;
@@ -86,54 +87,60 @@ impl Default for RetryBudgetConfig {
     }
 }
 
-/// A bound on what retries (and hedges) add to the load of one target. Clones share it: give one to every policy that calls
-/// the same target.
+/// A limit on the load that retries and hedges add to one target. Clones share it: give one to
+/// every policy that calls the same target.
 ///
-/// Why a budget, beside a limit of attempts? Three attempts each are harmless while one call in a thousand fails, and triple
-/// the load just when everything fails. The budget allows retries in proportion to first attempts, so that the worst case is
-/// `1 + ratio` calls for each request. A first attempt that a policy inside refused (an open breaker) earns none: the target never saw it. After Finagle's `RetryBudget`: 20 % of the requests of 10 s, and 10 a second.
+/// Why a budget, beside a limit of attempts? Three attempts per call are harmless while one call in
+/// a thousand fails, and triple the load when all calls fail. The budget allows retries in
+/// proportion to first attempts, so the worst case is `1 + ratio` calls per request.
+///
+/// A first attempt that an inner policy rejected (an open breaker) earns no retries, because the
+/// target never saw it. The defaults follow Finagle's `RetryBudget`: 20 % of the requests of 10 s,
+/// and 10 a second.
 #[derive(Clone)]
-pub struct RetryBudget(Arc<Inner>);
+pub struct RetryBudget(Arc<BudgetInner>);
 
-struct Inner {
-    /// Switched off, it allows everything.
+struct BudgetInner {
+    /// While it is `false`, every withdrawal is granted. It publishes nothing else, so `Relaxed`
+    /// suffices.
     on: AtomicBool,
     requests: ChangingWindow,
-    /// Grows under the lock alone.
+    /// Increased only under the lock.
     taken: ChangingWindow,
-    /// Held from the look to the taking, so that they are one; only failed attempts come here.
+    /// Held from the check of the balance to the withdrawal, so that they are one step. Only failed
+    /// attempts take it.
     config: Mutex<RetryBudgetConfig>,
 }
 
 const BUCKETS: u32 = 10;
 
 impl RetryBudget {
-    /// A budget by these settings, full.
+    /// Creates a full budget.
     ///
     /// # Errors
-    /// Where a setting breaks its rule.
+    /// Returns a [`ConfigError`] if a setting is out of range.
     pub fn new(config: RetryBudgetConfig) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Self::make(config))
     }
 
-    /// For settings that were checked before.
+    /// Creates a budget from settings that were checked before.
     pub(crate) fn make(config: RetryBudgetConfig) -> Self {
         let window = || ChangingWindow::new(config.window, BUCKETS);
         let (requests, taken) = (window(), window());
-        Self(Arc::new(Inner { on: AtomicBool::new(true), requests, taken, config: Mutex::new(config) }))
+        Self(Arc::new(BudgetInner { on: AtomicBool::new(true), requests, taken, config: Mutex::new(config) }))
     }
 
-    /// Its settings, as they are now.
+    /// Returns the current settings.
     pub fn config(&self) -> RetryBudgetConfig {
         *self.0.config.lock()
     }
 
-    /// Changes the settings at `now` while it is in use, for all that share it. What was earned and taken goes on counting, in proportion where the window
-    /// becomes shorter.
+    /// Replaces the settings at `now`, for all clones. Earned and spent retries keep counting, in
+    /// proportion if the window becomes shorter.
     ///
     /// # Errors
-    /// Where a setting breaks its rule; then nothing has changed.
+    /// Returns a [`ConfigError`] if a setting is out of range. Nothing has changed then.
     pub fn reconfigure(&self, config: RetryBudgetConfig, now: Instant) -> Result<(), ConfigError> {
         config.check()?;
         let mut current = self.0.config.lock();
@@ -142,27 +149,27 @@ impl RetryBudget {
         Ok(())
     }
 
-    /// How many retries at cost 1 it would allow at `now`.
+    /// Returns the number of retries at cost 1 that the budget would grant at `now`.
     pub fn balance(&self, now: Instant) -> u64 {
         self.0.balance(&self.0.config.lock(), now).max(0.0) as u64
     }
 
-    /// Switches it off, or on again.
+    /// Switches the limit on or off.
     pub(crate) fn switch(&self, on: bool) {
         self.0.on.store(on, Ordering::Relaxed);
     }
 
-    /// Whether it bounds anything.
+    /// Returns `true` if the limit is on.
     pub(crate) fn is_on(&self) -> bool {
         self.0.on.load(Ordering::Relaxed)
     }
 
-    /// Whether both are clones of one.
+    /// Returns `true` if both are clones of one budget.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
-    /// Returns a number that its clones alone share while one of them lives; never 0.
+    /// Returns a number that identifies the budget among all live ones; never 0.
     pub(crate) fn id(&self) -> usize {
         Arc::as_ptr(&self.0).addr()
     }
@@ -171,12 +178,14 @@ impl RetryBudget {
         self.0.requests.add(now, 1, &self.0.taken);
     }
 
-    /// Takes back a first attempt that was told of at about `now`: a policy refused it, and the target never saw it.
+    /// Takes back a first attempt that was counted at about `now`: a policy rejected it, so the
+    /// target never saw it.
     pub(crate) fn refund(&self, now: Instant) {
         self.0.requests.take_one_back(now);
     }
 
-    /// Takes what a retry after `kind` costs, if it is there.
+    /// Withdraws the cost of a retry after `kind`, if the balance covers it. Returns `true` on
+    /// success.
     pub(crate) fn withdraw(&self, now: Instant, kind: Option<FailureKind>) -> bool {
         let config = self.0.config.lock();
         let cost = if kind == Some(FailureKind::Timeout) { config.timeout_cost } else { config.cost };
@@ -188,7 +197,7 @@ impl RetryBudget {
     }
 }
 
-impl Inner {
+impl BudgetInner {
     fn balance(&self, config: &RetryBudgetConfig, now: Instant) -> f64 {
         let earned = self.requests.sum(now) as f64 * config.ratio;
         let floor = f64::from(config.min_per_second) * config.window.as_secs_f64();

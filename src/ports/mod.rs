@@ -1,4 +1,5 @@
-//! The ports: the traits behind which the patterns keep their state, each with an implementation in memory.
+//! The ports: the traits behind which the patterns keep their state, each with an implementation in
+//! memory.
 
 pub mod lease;
 pub mod notify;

@@ -1,4 +1,4 @@
-//! The safety of each backend behind a network that fails: of several seeds each.
+//! The safety suites of each backend behind a faulty network, with several seeds.
 use std::sync::Arc;
 
 use steadfast::{

@@ -27,14 +27,13 @@ mod queue {
     });
 }
 
-/// Queues around queues keep the contract of the one inside.
+/// Queues that wrap queues uphold the guarantees of the wrapped one.
 mod wrapped {
     use super::*;
     use steadfast::{
         claim_check::{ClaimCheck, ClaimCheckConfig},
         notify::InMemoryNotifier,
-        queue::{InMemoryQueue, PartitionedQueue, Queue},
-        queue_listener::AnnouncingQueue,
+        queue::{AnnouncingQueue, InMemoryQueue, PartitionedQueue, Queue},
         store::InMemoryStore,
     };
 
@@ -51,7 +50,7 @@ mod wrapped {
         use super::*;
         steadfast::queue_conformance!(async || {
             fixture(|queue, store| {
-                // Each body, be it of one byte.
+                // Every body, down to one byte.
                 let config = ClaimCheckConfig::default().threshold(0);
                 Arc::new(ClaimCheck::new(queue, store, config).unwrap())
             })
@@ -70,10 +69,10 @@ mod wrapped {
         use super::*;
         steadfast::queue_conformance!(async || {
             let (clock, hand) = Clock::manual();
-            let parts: Vec<_> = ["0", "1"].map(|name| InMemoryQueue::new(name).with_clock(&clock)).into();
+            let partitions: Vec<_> = ["0", "1"].map(|name| InMemoryQueue::new(name).with_clock(&clock)).into();
             let door = || -> Arc<dyn Queue> {
-                let parts = parts.iter().map(|part| Arc::new(part.clone()) as Arc<dyn Queue>);
-                Arc::new(PartitionedQueue::new(parts.collect()).unwrap())
+                let partitions = partitions.iter().map(|queue| Arc::new(queue.clone()) as Arc<dyn Queue>);
+                Arc::new(PartitionedQueue::new(partitions.collect()).unwrap())
             };
             Fixture::new(door()).with_other_door(door()).on_manual_time(&hand)
         });
@@ -98,7 +97,7 @@ mod lease {
     });
 }
 
-/// Leases over the store: two doors, each with eyes of its own.
+/// Leases over a store, with two instances that observe it separately.
 mod store_lease {
     use super::*;
     use steadfast::{

@@ -1,4 +1,4 @@
-//! Queues with one planted fault each: the suite must find it, and the case that does is named.
+//! Queues with one planted fault each. The named case of the suite must find it.
 use std::{
     sync::{
         Arc,
@@ -14,7 +14,7 @@ use steadfast::{
     time::Clock,
 };
 
-/// What is wrong with a queue.
+/// The fault of a queue.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     Nothing,
@@ -81,7 +81,7 @@ impl Queue for Planted {
     }
 }
 
-/// Whether one case finds the fault, or any queue without one.
+/// `true` if the case finds the fault.
 macro_rules! finds {
     ($case:ident, $fault:expr) => {{
         let case = || {

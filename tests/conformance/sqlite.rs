@@ -7,7 +7,7 @@ use steadfast::{
     time::{Clock, ManualClock},
 };
 
-/// Two handles of a new file, on manual time, and what must be kept for as long.
+/// Two handles of a new file with manual time, and the folder that must be kept as long.
 fn two_handles(durability: Durability) -> (Sqlite, Sqlite, ManualClock, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let (clock, hand) = Clock::manual();

@@ -1,4 +1,5 @@
-//! Chaos, behaviour 4 of its chapter: latency, fault, outcome, hang, panic, by rate and by context, seeded; off unless switched on.
+//! Chaos: latency, fault, outcome, hang and panic, by rate and by scope, seeded; off unless it is
+//! enabled.
 use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     time::Duration,
@@ -37,9 +38,9 @@ fn told(events: &mut Subscription<ChaosEvent>) -> Vec<ChaosEvent> {
     std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect()
 }
 
-// Guarantee: chaos 4.
+// Guarantee: chaos 2.
 #[test]
-fn latency_by_the_clock_of_the_crate() {
+fn latency_delays_attempts_by_the_clock_of_the_policy() {
     let (chaos, service, _, hand) = world([ChaosRule::latency(MS(10), MS(200), 1.0)]);
     let mut events = chaos.events();
     let mut seen = Vec::new();
@@ -61,7 +62,7 @@ fn latency_by_the_clock_of_the_crate() {
         seen
     );
     assert_eq!((chaos.injected().delayed, service.calls()), (200, 200));
-    // Several add up.
+    // Several delays add up.
     let (chaos, service, _, hand) =
         world([ChaosRule::latency(MS(10), MS(10), 1.0), ChaosRule::latency(MS(5), MS(5), 1.0)]);
     let start = hand.now();
@@ -69,9 +70,9 @@ fn latency_by_the_clock_of_the_crate() {
     assert_eq!((hand.now() - start, chaos.injected().delayed), (MS(15), 1));
 }
 
-// Guarantee: chaos 4.
+// Guarantee: chaos 2.
 #[test]
-fn a_fault_is_judged_as_its_kind_and_told_as_injected() {
+fn a_fault_is_judged_as_its_kind_and_reported_as_injected() {
     let (chaos, service, _, hand) = world([ChaosRule::fault_with_hint(FailureKind::Throttled, MS(3000), 1.0)]);
     let mut events = chaos.events();
     let error = hand.block_on(chaos.call(|| service.call())).unwrap_err();
@@ -88,10 +89,10 @@ fn a_fault_is_judged_as_its_kind_and_told_as_injected() {
     assert_eq!((service.calls(), told(&mut events)), (0, vec![ChaosEvent::Failed { kind: FailureKind::Throttled }]));
 }
 
-// Guarantee: chaos 4.
+// Guarantee: chaos 2.
 #[test]
-fn every_policy_takes_a_fault_for_real() {
-    // A retry repeats it, though it repeats no refusal; its hint is honoured; a breaker counts it.
+fn every_policy_treats_a_fault_as_real() {
+    // A retry repeats it, though it does not repeat rejections; its hint is used; a breaker counts it.
     let (chaos, service, clock, hand) =
         world([ChaosRule::fault_with_hint(FailureKind::Overloaded, MS(3000), 1.0).on_attempts([1, 2])]);
     let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
@@ -103,22 +104,22 @@ fn every_policy_takes_a_fault_for_real() {
     hand.block_on(pipeline.call(|| service.call())).unwrap();
     assert!(hand.now() - start >= MS(6000));
     assert_eq!((service.calls(), chaos.injected().failed, chaos.injected().attempts), (1, 2, 3));
-    // A hedge starts the next at once.
+    // A hedge starts the next attempt at once.
     let (chaos, service, clock, hand) = world([ChaosRule::fault(FailureKind::Connect, 1.0)]);
     let chaos = chaos.with_filter(|cx| cx.hedge() == 0);
     let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
     hand.block_on(Pipeline::new().then(hedge).then(chaos.clone()).call(|| service.call())).unwrap();
     assert_eq!((service.calls(), chaos.injected().attempts), (1, 1));
-    // And three in a row open the breaker.
+    // Three consecutive faults open the breaker.
     let (chaos, service, _, hand) = world([ChaosRule::fault(FailureKind::Connect, 1.0)]);
     let pipeline = Pipeline::new().then(breaker.clone()).then(chaos);
     (0..3).for_each(|_| drop(hand.block_on(pipeline.call(|| service.call()))));
     assert_eq!(breaker.state(), State::Open);
 }
 
-// Guarantee: chaos 4.
+// Guarantee: chaos 2.
 #[test]
-fn an_outcome_of_the_operation_s_own_types() {
+fn a_result_of_the_operation_s_own_types_can_be_injected() {
     let (chaos, service, clock, hand) = world([ChaosRule::outcome(1.0).on_attempts([1])]);
     let mut events = chaos.events();
     let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock);
@@ -129,9 +130,9 @@ fn an_outcome_of_the_operation_s_own_types() {
     let answer = hand.block_on(pipeline.call(chaos.outcomes(|| service.call(), || Ok(503))));
     assert_eq!((answer.unwrap(), service.calls(), chaos.injected().replaced), (200, 1, 1));
     assert_eq!(told(&mut events), [ChaosEvent::Replaced]);
-    // The policy leaves such a rule alone.
+    // The policy alone does not apply such a rule.
     assert!(hand.block_on(chaos.call(|| service.call())).is_ok());
-    // It is what the operation is, beside that; also under a hedge.
+    // Otherwise it has the properties of the operation, under a hedge too.
     let wrapped =
         chaos.outcomes(not_idempotent(with_priority(Priority::High, named(&PRICE, || service.call()))), || Ok(1));
     use steadfast::call::Operation;
@@ -143,9 +144,9 @@ fn an_outcome_of_the_operation_s_own_types() {
     assert_eq!(hand.block_on(hedge.call(chaos.outcomes(|| service.call(), || Ok(7)))).unwrap(), 200);
 }
 
-// Guarantee: chaos 4.
+// Guarantee: chaos 2.
 #[test]
-fn a_hang_ends_with_a_time_out_and_gives_everything_back() {
+fn a_hang_ends_with_a_time_out_and_frees_all_permits() {
     let (chaos, service, clock, hand) = world([ChaosRule::hang(1.0)]);
     let mut events = chaos.events();
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
@@ -156,9 +157,9 @@ fn a_hang_ends_with_a_time_out_and_gives_everything_back() {
     assert_eq!(told(&mut events), [ChaosEvent::Hung]);
 }
 
-// Guarantee: chaos 4.
+// Guarantee: chaos 2.
 #[test]
-fn a_panic_unwinds_and_the_others_count_it() {
+fn an_injected_panic_unwinds_and_other_policies_count_it() {
     let (chaos, service, clock, hand) = world([ChaosRule::panic(1.0)]);
     let config = CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(1));
     let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
@@ -167,9 +168,9 @@ fn a_panic_unwinds_and_the_others_count_it() {
     assert_eq!((breaker.state(), chaos.injected().panicked, service.calls()), (State::Open, 1, 0));
 }
 
-// Guarantee: chaos 4.
+// Guarantee: chaos 3.
 #[test]
-fn by_rate() {
+fn a_rule_applies_at_its_rate() {
     let (chaos, service, _, hand) = world([
         ChaosRule::latency(MS(1), MS(2), 0.2),
         ChaosRule::fault(FailureKind::Server, 0.1),
@@ -188,32 +189,32 @@ fn by_rate() {
     assert_eq!(service.calls() as u64, 10_000 - injected.failed - injected.panicked);
 }
 
-// Guarantee: chaos 4.
+// Guarantee: chaos 3.
 #[test]
-fn by_the_name_of_the_operation_and_the_number_of_the_attempt() {
+fn a_rule_applies_by_operation_name_and_attempt_number() {
     let rule = ChaosRule::fault(FailureKind::Server, 1.0);
     let (chaos, service, clock, hand) = world([rule.clone().on_operations(["price", "tax"]), rule.on_attempts([2])]);
     let price = |chaos: &Chaos| hand.block_on(chaos.call(named(&PRICE, || service.call()))).is_ok();
     assert!(!price(&chaos));
     assert!(hand.block_on(chaos.call(named(&STOCK, || service.call()))).is_ok());
     assert!(hand.block_on(chaos.call(|| service.call())).is_ok());
-    // Every mark that an operation has is still there, also inside another call.
+    // Every mark of an operation is kept, inside another call too.
     let marked = || with_priority(Priority::Low, not_idempotent(named(&PRICE, || service.call())));
     assert!(hand.block_on(chaos.call(marked())).is_err());
     let outer = AttemptInfo::with_deadline(clock.now() + MS(1000));
     let pipeline = Pipeline::new().then(chaos.clone());
     assert!(hand.block_on(pipeline.call_within(outer, marked())).is_err());
     assert!(hand.block_on(pipeline.call_within(outer, || service.call())).is_ok());
-    // The second attempt meets the other rule.
+    // The other rule applies to the second attempt.
     let once = ScriptedService::new("503, ok", &clock).unwrap();
     let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2)).unwrap().with_clock(&clock);
     let error = hand.block_on(Pipeline::new().then(retry).then(chaos).call(|| once.call())).unwrap_err();
     assert_eq!((error.is_rejected(), error.attempts()), (true, 1));
 }
 
-// Guarantee: chaos 4.
+// Guarantee: chaos 3.
 #[test]
-fn by_a_predicate() {
+fn a_filter_restricts_the_attempts() {
     let (chaos, service, _, hand) = world([ChaosRule::fault(FailureKind::Server, 1.0)]);
     let chaos = chaos.with_filter(|cx: CallContext<'_>| cx.priority() == Priority::Low);
     assert!(hand.block_on(chaos.call(|| service.call())).is_ok());
@@ -221,8 +222,8 @@ fn by_a_predicate() {
     assert_eq!(chaos.injected().attempts, 1);
 }
 
-/// What each of some attempts in a row meets.
-fn meets(seed: u64, rules: &[ChaosRule]) -> Vec<String> {
+/// Returns the effect on each of 100 consecutive attempts.
+fn effects(seed: u64, rules: &[ChaosRule]) -> Vec<String> {
     let (chaos, service, _, hand) = world(rules.to_vec());
     let chaos = chaos.with_entropy(&Entropy::from_seed(seed));
     let one = |name| {
@@ -243,17 +244,17 @@ fn mixed() -> Vec<ChaosRule> {
 
 // Guarantee: chaos 4.
 #[test]
-fn the_same_seed_injects_the_same() {
-    assert_eq!(meets(7, &mixed()), meets(7, &mixed()));
-    assert_ne!(meets(7, &mixed()), meets(8, &mixed()));
+fn the_same_seed_injects_the_same_faults() {
+    assert_eq!(effects(7, &mixed()), effects(7, &mixed()));
+    assert_ne!(effects(7, &mixed()), effects(8, &mixed()));
 }
 
 // Guarantee: chaos 4.
 #[test]
-fn a_rule_that_is_aimed_elsewhere_moves_no_other_draw() {
+fn the_scope_of_a_rule_changes_no_other_draw() {
     let mut narrowed = mixed();
     narrowed[1] = narrowed[1].clone().on_operations(["price"]);
-    for (i, (all, some)) in meets(7, &mixed()).into_iter().zip(meets(7, &narrowed)).enumerate() {
+    for (i, (all, some)) in effects(7, &mixed()).into_iter().zip(effects(7, &narrowed)).enumerate() {
         if i % 2 == 0 {
             assert_eq!(all, some);
         } else {
@@ -262,9 +263,9 @@ fn a_rule_that_is_aimed_elsewhere_moves_no_other_draw() {
     }
 }
 
-// Guarantee: chaos 4.
+// Guarantee: chaos 1.
 #[test]
-fn off_until_it_is_switched_on() {
+fn nothing_is_injected_until_chaos_is_enabled() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("ok", &clock).unwrap();
     assert!(!ChaosConfig::default().enabled);
@@ -282,9 +283,9 @@ fn off_until_it_is_switched_on() {
     assert_eq!(told(&mut events), [ChaosEvent::SwitchedOn, ChaosEvent::Panicked, ChaosEvent::SwitchedOff]);
 }
 
-// Guarantee: chaos 4.
+// Guarantee: chaos 5.
 #[test]
-fn reconfigured_while_in_use_for_all_clones_and_a_bad_configuration_is_refused_whole() {
+fn a_configuration_is_replaced_for_all_clones_and_an_invalid_one_is_refused_as_a_whole() {
     let (chaos, service, _, hand) = world([ChaosRule::fault(FailureKind::Server, 1.0)]);
     let pipeline = Pipeline::new().then(chaos.clone());
     let kind = || hand.block_on(pipeline.call(|| service.call())).err().and_then(|e| e.verdict().kind());
@@ -299,9 +300,9 @@ fn reconfigured_while_in_use_for_all_clones_and_a_bad_configuration_is_refused_w
     assert_eq!((kind(), chaos.injected().failed), (None, 3));
 }
 
-// Guarantee: chaos 4.
+// Guarantee: chaos 5.
 #[test]
-fn impossible_values_are_refused_by_name() {
+fn invalid_values_are_refused_by_name() {
     let refused = |rule: ChaosRule| Chaos::new(ChaosConfig::of([rule])).unwrap_err().field().to_owned();
     for rate in [0.0, -0.1, 1.1, f64::NAN] {
         assert_eq!(refused(ChaosRule::hang(rate)), "rules.0.rate");
@@ -325,9 +326,9 @@ fn impossible_values_are_refused_by_name() {
     }
 }
 
-// Guarantee: chaos 4.
+// Guarantee: chaos 5.
 #[test]
-fn from_a_document_and_back() {
+fn a_configuration_is_read_back_from_a_document() {
     let config = ChaosConfig::of([
         ChaosRule::latency(MS(1), MS(2), 0.5),
         ChaosRule::fault_with_hint(FailureKind::Overloaded, MS(5), 0.25).on_operations(["price"]),
@@ -340,32 +341,29 @@ fn from_a_document_and_back() {
     assert_eq!(toml::from_str::<ChaosConfig>(&text).unwrap(), config, "{text}");
 }
 
-// Guarantee: chaos 4.
+// Guarantee: chaos 1.
 #[test]
-fn explain_warns_that_it_is_in_on_or_off_and_of_wrong_places() {
+fn explain_warns_of_chaos_in_a_build_and_of_its_position() {
     let (chaos, _, _, _) =
         world([ChaosRule::hang(0.5).on_operations(["price"]), ChaosRule::fault(FailureKind::Server, 0.1)]);
     let timeout = Timeout::new(MS(100));
     let pipeline = Pipeline::new().then(timeout.clone()).then(chaos.clone());
-    assert_eq!(
-        pipeline.explain().warnings(),
-        ["the chaos `c`: is built in and switched on: it injects faults on purpose"]
-    );
+    assert_eq!(pipeline.explain().warnings(), ["the chaos `c`: is built in and enabled: it injects faults on purpose"]);
     let text = pipeline.explain().to_string();
-    assert!(text.contains("2. chaos `c`: on: hang in 50 % of price; fault (server) in 10 %"), "{text}");
+    assert!(text.contains("2. chaos `c`: enabled: hang in 50 % of price; fault (server) in 10 %"), "{text}");
     chaos.set_enabled(false);
     let warnings = pipeline.explain().warnings();
-    assert!(warnings.len() == 1 && warnings[0].contains("as soon as somebody switches it on"), "{warnings:?}");
+    assert!(warnings.len() == 1 && warnings[0].contains("as soon as it is enabled"), "{warnings:?}");
     let warnings = Pipeline::new().then(chaos).then(timeout).explain().warnings();
-    assert!(warnings.iter().any(|w| w.contains("what it hangs never ends")), "{warnings:?}");
+    assert!(warnings.iter().any(|w| w.contains("calls that it hangs never end")), "{warnings:?}");
     assert!(
-        warnings.iter().any(|w| w.contains("stands outside the time-out, which never meets its faults")),
+        warnings.iter().any(|w| w.contains("stands outside the time-out, which never sees its faults")),
         "{warnings:?}"
     );
 }
 
 #[test]
-fn ground_chaos_dropped_at_every_await_leaves_nothing_behind() {
+fn a_call_dropped_at_any_await_frees_all_permits() {
     let (chaos, service, clock, hand) = world([ChaosRule::latency(MS(10), MS(10), 1.0)]);
     let slow = ScriptedService::new("ok in 10ms", &clock).unwrap();
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
@@ -379,10 +377,10 @@ fn ground_chaos_dropped_at_every_await_leaves_nothing_behind() {
 }
 
 proptest! {
-    // Guarantee: chaos 4.
-    /// The counts, beside what each call came to.
+    // Guarantee: chaos 6.
+    /// Compares the counts with the result of each call.
     #[test]
-    fn counts_are_those_of_a_naive_model(
+    fn the_counts_equal_a_naive_model(
         seed: u64,
         rates in prop::collection::vec(0.01f64..=1.0, 4),
         calls in 1usize..60,

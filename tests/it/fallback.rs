@@ -1,5 +1,4 @@
-//! Fallback, behaviour 2 of its chapter: a value, a function of the error, or another operation; the result is marked degraded; a failing
-//! fallback keeps the first cause.
+//! Fallback: its three forms, its mark, its conditions and its time.
 use std::{
     future::{pending, ready},
     sync::{
@@ -36,9 +35,9 @@ fn told(events: &mut Subscription<FallbackEvent>) -> Vec<FallbackEvent> {
     std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect()
 }
 
-// Guarantee: fallback 2.
+// Guarantee: fallback 1.
 #[test]
-fn a_value() {
+fn the_fallback_can_be_a_value() {
     let (fallback, service, _, hand) = world("503, ok", FallbackConfig::default());
     let mut events = fallback.events();
     let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
@@ -51,15 +50,15 @@ fn a_value() {
     );
     let after = Setback::Failure(FailureKind::Overloaded);
     assert_eq!(told(&mut events), [FallbackEvent::FellBack { after }]);
-    // What succeeds is not replaced, nor is its substitute asked, and nothing is told.
+    // A success is not replaced, its fallback does not run, and there is no event.
     let answer = hand.block_on(pipeline.call_or(|| service.call(), |_| -> std::future::Ready<_> { panic!("asked") }));
     assert!(matches!(answer, Ok(Answer::Own(200))));
     assert_eq!((answer.unwrap().into_value(), told(&mut events)), (200, vec![]));
 }
 
-// Guarantee: fallback 2.
+// Guarantee: fallback 1.
 #[test]
-fn a_function_of_the_error() {
+fn the_fallback_can_be_a_function_of_the_error() {
     let (fallback, service, _, hand) = world("503 retry-after 3s", FallbackConfig::default());
     let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
     let answer = hand.block_on(pipeline.call_or(
@@ -77,9 +76,9 @@ fn a_function_of_the_error() {
     assert_eq!(answer.unwrap().into_value(), 3);
 }
 
-// Guarantee: fallback 2.
+// Guarantee: fallback 1, 4.
 #[test]
-fn another_operation_within_the_time_that_is_left() {
+fn the_fallback_can_be_another_operation_within_the_remaining_time() {
     let (fallback, service, clock, hand) = world("503 in 100ms", FallbackConfig::default().timeout(MS(300)));
     let replica = ScriptedService::new("204 in 100ms", &clock).unwrap();
     let to_replica = Pipeline::new();
@@ -97,7 +96,7 @@ fn another_operation_within_the_time_that_is_left() {
 
 // Guarantee: fallback 2.
 #[test]
-fn a_refusal_triggers_it_or_not_as_configured() {
+fn a_rejection_triggers_the_fallback_only_if_configured() {
     for (on, degraded) in [(true, true), (false, false)] {
         let (fallback, service, clock, hand) = world("ok", FallbackConfig::default().on_rejections(on));
         let mut events = fallback.events();
@@ -133,15 +132,15 @@ fn the_kinds_of_failure_are_configurable() {
         let answer = hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7))));
         assert_eq!(answer.is_ok(), degraded, "{config:?} {script}");
     }
-    // Ignored is not failed.
+    // An ignored outcome is not a failure.
     let (fallback, service, _, hand) = world("503", FallbackConfig::default());
     let pipeline = Pipeline::new().then(fallback).classify(|_: &Result<u16, ScriptedError>| Verdict::ignore());
     assert!(hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
 }
 
-// Guarantee: fallback 2.
+// Guarantee: fallback 3.
 #[test]
-fn a_failing_fallback_keeps_the_first_cause() {
+fn a_failed_fallback_keeps_the_error_of_the_call() {
     let (fallback, service, clock, hand) = world("503 retry-after 2s", FallbackConfig::default());
     let mut events = fallback.events();
     let replica = ScriptedService::new("reset", &clock).unwrap();
@@ -149,19 +148,19 @@ fn a_failing_fallback_keeps_the_first_cause() {
     let error = hand.block_on(pipeline.call_or(|| service.call(), |_| replica.call())).unwrap_err();
     assert_eq!((error.verdict().kind(), error.retry_after()), (Some(FailureKind::Overloaded), Some(MS(2000))));
     assert!(matches!(error.cause(), Cause::Operation(_)));
-    assert!(error.to_string().contains("; the fallback failed, too: "), "{error}");
+    assert!(error.to_string().contains("; the fallback also failed: "), "{error}");
     let after = Setback::Failure(FailureKind::Overloaded);
     assert_eq!(told(&mut events), [FallbackEvent::Failed { after, kind: Some(FailureKind::Other) }]);
     let mapped: CallError<String> = error.map_operation(|e| e.to_string());
     assert!(matches!(mapped.fallback(), Some(Cause::Operation(text)) if !text.is_empty()));
-    // And with a retry's history of the first cause.
+    // The same with the history of a retry.
     let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2)).unwrap().with_clock(&clock);
     let fallback = Fallback::new(FallbackConfig::default()).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(fallback).then(retry).classify(ScriptedService::classify);
     let error = hand.block_on(pipeline.call_or(|| service.call(), |_| replica.call())).unwrap_err();
     assert_eq!((error.attempts(), error.history().unwrap().first_kind), (2, Some(FailureKind::Overloaded)));
     assert!(error.fallback().is_some());
-    // A refusal stays a refusal.
+    // A rejection stays a rejection.
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, MS(0))).unwrap().with_clock(&clock);
     let _taken = limiter.try_acquire().unwrap();
     let fallback = Fallback::new(FallbackConfig::default()).unwrap().with_clock(&clock);
@@ -171,9 +170,9 @@ fn a_failing_fallback_keeps_the_first_cause() {
     assert!(error.is_rejected() && error.fallback().is_some() && error.history().is_none());
 }
 
-// Guarantee: fallback 2.
+// Guarantee: fallback 4.
 #[test]
-fn the_fallback_s_own_time_is_bounded_by_its_limit_and_by_the_deadline() {
+fn the_time_of_the_fallback_is_bounded_by_its_limit_and_by_the_deadline() {
     for (limit, left, given) in [(MS(50), 5000, 50), (MS(50), 30, 30), (Duration::MAX, 40, 40)] {
         let (fallback, service, clock, hand) = world("503", FallbackConfig::default().timeout(limit));
         let mut events = fallback.events();
@@ -197,7 +196,7 @@ fn the_fallback_s_own_time_is_bounded_by_its_limit_and_by_the_deadline() {
         let after = Setback::Failure(FailureKind::Overloaded);
         assert_eq!(told(&mut events), [FallbackEvent::TimedOut { after, given: MS(given) }]);
     }
-    // With no time left it is polled once: a value is there.
+    // Without any time left the fallback is polled once: a ready value is used.
     let (fallback, service, clock, hand) = world("hang", FallbackConfig::default());
     let pipeline = Pipeline::new().then(fallback).then(Timeout::new(Duration::MAX).with_clock(&clock));
     let outer = AttemptInfo::with_deadline(clock.now() + MS(10));
@@ -205,9 +204,9 @@ fn the_fallback_s_own_time_is_bounded_by_its_limit_and_by_the_deadline() {
     assert_eq!((answer.error().unwrap().is_timed_out(), answer.into_value()), (true, 7));
 }
 
-// Guarantee: fallback 2.
+// Guarantee: fallback 1.
 #[test]
-fn a_value_that_was_judged_a_failure_is_replaced_and_kept() {
+fn a_value_that_was_judged_a_failure_is_replaced_but_not_lost() {
     let judge = |result: &Result<u16, ()>| match result {
         Ok(status) if *status >= 500 => Verdict::failure(FailureKind::Server),
         Ok(_) => Verdict::success(),
@@ -224,14 +223,14 @@ fn a_value_that_was_judged_a_failure_is_replaced_and_kept() {
     ));
     let Ok(Answer::Degraded { value: 200, instead_of }) = answer else { panic!("{answer:?}") };
     assert_eq!(instead_of.unwrap(), 500);
-    // A substitute that is judged a failure has failed: the first value stays.
+    // A fallback value that is judged a failure has failed: the first value stays.
     let answer = hand.block_on(pipeline.call_or(|| ready(Ok(500)), |_| ready(Ok(503))));
     assert!(matches!(answer, Ok(Answer::Own(500))), "{answer:?}");
 }
 
 // Guarantee: fallback 2.
 #[test]
-fn outermost_it_hears_of_time_outs_retries_and_refusals() {
+fn an_outermost_fallback_replaces_time_outs_and_retried_failures() {
     let (fallback, service, clock, hand) = world("503 in 1s, hang", FallbackConfig::default());
     let pipeline = Pipeline::new()
         .then(fallback)
@@ -244,9 +243,9 @@ fn outermost_it_hears_of_time_outs_retries_and_refusals() {
     assert_eq!((service.running(), answer.into_value()), (0, 7));
 }
 
-// Guarantee: fallback 2.
+// Guarantee: fallback 5.
 #[test]
-fn without_the_policy_a_call_falls_back_at_its_end_and_with_it_the_policy_decides() {
+fn without_the_policy_a_call_falls_back_at_its_end() {
     let (fallback, service, _, hand) =
         world("503", FallbackConfig::default().fall_back_on(KindSet::of(&[FailureKind::Connect])));
     let bare = Pipeline::new().classify(ScriptedService::classify);
@@ -259,7 +258,8 @@ fn without_the_policy_a_call_falls_back_at_its_end_and_with_it_the_policy_decide
     assert!(hand.block_on(boxed.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
     let boxed = bare.boxed();
     assert!(hand.block_on(boxed.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
-    // A call without a substitute is as if there were no fallback; an error of the client's is not replaced at the end either.
+    // A call without a fallback ignores the policy. An error of kind `client` is not replaced at
+    // the end either.
     let (clock, _) = Clock::manual();
     let client = ScriptedService::new("404", &clock).unwrap();
     assert!(hand.block_on(Pipeline::new().then(fallback).call(|| service.call())).is_err());
@@ -267,9 +267,9 @@ fn without_the_policy_a_call_falls_back_at_its_end_and_with_it_the_policy_decide
     assert!(hand.block_on(bare.call_or(|| client.call(), |_| ready(Ok(7)))).is_err());
 }
 
-// Guarantee: fallback 2.
+// Guarantee: fallback 1.
 #[test]
-fn its_own_door_and_operations_that_are_told_of_their_attempt() {
+fn a_fallback_policy_can_be_called_without_a_pipeline() {
     let (fallback, service, _, hand) = world("reset", FallbackConfig::default());
     let operation = WithAttempt(|attempt: AttemptInfo| {
         assert_eq!(attempt.number(), 1);
@@ -278,9 +278,9 @@ fn its_own_door_and_operations_that_are_told_of_their_attempt() {
     assert!(hand.block_on(fallback.call(operation, |_| ready(Ok(7)))).unwrap().is_degraded());
 }
 
-// Guarantee: fallback 2.
+// Guarantee: call 3.
 #[test]
-fn inside_a_breaker_it_hides_failures_and_explain_warns_of_each_wrong_place() {
+fn explain_warns_about_each_wrong_place_of_a_fallback() {
     let (fallback, service, clock, hand) = world("503", FallbackConfig::default());
     let config = CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(1));
     let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
@@ -290,21 +290,21 @@ fn inside_a_breaker_it_hides_failures_and_explain_warns_of_each_wrong_place() {
     let warns = |explained: Vec<String>, of: &str| assert!(explained.iter().any(|w| w.contains(of)), "{explained:?}");
     warns(pipeline.explain().warnings(), "never sees the failures");
     let hedge = Hedge::new(HedgeConfig::default()).unwrap();
-    warns(Pipeline::new().then(hedge).then(fallback.clone()).explain().warnings(), "a hedge, where nothing falls back");
+    warns(Pipeline::new().then(hedge).then(fallback.clone()).explain().warnings(), "a hedge, where no fallback runs");
     let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap();
-    warns(Pipeline::new().then(retry).then(fallback.clone()).explain().warnings(), "nothing is repeated");
-    warns(Pipeline::new().then(Timeout::new(MS(1))).then(fallback.clone()).explain().warnings(), "nothing falls back");
-    warns(Pipeline::new().then(fallback.clone()).then(fallback.clone()).explain().warnings(), "one substitute");
+    warns(Pipeline::new().then(retry).then(fallback.clone()).explain().warnings(), "it repeats nothing");
+    warns(Pipeline::new().then(Timeout::new(MS(1))).then(fallback.clone()).explain().warnings(), "no fallback runs");
+    warns(Pipeline::new().then(fallback.clone()).then(fallback.clone()).explain().warnings(), "one fallback");
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap();
-    warns(Pipeline::new().then(limiter).then(fallback.clone()).explain().warnings(), "whose refusals it never sees");
+    warns(Pipeline::new().then(limiter).then(fallback.clone()).explain().warnings(), "whose rejections it never sees");
     assert_eq!(Pipeline::new().then(fallback.clone()).explain().warnings(), Vec::<String>::new());
     let text = Pipeline::new().then(fallback).explain().to_string();
-    assert!(text.contains("fallback `f`: a substitute after timeout, connect, throttled, overloaded, server, other and refusals, within 1s"), "{text}");
+    assert!(text.contains("fallback `f`: a fallback after timeout, connect, throttled, overloaded, server, other and rejections, within 1s"), "{text}");
 }
 
 // Guarantee: fallback 2.
 #[test]
-fn inside_a_hedge_the_failure_passes() {
+fn a_fallback_inside_a_hedge_lets_failures_pass() {
     let (fallback, service, clock, hand) = world("503", FallbackConfig::default());
     let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
     let error = hand.block_on(Pipeline::new().then(hedge).then(fallback).call_or(|| service.call(), |_| ready(Ok(7))));
@@ -312,9 +312,9 @@ fn inside_a_hedge_the_failure_passes() {
 }
 
 // Guarantee: fallback 2.
-/// A policy of a user's own, outside, may repeat a call that fell back: its later success is not marked.
+/// A custom policy outside may repeat a call that fell back: a later success is not marked.
 #[test]
-fn what_is_repeated_after_a_fallback_is_not_degraded() {
+fn a_call_repeated_after_its_fallback_is_not_degraded() {
     struct Twice;
     impl Policy for Twice {
         async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
@@ -326,13 +326,12 @@ fn what_is_repeated_after_a_fallback_is_not_degraded() {
     let pipeline = Pipeline::new().then(Twice).then(fallback);
     let answer = hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).unwrap();
     assert!(matches!(answer, Answer::Own(200)), "{answer:?}");
-    // And it is asked once a call: the second failure stands.
+    // The fallback runs once per call: the second failure stands.
     assert!(hand.block_on(pipeline.call_or(|| service.call(), |_| ready(Ok(7)))).is_err());
 }
 
-// Guarantee: fallback 2.
 #[test]
-fn reconfigured_while_in_use_for_all_clones_and_a_bad_configuration_is_refused_whole() {
+fn reconfigure_applies_to_clones_and_rejects_invalid_settings() {
     let (fallback, service, _, hand) = world("503", FallbackConfig::default());
     let clone = fallback.clone();
     let pipeline = Pipeline::new().then(fallback).classify(ScriptedService::classify);
@@ -353,9 +352,9 @@ fn reconfigured_while_in_use_for_all_clones_and_a_bad_configuration_is_refused_w
     assert_eq!(hand.now() - start, MS(5));
 }
 
-// Guarantee: fallback 2.
+// Guarantee: fallback 4.
 #[test]
-fn reconfigured_under_a_substitute_that_waits() {
+fn a_running_fallback_keeps_its_time_when_the_settings_change() {
     let (fallback, service, clock, hand) = world("503", FallbackConfig::default().timeout(MS(100)));
     let pipeline = Pipeline::new().then(fallback.clone());
     let start = hand.now();
@@ -371,9 +370,8 @@ fn reconfigured_under_a_substitute_that_waits() {
     assert_eq!(hand.now() - start, MS(5100));
 }
 
-// Guarantee: fallback 2.
 #[test]
-fn from_a_document_and_back() {
+fn a_fallback_configuration_survives_a_round_trip_through_a_document() {
     for config in [
         FallbackConfig::default(),
         FallbackConfig::default().timeout(Duration::MAX),
@@ -385,8 +383,9 @@ fn from_a_document_and_back() {
     assert!(toml::from_str::<FallbackConfig>("time_out = \"1s\"").unwrap_err().to_string().contains("time_out"));
 }
 
+// Guarantee: call 5.
 #[test]
-fn ground_a_fallback_drops_what_is_at_work_and_conserves_the_places() {
+fn a_dropped_call_drops_its_fallback_and_returns_all_permits() {
     let (fallback, service, clock, hand) = world("503 in 10ms", FallbackConfig::default());
     let replica = ScriptedService::new("ok in 10ms", &clock).unwrap();
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, MS(0))).unwrap().with_clock(&clock);
@@ -399,16 +398,18 @@ fn ground_a_fallback_drops_what_is_at_work_and_conserves_the_places() {
     assert_eq!(polls, 3);
 }
 
+// Guarantee: call 5.
 #[test]
-fn ground_a_panic_of_the_substitute_goes_on_unwinding() {
+fn a_panic_in_the_fallback_unwinds() {
     let (fallback, service, _, hand) = world("503", FallbackConfig::default());
     let call = fallback.call(|| service.call(), |_| async { panic!("on purpose") });
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hand.block_on(call))).is_err());
     assert!(hand.block_on(fallback.call(|| service.call(), |_| ready(Ok(7)))).unwrap().is_degraded());
 }
 
+// Guarantee: call 1.
 #[test]
-fn ground_a_call_with_a_substitute_can_be_spawned() {
+fn a_call_with_a_fallback_can_be_spawned() {
     fn is_send<T: Send>(_: &T) {}
     let (fallback, service, _, _) = world("503", FallbackConfig::default());
     let asked = AtomicUsize::new(0);
@@ -431,10 +432,10 @@ enum Sub {
 }
 
 proptest! {
-    // Guarantee: fallback 2.
-    /// What a call with a substitute comes to, beside the rules said in one line each.
+    // Guarantee: fallback 1, 2, 3.
+    /// The model states each rule in one line.
     #[test]
-    fn the_answer_is_that_of_a_naive_model(
+    fn a_call_with_a_fallback_behaves_as_a_naive_model(
         status in prop::sample::select(vec![200u16, 404, 429, 500, 503]),
         kinds in prop::collection::vec(prop::sample::select(vec![
             FailureKind::Client, FailureKind::Throttled, FailureKind::Server, FailureKind::Overloaded,

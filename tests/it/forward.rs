@@ -1,6 +1,6 @@
-//! Passes the requests of a port on to a field unchanged, for wrappers that change only some of them.
+//! Macros that forward methods of a port to a field, for wrappers that change only some methods.
 
-/// Implements these methods of `Store` by those of the field.
+/// Implements these methods of `Store` with those of the field.
 #[allow(unused_macros, reason = "not each crate of tests wraps both ports")]
 macro_rules! forward_store {
     ($to:tt: $($method:ident),+) => { $(forward_store! { @$method $to })+ };
@@ -48,7 +48,7 @@ macro_rules! forward_store {
     };
 }
 
-/// Implements these methods of `Queue` by those of the field.
+/// Implements these methods of `Queue` with those of the field.
 #[allow(unused_macros, reason = "not each crate of tests wraps both ports")]
 macro_rules! forward_queue {
     ($to:tt: $($method:ident),+) => { $(forward_queue! { @$method $to })+ };

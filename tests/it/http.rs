@@ -11,7 +11,7 @@ use steadfast::{
         ByGrpc, ByStatus, GrpcCode, LONGEST_HINT, RateLimit, answer, deadline, grpc_status, grpc_verdict,
         kind_by_source, kind_of, refusal, retry_after, retry_after_value, status_of,
     },
-    outcome::Stop,
+    outcome::StopReason,
     retry::{Retry, RetryConfig},
     throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, Quota, RateLimiter},
     time::{Clock, Timestamp},
@@ -259,7 +259,7 @@ fn a_negative_push_back_means_no_retry() {
     let mut busy = tonic::Status::unavailable("busy");
     busy.metadata_mut().insert("grpc-retry-pushback-ms", tonic::metadata::MetadataValue::from_static("-1"));
     let error = hand.block_on(pipeline.call(|| std::future::ready(Err::<(), _>(busy.clone())))).unwrap_err();
-    assert_eq!((error.attempts(), error.history().unwrap().stop), (1, Stop::ToldNotTo));
+    assert_eq!((error.attempts(), error.history().unwrap().stop), (1, StopReason::DoNotRetry));
 }
 
 #[test]
@@ -315,14 +315,14 @@ fn an_error_of_the_system_never_proves_that_nothing_was_sent() {
 fn a_refusal_is_an_answer_with_a_time_to_come_back() {
     let (clock, _hand) = Clock::manual();
     let rate = RateLimiter::new(Quota::per_minute(40)).unwrap().with_clock(&clock);
-    rate.check_n(40).unwrap();
+    rate.try_acquire_n(40).unwrap();
     let told = |rejected: &Rejected| {
         let answer: Response<String> = refusal(rejected);
         let after = answer.headers().get("retry-after").map(|v| v.to_str().unwrap().to_owned());
         (answer.status().as_u16(), after)
     };
-    assert_eq!(told(&rate.check().unwrap_err()), (429, Some("2".into()))); // after 1.5 s: rounded up
-    assert_eq!(told(&rate.check_n(41).unwrap_err()), (429, None)); // never
+    assert_eq!(told(&rate.try_acquire().unwrap_err()), (429, Some("2".into()))); // after 1.5 s: rounded up
+    assert_eq!(told(&rate.try_acquire_n(41).unwrap_err()), (429, None)); // never
     let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap();
     let _place = places.try_acquire().unwrap();
     assert_eq!(told(&places.try_acquire().unwrap_err()), (503, None));
@@ -358,7 +358,7 @@ fn so_is_any_failed_call() {
 
     // The same in gRPC.
     let limiter = RateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
-    limiter.check().unwrap();
+    limiter.try_acquire().unwrap();
     let call = async || Err::<(), _>(tonic::Status::not_found("key"));
     let status = |error| {
         let status = grpc_status(error);

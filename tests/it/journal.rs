@@ -1,4 +1,4 @@
-//! What was refused is kept and done later: "Circuit breaker" 12, and what "Throttling" 6 defers.
+//! Journals: rejected calls are deferred and replayed later.
 use std::{
     sync::{Arc, Mutex},
     time::Duration,
@@ -11,8 +11,8 @@ use steadfast::{
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
     journal::{Entry, Gate, IDEMPOTENCY_KEY, Journal, JournalConfig, JournalEvent as Event, Replay, Replayed, Served},
     port::PortErrorKind,
-    queue::{InMemoryQueue, Message, Queue, QueueExt},
-    queue_listener::{Handled, redrive},
+    queue::{InMemoryQueue, Message, Queue, QueueExt, redrive},
+    queue_listener::Disposition,
     store::InMemoryStore,
     testing::{
         drop_at_every_await,
@@ -30,20 +30,20 @@ fn config() -> JournalConfig {
     JournalConfig::default().per_second(20).retry(retry)
 }
 
-/// Opens after three failures in a row, for 10 s.
+/// Opens after three consecutive failures, for 10 s.
 fn breaker(world: &World) -> CircuitBreaker {
     let rules: CircuitBreakerConfig = toml::from_str(
         r#"
         trip = { consecutive_failures = 3 }
-        open = { base = "10s", cap = "10s", jitter = 0.0 }
-        half_open = { probes = 2, success_rate = 1.0 }
+        open = { initial_delay = "10s", max_delay = "10s", jitter = 0.0 }
+        half_open = { permitted_calls = 2, success_rate = 1.0 }
         "#,
     )
     .unwrap();
     CircuitBreaker::new(rules).unwrap().with_clock(&world.clock)
 }
 
-/// The other side: what it did, and when; well or not.
+/// The service: its calls, their times, and its health.
 #[derive(Clone)]
 struct Bank {
     done: Arc<Mutex<Vec<(String, Instant)>>>,
@@ -95,14 +95,14 @@ impl Service {
         Self { breaker: breaker(&world), bank: Bank::new(&world), queue, journal, world }
     }
 
-    /// A customer pays: now, or it is deferred.
+    /// A payment: now, or deferred.
     fn pay(&self, entry: &Entry) -> Result<Served<()>, &'static str> {
         let result = self.world.run(self.breaker.call(|| self.bank.charge(entry.key.clone())));
         let served = self.world.run(self.journal.or_defer(result, || entry.clone()));
         served.map_err(|error| error.into_operation().unwrap_or("refused"))
     }
 
-    /// The bank is down, and the breaker knows.
+    /// The bank is down, and the breaker is open.
     fn break_down(&self) {
         self.bank.down(true);
         for i in 0..3 {
@@ -147,9 +147,9 @@ fn told(events: &mut steadfast::observe::Subscription<Event>) -> Vec<Event> {
     std::iter::from_fn(|| events.try_recv().unwrap().map(|event| event.what)).collect()
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 1.
 #[test]
-fn what_is_refused_is_kept_and_done_when_it_closes() {
+fn a_rejected_call_is_deferred_and_replayed_when_the_breaker_closes() {
     let service = Service::new(config());
     service.replay();
     assert_eq!(service.pay(&Entry::new("first", "")), Ok(Served::Now(())));
@@ -162,7 +162,7 @@ fn what_is_refused_is_kept_and_done_when_it_closes() {
     service.world.pass(S(9));
     assert_eq!((service.bank.keys().len(), service.left()), (1, 30), "nothing is tried while it is open");
     service.bank.down(false);
-    // Nobody calls: entries are the probes, and close it.
+    // No direct calls: entries are the probes and close the breaker.
     service.world.pass(S(60));
     let mut done = service.bank.keys().split_off(1);
     done.sort_by_key(|key| key[6..].parse::<u32>().unwrap());
@@ -175,9 +175,9 @@ fn what_is_refused_is_kept_and_done_when_it_closes() {
     assert!(told.contains(&Event::Replaying));
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 5.
 #[test]
-fn recovery_is_not_flooded() {
+fn replays_after_an_outage_keep_to_the_configured_pace() {
     let service = Service::new(config().per_second(5));
     service.break_down();
     for i in 0..50 {
@@ -187,7 +187,7 @@ fn recovery_is_not_flooded() {
     service.world.pass(S(20));
     service.replay();
     service.world.pass(S(8));
-    // The pace can be changed meanwhile; a bad one is refused whole.
+    // The pace can be changed meanwhile; an invalid one is refused as a whole.
     assert_eq!(service.journal.reconfigure(config().per_second(0)).unwrap_err().field(), "per_second");
     assert_eq!(service.journal.config().per_second, 5);
     service.journal.clone().reconfigure(config().per_second(10)).unwrap();
@@ -199,9 +199,9 @@ fn recovery_is_not_flooded() {
     assert!(most(0, 40) >= MS(199) && most(42, 50) >= MS(99), "{:?} {:?}", most(0, 40), most(42, 50));
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 4.
 #[test]
-fn an_outage_however_long_uses_up_no_entry() {
+fn a_long_outage_uses_up_no_attempts_of_an_entry() {
     let service = Service::new(config().max_attempts(3));
     service.break_down();
     for i in 0..10 {
@@ -210,7 +210,7 @@ fn an_outage_however_long_uses_up_no_entry() {
     service.replay();
     let before = service.bank.asked();
     service.world.pass(S(900));
-    // Each time it is over entries probe, and fail.
+    // Each time the open time is over, entries probe and fail.
     let probes = service.bank.asked() - before;
     assert!((60..=180).contains(&probes), "{probes}");
     assert_eq!((service.left(), service.dead()), (10, 0));
@@ -219,9 +219,9 @@ fn an_outage_however_long_uses_up_no_entry() {
     assert_eq!((service.bank.keys().len(), service.left(), service.dead()), (10, 0, 0));
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 2.
 #[test]
-fn entries_of_one_order_key_are_done_in_order() {
+fn entries_of_one_order_key_are_replayed_in_order() {
     let service = Service::new(config().concurrency(8).per_second(100));
     service.break_down();
     for i in 0..60 {
@@ -230,7 +230,7 @@ fn entries_of_one_order_key_are_done_in_order() {
     }
     service.bank.down(false);
     service.replay();
-    // One more fails in the middle, and comes back: those behind it wait.
+    // One fails midway and is tried again: the entries behind it wait.
     service.world.pass(S(10) + MS(35));
     service.breaker.force_open(S(5));
     service.world.pass(S(30));
@@ -242,9 +242,9 @@ fn entries_of_one_order_key_are_done_in_order() {
     }
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 3.
 #[test]
-fn a_key_is_kept_once_and_travels_with_the_entry() {
+fn a_key_is_kept_once_and_is_sent_with_each_replay() {
     let service = Service::new(config());
     let entry = Entry::new("order-1", "10 euro").header("currency", "eur").in_order_of("acme");
     for _ in 0..3 {
@@ -265,9 +265,9 @@ fn a_key_is_kept_once_and_travels_with_the_entry() {
     assert!(error.to_string().contains("`key`"), "{error}");
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 7.
 #[test]
-fn what_can_never_be_done_is_set_aside_and_holds_nobody_up() {
+fn an_entry_that_can_never_be_replayed_becomes_a_dead_letter_and_delays_no_other() {
     let service = Service::new(config().max_attempts(3));
     for key in ["bad", "good", "worse", "fine"] {
         service.world.run(service.journal.defer(key, "")).unwrap();
@@ -288,19 +288,19 @@ fn what_can_never_be_done_is_set_aside_and_holds_nobody_up() {
     let told = told(&mut events);
     assert_eq!(told.iter().filter(|event| matches!(event, Event::Failed { .. })).count(), 3);
     assert!(told.contains(&Event::Poisoned { key: "worse".into(), reason: "not a payment".into() }));
-    // And can be sent again, under its key.
+    // It can be sent again, under its key.
     let again = service.world.run(redrive(&*service.queue, 10, |letter| letter.headers[IDEMPOTENCY_KEY] == "bad"));
     assert_eq!((again.unwrap(), service.left(), service.dead()), (1, 1, 1));
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 1, 3.
 #[test]
-fn what_is_killed_in_the_middle_is_done_again_under_the_same_key() {
+fn an_entry_whose_replay_was_killed_is_replayed_again_under_the_same_key() {
     let service = Service::new(config());
     for i in 0..20 {
         service.world.run(service.journal.defer(format!("order-{i:02}"), "")).unwrap();
     }
-    // The work is done, and its process is killed before it is settled; again and again.
+    // The call is made, and the process is killed before the settlement, repeatedly.
     for _ in 0..5 {
         let mut run = Box::pin(service.run(&service.journal, std::future::pending()));
         let before = service.bank.keys().len();
@@ -321,15 +321,14 @@ fn what_is_killed_in_the_middle_is_done_again_under_the_same_key() {
     assert_eq!((keys.len(), service.left(), service.dead()), (20, 0, 0), "none is lost");
 }
 
-// Guarantee: circuit_breaker 12.
 #[test]
-fn keys_that_were_done_are_remembered_if_so_configured() {
+fn a_journal_with_a_store_replays_no_recorded_key_again() {
     let service = Service::new(config());
     let store = Arc::new(InMemoryStore::new().with_clock(&service.world.clock));
     let error = service.journal.clone().remembering(store.clone(), Duration::ZERO).unwrap_err();
     assert_eq!(error.field(), "window");
     let journal = service.journal.clone().remembering(store, S(3600)).unwrap();
-    // Sent twice by somebody who does not de-duplicate.
+    // Sent twice by a sender without deduplication.
     for _ in 0..2 {
         let message = Message::new("").header(IDEMPOTENCY_KEY, "order-1");
         service.world.run(service.queue.send_one(message)).unwrap();
@@ -338,9 +337,9 @@ fn keys_that_were_done_are_remembered_if_so_configured() {
     assert_eq!((service.bank.keys(), service.left()), (vec!["order-1".to_owned()], 0));
 }
 
-/// Both journals were unnamed, or were named after `remembering`: then they shared one memory.
+/// Two unnamed journals, or journals named after `remembering`, once shared their records.
 #[test]
-fn a_journal_does_not_take_another_journals_entry_for_done() {
+fn journals_of_different_queues_do_not_share_recorded_keys() {
     let named = |journal: Journal, name: Option<&str>| match name {
         Some(name) => journal.named(name),
         None => journal,
@@ -365,7 +364,7 @@ fn a_journal_does_not_take_another_journals_entry_for_done() {
 }
 
 #[test]
-fn journals_of_one_queue_remember_together_whatever_their_names_and_wrappers_are() {
+fn journals_of_one_queue_share_recorded_keys_whatever_their_names_and_wrappers() {
     let service = Service::new(config());
     let world = &service.world;
     let store = Arc::new(InMemoryStore::new().with_clock(&world.clock));
@@ -382,9 +381,9 @@ fn journals_of_one_queue_remember_together_whatever_their_names_and_wrappers_are
     }
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 4.
 #[test]
-fn while_it_waits_it_can_be_stopped_at_once_and_closed_by_hand() {
+fn a_run_that_waits_for_the_gate_stops_at_once_and_replays_after_a_manual_close() {
     let service = Service::new(config());
     for i in 0..10 {
         service.world.run(service.journal.defer(format!("order-{i}"), "")).unwrap();
@@ -395,7 +394,7 @@ fn while_it_waits_it_can_be_stopped_at_once_and_closed_by_hand() {
     service.world.run(service.run(&service.journal, stop));
     assert!(service.world.hand.now() - start < S(602), "{:?}", service.world.hand.now() - start);
     assert_eq!((service.left(), service.dead(), service.bank.asked()), (10, 0, 0));
-    // Visible at once, for the next.
+    // Visible at once, for the next process.
     assert_eq!(service.world.run(service.queue.depth()).unwrap().visible, 10);
     service.replay();
     service.world.pass(S(100));
@@ -404,9 +403,9 @@ fn while_it_waits_it_can_be_stopped_at_once_and_closed_by_hand() {
     assert_eq!(service.bank.keys().len(), 10, "within a second, and at its pace");
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 8.
 #[test]
-fn a_refusal_stands_where_the_journal_cannot_take_it() {
+fn the_caller_gets_the_rejection_if_the_journal_cannot_defer() {
     let service = Service::new(config());
     let network = FaultNetwork::new(FaultConfig::default(), 1, &service.world.clock).unwrap();
     let client = network.client("a");
@@ -420,32 +419,32 @@ fn a_refusal_stands_where_the_journal_cannot_take_it() {
     client.heal();
     client.pause();
     let error = service.world.run(journal.defer("b", "")).unwrap_err();
-    assert!(error.to_string().contains("too long"), "{error}");
+    assert!(error.to_string().contains("timed out"), "{error}");
     let kinds: Vec<_> = told(&mut events)
         .into_iter()
         .map(|event| if let Event::DeferFailed { key, kind } = event { (key, kind) } else { panic!("{event:?}") })
         .collect();
     let [unavailable, timed_out] = [PortErrorKind::Unavailable, PortErrorKind::TimedOut].map(Some);
     assert_eq!(kinds, [("a".to_owned(), unavailable), ("b".to_owned(), timed_out)]);
-    // What is no refusal is as it was.
+    // Other results are returned unchanged.
     service.breaker.close();
     let failed = service.world.run(service.breaker.call(async || Err::<(), _>("no")));
     let error = service.world.run(journal.or_defer(failed, || Entry::new("c", ""))).unwrap_err();
     assert_eq!((error.into_operation(), service.left()), (Some("no"), 0));
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 7.
 #[test]
-fn a_message_of_somebody_else_is_set_aside() {
+fn a_message_that_is_no_entry_becomes_a_dead_letter() {
     let service = Service::new(config());
     service.world.run(service.queue.send_one(Message::new("hello"))).unwrap();
     service.world.run(service.run(&service.journal, service.world.clock.sleep(S(2))));
     assert_eq!((service.left(), service.dead(), service.bank.asked()), (0, 1, 0));
 }
 
-// Guarantee: throttling 6.
+// Guarantee: throttling 17.
 #[test]
-fn work_of_low_priority_is_deferred_until_there_is_room() {
+fn calls_of_low_priority_are_deferred_until_nothing_is_shed() {
     let service = Service::new(config());
     let load = Gauge::new();
     let rules = ShedderConfig::default().limit("load", 0.7, 0.8).times(S(1), S(2));
@@ -483,9 +482,8 @@ fn work_of_low_priority_is_deferred_until_there_is_room() {
     assert_eq!((service.bank.keys().len(), service.left(), service.dead()), (22, 0, 0));
 }
 
-// Guarantee: circuit_breaker 12.
 #[test]
-fn settings_are_checked_by_name() {
+fn an_invalid_setting_is_reported_by_name() {
     let queue = || Arc::new(InMemoryQueue::new("q"));
     let refused = |config| Journal::new(queue(), config).unwrap_err();
     assert_eq!(refused(config().per_second(0)).field(), "per_second");
@@ -500,15 +498,15 @@ fn settings_are_checked_by_name() {
     assert_eq!(Replayed::from(Err::<(), _>("x")), Replayed::failed("x"));
 }
 
-// Guarantee: circuit_breaker 12.
+// Guarantee: journal 1.
 #[test]
-fn dropped_anywhere_nothing_is_lost() {
+fn a_journal_dropped_at_any_await_loses_no_entry() {
     let service = Service::new(config());
     let network = FaultNetwork::new(FaultConfig::default().latency(MS(1), MS(1)), 1, &service.world.clock).unwrap();
     let queue = network.client("a").queue(service.queue.clone());
     let journal = Journal::new(queue, config()).unwrap().with_clock(&service.world.clock);
     let hand = &service.world.hand;
-    // Kept or not, and once.
+    // Deferred or not, and only once.
     let polls = drop_at_every_await(hand, || journal.defer("order-1", ""), |_| assert!(service.left() <= 1));
     assert!(polls >= 2 && service.left() == 1, "{polls}");
     let (clock, done) = (&service.world.clock, &Mutex::new(0));
@@ -525,7 +523,7 @@ fn dropped_anywhere_nothing_is_lost() {
         },
         |_| {
             hand.advance(S(31));
-            // It is in the queue, or was done; in no case neither.
+            // It is in the queue or was replayed, never neither.
             let left = service.left();
             assert_eq!(service.dead(), 0);
             assert!(left == 1 || *done.lock().unwrap() > 0);
@@ -538,6 +536,7 @@ fn dropped_anywhere_nothing_is_lost() {
     assert!(polls > 10, "{polls}");
 }
 
+// Guarantee: journal 4.
 #[test]
 fn a_redeployment_while_the_gate_is_shut_costs_no_entry_an_attempt() {
     let service = Service::new(config());
@@ -559,14 +558,15 @@ fn a_redeployment_while_the_gate_is_shut_costs_no_entry_an_attempt() {
     assert_eq!((service.left(), service.dead()), (0, 0));
 }
 
+// Guarantee: journal 4.
 #[test]
-fn a_redeployment_amid_refusals_costs_no_entry_an_attempt() {
+fn a_redeployment_during_rejections_costs_no_entry_an_attempt() {
     let service = Service::new(config());
     for i in 0..20 {
         service.world.run(service.journal.defer(format!("order-{i:02}"), "")).unwrap();
     }
     service.breaker.isolate();
-    // A gate that does not know of the breaker: each entry is begun, and refused.
+    // The gate does not know the breaker: each entry is begun and rejected.
     let replay = async |_: Replay| Replayed::of_call(service.breaker.call(async || Ok::<_, &str>(())).await);
     for _ in 0..40 {
         let shutdown = service.world.clock.sleep(S(20));
@@ -577,9 +577,11 @@ fn a_redeployment_amid_refusals_costs_no_entry_an_attempt() {
     assert_eq!(service.dead(), 0);
 }
 
-/// Was: an entry that was refused with a hint of an hour waited for the hour, in hand, though the service was back after a minute.
+/// Was: an entry that was refused with a hint of an hour waited for the hour, in hand, though the
+/// service was back after a minute.
+// Guarantee: journal 6.
 #[test]
-fn a_refused_entry_is_tried_again_soon_after_the_service_is_back_whatever_the_hint_was() {
+fn a_rejected_entry_is_tried_again_within_30_s_of_the_recovery_whatever_the_delay_was() {
     for hint in [S(3_600), S(86_400 * 365), Duration::MAX] {
         let service = Service::new(config());
         let world = &service.world;
@@ -596,9 +598,9 @@ fn a_refused_entry_is_tried_again_soon_after_the_service_is_back_whatever_the_hi
             }
             std::future::ready(if is_back { Replayed::Done } else { Replayed::Refused { after: Some(hint) } })
         };
-        // The gate does not know of the refusals.
+        // The gate does not know of the rejections.
         let run =
-            service.journal.run(world.clock.sleep(S(60) + Handled::LONGEST_REFUSAL + S(2)), || Gate::Open, replay);
+            service.journal.run(world.clock.sleep(S(60) + Disposition::LONGEST_REFUSAL + S(2)), || Gate::Open, replay);
         world.run(run).unwrap();
         assert_eq!((done.lock().unwrap().len(), service.left(), service.dead()), (10, 0, 0), "{hint:?}");
         let asked = *asked.lock().unwrap();
@@ -606,8 +608,9 @@ fn a_refused_entry_is_tried_again_soon_after_the_service_is_back_whatever_the_hi
     }
 }
 
+// Guarantee: journal 6.
 #[test]
-fn a_refused_entry_goes_as_soon_as_a_gate_that_shut_meanwhile_opens_again() {
+fn a_rejected_entry_is_replayed_when_a_gate_that_shut_meanwhile_opens() {
     let service = Service::new(config());
     let world = &service.world;
     world.run(service.journal.defer("order", "")).unwrap();

@@ -89,18 +89,39 @@ fn exactly_one_state_s_gauge_reads_1() {
         let series = format!("steadfast_circuit_breaker_transitions_total{{name=\"b\",to=\"{to}\"}}");
         assert_eq!(read(&text, &series), Some(n), "{to}");
     }
-    assert_eq!(read(&text, "steadfast_circuit_breaker_openings_total{name=\"b\",rule=\"by_hand\"}"), Some(1.0));
+    assert_eq!(read(&text, "steadfast_circuit_breaker_openings_total{name=\"b\",rule=\"manual\"}"), Some(1.0));
     let open = "steadfast_circuit_breaker_state_duration_seconds_sum{name=\"b\",state=\"open\"}";
     assert_eq!(read(&text, open), Some(0.01));
 }
 
 // Guarantee: circuit_breaker 13.
+/// Regression: such an opening was counted as a manual one.
 #[test]
-fn a_family_s_gauges_say_how_many_are_in_each_state() {
+fn an_opening_that_follows_other_processes_is_counted_under_its_own_rule() {
+    let (metrics, page, clock, hand) = page();
+    let store = Arc::new(InMemoryStore::new().with_clock(&clock));
+    let process = || {
+        let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+        SharedCircuitBreaker::new(breaker, store.clone(), "db", SharedCircuitBreakerConfig::default()).unwrap()
+    };
+    let (here, there) = (process(), process());
+    metrics.watch("b", there.breaker()).unwrap();
+    here.breaker().force_open(MS(30_000));
+    let two_polls = || clock.sleep(MS(2_000));
+    hand.block_on(async { futures::join!(here.run(two_polls()), there.run(two_polls())) });
+    let text = page.render();
+    let openings =
+        |rule| read(&text, &format!("steadfast_circuit_breaker_openings_total{{name=\"b\",rule=\"{rule}\"}}"));
+    assert_eq!((openings("shared"), openings("manual")), (Some(1.0), Some(0.0)));
+}
+
+// Guarantee: circuit_breaker 13.
+#[test]
+fn the_gauges_of_a_registry_count_the_keys_in_each_state() {
     let (metrics, page, clock, _) = page();
-    let family = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
-    metrics.watch("hosts", &family).unwrap();
-    let held = [1, 2, 3].map(|key| family.get(&key));
+    let registry = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
+    metrics.watch("hosts", &registry).unwrap();
+    let held = [1, 2, 3].map(|key| registry.get(&key));
     held[0].isolate();
     held[1].force_open(MS(10));
     let text = metrics.scrape(|| page.render());
@@ -252,17 +273,17 @@ fn ground_events_are_counted_exactly_however_many_come() {
     metrics.watch("l", &limiter).unwrap();
     std::thread::scope(|scope| {
         for _ in 0..4 {
-            scope.spawn(|| (0..5_000).for_each(|_| drop(limiter.check())));
+            scope.spawn(|| (0..5_000).for_each(|_| drop(limiter.try_acquire())));
         }
     });
     let series = "steadfast_throttling_rejected_total{name=\"l\",policy=\"rate_limit\",reason=\"rate_limited\"}";
     assert_eq!(read(&page.render(), series), Some(19_999.0));
     // Its own subscribers hear what they heard before.
     let mut events = limiter.events();
-    drop(limiter.check());
+    drop(limiter.try_acquire());
     assert!(events.try_recv().unwrap().is_some());
     hand.advance(MS(60_000));
-    limiter.check().unwrap();
+    limiter.try_acquire().unwrap();
     assert_eq!(read(&page.render(), series), Some(20_000.0));
 }
 
@@ -327,7 +348,7 @@ fn ground_it_records_as_often_as_it_is_told_and_once_at_the_end() {
         level.set(30.0);
         for _ in 0..20 {
             look.sleep(MS(10)).await;
-            let _ = shedder.try_admit(Priority::Low);
+            let _ = shedder.try_acquire(Priority::Low);
         }
         assert_eq!(read(&all.render(), shed), Some(0.0), "not yet");
         look.sleep(MS(850)).await;
@@ -335,7 +356,7 @@ fn ground_it_records_as_often_as_it_is_told_and_once_at_the_end() {
         level.set(0.0);
         for _ in 0..20 {
             look.sleep(MS(10)).await;
-            let _ = shedder.try_admit(Priority::Low);
+            let _ = shedder.try_acquire(Priority::Low);
         }
     }));
     assert_eq!(read(&page.render(), shed), Some(shedder.shed_share(Priority::Low)));
@@ -478,7 +499,7 @@ fn ground_the_table_is_the_page_s_and_all_that_is_registered() {
     let degradation = Degradation::new(config).unwrap().with_clock(&clock).with_gauge("queue", level.clone()).unwrap();
     metrics.watch("x", &degradation).unwrap();
     level.set(9.0);
-    while degradation.feature("thumbnails").unwrap().is_on() {
+    while degradation.feature("thumbnails").unwrap().is_enabled() {
         hand.advance(MS(1000));
     }
     let store = Arc::new(InMemoryStore::new().with_clock(&clock));

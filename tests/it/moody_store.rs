@@ -1,4 +1,4 @@
-//! A store that is slow, away, or hangs when it is told to.
+//! A store that is slow, failing or hanging on demand.
 use std::{
     sync::{
         Mutex,
@@ -14,27 +14,27 @@ use steadfast::{
     time::Clock,
 };
 
-/// How a store is.
+/// The behaviour of a store.
 #[derive(Debug, Clone, Copy, PartialEq)]
-#[allow(dead_code, reason = "two binaries use it, each a part")]
+#[allow(dead_code, reason = "each of the two binaries uses some of it")]
 pub(crate) enum Mode {
     Well,
-    /// Each request takes so long.
+    /// Each request takes this long.
     Slow(Duration),
-    /// Each request takes so long for each that is under way: they share one line.
+    /// Each request takes this long for each concurrent request, like on one shared line.
     Narrow(Duration),
     Fails(PortErrorKind),
     Hangs,
 }
 
-/// A store that is as it is told to be. Rows whose body begins with "hangs" never come.
+/// A store with a chosen behaviour. Rows whose body begins with "hangs" never respond.
 #[derive(Debug)]
 pub(crate) struct Moody {
     pub(crate) store: InMemoryStore,
     clock: Clock,
     mode: Mutex<Mode>,
     under_way: AtomicUsize,
-    /// The most requests that were under way at once.
+    /// Maximum number of concurrent requests.
     pub(crate) most: AtomicUsize,
 }
 

@@ -17,7 +17,7 @@ use steadfast::{
     Classify, FailureKind, Hint, Pipeline,
     call::not_idempotent,
     http::{ByStatus, reqwest_error},
-    outcome::Stop,
+    outcome::StopReason,
     retry::{Retry, RetryConfig},
 };
 use tokio::{
@@ -123,7 +123,7 @@ fn one_that_was_sent_is_not_repeated_unless_it_may_be() {
             let send = || client.post(format!("http://{address}")).timeout(Duration::from_millis(200)).send();
             let error = pipeline.call(not_idempotent(send)).await.unwrap_err();
             assert_eq!((error.verdict().kind(), error.attempts()), (Some(kind), 1), "{error}");
-            assert_eq!(error.history().unwrap().stop, Stop::NotIdempotent);
+            assert_eq!(error.history().unwrap().stop, StopReason::NotIdempotent);
             assert_eq!(pipeline.call(send).await.unwrap_err().attempts(), 3);
         }
     });

@@ -15,7 +15,7 @@ use steadfast::{
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-// Guarantee: pipeline 5.
+// Guarantee: testing 1.
 #[test]
 fn a_script_is_followed_step_by_step_and_its_last_step_for_ever() {
     let (clock, hand) = Clock::manual();
@@ -35,7 +35,7 @@ fn a_script_is_followed_step_by_step_and_its_last_step_for_ever() {
     assert_eq!(service.gaps(), [MS(0), MS(0), MS(0), MS(100), MS(0), MS(0), MS(0), MS(0), MS(0)]);
 }
 
-// Guarantee: pipeline 5.
+// Guarantee: testing 1.
 #[test]
 fn the_words_of_a_step_come_in_any_order() {
     let (clock, hand) = Clock::manual();
@@ -52,7 +52,7 @@ fn the_words_of_a_step_come_in_any_order() {
     }
 }
 
-// Guarantee: pipeline 5.
+// Guarantee: testing 1.
 #[test]
 fn a_bad_script_is_refused_with_the_step_and_the_rule() {
     let (clock, _hand) = Clock::manual();
@@ -73,7 +73,7 @@ fn a_bad_script_is_refused_with_the_step_and_the_rule() {
     assert!(error.starts_with("step 1, `ok in soon`: `soon` is not a duration: "), "{error}");
 }
 
-// Guarantee: pipeline 5.
+// Guarantee: testing 1.
 #[test]
 fn calls_are_counted_as_they_run_end_and_are_dropped() {
     let (clock, hand) = Clock::manual();
@@ -91,7 +91,7 @@ fn calls_are_counted_as_they_run_end_and_are_dropped() {
     assert_eq!((service.calls(), service.running(), service.dropped()), (4, 0, 1));
 }
 
-// Guarantee: pipeline 5.
+// Guarantee: testing 1.
 #[test]
 fn the_service_s_judge_goes_by_the_usual_rules() {
     let judged = |status| ScriptedService::classify(&Err(ScriptedError::Status { status, retry_after: None })).kind();
@@ -113,7 +113,7 @@ fn the_service_s_judge_goes_by_the_usual_rules() {
     assert_eq!(ScriptedService::classify(&hinted).hint().retry_after(), Some(MS(7)));
 }
 
-// Guarantee: pipeline 5.
+// Guarantee: testing 2.
 #[test]
 fn the_harness_drops_once_at_each_await_and_then_lets_one_end() {
     let (clock, hand) = Clock::manual();
@@ -149,7 +149,7 @@ fn the_harness_drops_once_at_each_await_and_then_lets_one_end() {
     assert_eq!((polls, checked, made.get(), ended.get()), (4, vec![0, 1, 2, 3, 4], 5, 1));
 }
 
-// Guarantee: pipeline 5.
+// Guarantee: testing 2.
 #[test]
 #[should_panic(expected = "no timer is left to wake it")]
 fn the_harness_does_not_wait_for_ever() {

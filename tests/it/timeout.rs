@@ -1,4 +1,4 @@
-//! Time-out, behaviours 1 and 2.
+//! Time-out: its limit, its deadline, its timers.
 use std::{
     future::{Future, pending, poll_fn, ready},
     pin::Pin,
@@ -24,7 +24,7 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 
 // Guarantee: timeout 1.
 #[test]
-fn covers_the_whole_call_with_retries() {
+fn a_time_out_covers_the_whole_call_with_retries() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("503 in 300ms", &clock).unwrap();
     let pipeline = Pipeline::new()
@@ -46,7 +46,7 @@ fn covers_the_whole_call_with_retries() {
 
 // Guarantee: timeout 1.
 #[test]
-fn an_attempt_is_clipped_to_what_is_left() {
+fn an_attempt_is_clipped_to_the_remaining_time() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("503 in 300ms, hang", &clock).unwrap();
     let pipeline = Pipeline::new()
@@ -132,7 +132,7 @@ fn a_result_ready_in_the_same_poll_wins() {
 
 // Guarantee: timeout 2.
 #[test]
-fn zero_polls_once() {
+fn a_time_out_of_zero_polls_the_work_once() {
     let (clock, hand) = Clock::manual();
     let timeout = Timeout::new(Duration::ZERO).with_clock(&clock);
     assert_eq!(hand.block_on(timeout.call(|| async { Ok::<_, ()>(1) })).unwrap(), 1);
@@ -193,7 +193,7 @@ fn a_call_that_is_ready_at_once_reads_no_clock() {
         .then(breaker)
         .then(Timeout::new(MS(100)).with_clock(&clock));
     let (_, hand) = Clock::manual();
-    // A breaker notes when it was made: that is once, and no call's.
+    // Creating a breaker reads the clock once; calls do not.
     let made = source.0.load(SeqCst);
     assert!(made <= 1);
     for _ in 0..500 {
@@ -203,7 +203,7 @@ fn a_call_that_is_ready_at_once_reads_no_clock() {
 }
 
 #[test]
-fn a_substitute_that_is_ready_at_once_reads_no_clock_and_one_that_waits_has_its_time_from_then_on() {
+fn the_time_of_a_fallback_counts_from_its_first_wait() {
     let source = Counted::default();
     let fallback = Fallback::new(FallbackConfig::default()).unwrap();
     let pipeline = Pipeline::new().then(fallback.clone().with_clock(&Clock::from_source(source.clone())));
@@ -224,7 +224,7 @@ fn a_substitute_that_is_ready_at_once_reads_no_clock_and_one_that_waits_has_its_
 }
 
 #[test]
-fn the_default_clock_obeys_tokio_s_pause() {
+fn the_default_clock_follows_the_paused_clock_of_tokio() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let clock = Clock::tokio();
@@ -237,7 +237,7 @@ fn the_default_clock_obeys_tokio_s_pause() {
 }
 
 #[test]
-fn it_tells_when_it_fires() {
+fn a_time_out_that_fires_causes_an_event() {
     let (clock, hand) = Clock::manual();
     let timeout = Timeout::new(MS(10)).named("db").with_clock(&clock);
     let mut events = timeout.events();
@@ -249,7 +249,7 @@ fn it_tells_when_it_fires() {
 
 // Guarantee: timeout 1.
 #[test]
-fn of_two_deadlines_the_nearer_counts_whichever_stands_outside() {
+fn of_two_deadlines_the_nearer_one_counts() {
     let (clock, hand) = Clock::manual();
     let timeout = |ms| Timeout::new(MS(ms)).with_clock(&clock);
     let remaining = |outer, inner| {
@@ -269,14 +269,14 @@ fn of_two_deadlines_the_nearer_counts_whichever_stands_outside() {
     assert_eq!((error.attempts(), hand.now()), (1, start));
 }
 
-/// A policy that does not poll what is inside as an executor would.
+/// A policy that does not poll its work as an executor would.
 #[derive(Clone, Copy, Debug)]
 enum Odd {
-    /// Polls it once, and never again.
+    /// Polls it once and never again.
     Neglects,
     /// Polls it once, drops it in the same poll, and waits.
     Drops,
-    /// Polls it with a waker that wakes nobody.
+    /// Polls it with a waker that wakes no task.
     Deafens,
     /// Polls it as an executor would.
     Passes,
@@ -302,8 +302,9 @@ impl Policy for Odd {
     }
 }
 
+// Guarantee: timeout 1.
 #[test]
-fn an_outer_time_out_fires_whatever_becomes_of_the_timer_of_an_inner_one() {
+fn an_outer_time_out_fires_even_if_the_inner_timer_is_lost() {
     for (odd, after) in
         [(Odd::Neglects, MS(2000)), (Odd::Drops, MS(2000)), (Odd::Deafens, MS(2000)), (Odd::Passes, MS(300))]
     {
@@ -327,7 +328,7 @@ fn an_outer_time_out_fires_whatever_becomes_of_the_timer_of_an_inner_one() {
 }
 
 #[test]
-fn nested_time_outs_arm_one_timer_each_time_the_innermost_that_is_left() {
+fn nested_time_outs_arm_only_the_innermost_timer() {
     let (clock, hand) = Clock::manual();
     let timeout = |ms| Timeout::new(MS(ms)).with_clock(&clock);
     let timers = || format!("{hand:?}").split("timers: ").nth(1).unwrap().trim_end_matches([' ', '}']).to_owned();
@@ -349,7 +350,8 @@ fn nested_time_outs_arm_one_timer_each_time_the_innermost_that_is_left() {
     hand.advance(MS(100));
     assert!(poll());
     assert_eq!(timers(), "1");
-    // The attempt is over: the retry waits, and the inner of the outer two waits beside it.
+    // The attempt is over: the retry waits, and the inner one of the two outer time-outs waits
+    // beside it.
     hand.advance(MS(200));
     assert!(poll());
     assert_eq!(timers(), "2");

@@ -19,7 +19,7 @@ use steadfast::{
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
     hedge::{Hedge, HedgeConfig},
     http::{ByStatus, deadline},
-    outcome::Stop,
+    outcome::StopReason,
     retry::{Retry, RetryConfig},
     testing::{ScriptedError, ScriptedService, drop_at_every_await},
     throttling::{ConcurrencyLimitConfig, ConcurrencyLimiter, Quota, RateLimiter},
@@ -124,7 +124,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
 }
 
-// Guarantee: pipeline 4.
+// Guarantee: tower 1.
 #[test]
 fn ready_reserves_nothing_that_a_drop_would_leak() {
     let (clock, hand, places) = world("ok", 1);
@@ -146,7 +146,7 @@ fn ready_reserves_nothing_that_a_drop_would_leak() {
     assert_eq!((places.free(), limiter.available(), places.script.calls()), (1, 1, 1));
 }
 
-// Guarantee: pipeline 4.
+// Guarantee: tower 1.
 #[test]
 fn a_service_that_is_never_ready_is_bounded_and_refused() {
     let (clock, hand, places) = world("ok", 0);
@@ -166,7 +166,7 @@ fn a_service_that_is_never_ready_is_bounded_and_refused() {
     assert_eq!((places.script.calls(), places.free()), (0, 0));
 }
 
-// Guarantee: pipeline 4.
+// Guarantee: tower 1.
 #[test]
 fn dropped_anywhere_all_is_given_back() {
     let (clock, hand, places) = world("503 in 10ms, hang", 1);
@@ -196,7 +196,7 @@ fn dropped_anywhere_all_is_given_back() {
     assert_eq!(polls, 2);
 }
 
-// Guarantee: pipeline 4.
+// Guarantee: tower 1.
 #[test]
 fn a_place_is_not_held_between_two_attempts() {
     let (clock, hand, places) = world("503, ok", 1);
@@ -216,7 +216,7 @@ fn a_place_is_not_held_between_two_attempts() {
     assert!(waits > 0);
 }
 
-// Guarantee: pipeline 4.
+// Guarantee: tower 3.
 #[test]
 fn clones_and_services_of_one_layer_share_their_state() {
     let (clock, hand, places) = world("503", 5);
@@ -245,7 +245,7 @@ impl Clone for Counted {
     }
 }
 
-// Guarantee: pipeline 4.
+// Guarantee: tower 2.
 #[test]
 fn a_request_is_cloned_for_a_retry_and_only_there() {
     let (clock, hand, places) = world("503, 503, ok, ok", 1);
@@ -259,7 +259,7 @@ fn a_request_is_cloned_for_a_retry_and_only_there() {
     assert_eq!(request.0.load(SeqCst), 3, "moved");
 }
 
-// Guarantee: pipeline 4.
+// Guarantee: tower 2.
 #[test]
 fn a_request_that_cannot_be_cloned_is_sent_once_and_keeps_its_error() {
     struct Unclonable;
@@ -272,7 +272,7 @@ fn a_request_that_cannot_be_cloned_is_sent_once_and_keeps_its_error() {
         hand.block_on(layer.requests(|_: &Unclonable| None).layer(places.clone()).call(Unclonable)).unwrap_err(),
     ] {
         assert!(matches!(error.cause(), Cause::Operation(ScriptedError::Status { status: 503, .. })), "{error}");
-        assert_eq!((error.attempts(), error.history().unwrap().stop), (1, Stop::Spent));
+        assert_eq!((error.attempts(), error.history().unwrap().stop), (1, StopReason::Spent));
     }
     assert_eq!((places.script.calls(), places.free(), hand.now()), (2, 1, start));
 }
@@ -305,7 +305,7 @@ impl Policy for Twice {
     }
 }
 
-// Guarantee: pipeline 4.
+// Guarantee: tower 2.
 #[test]
 fn what_can_be_run_once_is_run_once_however_it_is_marked() {
     let (clock, hand) = Clock::manual();
@@ -319,29 +319,29 @@ fn what_can_be_run_once_is_run_once_however_it_is_marked() {
         hand.block_on(pipeline.call(with_priority(Priority::High, once()))).unwrap_err(),
         hand.block_on(pipeline.call(named(&ONCE, once()))).unwrap_err(),
     ] {
-        assert_eq!((error.attempts(), error.history().unwrap().stop), (1, Stop::Spent));
+        assert_eq!((error.attempts(), error.history().unwrap().stop), (1, StopReason::Spent));
     }
     assert_eq!(hand.now(), start);
     // Who makes another attempt nevertheless is refused, and runs nothing.
     let error = hand.block_on(Pipeline::new().then(Twice).classify(judge).call(once())).unwrap_err();
     let Cause::Rejected(rejected) = error.cause() else { panic!("{error:?}") };
-    let told = "rejected by the operation: it cannot be run again";
+    let told = "rejected by the operation: it cannot run again";
     assert_eq!((rejected.to_string().as_str(), error.attempts()), (told, 1));
 }
 
-// Guarantee: pipeline 4.
+// Guarantee: tower 2.
 #[test]
 fn an_attempt_refused_before_the_request_was_moved_may_be_followed_by_another() {
     let (clock, hand, places) = world("ok", 1);
     let limiter = RateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
-    limiter.check().unwrap();
+    limiter.try_acquire().unwrap();
     let config = RetryConfig::default().idempotent(true).retry_rejections(true);
     let pipeline = Pipeline::new().then(Retry::new(config).unwrap().with_clock(&clock)).then(limiter);
     let mut service = PipelineLayer::new(pipeline).once().layer(places.clone());
     assert_eq!(hand.block_on(service.call(())).unwrap(), 200);
 }
 
-// Guarantee: pipeline 4.
+// Guarantee: tower 2.
 #[test]
 fn what_is_not_idempotent_is_not_repeated() {
     let post = || Request::post("/").body(()).unwrap();
@@ -355,7 +355,7 @@ fn what_is_not_idempotent_is_not_repeated() {
     assert_eq!(hand.block_on(service.call(Request::get("/").body(()).unwrap())).unwrap_err().attempts(), 3);
 }
 
-// Guarantee: pipeline 4.
+// Guarantee: tower 2.
 #[test]
 fn a_hedge_has_a_clone_for_each_attempt_and_drops_the_loser() {
     let (clock, hand, places) = world("hang, ok in 5ms", 2);
@@ -378,7 +378,7 @@ fn a_hedge_has_a_clone_for_each_attempt_and_drops_the_loser() {
     drop_at_every_await(&hand, || service.clone().call(()), |_| assert_eq!(places.free(), 2));
 }
 
-// Guarantee: pipeline 4.
+// Guarantee: tower 3.
 #[test]
 fn errors_are_flat_or_boxed_and_hold_the_service_s_own() {
     let (clock, hand, places) = world("503", 1);
@@ -414,7 +414,7 @@ where
     }
 }
 
-// Guarantee: pipeline 4.
+// Guarantee: tower 3.
 #[test]
 fn a_server_answers_with_its_refusals() {
     let (clock, hand) = Clock::manual();
@@ -428,7 +428,7 @@ fn a_server_answers_with_its_refusals() {
     assert_eq!(refused.headers()["retry-after"], "60");
 }
 
-// Guarantee: pipeline 4.
+// Guarantee: tower 4.
 #[test]
 fn a_received_request_brings_its_deadline_and_its_priority_and_the_handler_finds_them() {
     let (clock, hand) = Clock::manual();
@@ -468,7 +468,7 @@ fn a_received_request_brings_its_deadline_and_its_priority_and_the_handler_finds
     assert_eq!(plain.outer(&request(&[("x-request-timeout-ms", "1")])), None);
 }
 
-// Guarantee: pipeline 4.
+// Guarantee: tower 4.
 #[test]
 fn a_sent_request_tells_what_is_left_of_the_call_s_time() {
     let (clock, hand) = Clock::manual();
@@ -489,7 +489,7 @@ fn a_sent_request_tells_what_is_left_of_the_call_s_time() {
     assert_eq!(answer.into_body(), (MS(1000) - waited).as_millis().to_string());
 }
 
-// Guarantee: pipeline 4.
+// Guarantee: tower 4.
 #[test]
 fn what_a_handler_found_bounds_what_it_asks_of_others() {
     let (clock, hand, places) = world("503 retry-after 30ms x2, hang", 1);
@@ -503,11 +503,11 @@ fn what_a_handler_found_bounds_what_it_asks_of_others() {
     let start = hand.now();
     let error = hand.block_on(layer.layer(places.clone()).call(request)).unwrap_err();
     // The delay of 100 ms does not fit before the deadline.
-    assert_eq!((error.attempts(), error.history().unwrap().stop), (1, Stop::Deadline));
+    assert_eq!((error.attempts(), error.history().unwrap().stop), (1, StopReason::Deadline));
     assert!(hand.now() - start <= MS(40));
 }
 
-// Guarantee: pipeline 4.
+// Guarantee: tower 4.
 #[test]
 fn a_request_says_which_operation_it_is() {
     struct Known;
@@ -540,7 +540,7 @@ fn a_request_says_which_operation_it_is() {
     assert_eq!(*SEEN.0.lock().unwrap(), [Some("once"), None]);
 }
 
-// Guarantee: pipeline 4.
+// Guarantee: tower 1.
 #[test]
 fn a_panic_gives_back_all_and_goes_on() {
     let (clock, hand, places) = world("panic", 1);
@@ -551,7 +551,7 @@ fn a_panic_gives_back_all_and_goes_on() {
     assert_eq!((places.free(), limiter.available()), (1, 1));
 }
 
-// Guarantee: pipeline 4.
+// Guarantee: tower 3.
 #[test]
 fn it_fits_axum_hyper_reqwest_and_tonic() {
     use axum::{Router, routing::get};

@@ -1,4 +1,4 @@
-//! What is particular to one backend or one port, beyond the conformance suites.
+//! Behaviours of single backends and ports beyond the conformance suites.
 #![allow(missing_docs, clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 mod memory_models;
 mod memory_queue;
@@ -10,7 +10,7 @@ mod sqlite_killed;
 mod sqlite_locks;
 mod sqlite_writes;
 
-/// Lets a thread of a backend, which is a real one, get on with its work.
+/// Gives a backend's thread, which is a real one, time to run.
 #[expect(clippy::disallowed_methods, reason = "no clock of ours moves a thread")]
 fn wait_for_a_real_thread(millis: u64) {
     std::thread::sleep(std::time::Duration::from_millis(millis));

@@ -1,4 +1,4 @@
-//! The store and the queue in memory, against models too simple to be wrong.
+//! The store and the queue in memory, compared with naive models.
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -21,7 +21,8 @@ enum StoreOp {
     Pass(u64),
 }
 
-/// What a write asks for; a version is one that the row had so many writes ago.
+/// The precondition of a write. A version is that of an earlier write, counted back from the
+/// newest.
 #[derive(Debug, Clone, Copy)]
 enum When {
     Any,
@@ -42,7 +43,7 @@ fn store_op() -> impl Strategy<Value = StoreOp> {
     ]
 }
 
-/// One row, with everything that was ever true of it.
+/// A model of one row with its whole history.
 #[derive(Default, Clone)]
 struct Row {
     live: Option<(String, Version, Option<Instant>)>,
@@ -67,7 +68,7 @@ impl Row {
         }
     }
 
-    /// The refusal that is due, as words.
+    /// Returns the expected refusal as text.
     fn refusal(&self, when: Precondition, fence: Option<u64>, now: Instant) -> Option<String> {
         let current = self.current(now).map(|(_, version)| version);
         let holds = match when {
@@ -165,7 +166,7 @@ enum QueueOp {
         max: usize,
         visibility: u64,
     },
-    /// By one of the receipts that were ever given.
+    /// With one of the receipts that were issued so far.
     Complete(usize),
     Abandon(usize, u64),
     Release(usize, u64),
@@ -191,15 +192,15 @@ fn queue_op() -> impl Strategy<Value = QueueOp> {
     ]
 }
 
-/// A message as the model has it: in order of sending.
+/// A message of the model, in the order of sending.
 #[derive(Clone)]
 struct Sent {
     body: String,
     group: Option<u8>,
     visible_at: Instant,
-    /// Deliveries, attempts, expiries.
+    /// Deliveries, attempts and expiries.
     counts: (u32, u32, u32),
-    /// The number of the receipt that may settle it.
+    /// The number of the receipt that may settle the message.
     receipt: Option<usize>,
 }
 
@@ -216,7 +217,7 @@ proptest! {
         let mut dead_letters = 0;
         for (i, op) in ops.into_iter().enumerate() {
             let now = clock.now();
-            // Of the last twelve, counted from the newest.
+            // One of the last twelve, counted from the newest.
             let pick = |n: usize, all: &Vec<Delivery>| all.len().checked_sub(n + 1);
             let holder = |number: usize, model: &Vec<Sent>| model.iter().position(|m| m.receipt == Some(number));
             match op {

@@ -1,4 +1,4 @@
-//! The queue in memory: its bound, and who waits.
+//! The queue in memory: its limit, and waiting receivers.
 use std::{
     future::Future,
     pin::pin,
@@ -15,8 +15,9 @@ use steadfast::{
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 
+// Guarantee: queue 9.
 #[test]
-fn a_full_queue_refuses_before_it_accepts_any_and_takes_again_when_there_is_room() {
+fn a_full_queue_refuses_all_messages_of_a_send_until_there_is_room() {
     let (clock, hand) = Clock::manual();
     let queue = InMemoryQueue::new("jobs").bounded(3).with_clock(&clock);
     hand.block_on(async {
@@ -35,9 +36,10 @@ fn a_full_queue_refuses_before_it_accepts_any_and_takes_again_when_there_is_room
     });
 }
 
-/// Was: who had slept on the return of a message, and went, took the knowledge of it along.
+/// Regression test: a receiver that waited for a redelivery, and was dropped, left no timer for the
+/// next receiver.
 #[test]
-fn a_receiver_that_goes_leaves_its_knowledge_to_the_next() {
+fn a_dropped_receiver_leaves_the_timer_of_a_redelivery_to_the_next() {
     let (clock, hand) = Clock::manual();
     let queue = InMemoryQueue::new("jobs").with_clock(&clock);
     hand.block_on(queue.send_one(Message::new("a"))).unwrap();
@@ -48,7 +50,7 @@ fn a_receiver_that_goes_leaves_its_knowledge_to_the_next() {
     assert!(hasty.as_mut().poll(&mut cx).is_pending());
     assert!(patient.as_mut().poll(&mut cx).is_pending());
     hand.block_on(queue.abandon(&held.receipt, S(1))).unwrap();
-    // The first who waits is told, sees when the message comes back, and goes.
+    // The first waiting receiver is notified, learns the time of the redelivery, and is dropped.
     assert!(hasty.as_mut().poll(&mut cx).is_pending());
     drop(hasty);
     assert!(patient.as_mut().poll(&mut cx).is_pending());
@@ -57,12 +59,14 @@ fn a_receiver_that_goes_leaves_its_knowledge_to_the_next() {
     assert!(matches!(patient.poll(&mut cx), Poll::Ready(Ok(taken)) if taken.len() == 1));
 }
 
+// Guarantee: queue 6.
 #[test]
-fn every_future_of_the_queue_may_be_dropped_at_every_await() {
+fn futures_of_the_queue_dropped_at_every_await_lose_no_message() {
     let (clock, hand) = Clock::manual();
     let queue = InMemoryQueue::new("jobs").with_clock(&clock);
     let total = || hand.block_on(queue.depth()).unwrap().total();
-    // One that waits for the return of the only message: dropped wherever, the message is there.
+    // A receive that waits for the redelivery of the only message loses nothing, wherever it is
+    // dropped.
     hand.block_on(queue.send_one(Message::new("a"))).unwrap();
     drop_at_every_await(
         &hand,
@@ -83,7 +87,7 @@ fn every_future_of_the_queue_may_be_dropped_at_every_await() {
     drop_at_every_await(&hand, || queue.send_one(Message::new("b")), |_| assert!(total() >= 1));
 }
 
-/// A receiver that waits for a minute, and has looked once.
+/// A receiver that waits for a minute, and has been polled once.
 macro_rules! waiting {
     ($name:ident, $queue:expr) => {
         let queue = $queue.clone();
@@ -92,7 +96,7 @@ macro_rules! waiting {
     };
 }
 
-/// What it has now, without any time having passed.
+/// Returns the messages that the receiver has without time passing.
 fn at_once(receiver: std::pin::Pin<&mut impl Future<Output = Vec<steadfast::queue::Delivery>>>) -> Vec<String> {
     match receiver.poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(taken) => taken.iter().map(|d| String::from_utf8_lossy(&d.body).into_owned()).collect(),
@@ -101,7 +105,7 @@ fn at_once(receiver: std::pin::Pin<&mut impl Future<Output = Vec<steadfast::queu
 }
 
 #[test]
-fn who_waits_is_told_at_once_of_what_is_sent_abandoned_or_freed() {
+fn a_waiting_receiver_gets_sent_abandoned_and_unblocked_messages_at_once() {
     let (clock, hand) = Clock::manual();
     let queue = std::sync::Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
     waiting!(sent, queue);
@@ -135,7 +139,7 @@ fn who_waits_is_told_at_once_of_what_is_sent_abandoned_or_freed() {
 }
 
 #[test]
-fn who_waits_learns_that_a_message_comes_back_earlier() {
+fn a_waiting_receiver_gets_a_message_whose_visibility_was_shortened() {
     let (clock, hand) = Clock::manual();
     let queue = std::sync::Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
     hand.block_on(queue.send_one(Message::new("a"))).unwrap();
@@ -148,7 +152,7 @@ fn who_waits_learns_that_a_message_comes_back_earlier() {
 }
 
 #[test]
-fn a_receipt_of_the_queue_is_worth_nothing_among_its_dead_letters() {
+fn a_receipt_of_a_queue_is_stale_for_its_dead_letters() {
     let (clock, hand) = Clock::manual();
     let queue = InMemoryQueue::new("jobs").with_clock(&clock);
     let letters = queue.dead_letters().unwrap();
@@ -162,8 +166,9 @@ fn a_receipt_of_the_queue_is_worth_nothing_among_its_dead_letters() {
     });
 }
 
+// Guarantee: queue 7, 9.
 #[test]
-fn what_repeats_within_one_request_needs_room_once() {
+fn duplicates_within_one_send_take_one_place() {
     let (clock, hand) = Clock::manual();
     let queue = InMemoryQueue::new("jobs").bounded(1).with_clock(&clock);
     let message = || Message::new("a").deduplicate("x");

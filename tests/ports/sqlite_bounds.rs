@@ -1,4 +1,4 @@
-//! SQLite: what has ended goes, and no request takes more than its share.
+//! SQLite: expired rows are deleted, and the size of requests is limited.
 use std::{
     path::Path,
     process::Command,
@@ -25,15 +25,16 @@ fn open(path: &Path) -> (Sqlite, ManualClock) {
     (Sqlite::open_with_clock(config, &clock).unwrap(), hand)
 }
 
-/// How many rows a table has.
+/// Returns the number of rows of a table.
 fn rows(path: &Path, table: &str) -> i64 {
     let file = Connection::open(path).unwrap();
     file.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).unwrap()
 }
 
-/// At 2,500 writes a second that end after a second: hardly more stays than what has not ended.
+/// With 2,500 writes a second that expire after a second, hardly more rows remain than have not
+/// expired.
 #[test]
-fn what_ends_is_swept_as_fast_as_it_is_written() {
+fn expired_records_are_deleted_as_fast_as_new_ones_are_written() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.db");
@@ -62,9 +63,9 @@ fn what_ends_is_swept_as_fast_as_it_is_written() {
     });
 }
 
-/// Nobody writes any more: a scan that meets what has ended has it swept, once and for all.
+/// Without further writes, a scan that skips many expired rows requests one sweep of them.
 #[test]
-fn a_scan_does_not_meet_what_has_ended_for_ever() {
+fn expired_records_are_deleted_after_a_scan_skipped_them() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.db");
@@ -121,7 +122,7 @@ fn a_busy_topic_makes_no_gap_in_a_quiet_one() {
 }
 
 #[test]
-fn a_subscriber_that_is_further_behind_than_is_kept_hears_of_a_gap_and_of_all_that_is_kept() {
+fn a_subscriber_behind_the_kept_notices_receives_a_gap_and_then_all_kept_ones() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let (sqlite, hand) = open(&folder.path().join("state.db"));
@@ -138,7 +139,7 @@ fn a_subscriber_that_is_further_behind_than_is_kept_hears_of_a_gap_and_of_all_th
                 assert_eq!(subscriber.recv().await, message(i));
             }
         }
-        // By age, too: of a subscriber that heard none of them.
+        // Notices also expire by age, for a subscriber that read none of them.
         let mut late = subscribe(&sqlite, "t").await;
         publish(&sqlite, "t", "old").await;
         hand.advance(SECOND * 601);
@@ -158,7 +159,7 @@ fn a_subscriber_that_is_further_behind_than_is_kept_hears_of_a_gap_and_of_all_th
 }
 
 #[test]
-fn a_receive_takes_no_more_than_its_bytes_and_one_message_at_least() {
+fn a_receive_returns_at_most_its_limit_of_bytes_but_at_least_one_message() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let (sqlite, _hand) = open(&folder.path().join("state.db"));
@@ -182,7 +183,8 @@ fn a_receive_takes_no_more_than_its_bytes_and_one_message_at_least() {
     });
 }
 
-/// Both walk all messages of the queue. A future that did so in place would be ready when it is polled first.
+/// Both walk all messages of the queue. A future that did so in place would be ready at its first
+/// poll.
 #[test]
 fn depth_and_peek_do_not_walk_the_queue_on_the_callers_thread() {
     run(async {
@@ -203,10 +205,11 @@ fn depth_and_peek_do_not_walk_the_queue_on_the_callers_thread() {
 
 const CHILD: &str = "STEADFAST_TEST_TIME_NAMESPACE";
 
-/// A process whose clock since the machine's start is an hour ahead, in a time namespace of its own, has the file's time all the same.
+/// A process in a time namespace, whose clock since boot is an hour ahead, has the same file time.
 ///
-/// Not every machine lets its user make a namespace: `scripts/verify` runs this where it can be made, and says so where it cannot. That
-/// the namespace's offset is taken off is tested everywhere, by clocks that are handed in (`time/machine.rs`).
+/// Not every machine allows its user to create a namespace. `scripts/verify` runs this where it is
+/// possible, and reports where it is not. Tests with injected clocks (`time/machine.rs`) check
+/// everywhere that the namespace's offset is subtracted.
 #[cfg(target_os = "linux")]
 #[test]
 #[ignore = "needs the right to make a time namespace: run it with `--ignored`"]

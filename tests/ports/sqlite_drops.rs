@@ -1,6 +1,7 @@
-//! SQLite: each future dropped at every point at which it waits. What it did is done whole or not at all, and nobody is held up.
+//! SQLite: each future is dropped at every point at which it waits. Its work is done as a whole or
+//! not at all, and blocks no other task.
 //!
-//! The answers come from threads, so time is advanced only where no thread answers.
+//! Responses come from threads, so the tests advance time only when no thread responds.
 use std::{
     future::Future,
     pin::pin,
@@ -36,7 +37,7 @@ impl Wake for Woken {
 }
 
 impl Woken {
-    /// Waits until a thread has answered; where none does, the next timer is due.
+    /// Waits for a response of a thread; if none comes, advances to the next timer.
     fn wait(&self, hand: &ManualClock) {
         let told = self.told.lock().unwrap();
         let wait = Duration::from_millis(if hand.next_timer().is_some() { 20 } else { 20_000 });
@@ -49,7 +50,7 @@ impl Woken {
     }
 }
 
-/// Polls the future so often, at most, and drops it. Gives its output if it came to its end.
+/// Polls the future up to `polls` times, then drops it. Returns its output if it completed.
 fn poll_up_to<F: Future>(hand: &ManualClock, future: F, polls: usize) -> Option<F::Output> {
     let woken = Arc::new(Woken::default());
     let waker = Waker::from(woken.clone());
@@ -65,7 +66,8 @@ fn poll_up_to<F: Future>(hand: &ManualClock, future: F, polls: usize) -> Option<
     None
 }
 
-/// Makes the future anew for each number of polls, until one comes to its end; `check` is told whether it did.
+/// Creates the future again for each number of polls, until it completes. `check` receives `true`
+/// if it did.
 fn drop_everywhere<T, F: Future<Output = T>>(
     hand: &ManualClock,
     mut make: impl FnMut() -> F,
@@ -96,6 +98,7 @@ fn with_each(test: impl Fn(Sqlite, ManualClock)) {
     }
 }
 
+// Guarantee: store 9.
 #[test]
 fn futures_of_the_store_dropped_at_every_await_write_all_or_nothing() {
     with_each(|sqlite, hand| {
@@ -142,11 +145,12 @@ fn futures_of_the_store_dropped_at_every_await_write_all_or_nothing() {
     });
 }
 
+// Guarantee: queue 6.
 #[test]
-fn futures_of_the_queue_dropped_at_every_await_lose_and_double_nothing() {
+fn futures_of_the_queue_dropped_at_every_await_lose_and_duplicate_no_message() {
     with_each(|sqlite, hand| {
         let queue = sqlite.queue("jobs").unwrap();
-        // A dropped write may still be under way: what is written after it is done after it.
+        // A dropped write may still be pending. A later write runs after it.
         let store = sqlite.store();
         let after_all_writes =
             || assert!(to_the_end(&hand, store.put(Key::new("p", "r"), "x".into(), PutOptions::new())).is_ok());
@@ -154,11 +158,11 @@ fn futures_of_the_queue_dropped_at_every_await_lose_and_double_nothing() {
             after_all_writes();
             to_the_end(&hand, queue.depth()).unwrap().total()
         };
-        // With its id it is accepted once, however often it is sent.
+        // With its id a message is accepted once, however often it is sent.
         let send = || queue.send(vec![Message::new("a").deduplicate("1"), Message::new("b").deduplicate("2")]);
         drop_everywhere(&hand, send, |_| assert!([0, 2].contains(&total())));
         assert_eq!(total(), 2);
-        // What a dropped receive took comes back.
+        // Messages that a dropped receive took come back.
         drop_everywhere(
             &hand,
             || queue.receive(Receive::new(1, MINUTE)),
@@ -223,13 +227,14 @@ fn futures_of_the_queue_dropped_at_every_await_lose_and_double_nothing() {
         drop_everywhere(&hand, || queue.depth(), |depth| assert!(depth.is_none_or(|depth| depth.is_ok())));
         drop_everywhere(&hand, || queue.peek(5), |peeked| assert!(peeked.is_none_or(|peeked| peeked.is_ok())));
         drop_everywhere(&hand, || queue.purge(), |gone| assert!(gone.is_none() || total() == 0));
-        // One that waits for what comes: dropped, it takes nothing with it, and whoever waits next is served.
+        // A waiting receive that is dropped takes no message, and the next waiting one is served.
         drop_everywhere(&hand, || queue.receive(Receive::new(1, MINUTE).wait(Duration::from_millis(120))), |_| {});
         to_the_end(&hand, queue.send_one(Message::new("e"))).unwrap();
         assert_eq!(to_the_end(&hand, queue.receive(Receive::new(1, MINUTE).wait(MINUTE))).unwrap().len(), 1);
     });
 }
 
+// Guarantee: notify 4.
 #[test]
 fn futures_of_the_notifier_dropped_at_every_await_lose_no_notice() {
     with_each(|sqlite, hand| {
@@ -248,7 +253,7 @@ fn futures_of_the_notifier_dropped_at_every_await_lose_no_notice() {
         to_the_end(&hand, notifier.publish("t", Bytes::from_static(b"last"))).unwrap();
         let mut heard = Vec::new();
         while heard.last().is_none_or(|last| *last != Notice::Message(Bytes::from_static(b"last"))) {
-            // Dropped after one poll, after two, until it gives one.
+            // Dropped after each number of polls, until one returns a notice.
             for polls in 0.. {
                 if let Some(notice) = poll_up_to(&hand, notices.recv(), polls) {
                     heard.push(notice);
@@ -256,7 +261,7 @@ fn futures_of_the_notifier_dropped_at_every_await_lose_no_notice() {
                 }
             }
         }
-        // The first is never polled, the last comes to its end.
+        // The first future is never polled, the last one completes.
         assert!(heard.contains(&Notice::Message(Bytes::from(published.to_string()))), "{heard:?}");
         assert!(!heard.contains(&Notice::Gap));
         run(async { sqlite.store().insert(Key::new("p", "after"), "x").await.unwrap() });

@@ -1,4 +1,4 @@
-//! SQLite: files that are not as they should be, and files of older releases.
+//! SQLite: invalid files, and files of older releases.
 use std::{fs, path::Path, time::Duration};
 
 use rusqlite::Connection;
@@ -12,7 +12,7 @@ use steadfast::{
 
 const KEY: Key<'static> = Key::new("p", "r");
 
-/// The error of opening it.
+/// Returns the error of opening the file.
 fn refused(path: &Path) -> PortError {
     Sqlite::open(SqliteConfig::at(path)).expect_err("it must not open")
 }
@@ -26,7 +26,7 @@ async fn read(sqlite: &Sqlite) -> Option<String> {
 }
 
 #[test]
-fn what_was_written_is_there_after_reopening_and_no_thread_or_file_is_left() {
+fn written_data_is_there_after_reopening_and_no_thread_or_file_is_left() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     for durability in [Durability::Full, Durability::Relaxed] {
@@ -42,7 +42,7 @@ fn what_was_written_is_there_after_reopening_and_no_thread_or_file_is_left() {
 }
 
 #[test]
-fn a_file_that_is_no_database_is_refused_and_left_alone() {
+fn a_file_that_is_not_a_database_is_refused_and_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("letter.txt");
     let text = "Dear reader, ".repeat(1000);
@@ -65,7 +65,7 @@ fn a_damaged_database_is_refused() {
 }
 
 #[test]
-fn another_programs_database_is_refused_and_left_alone() {
+fn the_database_of_another_program_is_refused_and_unchanged() {
     let folder = tempfile::tempdir().unwrap();
     for setup in ["CREATE TABLE accounts (id)", "PRAGMA application_id = 7", "PRAGMA user_version = 2"] {
         let path = folder.path().join(format!("{}.db", setup.len()));
@@ -74,7 +74,7 @@ fn another_programs_database_is_refused_and_left_alone() {
         let error = refused(&path);
         assert_eq!(error.kind(), PortErrorKind::Corrupt);
         assert!(error.to_string().contains("another program"), "{error}");
-        // To the byte: its journal mode stands in the file, too.
+        // Byte for byte, because the journal mode is stored in the file, too.
         assert!(fs::read(&path).unwrap() == before, "{setup}: the file was changed");
     }
 }
@@ -90,9 +90,9 @@ fn a_newer_schema_is_refused_by_its_number() {
     assert!(error.to_string().contains("99"), "{error}");
 }
 
-/// As the first release to have a file would have left it: the store alone.
+/// A file of the first release, which had the store alone.
 #[test]
-fn a_file_of_an_older_schema_is_brought_up_to_date_with_what_is_in_it() {
+fn a_file_of_an_older_schema_is_migrated_with_its_data() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let old = Connection::open(&path).unwrap();
@@ -117,8 +117,8 @@ fn a_file_of_an_older_schema_is_brought_up_to_date_with_what_is_in_it() {
     });
 }
 
-/// As the release before attempts were counted would have left it: one message handed out twice and back, one in a receiver's
-/// hands for the second time, one never handed out, one dead letter.
+/// A file of the release before attempts were counted, with four messages: one delivered and
+/// returned twice, one in flight for the second time, one never delivered, and one dead letter.
 #[test]
 fn messages_of_an_older_schema_have_their_deliveries_as_attempts() {
     let folder = tempfile::tempdir().unwrap();
@@ -160,20 +160,20 @@ fn messages_of_an_older_schema_have_their_deliveries_as_attempts() {
 }
 
 #[test]
-fn a_folder_that_is_not_there_or_cannot_be_written_to_is_denied() {
+fn a_folder_that_is_missing_or_read_only_is_denied() {
     let folder = tempfile::tempdir().unwrap();
     let error = refused(&folder.path().join("nowhere/state.db"));
     assert_eq!(error.kind(), PortErrorKind::Denied);
     assert!(error.to_string().contains("nowhere"), "{error}");
     assert_eq!(refused(folder.path()).kind(), PortErrorKind::Denied, "it is a folder");
-    // The system's own read-only tree, which not even its owner writes to.
+    // The system's read-only tree, which not even its owner can write.
     #[cfg(target_os = "linux")]
     assert_eq!(refused(Path::new("/proc/state.db")).kind(), PortErrorKind::Denied);
     assert_eq!(refused(Path::new("/")).kind(), PortErrorKind::Invalid);
 }
 
 #[test]
-fn a_full_disk_is_told_and_what_was_there_stays() {
+fn a_full_disk_is_an_error_and_earlier_data_stays() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let sqlite = Sqlite::open(SqliteConfig::at(&path)).unwrap();
@@ -182,7 +182,7 @@ fn a_full_disk_is_told_and_what_was_there_stays() {
         store.insert(KEY, "kept").await.unwrap();
         let bound = sqlite.limit_pages(200).await.unwrap();
         assert_eq!(bound, 200);
-        // Beside a write that does not fit, one that does: they may share a group, and do not share a fate.
+        // A write that does not fit and one that does may share a group, but not a result.
         let large = store.put(Key::new("p", "large"), vec![1; 2 << 20].into(), PutOptions::new());
         let small = store.put(Key::new("p", "small"), "s".into(), PutOptions::new());
         let (large, small) = tokio::join!(large, small);
@@ -195,7 +195,8 @@ fn a_full_disk_is_told_and_what_was_there_stays() {
     });
 }
 
-/// The file's time goes on over a reopening, and never back, also where the machine was started anew meanwhile.
+/// The file's time continues after a reopening, and never goes back, also after a reboot of the
+/// machine.
 #[test]
 fn the_files_time_never_goes_back() {
     let folder = tempfile::tempdir().unwrap();
@@ -226,7 +227,7 @@ fn the_files_time_never_goes_back() {
 }
 
 #[test]
-fn records_that_ended_are_swept_away_by_writes() {
+fn expired_records_are_deleted_along_with_writes() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("state.db");
     let (clock, hand): (Clock, ManualClock) = Clock::manual();

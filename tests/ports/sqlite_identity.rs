@@ -1,4 +1,4 @@
-//! SQLite: a handle stays with its file, and notices when the file is no longer at its path.
+//! SQLite: a handle keeps its file, and detects that the file is no longer at its path.
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -21,7 +21,7 @@ use steadfast::{
 const KEY: Key<'static> = Key::new("p", "r");
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// A path for a database in a new folder.
+/// Returns a path for a database in a new folder.
 fn new_path() -> (PathBuf, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     (folder.path().join("state.db"), folder)
@@ -31,12 +31,12 @@ fn open(path: &Path, durability: Durability) -> Sqlite {
     Sqlite::open(SqliteConfig::at(path).durability(durability)).unwrap()
 }
 
-/// The error of opening it.
+/// Returns the error of opening the path.
 fn refused(path: impl Into<PathBuf>) -> PortError {
     Sqlite::open(SqliteConfig::at(path)).expect_err("it must not open")
 }
 
-/// The token of a lease that is granted to this holder.
+/// Returns the token of a lease that this holder acquires.
 async fn granted(sqlite: &Sqlite, holder: &str) -> u64 {
     let lease = StoreLease::new(std::sync::Arc::new(sqlite.store())).unwrap();
     match lease.acquire("leader", holder, MINUTE).await.unwrap() {
@@ -47,7 +47,7 @@ async fn granted(sqlite: &Sqlite, holder: &str) -> u64 {
 
 const CHILD: &str = "STEADFAST_TEST_RELATIVE";
 
-/// In a process of its own: the working directory belongs to the whole process.
+/// Runs in a process of its own, because the working directory belongs to the whole process.
 #[test]
 fn a_relative_path_names_the_same_file_after_a_change_of_directory() {
     if std::env::var(CHILD).is_err() {
@@ -79,7 +79,7 @@ fn a_relative_path_names_the_same_file_after_a_change_of_directory() {
     });
 }
 
-/// Every operation of the handle fails as closed, and says which file is gone.
+/// Asserts that each operation of the handle fails as closed, and names the file.
 async fn all_fail_as_closed(sqlite: &Sqlite, queue: &dyn Queue, what: &str) {
     fn closed<T>(result: Result<T, impl Failure>, operation: &str) {
         let Err(error) = result else { panic!("{operation} works on a file that is gone") };
@@ -168,9 +168,9 @@ fn a_file_that_is_emptied_while_open_is_corrupt() {
     });
 }
 
-/// A process that opens the path anew has a new file: it must not give the tokens that the old one gave.
+/// A process that opens the path again has a new file. It must not issue the tokens of the old one.
 #[test]
-fn tokens_do_not_repeat_when_the_file_was_deleted_and_made_anew() {
+fn tokens_do_not_repeat_after_the_file_was_deleted_and_created_again() {
     run(async {
         let (path, folder) = new_path();
         let first = open(&path, Durability::Full);
@@ -185,8 +185,9 @@ fn tokens_do_not_repeat_when_the_file_was_deleted_and_made_anew() {
     });
 }
 
+// Guarantee: store 2.
 #[test]
-fn a_row_deleted_by_another_program_does_not_make_its_versions_start_anew() {
+fn versions_do_not_restart_after_another_program_deleted_a_row() {
     run(async {
         for sql in ["DELETE FROM records", "DELETE FROM records WHERE row LIKE 'lease %'"] {
             let (path, _folder) = new_path();
@@ -214,10 +215,10 @@ fn paths_that_name_no_file_of_a_disk_are_refused_by_name() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing was made");
 }
 
-/// SQLite keeps a log for each name of a file: two names are two logs.
+/// SQLite keeps a log for each name of a file, so two names would have two logs.
 #[cfg(unix)]
 #[test]
-fn a_file_with_two_names_is_refused_and_a_symbolic_link_is_the_file_that_it_names() {
+fn a_file_with_two_names_is_refused_and_a_symbolic_link_is_followed() {
     let (path, folder) = new_path();
     let sqlite = open(&path, Durability::Full);
     let link = folder.path().join("link.db");
@@ -255,7 +256,7 @@ fn a_file_in_utf_16_is_refused_and_left_alone() {
 }
 
 #[test]
-fn two_processes_that_make_the_file_at_once_share_it() {
+fn two_processes_that_create_the_file_at_the_same_time_share_it() {
     run(async {
         let (path, _folder) = new_path();
         let openers: Vec<_> = (0..8)
@@ -275,8 +276,9 @@ fn two_processes_that_make_the_file_at_once_share_it() {
     });
 }
 
+// Guarantee: queue 10.
 #[test]
-fn a_queue_has_one_identity_in_every_handle_and_after_each_restart_and_no_other_queue_has_it() {
+fn the_identity_of_a_queue_is_the_same_in_every_handle_and_after_each_restart_and_unique() {
     let ((path, _folder), (other, _other_folder)) = (new_path(), new_path());
     let identity = |path: &Path, name: &str| open(path, Durability::Full).queue(name).unwrap().identity();
     let jobs = identity(&path, "jobs");
@@ -290,7 +292,7 @@ fn a_queue_has_one_identity_in_every_handle_and_after_each_restart_and_no_other_
     ];
     assert!(others.iter().all(|other| *other != jobs && other.len() <= 128), "{jobs} {others:?}");
     drop(sqlite);
-    // The file's own name goes with the file.
+    // The file's generated name stays with the file.
     let moved = path.with_file_name("moved.db");
     std::fs::rename(&path, &moved).unwrap();
     assert_eq!(identity(&moved, "jobs"), jobs);

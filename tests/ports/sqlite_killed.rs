@@ -1,5 +1,5 @@
-//! SQLite: processes killed while they send and receive. What was answered is there, nothing is completed twice, and the file opens
-//! without repair.
+//! SQLite: processes killed while they send and receive. Acknowledged writes are there, no message
+//! is completed twice, and the file opens without repair.
 use std::{
     collections::BTreeSet,
     io::{BufRead, BufReader, Write},
@@ -13,10 +13,10 @@ use steadfast::{
     queue::{Message, Queue, QueueExt, Receive},
 };
 
-/// Tells a test binary that it is the child.
+/// Set for the child process of the test.
 const CHILD: &str = "STEADFAST_TEST_CHILD";
 
-/// Sends and completes, and says so after each answer, until it is killed.
+/// Sends and completes, and reports each response, until the process is killed.
 #[test]
 fn child_that_sends_and_receives_until_it_is_killed() {
     let Ok(told) = std::env::var(CHILD) else { return };
@@ -38,7 +38,8 @@ fn child_that_sends_and_receives_until_it_is_killed() {
             for delivery in taken {
                 let body = String::from_utf8(delivery.body.to_vec()).unwrap();
                 say(&format!("completing {body}"));
-                // Lost is an answer, too: the time was over, and another has it.
+                // A lost lease is a response, too: the time was over, and another process has the
+                // message.
                 match queue.complete(&delivery.receipt).await {
                     Ok(()) => say(&format!("completed {body}")),
                     Err(error) => assert!(error.is_lease_lost(), "{error}"),
@@ -50,10 +51,12 @@ fn child_that_sends_and_receives_until_it_is_killed() {
 }
 
 fn say(line: &str) {
-    // One write, so that no line is cut in two by another; a closed pipe means that nobody listens any more.
+    // One write, so that lines of processes do not mix. A closed pipe means that the parent does
+    // not read any more.
     let _ = std::io::stdout().lock().write_all(format!("\nCHILD {line}\n").as_bytes());
 }
 
+// Guarantee: queue 1.
 #[test]
 fn fifty_kills_lose_nothing_and_complete_nothing_twice() {
     let folder = tempfile::tempdir().unwrap();
@@ -68,7 +71,7 @@ fn fifty_kills_lose_nothing_and_complete_nothing_twice() {
             .stderr(Stdio::inherit())
             .spawn()
             .unwrap();
-        // At a random moment: after so many lines. What it said before it died is read to the end.
+        // Kills the process at a random number of lines, and reads its output to the end.
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
         let mut read = |line: String| {
             let Some(said) = line.strip_prefix("CHILD ") else { return };
@@ -99,7 +102,8 @@ fn fifty_kills_lose_nothing_and_complete_nothing_twice() {
     for body in &completed {
         assert!(!left.contains(body), "{body} was completed, and is there");
     }
-    // A message is there, or was completed; where its completion was under way when the process was killed it may be either.
+    // A message is in the queue or was completed. If its completion was in progress at the kill, it
+    // may be either.
     let gone: Vec<_> = sent.iter().filter(|body| !left.contains(*body) && !completing.contains(*body)).collect();
     assert!(gone.is_empty(), "sent, and neither there nor completed: {gone:?}");
     println!("50 kills: {} sent, {} completed, {} left", sent.len(), completed.len(), left.len());

@@ -18,7 +18,7 @@ use steadfast::{
     time::Clock,
 };
 
-/// Another program that has begun to write, without the lock beside the file.
+/// Simulates another program that has begun to write without the lock beside the file.
 fn foreign_lock(path: &Path) -> Connection {
     let foreign = Connection::open(path).unwrap();
     foreign.execute_batch("BEGIN IMMEDIATE").unwrap();
@@ -30,10 +30,10 @@ fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// The writes meet the lock together, and are answered together: the one that is answered first is not followed by others that still
-/// wait, each for its own time.
+/// Writes that meet the lock together fail together: none of them waits for its own time after the
+/// others.
 #[test]
-fn writes_behind_a_foreign_lock_wait_once_for_all_of_them() {
+fn writes_behind_a_foreign_lock_fail_together_after_one_wait() {
     for durability in [Durability::Full, Durability::Relaxed] {
         run(async {
             let folder = tempfile::tempdir().unwrap();
@@ -63,9 +63,9 @@ fn writes_behind_a_foreign_lock_wait_once_for_all_of_them() {
     }
 }
 
-/// Where the lock is given back in time, all are done.
+/// If the lock is released in time, all writes succeed.
 #[test]
-fn writes_behind_a_foreign_lock_are_done_when_it_is_released() {
+fn writes_behind_a_foreign_lock_succeed_once_it_is_released() {
     for durability in [Durability::Full, Durability::Relaxed] {
         run(async {
             let folder = tempfile::tempdir().unwrap();
@@ -88,7 +88,7 @@ fn writes_behind_a_foreign_lock_are_done_when_it_is_released() {
 }
 
 #[test]
-fn a_write_behind_a_foreign_lock_leaves_the_callers_thread_free() {
+fn a_write_behind_a_foreign_lock_does_not_block_the_callers_thread() {
     for durability in [Durability::Full, Durability::Relaxed] {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("state.db");
@@ -97,7 +97,7 @@ fn a_write_behind_a_foreign_lock_leaves_the_callers_thread_free() {
         let foreign = foreign_lock(&path);
         let mut put = pin!(store.put(Key::new("p", "r"), "x".into(), PutOptions::new()));
         let mut send = pin!(queue.send(vec![Message::new("a")]));
-        // One that waited in place would be answered at once, with the failure.
+        // A write that waited in place would fail in its first poll.
         assert!(poll_once(put.as_mut()).is_pending());
         assert!(poll_once(send.as_mut()).is_pending());
         drop(foreign);
@@ -109,7 +109,7 @@ fn a_write_behind_a_foreign_lock_leaves_the_callers_thread_free() {
 }
 
 #[test]
-fn a_receive_behind_a_foreign_lock_hides_from_the_moment_at_which_it_has_the_lock() {
+fn the_visibility_time_out_begins_once_a_receive_has_the_lock() {
     for durability in [Durability::Full, Durability::Relaxed] {
         run(async {
             let folder = tempfile::tempdir().unwrap();
@@ -136,7 +136,7 @@ fn a_receive_behind_a_foreign_lock_hides_from_the_moment_at_which_it_has_the_loc
 
 const CHILD: &str = "STEADFAST_TEST_DESCRIPTORS";
 
-/// In a process of its own, which has few of them.
+/// Runs in a process of its own with few file descriptors.
 #[test]
 fn out_of_file_descriptors_is_transient() {
     let Ok(path) = std::env::var(CHILD) else {

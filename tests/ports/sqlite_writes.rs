@@ -1,4 +1,4 @@
-//! SQLite: many writers at once, several handles, dropped futures.
+//! SQLite: many concurrent writers, several handles, dropped futures.
 use std::{
     sync::Arc,
     task::{Context, Waker},
@@ -15,7 +15,7 @@ fn open(folder: &tempfile::TempDir, durability: Durability) -> Sqlite {
 }
 
 #[test]
-fn many_writers_share_commits_and_each_has_its_own_answer() {
+fn concurrent_writers_share_commits_and_each_has_its_own_result() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let sqlite = open(&folder, Durability::Full);
@@ -41,6 +41,7 @@ fn many_writers_share_commits_and_each_has_its_own_answer() {
     });
 }
 
+// Guarantee: store 1.
 #[test]
 fn four_handles_that_count_together_lose_no_update() {
     for durability in [Durability::Full, Durability::Relaxed] {
@@ -71,8 +72,9 @@ fn four_handles_that_count_together_lose_no_update() {
     }
 }
 
+// Guarantee: store 9.
 #[test]
-fn a_dropped_write_is_applied_whole_or_not_at_all_and_holds_up_nobody() {
+fn a_dropped_write_is_applied_whole_or_not_at_all_and_blocks_no_other() {
     for durability in [Durability::Full, Durability::Relaxed] {
         run(async {
             let folder = tempfile::tempdir().unwrap();
@@ -84,7 +86,7 @@ fn a_dropped_write_is_applied_whole_or_not_at_all_and_holds_up_nobody() {
                     steadfast::store::Write::put("b", i.to_string(), PutOptions::new()),
                 ];
                 let mut write = store.batch("p", writes);
-                // Polled once, it is on its way.
+                // Polled once, the write is submitted.
                 let _ = write.as_mut().poll(&mut Context::from_waker(Waker::noop()));
                 drop(write);
                 let page = store.scan(&Scan::partition("p")).await.unwrap();
@@ -92,7 +94,7 @@ fn a_dropped_write_is_applied_whole_or_not_at_all_and_holds_up_nobody() {
                     assert_eq!(a.value, b.value);
                 }
             }
-            // What was on its way before is done before.
+            // A later write runs after it.
             store.insert(Key::new("q", "r"), "after").await.unwrap();
             let page = store.scan(&Scan::partition("p")).await.unwrap();
             assert_eq!((&page.rows[0].value[..], &page.rows[1].value[..]), (&b"49"[..], &b"49"[..]));
@@ -101,7 +103,7 @@ fn a_dropped_write_is_applied_whole_or_not_at_all_and_holds_up_nobody() {
 }
 
 #[test]
-fn handles_dropped_with_writes_under_way_lose_none_that_was_answered() {
+fn dropping_handles_with_pending_writes_loses_no_acknowledged_write() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         for round in 0..5 {
@@ -126,9 +128,9 @@ fn handles_dropped_with_writes_under_way_lose_none_that_was_answered() {
     });
 }
 
-/// Writes in place do not sync; the thread brings the log's pages into the file meanwhile, and the log starts anew.
+/// Writes in place do not sync. The thread checkpoints the log meanwhile, and the log starts again.
 #[test]
-fn the_log_of_relaxed_writes_does_not_grow_for_ever() {
+fn the_log_of_relaxed_writes_is_checkpointed() {
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let store = open(&folder, Durability::Relaxed).store();

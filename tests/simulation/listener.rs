@@ -1,6 +1,8 @@
-//! The listener over a day: the service behind it away, slow and refusing in turn, poison among the messages, processes killed and
-//! redeployed, the stores of claims and of the filter slow or away, notices lost. At the end only poison is among the dead letters,
-//! and each further run of a handler has a recorded cause. That taking a guard out of the queue is found.
+//! A simulated day of the listener. The service behind it is in turn away, slow and refusing; there
+//! is poison among the messages; processes are killed and redeployed; the stores of claims and of
+//! the filter are slow or away; notices are lost. At the end only poison is among the dead letters,
+//! and each further run of a handler has a recorded cause. Controls show that a missing guard of
+//! the queue is found.
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
@@ -21,8 +23,8 @@ use steadfast::{
     entropy::Entropy,
     notify::{InMemoryNotifier, Notifier},
     port::PortErrorKind,
-    queue::{InMemoryQueue, Message, Queue},
-    queue_listener::{AnnouncingQueue, Handled, IdempotencyFilter, QueueListener, Work},
+    queue::{AnnouncingQueue, IdempotencyFilter, InMemoryQueue, Message, Queue},
+    queue_listener::{Disposition, QueueListener, Work},
     testing::faults::{FaultClient, FaultConfig, FaultNetwork, for_each_seed},
     time::{Clock, Instant, ManualClock},
     timeout::Timeout,
@@ -36,14 +38,14 @@ use crate::{
 const S: fn(u64) -> Duration = Duration::from_secs;
 const PROCESSES: usize = 3;
 
-/// Where the queue is kept.
+/// Backend of the queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kept {
     InMemory,
     InAFile,
 }
 
-/// What came of a schedule.
+/// Result of a schedule.
 #[derive(Debug, Default)]
 #[expect(dead_code, reason = "the counts are printed")]
 struct Tally {
@@ -55,10 +57,10 @@ struct Tally {
     /// Further runs, by their recorded causes.
     causes: BTreeMap<Cause, u64>,
     call_failures: BTreeMap<String, u64>,
-    /// Calls of the service that were repeated though an earlier one had its effect.
+    /// Calls of the service that were repeated although an earlier one had taken effect.
     repeated_effects: u64,
     poison: usize,
-    /// From here on all must be empty.
+    /// All of the following must be empty.
     dead_innocents: Vec<String>,
     poison_at_large: usize,
     lost: usize,
@@ -92,7 +94,7 @@ struct World {
     kills: Cell<u64>,
     redeployments: Cell<u64>,
     sent: Cell<u32>,
-    /// By number: those that fail always, and those that kill their process.
+    /// Numbers of the messages that always fail, and of those that kill their process.
     failing: RefCell<BTreeSet<u32>>,
     killing: RefCell<BTreeSet<u32>>,
     _folder: Option<tempfile::TempDir>,
@@ -146,7 +148,7 @@ impl World {
         S(least + self.entropy.up_to(most - least))
     }
 
-    /// The queue as one process has it, with claims, on its own line.
+    /// The queue as one process sees it, with claims, over its own connection.
     fn line(&self, process: usize) -> Arc<dyn Queue> {
         let line = Line {
             queue: self.queues[process].clone(),
@@ -161,7 +163,7 @@ impl World {
         Arc::new(claims.with_clock(&self.clock).with_entropy(&Entropy::from_seed(self.entropy.next_u64())))
     }
 
-    /// Processes of one place, one after another: each is killed or redeployed in the end.
+    /// Runs consecutive processes of one place; each is killed or redeployed in the end.
     async fn process(&self, process: usize) {
         for number in 0.. {
             let by = (process, number);
@@ -172,13 +174,13 @@ impl World {
                 .clock(&self.clock)
                 .entropy(&Entropy::from_seed(self.entropy.next_u64()))
                 .filter(IdempotencyFilter::new(self.handled.clone(), "handled", S(7 * 86_400)))
-                .woken_by(self.notifier.clone(), "jobs")
+                .notifier(self.notifier.clone(), "jobs")
                 .build()
                 .unwrap();
             let mut events = listener.events();
             let crash = tokio::sync::Notify::new();
             let (service, ledger) = (&self.service, &self.ledger);
-            let handler = async |work: Work| -> Handled {
+            let handler = async |work: Work| -> Disposition {
                 let number: u32 = std::str::from_utf8(&work.body[..8]).unwrap().parse().unwrap();
                 let run = self.ledger.begin(&self.clock, &work.id, number, by);
                 if self.killing.borrow().contains(&number) {
@@ -187,7 +189,7 @@ impl World {
                 }
                 if self.failing.borrow().contains(&number) {
                     run.end(End::Failed);
-                    return Handled::retry("there is no such drone");
+                    return Disposition::retry("there is no such drone");
                 }
                 let result = pipeline.call(|| service.call(ledger, number)).await;
                 run.end(match &result {
@@ -195,7 +197,7 @@ impl World {
                     Err(error) if error.is_rejected() => End::Refused,
                     Err(_) => End::Failed,
                 });
-                Handled::of_call(result)
+                Disposition::of_call(result)
             };
             let lives = self.between(600, 4 * 3600);
             let is_killed = self.entropy.unit() < 0.5;
@@ -237,7 +239,7 @@ impl World {
         }
     }
 
-    /// Sends bursts of messages until then; some of them large, some poison.
+    /// Sends bursts of messages until then; some large, some poison.
     async fn sends(&self, until: Instant) {
         let queue = AnnouncingQueue::new(self.line(PROCESSES), self.notifier.clone(), "jobs").with_clock(&self.clock);
         while self.clock.now() < until {
@@ -269,7 +271,7 @@ impl World {
         }
     }
 
-    /// The service is well, and away, slow or refusing, in turn.
+    /// Makes the service healthy, then away, slow or refusing, in turn.
     async fn weather(&self, until: Instant) {
         let turn = [Health::Away, Health::Slow, Health::Refusing];
         for health in turn.into_iter().cycle() {
@@ -283,7 +285,7 @@ impl World {
         }
     }
 
-    /// A store is well, and slow or away, in turn.
+    /// Makes a store healthy, then slow or away, in turn.
     async fn moods(&self, store: &Moody, until: Instant) {
         let modes = [Mode::Slow(Duration::from_millis(170)), Mode::Fails(PortErrorKind::Unavailable), Mode::Hangs];
         for mode in modes.into_iter().chain([Mode::Slow(S(1)), Mode::Fails(PortErrorKind::Throttled)]).cycle() {
@@ -311,7 +313,7 @@ impl World {
         }
     }
 
-    /// Faults for so long, then time for what is left.
+    /// Injects faults for this time, then leaves time for the remaining messages.
     async fn day(&self, time: Duration) -> u64 {
         let until = self.clock.now() + time;
         let faults = async {
@@ -325,7 +327,7 @@ impl World {
         };
         let control = async {
             faults.await;
-            // A queue that breaks its contract may never come to an end.
+            // A queue that breaks its contract may never finish.
             let hours = if self.planted == Planted::HidesTooShort { 1 } else { 48 };
             for _ in 0..hours * 60 {
                 self.clock.sleep(S(60)).await;
@@ -357,7 +359,7 @@ fn soak(seed: u64, time: Duration, kept: Kept, planted: Planted) -> Tally {
     let world = World::new(seed, kept, planted);
     let left = drive(&world.hand, &world.under_way, pin!(world.day(time)));
     let dead = world.queues[PROCESSES].dead_letters().unwrap();
-    // It passes no line that counts what is under way, and all timers may be over.
+    // It uses no counting connection, and all timers may have ended.
     world.under_way.fetch_add(1, SeqCst);
     let dead = drive(&world.hand, &world.under_way, dead.peek(1000)).unwrap();
     let number = |body: &[u8]| std::str::from_utf8(body.get(..8)?).ok()?.parse::<u32>().ok();
@@ -366,7 +368,7 @@ fn soak(seed: u64, time: Duration, kept: Kept, planted: Planted) -> Tally {
     let mut at_large: BTreeSet<u32> = failing.union(&killing).copied().collect();
     let mut dead_innocents = Vec::new();
     for letter in &dead {
-        // The body of a large one is in the store of claims.
+        // The body of a large message is in the store of claims.
         let numbered = number(&letter.body).or_else(|| world.ledger.number(&letter.id));
         match numbered {
             Some(number) if is_poison(number) => drop(at_large.remove(&number)),
@@ -397,7 +399,8 @@ fn soak(seed: u64, time: Duration, kept: Kept, planted: Planted) -> Tally {
     }
 }
 
-/// Returns the length of the run: a day, or two hours where the code is not optimized. `STEADFAST_HOURS` sets it.
+/// Returns the length of the run: a day, or two hours in an unoptimized build. `STEADFAST_HOURS`
+/// sets it.
 fn day() -> Duration {
     let asked = std::env::var("STEADFAST_HOURS").ok().map(|n| n.parse().expect("STEADFAST_HOURS is a number"));
     S(3600 * asked.unwrap_or(if cfg!(debug_assertions) { 2 } else { 24 }))
@@ -412,29 +415,29 @@ fn check(kept: Kept, seed: u64, time: Duration) {
 }
 
 #[test]
-fn hours_of_faults_set_aside_only_poison_and_explains_each_further_run() {
+fn hours_of_faults_dead_letter_only_poison_and_each_further_run_is_explained() {
     for_each_seed(0..1, |seed| check(Kept::InMemory, seed, day()));
 }
 
 #[test]
-fn hours_of_faults_over_a_file_set_aside_only_poison_and_explains_each_further_run() {
+fn hours_of_faults_over_a_file_dead_letter_only_poison_and_each_further_run_is_explained() {
     for_each_seed(100..101, |seed| check(Kept::InAFile, seed, day()));
 }
 
 #[test]
-fn hours_find_a_release_that_counts() {
+fn hours_with_a_release_that_counts_as_an_attempt_are_found_faulty() {
     let tally = soak(0, S(2 * 3600), Kept::InMemory, Planted::ReleaseCounts);
     assert!(!tally.dead_innocents.is_empty(), "{tally:#?}");
 }
 
 #[test]
-fn hours_find_deliveries_that_count() {
+fn hours_with_deliveries_that_count_as_attempts_are_found_faulty() {
     let tally = soak(0, S(2 * 3600), Kept::InMemory, Planted::DeliveriesCount);
     assert!(!tally.dead_innocents.is_empty(), "{tally:#?}");
 }
 
 #[test]
-fn hours_find_messages_that_are_hidden_too_short() {
+fn hours_with_messages_hidden_too_short_are_found_faulty() {
     let tally = soak(0, S(3600), Kept::InMemory, Planted::HidesTooShort);
     assert!(tally.overlaps > 0, "{tally:#?}");
 }

@@ -1,5 +1,6 @@
-//! A million messages through listeners that are killed and restarted every second, over a network that fails: each is handled, and
-//! each further run of a handler is explained by the fault that was recorded for it. And the arrival curve of load levelling at its full size.
+//! A million messages through listeners that are killed and restarted every second, over a failing
+//! network. Each message is handled, and the recorded faults explain each further run of a handler.
+//! Also load levelling at the full size of its arrival curve.
 use std::{
     future::{Future, pending},
     sync::{
@@ -24,7 +25,8 @@ use crate::listener_world::{End, Ledger, Line, Planted, UnderWay, drive};
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const S: fn(u64) -> Duration = Duration::from_secs;
 
-/// How many messages: fewer where the code is not optimized. `STEADFAST_MESSAGES` sets it.
+/// Returns the number of messages, which is smaller in an unoptimized build. `STEADFAST_MESSAGES`
+/// sets it.
 fn messages() -> u64 {
     let asked = std::env::var("STEADFAST_MESSAGES").ok().map(|n| n.parse().expect("STEADFAST_MESSAGES is a number"));
     asked.unwrap_or(if cfg!(debug_assertions) { 20_000 } else { 1_000_000 })
@@ -136,12 +138,12 @@ fn storm(seed: u64, messages: u64) {
 }
 
 #[test]
-fn of_a_million_messages_each_is_handled_and_each_further_run_is_explained() {
+fn each_of_a_million_messages_is_handled_and_each_further_run_is_explained() {
     for_each_seed(0..1, |seed| storm(seed, messages()));
 }
 
 #[test]
-fn the_full_arrival_curve_is_accepted_in_time_and_past_the_bound_refused_by_name() {
+fn the_full_arrival_curve_is_accepted_in_time_and_refused_by_name_beyond_the_bound() {
     let (clock, hand) = Clock::manual();
     let entropy = Entropy::from_seed(1);
     let queue = Arc::new(InMemoryQueue::new("jobs").bounded(200_000).with_clock(&clock));
@@ -149,7 +151,8 @@ fn the_full_arrival_curve_is_accepted_in_time_and_past_the_bound_refused_by_name
     let listener = QueueListener::builder(queue.clone()).config(config).clock(&clock).build().unwrap();
     let door = line(&queue, &clock, &entropy, (0.0, 0.0));
     let scale = if cfg!(debug_assertions) { 20 } else { 1 };
-    // 12,800 a second can be handled; 10,000 a second come for 60 s, and 50,000 a second for 10 s of them.
+    // Capacity is 12,800 a second; 10,000 a second arrive for 60 s, and 50,000 a second for 10 s of
+    // them.
     let handled = AtomicU64::new(0);
     let run = listener.run(clock.sleep(S(240)), async |_: Work| {
         clock.sleep(MS(5)).await;
@@ -170,7 +173,7 @@ fn the_full_arrival_curve_is_accepted_in_time_and_past_the_bound_refused_by_name
     };
     let sends = async {
         for tick in 0..3000 {
-            // Sends overlap: each has its own time.
+            // Sends overlap, so each has its own time.
             let (time, ()) = tokio::join!(send(tick), clock.sleep(MS(20)));
             times.push(time);
             assert!(queue.depth().await.unwrap().total() <= 200_000, "bounded");

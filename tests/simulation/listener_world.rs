@@ -1,4 +1,5 @@
-//! What the soak of the listener runs in: a queue whose every delivery is written down, a service that fails, and the ledger.
+//! Fixtures of the listener's simulation: a queue that records every delivery, a failing service,
+//! and the record of events.
 use std::{
     collections::{BTreeMap, BTreeSet},
     future::Future,
@@ -20,7 +21,7 @@ use steadfast::{
     time::{Clock, Instant, ManualClock},
 };
 
-/// What the queue does otherwise than its contract says: a control must find it.
+/// Deviations of the queue from its contract, each of which a control must find.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Planted {
     Nothing,
@@ -28,21 +29,22 @@ pub(crate) enum Planted {
     ReleaseCounts,
     /// Each delivery counts as an attempt.
     DeliveriesCount,
-    /// Messages are hidden for a third of what was asked for.
+    /// Messages are hidden for a third of the requested time.
     HidesTooShort,
 }
 
-/// Requests under way in a real backend. While there are some, virtual time stands still.
+/// Pending requests of a real backend. While there are any, virtual time stands still.
 pub(crate) type UnderWay = Arc<AtomicUsize>;
 
-/// One process's line to the queue: takes time, fails at times, and counts what is under way behind it.
+/// Connection of one process to the queue: it takes time, fails at times, and counts its pending
+/// requests.
 pub(crate) struct Line {
     pub(crate) queue: Arc<dyn Queue>,
     pub(crate) clock: Clock,
     pub(crate) entropy: Entropy,
     pub(crate) under_way: UnderWay,
     pub(crate) planted: Planted,
-    /// The share of requests that are lost before they are applied, and of those whose replies are.
+    /// Shares of requests lost before they are applied, and of lost replies.
     pub(crate) lost: (f64, f64),
 }
 
@@ -125,7 +127,7 @@ impl Queue for Line {
     }
 }
 
-/// How the service behind the handlers is.
+/// State of the service behind the handlers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Health {
     Well,
@@ -134,18 +136,18 @@ pub(crate) enum Health {
     Refusing,
 }
 
-/// How one run of a handler ended.
+/// End of one run of a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum End {
     Completed,
-    /// A policy refused the call: nothing was sent.
+    /// A policy refused the call, which was not sent.
     Refused,
     Failed,
     /// The handler was dropped.
     Dropped,
 }
 
-/// A reason for which a message is handled once more, recorded where it arose.
+/// A reason for which a message is handled again, recorded where it arose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Cause {
     Refused,
@@ -164,7 +166,7 @@ struct Run {
     end: Option<(End, Instant)>,
 }
 
-/// Everything that happened.
+/// Record of all events.
 #[derive(Default)]
 pub(crate) struct Ledger {
     runs: Mutex<BTreeMap<MessageId, Vec<Run>>>,
@@ -178,7 +180,7 @@ pub(crate) struct Ledger {
     pub(crate) effects: Mutex<BTreeMap<u32, u32>>,
 }
 
-/// One run under way; dropped without an end, its handler was dropped.
+/// One pending run; if it is dropped without an end, its handler was dropped.
 pub(crate) struct Running<'a> {
     ledger: &'a Ledger,
     clock: &'a Clock,
@@ -235,7 +237,7 @@ impl Ledger {
         self.runs.lock().unwrap().values().map(|runs| runs.len() as u64).sum()
     }
 
-    /// Counts the cause of each run but the last of its message; gives those runs that have none.
+    /// Counts the cause of each run but the last of its message. Returns the runs that have none.
     pub(crate) fn explain(&self) -> (BTreeMap<Cause, u64>, Vec<String>) {
         let (mut causes, mut unexplained) = (BTreeMap::<Cause, u64>::new(), Vec::new());
         for (id, runs) in &*self.runs.lock().unwrap() {
@@ -248,7 +250,8 @@ impl Ledger {
                     End::Failed => Some(Cause::Failed),
                     End::Completed | End::Dropped if self.lost.lock().unwrap().contains(&key) => Some(Cause::LeaseLost),
                     End::Dropped if self.dropped.lock().unwrap().contains(&key) => Some(Cause::HandlerDropped),
-                    // Not settled yet when its process was killed: what is to be settled leaves within a request's time.
+                    // Not settled yet when its process was killed: settlements are sent within the
+                    // time of a request.
                     End::Completed if kill.is_some_and(|kill| kill - at < Duration::from_secs(60)) => {
                         Some(Cause::Killed)
                     }
@@ -265,7 +268,8 @@ impl Ledger {
     }
 }
 
-/// Runs the future to its end: jumps to the next timer when it waits, unless a real backend is at work for it.
+/// Runs the future to its end: jumps to the next timer when it waits, unless a real backend is
+/// working for it.
 pub(crate) fn drive<F: Future>(hand: &ManualClock, under_way: &UnderWay, future: F) -> F::Output {
     struct Flag(AtomicBool, Thread);
     impl Wake for Flag {
@@ -285,7 +289,7 @@ pub(crate) fn drive<F: Future>(hand: &ManualClock, under_way: &UnderWay, future:
                 return output;
             }
         }
-        // A backend that waits on this clock, too, would never be done.
+        // Otherwise a backend that waits on this clock would never finish.
         if under_way.load(Ordering::SeqCst) > 0 && waited < 2_000 {
             waited += 1;
             std::thread::park_timeout(Duration::from_millis(5));
@@ -296,7 +300,7 @@ pub(crate) fn drive<F: Future>(hand: &ManualClock, under_way: &UnderWay, future:
     }
 }
 
-/// A service that is as it is told to be, and writes down what it did.
+/// A service with a prescribed state that records its calls.
 pub(crate) struct Service {
     pub(crate) health: Mutex<Health>,
     pub(crate) asked: AtomicU64,

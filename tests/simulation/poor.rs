@@ -1,4 +1,4 @@
-//! A store from which a guard is taken out, to see that it is missed.
+//! A store without one of its guards, to show that the guard is needed.
 use std::fmt;
 
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use steadfast::{
     store::{InMemoryStore, Key, PutOptions, Store, StoreError, Version},
 };
 
-/// A store whose puts are done otherwise than they were asked for.
+/// A store that changes its puts.
 pub(crate) struct Poor<F> {
     store: InMemoryStore,
     change: F,

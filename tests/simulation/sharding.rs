@@ -1,6 +1,6 @@
-//! Shards, routers, movers and changes of the map, any of which may crash, stall or hear late: no
-//! shard answers for a key that is another's, no row is lost or doubled, and a read gives no less
-//! than what was written before it began.
+//! Shards, routers, movers and changes of the map, any of which may crash, stall or lag. No shard
+//! accepts a request for another's key, no row is lost or duplicated, and a read returns no less
+//! than was written before it began.
 use std::{
     collections::BTreeMap,
     future::Future,
@@ -16,7 +16,7 @@ use steadfast::{
     notify::InMemoryNotifier,
     port::{BoxFuture, PortError, PortErrorKind},
     sharding::{
-        Access, KeyBytes, Move, Mover, Part, Planned, Refused, Routed, ShardDirectory, ShardDirectoryConfig,
+        Access, Chunk, KeyBytes, Move, Mover, PlannedMove, Refused, Routed, ShardDirectory, ShardDirectoryConfig,
         ShardError, ShardGuard, ShardId, ShardMap, ShardingError,
     },
     store::{InMemoryStore, Key, PutOptions, Store},
@@ -30,15 +30,15 @@ const KEYS: u64 = 12;
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Which check is taken out, to see that it is missed.
+/// The check that is removed, to show that it is needed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Without {
     Nothing,
-    /// A shard takes every request for its own.
+    /// A shard accepts each request.
     ShardCheck,
-    /// A shard takes every mover's work for the newest.
+    /// A shard accepts the work of each mover as the newest.
     MoverCheck,
-    /// A request leaves the guard before its work is done.
+    /// A request releases its permit before its work is done.
     Staying,
     /// A change of the map may take a key from its owner.
     OwnerCheck,
@@ -46,24 +46,25 @@ enum Without {
 
 struct Shard {
     guard: Option<ShardGuard>,
-    /// How often it was started: what was inside when it crashed is gone.
+    /// Number of starts. Work of earlier lives is lost in a crash.
     life: u64,
-    /// What outlives a crash.
+    /// The rows, which survive a crash.
     rows: BTreeMap<u64, u64>,
 }
 
 #[derive(Default)]
 struct Truth {
-    /// Of each key: the highest number whose write was told to be done, and the highest that was begun.
+    /// For each key the highest number whose write was acknowledged, and the highest that was
+    /// begun.
     done: [u64; KEYS as usize],
     begun: [u64; KEYS as usize],
     writes: u64,
     reads: u64,
     refused: u64,
-    /// Changes of the map.
+    /// Number of changes of the map.
     steps: u64,
-    /// Changes that are not moves: made, and refused because they would have taken a key from its
-    /// owner.
+    /// Number of changes other than moves: made, and refused because they would have taken a key
+    /// from its owner.
     changes: u64,
     refused_changes: u64,
     violations: Vec<String>,
@@ -71,7 +72,7 @@ struct Truth {
 
 const MAP: Key<'static> = Key::new("shard-maps", "rows");
 
-/// The answer of the store in memory.
+/// Returns the immediate response of the store in memory.
 fn at_once<T>(mut asked: BoxFuture<'_, T>) -> T {
     match asked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
@@ -79,14 +80,14 @@ fn at_once<T>(mut asked: BoxFuture<'_, T>) -> T {
     }
 }
 
-/// What everybody can reach.
+/// The state that all processes share.
 struct Net {
     clock: Clock,
     entropy: Entropy,
     store: Arc<InMemoryStore>,
     shards: Mutex<Vec<Shard>>,
     truth: Mutex<Truth>,
-    /// Messages on their way: they arrive though their sender has died.
+    /// Messages in transit. They arrive although their sender has crashed.
     messages: Mutex<Vec<Task>>,
     without: Without,
 }
@@ -97,13 +98,14 @@ impl Net {
         self.clock.sleep(MS(self.entropy.up_to(if long { 900 } else { 6 }))).await;
     }
 
-    /// A shard takes its time, now and then a lot of it.
+    /// Delays the work of a shard by a random time, sometimes a long one.
     async fn works(&self) {
         let long = self.entropy.up_to(12) == 0;
         self.clock.sleep(MS(self.entropy.up_to(if long { 300 } else { 4 }))).await;
     }
 
-    /// Sends a request to a shard, and waits for the answer; `None` where the shard is down, or the answer is lost.
+    /// Sends a request to a shard, and waits for the response. `None` if the shard is down, or the
+    /// response is lost.
     async fn ask<T: Send + 'static>(self: &Arc<Self>, shard: ShardId, serve: impl AsyncServe<T>) -> Option<T> {
         let (reply, answer) = tokio::sync::oneshot::channel();
         let net = self.clone();
@@ -126,20 +128,20 @@ impl Net {
         answer.await.ok()
     }
 
-    /// Works on a shard's rows, unless it has crashed since.
+    /// Works on a shard's rows, unless the shard has crashed since.
     fn at<T>(&self, shard: ShardId, life: u64, work: impl FnOnce(&mut BTreeMap<u64, u64>) -> T) -> Option<T> {
         let mut shards = self.shards.lock().unwrap();
         let shard = &mut shards[shard.0 as usize];
         (shard.life == life).then(|| work(&mut shard.rows))
     }
 
-    /// The map that is recorded.
+    /// Returns the recorded map.
     fn recorded(&self) -> ShardMap {
         let record = at_once(self.store.get(MAP)).unwrap().unwrap();
         ShardMap::from_text(std::str::from_utf8(&record.value).unwrap()).unwrap()
     }
 
-    /// Makes a change as a directory without the check of owners would.
+    /// Makes a change like a directory without the check of owners.
     fn force(&self, mut change: impl FnMut(&mut ShardMap) -> Result<(), ConfigError>) {
         let mut map = self.recorded();
         let next = format!("version {}\n", map.version() + 1);
@@ -154,7 +156,7 @@ impl Net {
     }
 }
 
-/// What a shard does with a request: `None` where it crashed meanwhile.
+/// The work of a shard for a request. It returns `None` if the shard crashed meanwhile.
 trait AsyncServe<T>: Send + 'static {
     fn serve(
         self,
@@ -222,12 +224,12 @@ fn down<T>(answer: Option<Result<T, Refused>>) -> Result<T, PortError> {
     answer.ok_or_else(|| failed("no answer".into()))?.map_err(|refused| failed(refused.to_string()))
 }
 
-fn has(map: &ShardMap, part: &Part, key: u64) -> bool {
-    map.part_has(part, KeyBytes::of(&key).as_slice())
+fn has(map: &ShardMap, chunk: &Chunk, key: u64) -> bool {
+    map.chunk_contains(chunk, KeyBytes::of(&key).as_slice())
 }
 
 impl Moves {
-    /// Work of a mover at one end.
+    /// The work of a mover at one shard.
     async fn at<T: Send + 'static>(
         &self,
         shard: ShardId,
@@ -253,16 +255,16 @@ impl Moves {
     }
 
     async fn copy_all(&self, work: &Move, map: &Arc<ShardMap>) -> Result<(), PortError> {
-        let (of, part) = (map.clone(), work.part.clone());
+        let (of, chunk) = (map.clone(), work.chunk.clone());
         let read = self
             .at(work.from, work, move |rows| {
-                let part = |row: &(&u64, &u64)| has(&of, &part, *row.0);
-                rows.iter().filter(part).map(|(key, row)| (*key, *row)).collect::<Vec<_>>()
+                let chunk = |row: &(&u64, &u64)| has(&of, &chunk, *row.0);
+                rows.iter().filter(chunk).map(|(key, row)| (*key, *row)).collect::<Vec<_>>()
             })
             .await?;
-        let (of, part) = (map.clone(), work.part.clone());
+        let (of, chunk) = (map.clone(), work.chunk.clone());
         self.at(work.to, work, move |rows| {
-            rows.retain(|key, _| !has(&of, &part, *key));
+            rows.retain(|key, _| !has(&of, &chunk, *key));
             rows.extend(read);
         })
         .await
@@ -292,8 +294,8 @@ impl Mover for Moves {
         work: &'a Move,
         map: &'a Arc<ShardMap>,
     ) -> BoxFuture<'a, Result<(), PortError>> {
-        let (of, part) = (map.clone(), work.part.clone());
-        Box::pin(self.at(shard, work, move |rows| rows.retain(|key, _| !has(&of, &part, *key))))
+        let (of, chunk) = (map.clone(), work.chunk.clone());
+        Box::pin(self.at(shard, work, move |rows| rows.retain(|key, _| !has(&of, &chunk, *key))))
     }
 }
 
@@ -302,7 +304,7 @@ struct World {
     net: Arc<Net>,
     notifier: Arc<InMemoryNotifier>,
     clients: Vec<FaultClient>,
-    /// Of two processes that route, and two that move.
+    /// The directories of two routing and two moving processes.
     directories: Vec<ShardDirectory>,
     calls: Vec<Task>,
     movers: [Option<Task>; 2],
@@ -327,12 +329,12 @@ impl World {
         let first = match seed % 4 {
             0 | 2 => ShardMap::hashed(16, &shards[..2]).unwrap(),
             1 => ShardMap::ranges(&[(0_u64, Some(shards[0])), (KEYS / 2, Some(shards[1]))]).unwrap(),
-            // Some keys have no owner yet.
+            // Some keys have no owner at first.
             _ => ranges(KEYS / 3).unwrap(),
         };
         let notifier = Arc::new(InMemoryNotifier::new());
         let clients: Vec<FaultClient> = (0..4).map(|i| network.client(&format!("process-{i}"))).collect();
-        let config = ShardDirectoryConfig::default().patience(MS(400)).refresh_every(MS(2_000));
+        let config = ShardDirectoryConfig::default().retry_timeout(MS(400)).refresh_interval(MS(2_000));
         let open = |store: Arc<dyn Store>| {
             let builder = ShardDirectory::builder(store, "rows").config(config).clock(&clock);
             builder.entropy(&Entropy::from_seed(entropy.next_u64())).notifier(notifier.clone())
@@ -424,7 +426,7 @@ impl World {
         }));
     }
 
-    /// Starts a mover of this process, with something to do.
+    /// Starts a mover of this process with a random plan.
     fn start_mover(&mut self, i: usize) {
         let (net, directory) = (self.net.clone(), self.directories[2 + i].clone());
         self.movers[i] = Some(Box::pin(async move {
@@ -432,10 +434,10 @@ impl World {
             let Ok(map) = directory.refresh().await else { return };
             let plan = some_plan(&map, &net.entropy);
             let gives_up = net.entropy.up_to(5) == 0;
-            // One that lives takes up where it failed.
+            // A mover that survives retries where it failed.
             for _ in 0..6 {
                 let made = if gives_up {
-                    directory.give_up(&mover).await.map(usize::from)
+                    directory.roll_back(&mover).await.map(usize::from)
                 } else {
                     directory.rebalance(&plan, &mover).await
                 };
@@ -447,7 +449,7 @@ impl World {
         }));
     }
 
-    /// Changes the map, otherwise than by a move.
+    /// Changes the map without a move.
     fn change(&mut self) {
         let (net, directory) = (self.net.clone(), self.directories[self.net.entropy.up_to(3) as usize].clone());
         let (kind, key) = (net.entropy.up_to(9), net.entropy.up_to(KEYS - 1));
@@ -458,11 +460,12 @@ impl World {
                 0..=4 => return map.pin(&key, shard),
                 5 => return map.split(&key),
                 6 => return map.merge(&key),
-                // A copy that is old by now; everything to one shard; a step that nobody performed.
+                // A copy that is stale by now; all chunks to one shard; a step that was not carried
+                // out.
                 7 => (*older).clone(),
                 8 => ShardMap::ranges(&[(0_u64, Some(shard))])?,
                 _ if key.is_multiple_of(2) => map.advanced().unwrap_or_else(|| map.clone()),
-                _ => map.given_up().unwrap_or_else(|| map.clone()),
+                _ => map.rolled_back().unwrap_or_else(|| map.clone()),
             };
             *map = other;
             Ok(())
@@ -546,7 +549,8 @@ impl World {
         truth
     }
 
-    /// With nothing in the way the move under way ends, and every row is where the map says, whole.
+    /// Without disturbance the current move ends, and each row is complete at the shard that the
+    /// map names.
     fn come_to_rest(&mut self) {
         self.clients.iter().for_each(FaultClient::heal);
         (self.movers, self.stalled) = ([None, None], [0, 0]);
@@ -591,19 +595,19 @@ impl World {
     }
 }
 
-/// Something that can be moved by this map.
-fn some_plan(map: &ShardMap, entropy: &Entropy) -> Vec<Planned> {
+/// Returns a random plan for this map.
+fn some_plan(map: &ShardMap, entropy: &Entropy) -> Vec<PlannedMove> {
     let to = |from: ShardId| ShardId((from.0 + 1 + entropy.up_to(u64::from(SHARDS) - 2) as u32) % SHARDS);
-    let offline = |planned: Planned| if entropy.up_to(3) == 0 { planned.offline() } else { planned };
+    let offline = |planned: PlannedMove| if entropy.up_to(3) == 0 { planned.offline() } else { planned };
     let key = entropy.up_to(KEYS - 1);
     if entropy.up_to(2) == 0 {
         let Some(from) = map.shard_of(&key) else { return Vec::new() };
-        return vec![offline(Planned::new(Part::key(&key), from, to(from)))];
+        return vec![offline(PlannedMove::new(Chunk::key(&key), from, to(from)))];
     }
     if map.slots().is_empty() {
         let high = key + 1 + entropy.up_to(3);
-        let part = Part::keys(&key, Some(&high));
-        return map.owner_of(&part).map(|from| offline(Planned::new(part, from, to(from)))).into_iter().collect();
+        let chunk = Chunk::keys(&key, Some(&high));
+        return map.owner_of(&chunk).map(|from| offline(PlannedMove::new(chunk, from, to(from)))).into_iter().collect();
     }
     let shards: Vec<ShardId> = (0..SHARDS).map(ShardId).filter(|shard| shard.0 != (key % 4) as u32).collect();
     map.plan(&shards).unwrap().into_iter().map(offline).collect()
@@ -627,7 +631,7 @@ fn run(seeds: u64, without: Without) -> (u64, Truth) {
 
 // Guarantee: sharding 9.
 #[test]
-fn no_row_is_lost_or_doubled_whatever_crashes() {
+fn no_row_is_lost_or_duplicated_whatever_crashes() {
     let seeds = super::schedules(150, 10_000);
     let (_, all) = run(seeds, Without::Nothing);
     let Truth { writes, reads, refused, steps, changes, refused_changes, .. } = all;
@@ -641,7 +645,7 @@ fn no_row_is_lost_or_doubled_whatever_crashes() {
 
 // Guarantee: sharding 9.
 #[test]
-fn without_a_check_rows_are_lost() {
+fn without_each_check_a_violation_is_found() {
     for without in [Without::ShardCheck, Without::MoverCheck, Without::Staying, Without::OwnerCheck] {
         let seeds = super::schedules(150, 1_000).min(1_000);
         let (found, _) = run(seeds, without);

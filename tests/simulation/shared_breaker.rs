@@ -1,5 +1,8 @@
-//! Processes that tell each other of their breakers' openings, and crash, stall, and are cut off, with clocks that run at other rates: none opens
-//! with fewer others than agreed, none stays open longer with them than they said, and when all is well again they hear each other.
+//! Processes that share openings of their breakers, and crash, stall, or are cut off, with clocks
+//! that run at different rates.
+//!
+//! No breaker opens with fewer others than agreed, or stays open with them for longer than they
+//! reported. After all faults have ended, the processes follow each other again.
 use std::{
     future::Future,
     pin::Pin,
@@ -26,22 +29,22 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 const PROCESSES: usize = 4;
 const CALL: Duration = Duration::from_millis(200);
 const STALE: Duration = Duration::from_millis(2_000);
-/// How far clocks are off at most, and what that may add to any time here.
+/// Maximum drift of a clock, and of any time here.
 const DRIFT: f64 = 0.02;
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Which guard is taken out, to see that it is missed.
+/// Mechanism that is removed, to check that violations are found.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Without {
     Nothing,
-    /// Reports of processes that are gone do not end.
+    /// Reports of processes that are gone do not expire.
     Ending,
-    /// One opens although two were agreed on.
+    /// One report opens a breaker, though two were agreed on.
     Agreement,
 }
 
-/// An opening by a process's own judgement: from when, until when it was to last, and when it ended.
+/// Opening by a process's own rules: its start, its planned end, and its actual end.
 #[derive(Debug, Clone, Copy)]
 struct Own {
     from: Instant,
@@ -56,7 +59,7 @@ struct Process {
     events: Subscription<Event>,
     task: Task,
     rate: f64,
-    /// For so many steps nothing of it moves; how long that took, and how long it took at most.
+    /// Number of steps for which the process stands still.
     stalled: u64,
     stall: Duration,
     longest_stall: Duration,
@@ -143,7 +146,7 @@ impl World {
         }
     }
 
-    /// A process's breaker comes to an opening of its own.
+    /// Opens the breaker of a process by its own rules.
     fn open(&mut self, i: usize, how_long: Duration) {
         let now = self.hand.now();
         let process = &mut self.processes[i];
@@ -187,7 +190,7 @@ impl World {
             21..=25 => self.heal(i),
             26 | 27 => self.processes[i].client.pause(),
             28..=35 => self.processes[i].client.resume(),
-            // A call comes: one whose time is over probes, well or not.
+            // A call comes, which probes if the open time is over.
             36..=60 => {
                 let breaker = self.processes[i].shared.breaker().clone();
                 if let Ok(permit) = breaker.try_acquire() {
@@ -224,15 +227,15 @@ impl World {
         }
     }
 
-    /// Whether this process may have opened with others now, for so long.
+    /// Checks whether this process may have opened with others now, for this time.
     fn judge(&mut self, i: usize, open_for: Duration) {
         self.followed += 1;
         let (now, rate) = (self.hand.now(), self.processes[i].rate);
-        // What was written may have been on its way, was renewed or not, and was read on the way back.
+        // Maximum age of a report: its lifetime, and the time of one write and one read.
         let beyond = (STALE + CALL * 2).mul_f64(1.0 + 2.0 * DRIFT) + MS(1);
         let mut open: Vec<Instant> = Vec::new();
         for (j, other) in self.processes.iter().enumerate() {
-            // It may have stood still while its report was on its way.
+            // The process may have stalled while it wrote.
             let beyond = beyond + other.longest_stall;
             let counts = |own: &&Own| own.from <= now && now <= own.ended + beyond;
             let latest = other.own.iter().filter(counts).map(|own| own.until + beyond).max();
@@ -249,7 +252,7 @@ impl World {
                 .push(format!("{i} at {now:?} is open until {until:?}, so many others until {longest:?} at most"));
         }
         if self.processes[i].cut_at.is_some_and(|at| now > at + CALL * 2) {
-            self.violations.push(format!("{i} opened with others though it cannot hear them"));
+            self.violations.push(format!("{i} opened with others though it was cut off from the store"));
         }
     }
 
@@ -279,7 +282,7 @@ impl World {
         (self.openings, self.followed, self.violations)
     }
 
-    /// With nothing in the way as many as agreed open, and all others open with them.
+    /// Ends all faults, opens as many breakers as agreed, and checks that all others follow.
     fn come_to_rest(&mut self) {
         for i in 0..PROCESSES {
             self.heal(i);
@@ -293,13 +296,13 @@ impl World {
         self.advance(MS(10_000));
         for (i, process) in self.processes.iter().enumerate() {
             if process.shared.breaker().state() != State::Open {
-                self.violations.push(format!("{i} does not hear that {} are open", self.agreed));
+                self.violations.push(format!("{i} does not follow though {} are open", self.agreed));
             }
         }
     }
 }
 
-/// The last opening ended now, if it had not before.
+/// Ends the last opening now, if it has not ended before.
 fn end(own: &mut [Own], now: Instant) {
     if let Some(last) = own.last_mut() {
         last.ended = last.ended.min(now);
@@ -320,7 +323,7 @@ fn run(seeds: u64, without: Without) -> (u64, u64, u64) {
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn nobody_opens_with_others_who_are_not_open() {
+fn no_process_opens_with_others_that_are_not_open() {
     let seeds = super::schedules(100, 4_000);
     let (_, openings, followed) = run(seeds, Without::Nothing);
     println!("{seeds} schedules: {openings} openings, {followed} with others; no violation");
@@ -329,7 +332,7 @@ fn nobody_opens_with_others_who_are_not_open() {
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn without_a_guard_somebody_does() {
+fn violations_are_found_without_expiry_or_agreement() {
     for without in [Without::Ending, Without::Agreement] {
         let seeds = super::schedules(100, 1_000).min(1_000);
         let (found, ..) = run(seeds, without);

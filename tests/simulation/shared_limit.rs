@@ -1,5 +1,5 @@
-//! Processes that share a rate limit through a store, and crash, stall, begin with wrong clocks, and lose the store: together they never
-//! admit more than the limit and its stated slack.
+//! Processes that share a rate limit through a store crash, stall, begin with wrong clocks and lose
+//! the store. Together they never admit more than the limit and its stated slack.
 use std::{
     future::Future,
     pin::Pin,
@@ -19,19 +19,19 @@ use steadfast::{
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const PROCESSES: usize = 3;
-/// Of the limit, a second.
+/// The limit, per second.
 const RATE: f64 = 100.0;
 const WALL: u64 = 1_800_000_000_000;
 
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Which guard is taken out, to see that it is missed.
+/// The guard that is disabled, to see that its absence is noticed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Without {
     Nothing,
-    /// The store writes whatever was written meanwhile.
+    /// The store ignores conflicting writes.
     Comparing,
-    /// The store forgets rows before they end.
+    /// The store forgets rows before they expire.
     Lasting,
 }
 
@@ -39,7 +39,7 @@ struct Process {
     client: FaultClient,
     limiter: SharedRateLimiter,
     tasks: Vec<Task>,
-    /// For so many steps nothing of it moves.
+    /// Number of steps for which the process does not run.
     stalled: u64,
 }
 
@@ -49,7 +49,7 @@ struct World {
     entropy: Entropy,
     store: Arc<dyn Store>,
     config: SharedRateLimitConfig,
-    /// By how much a wall clock may be ahead when a process begins, and by how much of itself a clock may be too fast or too slow.
+    /// Maximum lead of a wall clock when a process begins, and relative speed error of a clock.
     skew: Duration,
     drift: f64,
     processes: Vec<Process>,
@@ -62,7 +62,7 @@ struct World {
 struct Truth {
     asked: u64,
     admitted: u64,
-    /// How much of what it may have the fullest window had.
+    /// Use of the allowed maximum in the fullest window.
     fullest: f64,
     violation: Option<String>,
 }
@@ -114,7 +114,7 @@ impl World {
         world
     }
 
-    /// Whatever the wall clock says at that moment: it may have jumped.
+    /// Starts a process, whatever the wall clock reads at that moment: it may have jumped.
     fn start(&mut self, client: FaultClient) -> Process {
         self.starts += 1;
         let entropy = &self.entropy;
@@ -155,7 +155,7 @@ impl World {
             20 | 21 => self.processes[i].client.pause(),
             22..=35 => self.processes[i].client.resume(),
             _ => {
-                // Now and then many at once.
+                // Occasionally many calls at once.
                 let calls = if entropy.up_to(20) == 0 { 40 } else { entropy.up_to(4) };
                 (0..calls).for_each(|_| self.call(i));
             }
@@ -191,7 +191,8 @@ impl World {
             self.advance(by);
         }
         let admitted = std::mem::take(&mut *self.admitted.lock().unwrap());
-        // The fullest window of any length: of all that were admitted in it, those that the limit does not give in its time.
+        // The fullest window of any length: its admitted calls minus what the limit gives in its
+        // time.
         let drift = 1.0 + self.drift;
         let (mut least, mut beyond) = (f64::MAX, 0.0_f64);
         for (i, at) in admitted.iter().enumerate() {
@@ -229,7 +230,7 @@ fn run(seeds: u64, without: Without) -> (u64, Truth) {
     (found, all)
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 9.
 #[test]
 fn no_more_pass_than_the_limit_and_its_slack_whatever_fails() {
     let seeds = super::schedules(40, 4_000);
@@ -241,7 +242,7 @@ fn no_more_pass_than_the_limit_and_its_slack_whatever_fails() {
     assert!(admitted > seeds * 100 && asked > admitted * 2, "{asked} {admitted}");
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 9.
 #[test]
 fn without_a_guard_more_pass() {
     for without in [Without::Comparing, Without::Lasting] {

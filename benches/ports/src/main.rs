@@ -10,12 +10,13 @@ use std::{io::Write, process::ExitCode, time::Duration};
 use measure::{Cell, Effort};
 
 const USAGE: &str = "\
-usage: steadfast-ports [--json] [--quick] [--rounds N] [--durable | --relaxed | --memory] [WORK ...]
+usage: steadfast-ports [--json] [--quick] [--rounds N] [--writers N] [--durable | --relaxed | --memory] [WORK ...]
 
   WORK        get, put, cas, send1, send32, take1, take32 (all by default)
   --json      one JSON object a line instead of a table
   --quick     a smoke run: short rounds, and few of them; no figures to quote
-  --rounds N  rounds for each line (9 by default)";
+  --rounds N  rounds for each line (9 by default)
+  --writers N only with so many writers (1 and 16 by default)";
 
 /// What is done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +83,7 @@ pub const RECORDS: usize = 1000;
 struct Arguments {
     json: bool,
     effort: Effort,
+    writers: Vec<usize>,
     modes: Vec<Mode>,
     works: Vec<Work>,
 }
@@ -89,7 +91,7 @@ struct Arguments {
 impl Arguments {
     fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let effort = Effort { rounds: 9, round: Duration::from_millis(150) };
-        let mut arguments = Self { json: false, effort, modes: Vec::new(), works: Vec::new() };
+        let mut arguments = Self { json: false, effort, writers: Vec::new(), modes: Vec::new(), works: Vec::new() };
         while let Some(word) = words.next() {
             match word.as_str() {
                 "--json" => arguments.json = true,
@@ -101,6 +103,10 @@ impl Arguments {
                     let rounds = words.next().and_then(|n| n.parse().ok()).filter(|n| *n > 0);
                     arguments.effort.rounds = rounds.ok_or("--rounds wants a number from 1")?;
                 }
+                "--writers" => {
+                    let writers = words.next().and_then(|n| n.parse().ok()).filter(|n| *n > 0);
+                    arguments.writers.push(writers.ok_or("--writers wants a number from 1")?);
+                }
                 option if option.starts_with('-') => return Err(format!("unknown option {option}\n{USAGE}")),
                 name => {
                     let work = Work::ALL.into_iter().find(|work| work.name() == name);
@@ -110,6 +116,9 @@ impl Arguments {
         }
         if arguments.works.is_empty() {
             arguments.works = Work::ALL.to_vec();
+        }
+        if arguments.writers.is_empty() {
+            arguments.writers = vec![1, 16];
         }
         if arguments.modes.is_empty() {
             arguments.modes = vec![Mode::Memory, Mode::Relaxed, Mode::Durable];
@@ -138,7 +147,7 @@ fn run(arguments: Arguments) -> Result<(), String> {
     }
     for &mode in &arguments.modes {
         for &work in &arguments.works {
-            for writers in [1, 16] {
+            for &writers in &arguments.writers {
                 let cell = runtime.block_on(measure::cell(work, mode, writers, arguments.effort));
                 say(if arguments.json { cell.json() } else { cell.line() })?;
             }

@@ -14,7 +14,7 @@
 // the removal from the table, and it is never reset. The driver loads it without that lock, only to skip
 // `close`:
 //
-// - If it reads `true`, the flight is removed or being removed under the lock, and nothing else is
+// - If it reads `true`, the flight is being removed by a thread that holds the lock, and nothing else is
 //   concluded from it.
 // - If it reads `false`, `close` takes the lock and looks into the table, which decides.
 //
@@ -30,6 +30,7 @@ use std::{
     borrow::Borrow,
     collections::BTreeMap,
     hash::{BuildHasher, Hash, RandomState},
+    ops::Deref,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -45,11 +46,10 @@ use crate::sync::{Line, Mutex, MutexGuard};
 /// A callback that takes over a flight without callers.
 pub(crate) type Unattended<K, T> = Arc<dyn Fn(Seat<K, T>) + Send + Sync>;
 
-/// The flights of all keys. A clone shares the table. `T` should be cheap to clone, like an `Arc`,
-/// because it is cloned under a lock.
-pub(crate) struct Flights<K: Hash + Eq, T: Clone>(Arc<Table<K, T>>);
+/// The flights of all keys. A clone shares the table.
+pub(crate) struct Flights<K: Hash + Eq, T>(Arc<Table<K, T>>);
 
-struct Table<K: Hash + Eq, T: Clone> {
+struct Table<K: Hash + Eq, T> {
     shards: Shards<K, T>,
     hasher: RandomState,
     /// If it is not set, a flight without callers is dropped.
@@ -98,13 +98,40 @@ struct FlightState<T> {
 
 enum Phase<T> {
     Under,
-    Done(T),
-    /// The work panicked, or no seat is left.
+    Done(Arc<T>),
+    /// The work panicked, no seat is left, or the last seat took the result.
     Lost,
 }
 
+/// The result of a flight: moved to the only seat, or shared by several.
+pub(crate) enum FlightResult<T> {
+    Own(T),
+    Shared(Arc<T>),
+}
+
+impl<T> Deref for FlightResult<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        match self {
+            Self::Own(result) => result,
+            Self::Shared(result) => result,
+        }
+    }
+}
+
+impl<T: Clone> FlightResult<T> {
+    /// Returns the result, cloned if other seats share it.
+    pub(crate) fn into_inner(self) -> T {
+        match self {
+            Self::Own(result) => result,
+            Self::Shared(result) => Arc::unwrap_or_clone(result),
+        }
+    }
+}
+
 /// The result of joining a key's flight.
-pub(crate) enum JoinOrLead<K: Hash + Eq, T: Clone> {
+pub(crate) enum JoinOrLead<K: Hash + Eq, T> {
     /// A flight was in progress; this is a seat in it.
     Joined(Seat<K, T>),
     /// A new flight was created; its work must be set.
@@ -113,18 +140,18 @@ pub(crate) enum JoinOrLead<K: Hash + Eq, T: Clone> {
 
 /// The obligation to set the work of a new flight. If it is dropped, the flight is lost, and
 /// callers that have joined meanwhile try again.
-pub(crate) struct Lead<K: Hash + Eq, T: Clone>(Seat<K, T>);
+pub(crate) struct Lead<K: Hash + Eq, T>(Seat<K, T>);
 
 /// A flight, as seen by its own work.
-pub(crate) struct FlightHandle<K: Hash + Eq, T: Clone>(Flights<K, T>, Arc<Flight<K, T>>);
+pub(crate) struct FlightHandle<K: Hash + Eq, T>(Flights<K, T>, Arc<Flight<K, T>>);
 
-impl<K: Hash + Eq, T: Clone> Clone for Flights<K, T> {
+impl<K: Hash + Eq, T> Clone for Flights<K, T> {
     fn clone(&self) -> Self {
         Self(self.0.clone())
     }
 }
 
-impl<K: Hash + Eq, T: Clone> Flights<K, T> {
+impl<K: Hash + Eq, T> Flights<K, T> {
     /// Creates an empty table. Flights without callers go to `unattended`, or else are dropped.
     pub(crate) fn new(unattended: Option<Unattended<K, T>>) -> Self {
         let shards = (0..SHARDS).map(|_| Line(Mutex::new(HashTable::new()))).collect();
@@ -248,7 +275,7 @@ impl<K: Hash + Eq, T: Clone> Flights<K, T> {
     }
 }
 
-impl<K: Hash + Eq, T: Clone> Lead<K, T> {
+impl<K: Hash + Eq, T> Lead<K, T> {
     /// Returns the handle by which the work can end its flight.
     pub(crate) fn handle(&self) -> FlightHandle<K, T> {
         FlightHandle(self.0.flights.clone(), self.0.flight.clone())
@@ -272,7 +299,7 @@ impl<K: Hash + Eq, T: Clone> Lead<K, T> {
     }
 }
 
-impl<K: Hash + Eq, T: Clone> FlightHandle<K, T> {
+impl<K: Hash + Eq, T> FlightHandle<K, T> {
     /// Ends the flight and calls `then`, both under the shard's lock. `then` receives `true` if the
     /// flight could be joined until now, so it was not superseded. The work calls this as its last
     /// act.

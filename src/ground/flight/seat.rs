@@ -10,7 +10,7 @@ use std::{
 
 use futures_util::future::BoxFuture;
 
-use super::{Flight, FlightState, Flights, Phase};
+use super::{Flight, FlightResult, FlightState, Flights, Phase};
 use crate::sync::MutexGuard;
 
 /// A caller's place in a flight. As a future it returns the result, or `None` if the flight was
@@ -18,7 +18,7 @@ use crate::sync::MutexGuard;
 ///
 /// Dropping it leaves the flight. If it was the driver's, another caller is woken to take over. The
 /// last one drops the work, or hands it to the callback for unattended flights.
-pub(crate) struct Seat<K: Hash + Eq, T: Clone> {
+pub(crate) struct Seat<K: Hash + Eq, T> {
     pub(super) flights: Flights<K, T>,
     pub(super) flight: Arc<Flight<K, T>>,
     number: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Seat<K: Hash + Eq, T: Clone> {
     polls: u64,
 }
 
-impl<K: Hash + Eq, T: Clone> Seat<K, T> {
+impl<K: Hash + Eq, T> Seat<K, T> {
     /// Returns the creator's seat, which is counted already.
     pub(super) fn first(flights: Flights<K, T>, flight: Arc<Flight<K, T>>) -> Self {
         Self { flights, flight, number: 1, over: false, polls: 0 }
@@ -89,7 +89,7 @@ impl<K: Hash + Eq, T: Clone> Seat<K, T> {
         self.flight.state.lock().work_type == Some(work)
     }
 
-    fn end(&mut self, result: Option<T>) -> Poll<Option<T>> {
+    fn end(&mut self, result: Option<FlightResult<T>>) -> Poll<Option<FlightResult<T>>> {
         self.over = true;
         Poll::Ready(result)
     }
@@ -103,17 +103,17 @@ impl<T> FlightState<T> {
     }
 }
 
-impl<K: Hash + Eq, T: Clone> Future for Seat<K, T> {
-    type Output = Option<T>;
+impl<K: Hash + Eq, T> Future for Seat<K, T> {
+    type Output = Option<FlightResult<T>>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<FlightResult<T>>> {
         let me = &mut *self;
         let mut state = me.flight.state.lock();
         match &state.phase {
             Phase::Done(result) => {
                 let result = result.clone();
                 drop(state);
-                return me.end(Some(result));
+                return me.end(Some(FlightResult::Shared(result)));
             }
             Phase::Lost => {
                 drop(state);
@@ -150,7 +150,16 @@ impl<K: Hash + Eq, T: Clone> Future for Seat<K, T> {
         if !me.flight.closed.load(Relaxed) {
             me.flights.close(&mut me.flights.shard(me.flight.hash), &me.flight);
         }
-        end(me.flight.state.lock(), Phase::Done(result.clone()));
+        let state = me.flight.state.lock();
+        // No seat can be added any more: the flight is in no table, and background seats are made from seats.
+        let result = if state.seats == 1 {
+            end(state, Phase::Lost);
+            FlightResult::Own(result)
+        } else {
+            let result = Arc::new(result);
+            end(state, Phase::Done(result.clone()));
+            FlightResult::Shared(result)
+        };
         me.end(Some(result))
     }
 }
@@ -172,19 +181,21 @@ fn end<T>(mut state: MutexGuard<'_, FlightState<T>>, phase: Phase<T>) {
     let (waiting, work) = (std::mem::take(&mut state.waiting), state.work.take());
     let driver = state.driver_waker.take();
     drop(state);
-    waiting.into_values().for_each(Waker::wake);
+    if !waiting.is_empty() {
+        waiting.into_values().for_each(Waker::wake);
+    }
     drop((work, driver));
 }
 
 /// A guard while the work is polled: if the work panics, the flight is lost.
-struct PanicGuard<'a, K: Hash + Eq, T: Clone> {
+struct PanicGuard<'a, K: Hash + Eq, T> {
     flight: &'a Flight<K, T>,
     flights: &'a Flights<K, T>,
     arc: &'a Arc<Flight<K, T>>,
     safe: bool,
 }
 
-impl<K: Hash + Eq, T: Clone> Drop for PanicGuard<'_, K, T> {
+impl<K: Hash + Eq, T> Drop for PanicGuard<'_, K, T> {
     fn drop(&mut self) {
         if !self.safe {
             self.flights.close(&mut self.flights.shard(self.flight.hash), self.arc);
@@ -203,7 +214,7 @@ enum AfterLeave<T> {
     Finish(u64),
 }
 
-impl<K: Hash + Eq, T: Clone> Seat<K, T> {
+impl<K: Hash + Eq, T> Seat<K, T> {
     fn leave(&self) -> AfterLeave<T> {
         // The shard's lock comes first: a joining caller must not find a flight that has no seat left.
         let mut shard = self.flights.shard(self.flight.hash);
@@ -246,7 +257,7 @@ impl<K: Hash + Eq, T: Clone> Seat<K, T> {
     }
 }
 
-impl<K: Hash + Eq, T: Clone> Drop for Seat<K, T> {
+impl<K: Hash + Eq, T> Drop for Seat<K, T> {
     fn drop(&mut self) {
         if self.over {
             return;

@@ -11,7 +11,7 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-use super::{Flights, JoinOrLead, Seat};
+use super::{FlightResult, Flights, JoinOrLead, Seat};
 use crate::entropy::Entropy;
 
 #[derive(Default)]
@@ -23,8 +23,9 @@ impl Wake for Count {
     }
 }
 
-fn poll<F: Future>(future: &mut Pin<Box<F>>, waker: &Arc<Count>) -> Poll<F::Output> {
-    future.as_mut().poll(&mut Context::from_waker(&Waker::from(waker.clone())))
+fn poll(seat: &mut Pin<Box<Seat<u8, u32>>>, waker: &Arc<Count>) -> Poll<Option<u32>> {
+    let polled = seat.as_mut().poll(&mut Context::from_waker(&Waker::from(waker.clone())));
+    polled.map(|result| result.map(FlightResult::into_inner))
 }
 
 /// Work that becomes ready on demand, and records its polls and its waker.
@@ -67,14 +68,14 @@ impl Script {
 fn lead(flights: &Flights<u8, u32>, script: &Script) -> Seat<u8, u32> {
     match flights.join_or_lead(&1) {
         JoinOrLead::Leads(lead) => lead.start(script.work()),
-        JoinOrLead::Joined(_) => panic!("a flight is in progress"),
+        JoinOrLead::Joined(_) => panic!("a flight is under way"),
     }
 }
 
 fn join(flights: &Flights<u8, u32>) -> Seat<u8, u32> {
     match flights.join_or_lead(&1) {
         JoinOrLead::Joined(seat) => seat,
-        JoinOrLead::Leads(_) => panic!("no flight is in progress"),
+        JoinOrLead::Leads(_) => panic!("no flight is under way"),
     }
 }
 
@@ -253,7 +254,7 @@ fn a_seat_is_polled_from_several_threads() {
                 first.abort();
             }
             for task in tasks {
-                assert_eq!(task.await.unwrap(), Some(9));
+                assert_eq!(task.await.unwrap().map(FlightResult::into_inner), Some(9));
             }
         }
     });

@@ -1,17 +1,18 @@
-//! The one place where results are judged.
+//! Classifiers: they judge the results of operations.
 use std::sync::Arc;
 
 use super::{CallError, Cause, FailureKind, Hint, Verdict};
 
-/// Judges what an operation came back with: errors as well as values.
+/// Judges the result of an operation, both errors and values.
 ///
-/// Any `Fn(&Result<T, E>) -> Verdict` is one.
+/// Every `Fn(&Result<T, E>) -> Verdict` implements it.
 pub trait Classify<T, E>: Send + Sync {
-    /// The verdict on `result`.
+    /// Returns the verdict on `result`.
     fn classify(&self, result: &Result<T, E>) -> Verdict;
 }
 
-/// Every `Ok` is a success and every `Err` a failure of kind [`FailureKind::Other`]: the default.
+/// The default classifier: every `Ok` is a success and every `Err` a failure of kind
+/// [`FailureKind::Other`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ErrIsFailure;
 
@@ -25,11 +26,13 @@ impl<T, E> Classify<T, E> for ErrIsFailure {
     }
 }
 
-/// Judges the calls of a nested pipeline, whose errors are [`CallError`]s: as that pipeline judged them.
+/// Classifier for calls of a nested pipeline, whose errors are [`CallError`]s. It keeps the verdict
+/// of that pipeline.
 ///
-/// A refusal by one of its policies is a [refusal](Verdict::refused) here, too, with the same time to come back: a retry outside does
-/// not repeat it, a breaker outside does not count it, and [`CallError::is_rejected`] and [`CallError::retry_after`] tell it. Any other
-/// error keeps the kind, the weight and the hint that the inner classifier gave it. Every `Ok` is a success.
+/// A rejection by an inner policy becomes a [rejection](Verdict::refused) of the outer call, with
+/// the same retry time. An outer retry does not repeat it and an outer breaker does not count it.
+/// [`CallError::is_rejected`] and [`CallError::retry_after`] report it. Any other error keeps the
+/// kind, the weight and the hint that the inner classifier gave it. Every `Ok` is a success.
 ///
 /// ```
 /// use steadfast::{Pipeline, circuit_breaker::CircuitBreaker, outcome::ByCallError, retry::{Retry, RetryConfig}};
@@ -53,7 +56,7 @@ impl<T, E> Classify<T, CallError<E>> for ByCallError {
         let Err(error) = result else { return Verdict::success() };
         let verdict = error.verdict();
         match error.cause() {
-            // A failure that a policy made is judged as that failure.
+            // A failure that a policy produced (say an injected fault) keeps its verdict.
             Cause::Rejected(rejected) if !verdict.is_failure() => {
                 let hint = rejected.retry_after().map_or(Hint::None, Hint::RetryAfter);
                 Verdict::refused().with_hint(hint)

@@ -1,10 +1,10 @@
-//! The one flat error of a call: its shape does not depend on which policies stand around the operation, or in what order.
+//! The error of a call. It is flat: its shape does not depend on the policies or on their order.
 use std::{error::Error, fmt, time::Duration};
 
 use super::{FailureKind, Rejected, Verdict};
 use crate::config::Name;
 
-/// Why a call through a pipeline failed, and what was tried.
+/// The error of a call through a pipeline, with the attempts that were made.
 ///
 /// ```
 /// use steadfast::{CallError, Cause, Pipeline};
@@ -23,7 +23,7 @@ pub struct CallError<E> {
     cause: Cause<E>,
     verdict: Verdict,
     attempts: u32,
-    /// What few errors have.
+    /// Parts that few errors have: boxed, so that the error stays small.
     more: Option<Box<More<E>>>,
 }
 
@@ -33,88 +33,126 @@ struct More<E> {
     fallback: Option<Cause<E>>,
 }
 
-/// What ended a call that failed.
+/// The cause that ended a failed call.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Cause<E> {
-    /// The operation came back with this error.
+    /// The operation returned this error.
     Operation(E),
-    /// A policy refused to run the operation.
+    /// A policy rejected the call before the operation ran.
     Rejected(Rejected),
     /// A time-out dropped the operation.
     TimedOut(TimedOut),
 }
 
-/// A time-out: which, and after how long.
+/// The time-out that fired, and the time that it had given.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TimedOut {
-    /// The name of the time-out that fired, if it has one.
+    /// Name of the time-out, if it has one.
     pub name: Option<Name>,
-    /// How long the work was given.
+    /// Time that the work was given.
     pub after: Duration,
 }
 
-/// What a retry went through before it gave up.
+/// The attempts of a retry that gave up.
 #[derive(Debug)]
 pub struct History<E> {
-    /// What the first attempt failed with; nothing if it came back with a value that was judged a failure.
+    /// The cause of the first failure. `None` if the first attempt returned a value that was judged
+    /// a failure.
     pub first: Option<Cause<E>>,
-    /// The kind of the first failure.
+    /// Kind of the first failure.
     pub first_kind: Option<FailureKind>,
-    /// The kind of the last failure.
+    /// Kind of the last failure.
     pub last_kind: Option<FailureKind>,
-    /// From the first attempt's first wait to the end.
+    /// Time from the first wait of the first attempt to the end.
     pub elapsed: Duration,
-    /// Why no further attempt was made.
-    pub stop: Stop,
+    /// The reason why no further attempt was made.
+    pub stop: StopReason,
 }
 
-/// Why a retry made no further attempt.
+/// The reason why a retry made no further attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Stop {
-    /// The attempts are used up.
+pub enum StopReason {
+    /// All attempts are used.
     Attempts,
-    /// The failure is of a kind that another attempt does not mend.
+    /// The failure is of a kind that is not retried.
     NotRetryable,
-    /// Neither a mark nor a setting says that the operation is idempotent, and the failure does not
-    /// prove that it was not sent. Mark it by [`idempotent`](crate::call::idempotent) where a
-    /// second run changes nothing more.
+    /// The operation is not known to be idempotent, and the failure does not prove that the request
+    /// was not sent. Mark the operation with [`idempotent`](crate::call::idempotent) if a second
+    /// run changes nothing more.
     NotIdempotent,
-    /// The delay does not fit into the policy's total time.
+    /// The next delay does not fit into the total time of the policy.
     TotalTime,
-    /// The delay does not fit before the deadline.
+    /// The next delay does not fit before the deadline.
     Deadline,
     /// The server asks for a longer wait than the policy allows.
     HintTooLong,
-    /// The server asks not to be tried again.
-    ToldNotTo,
+    /// The server asks the client not to retry.
+    DoNotRetry,
     /// The retry budget is empty.
     Budget,
-    /// The custom back-off came to its end.
+    /// The custom delays are exhausted.
     BackoffEnded,
-    /// A retry around this one repeats such failures: this one leaves the attempts to it.
+    /// An outer retry repeats such failures, so the inner one leaves the attempts to it.
     Nested,
-    /// The operation cannot be run again: what it needs, say a request that cannot be cloned, was moved into its last run.
+    /// The operation cannot be run again: its input, say a request that cannot be cloned, was moved
+    /// into the last run.
     Spent,
     /// A time-out around the retry ended it.
-    CutShort,
+    TimedOut,
 }
 
-impl fmt::Display for Stop {
+impl StopReason {
+    /// All reasons.
+    pub(crate) const ALL: [Self; 12] = [
+        Self::Attempts,
+        Self::NotRetryable,
+        Self::NotIdempotent,
+        Self::TotalTime,
+        Self::Deadline,
+        Self::HintTooLong,
+        Self::DoNotRetry,
+        Self::Budget,
+        Self::BackoffEnded,
+        Self::Nested,
+        Self::Spent,
+        Self::TimedOut,
+    ];
+
+    /// Returns the reason as a word, for labels of metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Attempts => "attempts",
+            Self::NotRetryable => "not_retryable",
+            Self::NotIdempotent => "not_idempotent",
+            Self::TotalTime => "total_time",
+            Self::Deadline => "deadline",
+            Self::HintTooLong => "hint_too_long",
+            Self::DoNotRetry => "do_not_retry",
+            Self::Budget => "budget",
+            Self::BackoffEnded => "backoff_ended",
+            Self::Nested => "nested",
+            Self::Spent => "spent",
+            Self::TimedOut => "timed_out",
+        }
+    }
+}
+
+impl fmt::Display for StopReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Attempts => "attempts used up",
-            Self::NotRetryable => "not a failure to retry",
-            Self::NotIdempotent => "not marked as idempotent, and perhaps sent",
-            Self::TotalTime => "the next delay does not fit the total time",
-            Self::Deadline => "the next delay does not fit before the deadline",
+            Self::Attempts => "all attempts used",
+            Self::NotRetryable => "this kind of failure is not retried",
+            Self::NotIdempotent => "not marked as idempotent, and may have been sent",
+            Self::TotalTime => "the next delay exceeds the total time",
+            Self::Deadline => "the next delay exceeds the deadline",
             Self::HintTooLong => "the server asks for a longer wait than allowed",
-            Self::ToldNotTo => "the server asks not to be tried again",
+            Self::DoNotRetry => "the server asks not to retry",
             Self::Budget => "retry budget empty",
-            Self::BackoffEnded => "back-off ended",
+            Self::BackoffEnded => "no delay left",
             Self::Nested => "left to the outer retry",
-            Self::Spent => "it cannot be run again",
-            Self::CutShort => "cut short by a time-out around it",
+            Self::Spent => "the operation cannot be run again",
+            Self::TimedOut => "ended by an outer time-out",
         })
     }
 }
@@ -125,7 +163,7 @@ impl<E> CallError<E> {
         Self { cause, verdict, attempts, more: None }
     }
 
-    /// The same with what few errors have.
+    /// Adds the parts that few errors have.
     pub(crate) fn with(mut self, history: Option<History<E>>, fallback: Option<Cause<E>>) -> Self {
         if history.is_some() || fallback.is_some() {
             self.more = Some(Box::new(More { history, fallback }));
@@ -133,22 +171,23 @@ impl<E> CallError<E> {
         self
     }
 
-    /// What the last attempt was judged to be; [`Class::Ignore`](super::Class::Ignore) for a rejection.
+    /// Returns the verdict on the last attempt; [`Class::Ignore`](super::Class::Ignore) for a
+    /// rejection.
     pub fn verdict(&self) -> Verdict {
         self.verdict
     }
 
-    /// What ended the call.
+    /// Returns the cause that ended the call.
     pub fn cause(&self) -> &Cause<E> {
         &self.cause
     }
 
-    /// What ended the call, by value.
+    /// Returns the cause that ended the call, by value.
     pub fn into_cause(self) -> Cause<E> {
         self.cause
     }
 
-    /// The operation's own error, if that is what ended the call.
+    /// Returns the operation's own error, if that ended the call.
     pub fn into_operation(self) -> Option<E> {
         match self.cause {
             Cause::Operation(e) => Some(e),
@@ -156,23 +195,26 @@ impl<E> CallError<E> {
         }
     }
 
-    /// How often the operation was started. 0 if it was rejected before that. Where the operation is a call through another pipeline, its
-    /// own error tells how often the operation inside was.
+    /// Returns the number of times that the operation was started; 0 if it was rejected before the
+    /// first start. If the operation is a call through another pipeline, the inner error counts the
+    /// inner attempts.
     pub fn attempts(&self) -> u32 {
         self.attempts
     }
 
-    /// Whether a policy refused the (last) attempt: one around the operation, or one [inside it](Verdict::refused).
+    /// Returns `true` if a policy rejected the last attempt: one around the operation, or one
+    /// [inside it](Verdict::refused).
     pub fn is_rejected(&self) -> bool {
         matches!(self.cause, Cause::Rejected(_)) || self.verdict.is_refused()
     }
 
-    /// Whether a time-out ended the call.
+    /// Returns `true` if a time-out ended the call.
     pub fn is_timed_out(&self) -> bool {
         matches!(self.cause, Cause::TimedOut(_))
     }
 
-    /// How long to wait before calling again, where the policy that refused or the server says so.
+    /// Returns the time to wait before the next call, if the rejecting policy or the server stated
+    /// one.
     pub fn retry_after(&self) -> Option<Duration> {
         match &self.cause {
             Cause::Rejected(r) => r.retry_after(),
@@ -180,17 +222,18 @@ impl<E> CallError<E> {
         }
     }
 
-    /// What a retry went through, if one stood around the operation and saw it fail.
+    /// Returns the attempts of the retry, if a retry stood around the operation and saw it fail.
     pub fn history(&self) -> Option<&History<E>> {
         self.more.as_ref().and_then(|more| more.history.as_ref())
     }
 
-    /// What the call's substitute failed with, if it was asked and failed: this error is what came before that.
+    /// Returns the error of the fallback, if one ran and failed. The call's own error is the one
+    /// that came before it.
     pub fn fallback(&self) -> Option<&Cause<E>> {
         self.more.as_ref().and_then(|more| more.fallback.as_ref())
     }
 
-    /// The same error with the operation's errors mapped.
+    /// Maps the operation's errors and keeps everything else.
     pub fn map_operation<F>(self, mut f: impl FnMut(E) -> F) -> CallError<F> {
         let mut map = |cause| match cause {
             Cause::Operation(e) => Cause::Operation(f(e)),
@@ -234,8 +277,8 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.cause.fmt(f)?;
         match self.history() {
-            // The time-out has said it already.
-            Some(h) if h.stop == Stop::CutShort => {}
+            // The text of a time-out already states its duration.
+            Some(h) if h.stop == StopReason::TimedOut => {}
             Some(h) if self.attempts > 1 => {
                 write!(f, " (after {} attempts in {:?}: {})", self.attempts, h.elapsed, h.stop)?;
             }
@@ -243,14 +286,15 @@ impl<E: fmt::Display> fmt::Display for CallError<E> {
             None => {}
         }
         match self.fallback() {
-            Some(cause) => write!(f, "; the fallback failed, too: {cause}"),
+            Some(cause) => write!(f, "; the fallback also failed: {cause}"),
             None => Ok(()),
         }
     }
 }
 
 impl<E: Error + 'static> Error for CallError<E> {
-    /// The operation error's own source: its text is this error's text already.
+    /// Returns the source of the operation's error: the text of that error is already the text of
+    /// this one.
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         match &self.cause {
             Cause::Operation(e) => e.source(),

@@ -3,29 +3,30 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What sort of failure it was: few kinds, chosen so that each asks for another reaction.
+/// The kind of a failure. There are few kinds; each asks for a different reaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 #[repr(u8)]
 pub enum FailureKind {
-    /// No answer in time. Whether the work was done is unknown.
+    /// No answer came in time. It is unknown if the work was done.
     Timeout,
-    /// The call never reached the other side: nothing was done there.
+    /// The call never reached the other side, so nothing was done there.
     Connect,
     /// The other side asks this caller to slow down (HTTP 429).
     Throttled,
-    /// The other side is busy with everybody's calls (HTTP 503).
+    /// The other side is overloaded by all of its callers (HTTP 503).
     Overloaded,
     /// The other side failed (HTTP 500).
     Server,
-    /// The request itself is at fault (HTTP 400): the other side is healthy, and trying again would not help.
+    /// The request itself is wrong (HTTP 400): the other side is healthy, and a retry would not
+    /// help.
     Client,
-    /// The call was given up by its caller.
+    /// The caller cancelled the call.
     Cancelled,
     /// The operation panicked.
     Panic,
-    /// None of these.
+    /// Any other failure.
     Other,
 }
 
@@ -50,7 +51,7 @@ impl FailureKind {
         Self::ALL.get(usize::from(bits)).copied()
     }
 
-    /// The kind as a word: the same as in a configuration's document.
+    /// Returns the kind as a word, as it is written in a configuration document.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Timeout => "timeout",
@@ -65,9 +66,11 @@ impl FailureKind {
         }
     }
 
-    /// How much such a failure counts for under a breaker's rule of weighted failures, unless the classifier says
-    /// otherwise. A connection refused is near proof that the other side is down; a time-out may be this caller's
-    /// impatience: it takes three of them to weigh as much.
+    /// Returns the weight of such a failure under a breaker's rule of weighted failures, unless the
+    /// classifier sets another.
+    ///
+    /// A refused connection is nearly proof that the other side is down. A time-out may be due to
+    /// an impatient caller, so three time-outs weigh as much as one refused connection.
     pub const fn default_weight(self) -> u32 {
         match self {
             Self::Connect => 3,
@@ -83,19 +86,19 @@ impl fmt::Display for FailureKind {
     }
 }
 
-/// A set of [`FailureKind`]s, in two bytes; in a document a list: `["timeout", "connect"]`.
+/// A set of [`FailureKind`]s in two bytes. In a document it is a list: `["timeout", "connect"]`.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<FailureKind>", into = "Vec<FailureKind>")]
 pub struct KindSet(u16);
 
 impl KindSet {
-    /// No kind.
+    /// The empty set.
     pub const NONE: Self = Self(0);
 
-    /// Every kind.
+    /// The set of all kinds.
     pub const ALL: Self = Self((1 << FailureKind::ALL.len()) - 1);
 
-    /// The set of these kinds.
+    /// Creates a set of these kinds.
     pub const fn of(kinds: &[FailureKind]) -> Self {
         let (mut set, mut i) = (0, 0);
         while i < kinds.len() {
@@ -105,13 +108,13 @@ impl KindSet {
         Self(set)
     }
 
-    /// This set without `kind`.
+    /// Returns this set without `kind`.
     #[must_use]
     pub const fn without(self, kind: FailureKind) -> Self {
         Self(self.0 & !(1 << kind as u8))
     }
 
-    /// Whether `kind` is in it.
+    /// Returns `true` if `kind` is in the set.
     #[inline]
     pub const fn contains(self, kind: FailureKind) -> bool {
         self.0 & (1 << kind as u8) != 0
@@ -125,12 +128,12 @@ impl KindSet {
         Self(bits & Self::ALL.0)
     }
 
-    /// Whether it has no kind at all.
+    /// Returns `true` if the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Its kinds.
+    /// Iterates over the kinds in the set.
     pub fn iter(self) -> impl Iterator<Item = FailureKind> {
         FailureKind::ALL.into_iter().filter(move |k| self.contains(*k))
     }

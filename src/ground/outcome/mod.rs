@@ -1,7 +1,8 @@
-//! What came of a call: the verdict that every policy reads, and the one flat error that the caller gets.
+//! Outcomes of calls: the verdict that every policy reads, and the flat error that the caller gets.
 //!
-//! A [`Classify`] gives the [`Verdict`] once, where the operation ends; retry, breaker, limiter and the rest all read that
-//! same verdict, so they cannot disagree about what a failure is. The value itself they never see.
+//! A [`Classify`] gives the [`Verdict`] once, where the operation ends. Retry, breaker, limiter and
+//! all other policies read that verdict, so they cannot disagree about what a failure is. They
+//! never see the value itself.
 //!
 //! ```
 //! use steadfast::{FailureKind, Verdict};
@@ -23,26 +24,27 @@ mod rejected;
 mod verdict;
 
 pub use classify::{ByCallError, Classify, ErrIsFailure};
-pub use error::{CallError, Cause, History, Stop, TimedOut};
+pub use error::{CallError, Cause, History, StopReason, TimedOut};
 pub use kind::{FailureKind, KindSet};
 pub use priority::Priority;
 pub use rejected::{PolicyKind, Reason, Rejected, TripRule};
 pub use verdict::{Class, Hint, Verdict};
 
-/// What one attempt came to, as policies hand it outwards: 8 bytes, of which nothing is the value.
+/// The outcome of one attempt, as policies return it: 8 bytes, without the value.
 ///
-/// The value, the error, a refusal and the server's hint stay where the operation ended; a policy that needs to know more asks
-/// the attempt's [`Ledger`](crate::call::Ledger).
+/// The value, the error, a rejection and the server's hint stay where the operation ended. A policy
+/// that needs them reads the attempt's [`CallState`](crate::call::CallState).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
-    /// The operation was run, and judged.
+    /// The operation ran, and the classifier judged its result.
     Judged(Class),
-    /// A policy refused to run the operation. That is nobody's failure: no policy counts it.
+    /// A policy rejected the call before the operation ran. A rejection is not a failure: no policy
+    /// counts it.
     Rejected,
 }
 
 impl Outcome {
-    /// What it was judged to be; [`Class::Ignore`] for a refusal.
+    /// Returns the class of the verdict; [`Class::Ignore`] for a rejection.
     #[inline]
     pub const fn class(self) -> Class {
         match self {
@@ -51,13 +53,13 @@ impl Outcome {
         }
     }
 
-    /// Whether it is a failure.
+    /// Returns `true` if the outcome is a failure.
     #[inline]
     pub const fn is_failure(self) -> bool {
         matches!(self, Self::Judged(Class::Failure { .. }))
     }
 
-    /// The kind of failure, if it is one.
+    /// Returns the kind of failure, if the outcome is one.
     #[inline]
     pub const fn kind(self) -> Option<FailureKind> {
         match self {

@@ -1,32 +1,32 @@
-//! How much a call matters, when not all can be served.
+//! The priority of a call.
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How much a call matters: under overload the lowest are shed first.
+/// The priority of a call: under overload the lowest priorities are shed first.
 ///
-/// Ordered: `Low < Normal < High < Critical`. Give it to a call by [`with_priority`](crate::call::with_priority); what nobody has marked is
-/// [`Normal`](Self::Normal).
+/// Ordered: `Low < Normal < High < Critical`. [`with_priority`](crate::call::with_priority) gives
+/// it to a call; a call without a mark is [`Normal`](Self::Normal).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 #[repr(u8)]
 pub enum Priority {
-    /// Nobody waits for it: batch work, prefetching, what can be done later. Shed first.
+    /// Deferrable work, for example batch work or prefetching. Shed first.
     Low,
-    /// Somebody may wait for it.
+    /// A caller may be waiting for the result.
     #[default]
     Normal,
-    /// Somebody waits for it, and notices when it is missing.
+    /// A user is waiting for the result, and notices if it is missing.
     High,
-    /// What the service exists for: shed last, or never.
+    /// The core function of the service: shed last, or never.
     Critical,
 }
 
 impl Priority {
-    /// All of them, the lowest first.
+    /// All priorities, the lowest first.
     pub const ALL: [Self; 4] = [Self::Low, Self::Normal, Self::High, Self::Critical];
 
-    /// The priority as a word: the same as in a configuration's document.
+    /// Returns the priority as a word, as it is written in a configuration document.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Low => "low",
@@ -36,7 +36,7 @@ impl Priority {
         }
     }
 
-    /// Its place among all of them, from 0.
+    /// Returns the position in [`ALL`](Self::ALL), from 0.
     #[inline]
     pub(crate) const fn index(self) -> usize {
         self as usize

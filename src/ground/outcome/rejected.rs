@@ -1,4 +1,4 @@
-//! A policy's refusal to run the operation.
+//! The rejection of a call by a policy.
 use std::{fmt, time::Duration};
 
 use super::{FailureKind, Priority};
@@ -7,7 +7,7 @@ use crate::{
     time::{Instant, nanos},
 };
 
-/// Which pattern refused, timed out or was described.
+/// The kind of policy that rejected a call, timed out or is described.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PolicyKind {
@@ -31,7 +31,7 @@ pub enum PolicyKind {
     Hedge,
     /// A [`Fallback`](crate::fallback::Fallback).
     Fallback,
-    /// Faults on purpose.
+    /// An injected fault (feature `chaos`).
     Chaos,
     /// A policy of the user's own.
     Custom(&'static str),
@@ -73,33 +73,49 @@ pub enum TripRule {
     Unavailable,
     /// The probes of a half-open breaker failed.
     Probes,
-    /// Half-open came to no decision in its time.
-    Undecided,
-    /// Somebody opened it by hand.
-    ByHand,
+    /// The probes of a half-open breaker hung.
+    HalfOpenTimeout,
+    /// An operator or the application opened it.
+    Manual,
     /// The breakers of other processes opened.
     Shared,
 }
 
 impl TripRule {
-    const ALL: [Self; 9] = [
+    /// All rules, each at the index of its bits.
+    pub(crate) const ALL: [Self; 9] = [
         Self::FailureRate,
         Self::SlowCallRate,
         Self::ConsecutiveFailures,
         Self::WeightedFailures,
         Self::Unavailable,
         Self::Probes,
-        Self::Undecided,
-        Self::ByHand,
+        Self::HalfOpenTimeout,
+        Self::Manual,
         Self::Shared,
     ];
+
+    /// Returns the rule as one word in snake case, as labels of metrics have it.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::FailureRate => "failure_rate",
+            Self::SlowCallRate => "slow_call_rate",
+            Self::ConsecutiveFailures => "consecutive_failures",
+            Self::WeightedFailures => "weighted_failures",
+            Self::Unavailable => "unavailable",
+            Self::Probes => "probes",
+            Self::HalfOpenTimeout => "half_open_timeout",
+            Self::Manual => "manual",
+            Self::Shared => "shared",
+        }
+    }
 
     pub(crate) const fn to_bits(self) -> u8 {
         self as u8
     }
 
     pub(crate) fn from_bits(bits: u8) -> Self {
-        Self::ALL.get(usize::from(bits)).copied().unwrap_or(Self::ByHand)
+        Self::ALL.get(usize::from(bits)).copied().unwrap_or(Self::Manual)
     }
 }
 
@@ -112,134 +128,160 @@ impl fmt::Display for TripRule {
             Self::WeightedFailures => "weighted failures",
             Self::Unavailable => "the server said it is unavailable",
             Self::Probes => "failed probes",
-            Self::Undecided => "half-open without a decision",
-            Self::ByHand => "opened by hand",
+            Self::HalfOpenTimeout => "half-open timed out",
+            Self::Manual => "opened manually",
             Self::Shared => "opened in other processes",
         })
     }
 }
 
-/// Why a policy refused.
+/// The reason of a rejection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
     /// The circuit breaker is open.
     CircuitOpen {
-        /// Since when.
+        /// Time of the opening.
         since: Instant,
         /// The rule that opened it.
         rule: TripRule,
         /// The kind of the last failure before it opened.
         last: Option<FailureKind>,
     },
-    /// The circuit breaker is isolated: it stays open until somebody closes it.
+    /// The circuit breaker is isolated: it stays open until it is closed manually.
     Isolated {
-        /// Since when.
+        /// Time of the isolation.
         since: Instant,
     },
     /// The circuit breaker is half-open, and all its probes are taken.
     ProbesTaken,
-    /// The circuit breaker has closed, and its ramp lets only a share of the calls pass as yet.
-    RampingUp,
+    /// The circuit breaker has closed, and its slow start admits only a share of the calls yet.
+    SlowStart,
     /// The rate limit is used up for now.
     RateLimited,
-    /// The call asks for more permits at once than the limit can ever give.
+    /// The call asks for more permits than the limit can ever grant.
     TooLarge,
-    /// The concurrency limit is reached and its queue is full (or it has none).
+    /// The concurrency limit is reached and its queue is full, or it has no queue.
     QueueFull,
-    /// The call waited in the concurrency limit's queue for as long as it may.
+    /// The call waited in the queue of the concurrency limit for the maximum time.
     WaitedTooLong {
-        /// How long that is.
+        /// The maximum wait.
         limit: Duration,
     },
-    /// The other side asked that no call be made for a time, which is not over.
+    /// The other side asked for a pause, which is not over.
     AskedToPause,
-    /// The limit is shared through a store, which does not answer.
+    /// The limit is shared through a store, and the store does not answer.
     StoreDown,
-    /// The other side refuses so many calls that this one was not sent: it would likely be refused there.
+    /// The other side rejects so many calls that this one was not sent: it would probably be
+    /// rejected there.
     LikelyRefused,
-    /// Calls of this priority are shed now, so that those that matter more are served.
+    /// Calls of this priority are shed now, so that more important calls are served.
     Shed {
-        /// The call's priority.
+        /// Priority of the call.
         priority: Priority,
     },
-    /// The feature that the call belongs to is switched off while there is too much to do.
+    /// The feature that the call belongs to is switched off because of overload.
     SwitchedOff,
-    /// A fault that was injected on purpose: no real one.
+    /// An injected fault, not a real one.
     Injected {
-        /// The kind of failure that it is judged as.
+        /// Kind of failure that the fault is judged as.
         kind: FailureKind,
     },
     /// A reason of the user's own policy.
     Custom(&'static str),
 }
 
-/// A refusal: by which policy, why, and when to come back. The operation was not run.
+impl Reason {
+    /// Returns the reason as a word, for labels of metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::CircuitOpen { .. } => "circuit_open",
+            Self::Isolated { .. } => "isolated",
+            Self::ProbesTaken => "probes_taken",
+            Self::SlowStart => "slow_start",
+            Self::RateLimited => "rate_limited",
+            Self::TooLarge => "too_large",
+            Self::QueueFull => "queue_full",
+            Self::WaitedTooLong { .. } => "waited_too_long",
+            Self::AskedToPause => "asked_to_pause",
+            Self::StoreDown => "store_down",
+            Self::LikelyRefused => "likely_refused",
+            Self::Shed { .. } => "shed",
+            Self::SwitchedOff => "switched_off",
+            Self::Injected { .. } => "injected",
+            Self::Custom(_) => "custom",
+        }
+    }
+}
+
+/// A rejection: the policy, the reason, and the time to wait. The operation was not run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejected {
     by: PolicyKind,
     name: Option<Name>,
     reason: Reason,
-    /// Nanoseconds; [`UNKNOWN`] where it is not known. As a number, for a refusal must be cheap: its reader divides.
+    /// Nanoseconds; [`UNKNOWN`] if unknown. A number, as a rejection must be cheap: only a reader
+    /// converts it.
     wait: u64,
 }
 
 const UNKNOWN: u64 = u64::MAX;
 
 impl Rejected {
-    /// A refusal of this kind of policy, for this reason.
+    /// Creates a rejection by this kind of policy, for this reason.
     pub const fn new(by: PolicyKind, reason: Reason) -> Self {
         Self { by, name: None, reason, wait: UNKNOWN }
     }
 
-    /// A whole refusal, built in one place; the wait in nanoseconds.
+    /// Creates a complete rejection in one step; `wait` is in nanoseconds.
     #[inline]
     pub(crate) fn by_policy(by: PolicyKind, name: Option<&Name>, reason: Reason, wait: Option<u64>) -> Self {
         Self { by, name: name.cloned(), reason, wait: wait.map_or(UNKNOWN, |wait| wait.min(UNKNOWN - 1)) }
     }
 
-    /// The same, naming the policy.
+    /// Sets the name of the policy.
     #[must_use]
     pub fn named(mut self, name: Option<Name>) -> Self {
         self.name = name;
         self
     }
 
-    /// The same, saying when to come back.
+    /// Sets the time to wait before the next call.
     #[must_use]
     pub fn with_retry_after(self, wait: Duration) -> Self {
         self.with_wait(nanos(wait))
     }
 
-    /// The same in nanoseconds.
+    /// Sets the time to wait in nanoseconds.
     #[inline]
     pub(crate) fn with_wait(mut self, wait: u64) -> Self {
         self.wait = wait.min(UNKNOWN - 1);
         self
     }
 
-    /// The kind of policy that refused.
+    /// Returns the kind of policy that rejected the call.
     pub const fn by(&self) -> PolicyKind {
         self.by
     }
 
-    /// The policy's name, if it has one.
+    /// Returns the name of the policy, if it has one.
     pub fn name(&self) -> Option<&str> {
         self.name.as_ref().map(Name::as_str)
     }
 
-    /// Why.
+    /// Returns the reason.
     pub const fn reason(&self) -> Reason {
         self.reason
     }
 
-    /// Whether the call was given up for those that matter more: shed by its priority, or of a feature that is switched off. It may be
-    /// deferred, say to a queue, where a call that was over its limit should come back later.
+    /// Returns `true` if the call was dropped in favour of more important ones: shed by its
+    /// priority, or part of a feature that is switched off. Such a call may be deferred, say to a
+    /// queue; a call over its limit should be retried later.
     pub const fn is_shed(&self) -> bool {
         matches!(self.reason, Reason::Shed { .. } | Reason::SwitchedOff)
     }
 
-    /// How long to wait before the call could pass, where that is known.
+    /// Returns the time to wait until the call could pass, if it is known.
     pub const fn retry_after(&self) -> Option<Duration> {
         if self.wait == UNKNOWN { None } else { Some(Duration::from_nanos(self.wait)) }
     }
@@ -259,18 +301,18 @@ impl fmt::Display for Rejected {
                     None => f.write_str(")")?,
                 }
             }
-            Reason::Isolated { .. } => f.write_str(": isolated by hand")?,
+            Reason::Isolated { .. } => f.write_str(": isolated manually")?,
             Reason::ProbesTaken => f.write_str(": half-open, all probes taken")?,
-            Reason::RampingUp => f.write_str(": ramping up after an outage")?,
-            Reason::RateLimited => f.write_str(": used up")?,
-            Reason::TooLarge => f.write_str(": more permits than it can ever give")?,
+            Reason::SlowStart => f.write_str(": in slow start after an outage")?,
+            Reason::RateLimited => f.write_str(": limit reached")?,
+            Reason::TooLarge => f.write_str(": asks for more permits than the limit can ever grant")?,
             Reason::QueueFull => f.write_str(": queue full")?,
             Reason::WaitedTooLong { limit } => write!(f, ": waited too long ({limit:?})")?,
             Reason::AskedToPause => f.write_str(": the other side asked for a pause")?,
-            Reason::StoreDown => f.write_str(": the store that it is shared through is down")?,
-            Reason::LikelyRefused => f.write_str(": the other side refuses too many calls")?,
+            Reason::StoreDown => f.write_str(": the shared store does not answer")?,
+            Reason::LikelyRefused => f.write_str(": the other side rejects too many calls")?,
             Reason::Shed { priority } => write!(f, ": calls of {priority} priority are shed")?,
-            Reason::SwitchedOff => f.write_str(": switched off while there is too much to do")?,
+            Reason::SwitchedOff => f.write_str(": switched off under overload")?,
             Reason::Injected { kind } => write!(f, ": an injected fault ({kind})")?,
             Reason::Custom(why) => write!(f, ": {why}")?,
         }

@@ -1,4 +1,4 @@
-//! The verdict on one attempt, with what the server said about trying again.
+//! The verdict on one attempt, with the server's hint about retrying.
 use std::time::Duration;
 
 use super::{FailureKind, Outcome};
@@ -6,37 +6,37 @@ use super::{FailureKind, Outcome};
 /// Success, failure, or neither.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// It worked.
+    /// The attempt succeeded.
     Success,
-    /// It failed.
+    /// The attempt failed.
     Failure {
-        /// In which way.
+        /// Kind of failure.
         kind: FailureKind,
-        /// How much it counts for under a breaker's rule of weighted failures.
+        /// Weight under a breaker's rule of weighted failures.
         weight: u32,
     },
-    /// Neither: it changes no counter, and gives back whatever it held.
+    /// Neither success nor failure: no counter changes, and all permits are returned.
     Ignore,
 }
 
-/// What the other side said about calling it again, read once. Retry, breaker, hedge, rate limit and adaptive limit
-/// act on it.
+/// The server's hint about calling it again. The classifier reads it once; retry, breaker, hedge,
+/// rate limit and adaptive limit act on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum Hint {
-    /// Nothing.
+    /// No hint.
     #[default]
     None,
-    /// Not before this long has passed (HTTP `Retry-After`, gRPC push-back).
+    /// Wait this long before the next call (HTTP `Retry-After`, gRPC push-back).
     RetryAfter(Duration),
-    /// Not at all (gRPC's negative push-back).
+    /// Do not retry (gRPC's negative push-back).
     DoNotRetry,
-    /// It will be away for this long: a breaker opens on this one outcome, for that long.
+    /// The server is unavailable for this long: a breaker opens on this one outcome, for that time.
     UnavailableFor(Duration),
 }
 
 impl Hint {
-    /// How long to wait before calling again, where it says so.
+    /// Returns the time to wait before the next call, if the hint states one.
     pub fn retry_after(self) -> Option<Duration> {
         match self {
             Self::RetryAfter(d) | Self::UnavailableFor(d) => Some(d),
@@ -45,115 +45,120 @@ impl Hint {
     }
 }
 
-/// What one attempt was judged to be. Made once, by a [`Classify`](super::Classify).
+/// The verdict on one attempt. A [`Classify`](super::Classify) makes it once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Verdict {
-    judged: Judged,
+    kind: VerdictKind,
     hint: Hint,
 }
 
-/// As large as a [`Class`] alone: errors hold it.
+/// As large as a [`Class`] alone, because errors contain it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Judged {
-    As(Class),
+enum VerdictKind {
+    Class(Class),
     Refused,
 }
 
 impl Verdict {
-    /// It worked.
+    /// Creates the verdict "success".
     #[inline]
     pub const fn success() -> Self {
         Self::of(Class::Success)
     }
 
-    /// Neither success nor failure: no policy counts it.
+    /// Creates the verdict "neither success nor failure": no policy counts it.
     #[inline]
     pub const fn ignore() -> Self {
         Self::of(Class::Ignore)
     }
 
-    /// A policy inside the operation refused to run it, as an open breaker of a nested pipeline does. No policy counts it, and what
-    /// holds for a refusal by a policy of this pipeline holds for it: a retry does not repeat it unless asked to. A
-    /// [`Hint::RetryAfter`] tells when to come back.
+    /// Creates the verdict "rejected inside": a policy inside the operation did not run it, for
+    /// example an open breaker of a nested pipeline.
+    ///
+    /// It is treated like a rejection by a policy of this pipeline: no policy counts it, and a
+    /// retry does not repeat it unless configured to. A [`Hint::RetryAfter`] states the time to
+    /// wait.
     #[inline]
     pub const fn refused() -> Self {
-        Self { judged: Judged::Refused, hint: Hint::None }
+        Self { kind: VerdictKind::Refused, hint: Hint::None }
     }
 
-    /// Success, failure or neither, without a hint.
+    /// Creates a verdict of this class, without a hint.
     #[inline]
     pub const fn of(class: Class) -> Self {
-        Self { judged: Judged::As(class), hint: Hint::None }
+        Self { kind: VerdictKind::Class(class), hint: Hint::None }
     }
 
-    /// It failed in this way, with the [weight](FailureKind::default_weight) of that kind.
+    /// Creates the verdict "failure" of this kind, with the [weight](FailureKind::default_weight)
+    /// of that kind.
     pub const fn failure(kind: FailureKind) -> Self {
         Self::of(Class::Failure { kind, weight: kind.default_weight() })
     }
 
-    /// The same, counting for `weight` under a breaker's rule of weighted failures. No effect on what is no failure.
+    /// Sets the weight under a breaker's rule of weighted failures. No effect on a verdict that is
+    /// not a failure.
     #[must_use]
     pub const fn weighing(mut self, weight: u32) -> Self {
         if let Class::Failure { kind, .. } = self.class() {
-            self.judged = Judged::As(Class::Failure { kind, weight });
+            self.kind = VerdictKind::Class(Class::Failure { kind, weight });
         }
         self
     }
 
-    /// The same, with the server's word about trying again.
+    /// Sets the server's hint about retrying.
     #[must_use]
     pub const fn with_hint(mut self, hint: Hint) -> Self {
         self.hint = hint;
         self
     }
 
-    /// The same, and the server says to wait this long.
+    /// Sets the hint [`Hint::RetryAfter`] with this time.
     #[must_use]
     pub const fn with_retry_after(self, wait: Duration) -> Self {
         self.with_hint(Hint::RetryAfter(wait))
     }
 
-    /// Success, failure or neither.
+    /// Returns the class: success, failure or neither.
     #[inline]
     pub const fn class(&self) -> Class {
-        match self.judged {
-            Judged::As(class) => class,
-            Judged::Refused => Class::Ignore,
+        match self.kind {
+            VerdictKind::Class(class) => class,
+            VerdictKind::Refused => Class::Ignore,
         }
     }
 
-    /// The server's word about trying again.
+    /// Returns the server's hint about retrying.
     pub const fn hint(&self) -> Hint {
         self.hint
     }
 
-    /// Returns whether it is a [refusal](Self::refused) by a policy inside the operation.
+    /// Returns `true` if a policy inside the operation [rejected](Self::refused) it.
     #[inline]
     pub const fn is_refused(&self) -> bool {
-        matches!(self.judged, Judged::Refused)
+        matches!(self.kind, VerdictKind::Refused)
     }
 
-    /// Returns what policies hand outwards.
+    /// Returns the outcome that policies pass outwards.
     pub(crate) const fn outcome(&self) -> Outcome {
-        match self.judged {
-            Judged::As(class) => Outcome::Judged(class),
-            Judged::Refused => Outcome::Rejected,
+        match self.kind {
+            VerdictKind::Class(class) => Outcome::Judged(class),
+            VerdictKind::Refused => Outcome::Rejected,
         }
     }
 
-    /// Whether it is a success.
+    /// Returns `true` if the verdict is a success.
     #[inline]
     pub const fn is_success(&self) -> bool {
         matches!(self.class(), Class::Success)
     }
 
-    /// Whether it is a failure.
+    /// Returns `true` if the verdict is a failure.
     #[inline]
     pub const fn is_failure(&self) -> bool {
         matches!(self.class(), Class::Failure { .. })
     }
 
-    /// The kind of failure, if it is one.
+    /// Returns the kind of failure, if the verdict is one.
     #[inline]
     pub const fn kind(&self) -> Option<FailureKind> {
         match self.class() {

@@ -1,4 +1,11 @@
-//! A [`TimeWindow`] whose span may change while it is in use, and from which what was counted can be taken back.
+//! A [`TimeWindow`] whose span may change while it is in use, and from which counted events can be
+//! subtracted.
+
+// `pace` holds the width and the epoch in one word, so that a thread never combines one with an
+// older other; it publishes nothing else, and `Relaxed` suffices. A thread that adds by an old pace
+// adds to an old epoch, which is not counted any more: the event is missed, as `set_spans` says.
+// Changes of the span are serialized by a lock of the caller.
+
 use std::time::Duration;
 
 use super::{HALF, TimeWindow};
@@ -9,16 +16,17 @@ use crate::{
 
 /// Counts events in the last `span`, which may change. Lock-free.
 ///
-/// It counts in ticks of a width of its own: to the window inside, a tick is a nanosecond. Each change of the width begins a new epoch, so that
-/// ticks of different widths are never compared.
+/// It counts in ticks of a width of its own: to the inner window, a tick is a nanosecond. Each
+/// change of the width begins a new epoch, so that ticks of different widths are never compared.
 pub(crate) struct ChangingWindow {
-    /// The width of a tick in nanoseconds, above 8 bits of epoch: one word, so that nobody sees the one without the other.
+    /// Width of a tick in nanoseconds, above 8 bits of epoch: one word, so that no thread sees one
+    /// without the other.
     pace: AtomicU64,
     buckets: u32,
     window: TimeWindow,
 }
 
-/// When something was counted, and in ticks of which epoch.
+/// Time of a counted event, in ticks of its epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
     epoch: u32,
@@ -26,7 +34,7 @@ pub(crate) struct Stamp {
 }
 
 impl ChangingWindow {
-    /// `span` is at most a year.
+    /// Returns an empty window. `span` is at most a year.
     pub(crate) fn new(span: Duration, buckets: u32) -> Self {
         let window = TimeWindow::new(Duration::from_nanos(buckets.into()), buckets);
         Self { pace: AtomicU64::new(width(span, buckets) << 8), buckets, window }
@@ -38,8 +46,8 @@ impl ChangingWindow {
         Stamp { epoch: pace as u8 as u32, tick: Instant::from_nanos(now.as_nanos() / (pace >> 8)) }
     }
 
-    /// Counts `n` more at `now`. Where there is no room, halves what is counted about now, here and in the window that this one is
-    /// compared with.
+    /// Adds `n` at `now`. If there is no room, halves the current bucket, here and in the window
+    /// that this one is compared with.
     #[inline]
     pub(crate) fn add(&self, now: Instant, n: u32, beside: &Self) -> Stamp {
         loop {
@@ -59,7 +67,8 @@ impl ChangingWindow {
         }
     }
 
-    /// Counts one more at that time, as far as there is room; false where the span has changed since, and nothing was counted.
+    /// Adds one at the time of an earlier event, if there is room. Returns `false`, and adds
+    /// nothing, if the span has changed since.
     #[inline]
     pub(crate) fn add_at(&self, stamp: Stamp) -> bool {
         let is_current = self.pace.load(Ordering::Relaxed) as u8 as u32 == stamp.epoch;
@@ -69,12 +78,12 @@ impl ChangingWindow {
         is_current
     }
 
-    /// Takes one back that was counted at that time, unless it is too old to count.
+    /// Subtracts one event that was counted at this time, unless it is too old to count.
     pub(crate) fn take_back(&self, stamp: Stamp) {
         self.window.take_back(stamp.epoch, stamp.tick);
     }
 
-    /// Takes one back that was counted in the tick of `now`; where there is none, in the tick before.
+    /// Subtracts one event of the tick of `now`; if there is none, one of the tick before.
     pub(crate) fn take_one_back(&self, now: Instant) {
         let stamp = self.stamp(now);
         if !self.window.take_back(stamp.epoch, stamp.tick) {
@@ -83,16 +92,18 @@ impl ChangingWindow {
         }
     }
 
-    /// How many were counted in the span that ends at `now`.
+    /// Returns the number of events in the span that ends at `now`.
     #[inline]
     pub(crate) fn sum(&self, now: Instant) -> u64 {
         let stamp = self.stamp(now);
         self.window.sum(stamp.epoch, stamp.tick)
     }
 
-    /// Changes the span of windows that are compared with each other. What counts now goes on counting, in proportion where the span is shorter, and
-    /// where it is more than a bucket holds; what is counted by others in the same moment may be missed. Its users hold a lock of
-    /// their own: one change at a time.
+    /// Changes the span of windows that are compared with each other.
+    ///
+    /// Counted events keep counting: in proportion if the span is shorter, and if they are more
+    /// than one bucket holds. Concurrent additions may be missed. The caller holds a lock: one
+    /// change at a time.
     pub(crate) fn set_spans<const N: usize>(windows: [&Self; N], span: Duration, now: Instant) {
         let kept = windows.map(|window| {
             let (pace, wide) = (window.pace.load(Ordering::Relaxed), width(span, window.buckets));

@@ -1,7 +1,28 @@
-//! Counters over a sliding time, in buckets: memory and a record do not grow with the traffic.
+//! Counters over a sliding time, in buckets: memory and the cost of a record do not grow with the
+//! traffic.
 //!
-//! Shared by the breaker's time windows, the retry budget and the client throttle. Lock-free: a bucket is one atomic that holds the tick it
-//! counts for beside the count, so a stale bucket is replaced and a current one increased by the same compare-and-set.
+//! Used by the breaker's time windows, the retry budget and the client throttle.
+
+// Each bucket is one atomic that holds the epoch and the tick that it counts for beside the count,
+// so that one compare-and-set replaces a stale bucket or increases a current one. No count is lost
+// between two steps.
+//
+// Within one bucket, all changes are compare-and-sets or swaps of one atomic, so their order is
+// total whatever the ordering is. A `Relaxed` load before a compare-and-set suffices: a stale value
+// makes it fail and retry, or acts as if the call had come a moment earlier.
+//
+// Between windows: the changes are `AcqRel` and the loads of `sum` are `Acquire`. A reader that
+// sees a count in one window sees what its writer had added to other windows before. The breaker
+// relies on this: it adds to `calls` last (`circuit_breaker/window/records.rs`).
+//
+// `width` and `live` are `Relaxed`. They change in `reshape` alone, whose caller changes the epoch
+// too. A thread that adds by the old shape adds to the old epoch, whose events are not counted any
+// more. A thread that uses the new epoch has loaded it (`Acquire`) from a word that was stored
+// after the shape, so it sees the new shape.
+//
+// An epoch has 8 bits and comes round after 256 changes: `clear` empties the buckets at each
+// change, so that no bucket of an older epoch is taken for a current one.
+
 mod changing;
 
 pub(crate) use changing::{ChangingWindow, Stamp};
@@ -13,52 +34,57 @@ use crate::{
     time::{Instant, nanos},
 };
 
-/// Counts events in the last `span`, in `buckets` steps: an event at `t` counts up to `t + span - span/buckets`, and never at
-/// `t + span` or later.
+/// Counts events in the last `span`, in `buckets` steps. An event at `t` counts up to
+/// `t + span - span/buckets`, and never at `t + span` or later.
 ///
-/// Events belong to an epoch; those of another epoch than the one asked for are not counted, so a straggler from before a
-/// reset cannot be taken for news.
+/// Events belong to an epoch; those of another epoch than the one asked for are not counted, so
+/// that a late event from before a reset does not count after it.
 pub(crate) struct TimeWindow {
     width: AtomicU64,
-    /// How many of the buckets are in use.
+    /// Number of buckets in use.
     live: AtomicU32,
     buckets: Box<[AtomicU64]>,
 }
 
-/// A bucket holds, from the top: the epoch (8 bits), the tick, which is time divided by width (32), the count (24).
+/// A bucket holds, from the top: the epoch (8 bits), the tick, which is time divided by width (32),
+/// the count (24).
 ///
-/// A count that reaches its top is halved by its user, together with the counts that it is compared with: their ratio stays, and
-/// what comes later weighs as much as before. Where only the size matters, it stays at its top.
+/// A count that reaches its maximum is halved by its user, together with the counts that it is
+/// compared with: their ratio is kept, and later events weigh as much as before. Where only the
+/// size matters, it stays at its maximum.
 const COUNT: u64 = (1 << 24) - 1;
 
-/// Room for one addition in a count that was halved.
+/// Maximum of one addition: the room that a halved count has.
 pub(crate) const HALF: u64 = COUNT / 2;
 
-/// A bucket whose tick lies less than this ahead belongs to a later lap, which a slow thread must not overwrite. One that seems to
-/// lie further ahead was left alone for so long that ticks have wrapped.
+/// Distance in ticks below which a bucket that lies ahead belongs to a later lap, and must not be
+/// overwritten by a slow thread. A bucket further ahead was unused for so long that ticks have
+/// wrapped.
 const LATE: u32 = 1 << 16;
 
 impl TimeWindow {
-    /// `buckets` must be at least 1, `span` at least one nanosecond for each.
+    /// Returns an empty window. `buckets` must be at least 1, `span` at least one nanosecond per
+    /// bucket.
     pub(crate) fn new(span: Duration, buckets: u32) -> Self {
         let all = (0..buckets).map(|_| AtomicU64::new(0)).collect();
         Self { width: AtomicU64::new(width(span, buckets)), live: AtomicU32::new(buckets), buckets: all }
     }
 
-    /// How many buckets it can have.
+    /// Returns the maximum number of buckets.
     pub(crate) fn capacity(&self) -> u32 {
         self.buckets.len() as u32
     }
 
-    /// Gives it another span and number of buckets, at most its capacity, and forgets all events. Whoever counts meanwhile must do
-    /// so in another epoch than those who come after.
+    /// Changes the span and the number of buckets, at most the capacity, and removes all events.
+    /// Concurrent additions must use another epoch than later ones.
     pub(crate) fn reshape(&self, span: Duration, buckets: u32) {
         self.width.store(width(span, buckets), Ordering::Relaxed);
         self.live.store(buckets.min(self.capacity()), Ordering::Relaxed);
         self.clear();
     }
 
-    /// The tick of `now`, which wraps after 2^32 widths, and its bucket. Ticks begin at 1, so that an untouched bucket is old.
+    /// Returns the tick of `now`, which wraps after 2^32 widths, and its bucket. Ticks begin at 1,
+    /// so that an untouched bucket is old.
     fn tick(&self, now: Instant) -> (u32, &AtomicU64) {
         let tick = self.tick_at(now);
         (tick as u32, &self.buckets[(tick % u64::from(self.live.load(Ordering::Relaxed))) as usize])
@@ -68,8 +94,8 @@ impl TimeWindow {
         now.as_nanos() / self.width.load(Ordering::Relaxed) + 1
     }
 
-    /// Counts `n` more at `now`, which counts as half the top at most. Returns false, and counts nothing, where the bucket has no
-    /// room for them.
+    /// Adds `n` at `now`, at most half the maximum count. Returns `false`, and adds nothing, if the
+    /// bucket has no room for them.
     #[inline]
     pub(crate) fn add(&self, epoch: u32, now: Instant, n: u32) -> bool {
         let (tick, bucket) = self.tick(now);
@@ -93,7 +119,8 @@ impl TimeWindow {
         }
     }
 
-    /// Halves the bucket of `now` where it has no room for `n` more. Of several callers at once one is told that it did.
+    /// Halves the bucket of `now` if it has no room for `n` more. Of several concurrent callers one
+    /// gets `true`.
     pub(crate) fn halve_if_full(&self, epoch: u32, now: Instant, n: u32) -> bool {
         let n = u64::from(n).min(HALF);
         self.halve_where(epoch, now, |count| count + n > COUNT)
@@ -118,7 +145,8 @@ impl TimeWindow {
         false
     }
 
-    /// Takes one back that was counted at `at`, if its bucket still holds it. Says whether it did.
+    /// Subtracts one event that was counted at `at`, if its bucket still holds it. Returns whether
+    /// it did.
     pub(crate) fn take_back(&self, epoch: u32, at: Instant) -> bool {
         let (tick, bucket) = self.tick(at);
         let key = key(epoch, tick);
@@ -132,19 +160,21 @@ impl TimeWindow {
         false
     }
 
-    /// Whether the bucket of `now` can count one more.
+    /// Returns whether the bucket of `now` has room for one more.
     pub(crate) fn has_room(&self, epoch: u32, now: Instant) -> bool {
         let (tick, bucket) = self.tick(now);
         bucket.load(Ordering::Relaxed) != key(epoch, tick) | COUNT
     }
 
-    /// Forgets all events. Those of earlier epochs would not be counted anyway, but epochs come round again.
+    /// Removes all events. Those of earlier epochs would not be counted anyway, but epochs come
+    /// round again.
     pub(crate) fn clear(&self) {
-        // Not a plain store: it is ordered among the additions of others, before or after each.
+        // A swap instead of a store: it has its place in the order of the additions of other
+        // threads.
         self.buckets.iter().for_each(|bucket| _ = bucket.swap(0, Ordering::AcqRel));
     }
 
-    /// How many of this epoch were counted in the window that ends at `now`.
+    /// Returns the number of events of this epoch in the window that ends at `now`.
     pub(crate) fn sum(&self, epoch: u32, now: Instant) -> u64 {
         let tick = self.tick_at(now) as u32;
         let live = self.live.load(Ordering::Relaxed);
@@ -165,7 +195,8 @@ fn same_epoch(bucket: u64, epoch: u32) -> bool {
     (bucket >> 56) as u8 == epoch as u8
 }
 
-/// Whether the bucket belongs to a later epoch, or to a later lap of this one. Its user clears it between epochs, so that none comes round.
+/// Returns whether the bucket belongs to a later epoch, or to a later lap of this one. The user
+/// clears the window between epochs, so that no epoch comes round.
 fn is_ahead(bucket: u64, epoch: u32, tick: u32) -> bool {
     let epochs = ((bucket >> 56) as u8).wrapping_sub(epoch as u8);
     if epochs == 0 { tick_of(bucket).wrapping_sub(tick) < LATE } else { epochs < 1 << 7 }

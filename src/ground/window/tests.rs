@@ -24,7 +24,7 @@ proptest! {
                     epoch += 1;
                     list.clear();
                 }
-                1 => {} // time passes, and nothing is counted
+                1 => {} // time passes without an event
                 _ => {
                     window.add(epoch, Instant::from_nanos(now), n);
                     list.push((now, n));
@@ -38,7 +38,7 @@ proptest! {
 }
 
 #[test]
-fn a_straggler_of_another_epoch_or_lap_is_not_counted() {
+fn a_late_event_of_another_epoch_or_lap_is_not_counted() {
     let window = TimeWindow::new(Duration::from_secs(10), 10);
     let at = |s: u64| Instant::from_nanos(s * 1_000_000_000);
     window.add(2, at(100), 5);
@@ -47,14 +47,14 @@ fn a_straggler_of_another_epoch_or_lap_is_not_counted() {
     window.add(1, at(101), 9); // from before a reset
     assert_eq!(window.sum(2, at(101)), 5);
     window.add(2, at(101), 1);
-    window.add(1, at(101), 9); // once took the bucket away from what came after the reset
+    window.add(1, at(101), 9); // regression: took the bucket from the events after the reset
     assert_eq!(window.sum(2, at(101)), 6);
-    window.add(1, at(101), 9); // and once more, when the bucket is taken
+    window.add(1, at(101), 9); // again, when the bucket is in use
     assert_eq!(window.sum(2, at(101)), 6);
 }
 
 #[test]
-fn a_window_of_another_shape_begins_empty_and_slides_by_its_own_steps() {
+fn a_reshaped_window_starts_empty_and_slides_by_its_own_steps() {
     let window = TimeWindow::new(Duration::from_secs(10), 10);
     let at = |s: u64| Instant::from_nanos(s * 1_000_000_000);
     window.add(1, at(100), 5);
@@ -64,9 +64,9 @@ fn a_window_of_another_shape_begins_empty_and_slides_by_its_own_steps() {
     assert_eq!((window.sum(2, at(119)), window.sum(2, at(120))), (1, 0));
 }
 
-/// Was: half of all ticks lay "before" an untouched bucket, and nothing was counted there.
+/// Regression: half of all ticks lay "before" an untouched bucket, and were not counted.
 #[test]
-fn it_counts_from_whatever_time_on() {
+fn a_window_counts_from_any_time_on() {
     let window = || TimeWindow::new(Duration::from_millis(10), 10);
     for lap in [1, 1 << 20, 1 << 31, (1 << 31) + 5, (1 << 32) - 1, 1 << 32, (1 << 32) + 7, 3 << 31] {
         let window = window();
@@ -83,20 +83,20 @@ fn it_counts_from_whatever_time_on() {
 }
 
 #[test]
-fn a_bucket_stops_at_its_top_and_says_so() {
+fn a_full_bucket_refuses_additions_and_can_be_halved() {
     let window = TimeWindow::new(Duration::from_secs(2), 2);
     let at = |s: u64| Instant::from_nanos(s * 1_000_000_000);
     assert!(window.has_room(3, at(4)));
     // One addition is half of the top at most.
     assert!(window.add(3, at(4), u32::MAX) && window.add(3, at(4), u32::MAX));
-    assert!(!window.add(3, at(4), 2) && window.add(3, at(4), 1), "what has no room is not counted");
+    assert!(!window.add(3, at(4), 2) && window.add(3, at(4), 1), "an addition without room is not counted");
     assert!(!window.has_room(3, at(4)));
     assert!(!window.add(3, at(4), 1));
     assert_eq!(window.sum(3, at(4)), (1 << 24) - 1);
-    // Halved once, by whoever comes first.
+    // Halved once, by the first caller.
     assert!(window.halve_if_full(3, at(4), 1) && !window.halve_if_full(3, at(4), 1));
     assert_eq!(window.sum(3, at(4)), (1 << 23) - 1);
-    // No other tick and no other epoch is.
+    // Other ticks and epochs are not halved.
     window.halve(2, at(4));
     window.halve(3, at(6));
     assert_eq!(window.sum(3, at(4)), (1 << 23) - 1);
@@ -108,7 +108,7 @@ fn a_bucket_stops_at_its_top_and_says_so() {
 }
 
 proptest! {
-    /// While the span stays, against a list in which what is taken back is struck out.
+    /// With a fixed span, against a list from which events that are taken back are removed.
     #[test]
     fn a_changing_window_equals_a_list(steps in proptest::collection::vec((0u64..120, 0u32..3, any::<proptest::sample::Index>()), 1..100)) {
         let (span, buckets) = (1_200, 12);
@@ -124,7 +124,7 @@ proptest! {
                     window.take_back(stamp);
                 }
                 1 if !list.is_empty() => {
-                    // One more, with another.
+                    // One more, at the time of an earlier one.
                     let (then, stamp) = list[which.index(list.len())];
                     if now / 100 - then / 100 < 12 {
                         prop_assert!(window.add_at(stamp));
@@ -138,7 +138,8 @@ proptest! {
         }
     }
 
-    /// Changes of the span keep what counts, in proportion where it is shorter; stamps from before a change do nothing.
+    /// Changes of the span keep counted events, in proportion if it is shorter; stamps from before
+    /// a change have no effect.
     #[test]
     fn a_window_keeps_what_it_counts_when_its_span_changes(spans in proptest::collection::vec(1u64..100, 1..600)) {
         let window = || ChangingWindow::new(Duration::from_nanos(12 * 50), 12);
@@ -152,7 +153,7 @@ proptest! {
             changed |= next != wide;
             wide = next;
             prop_assert_eq!(window.sum(at), kept);
-            // Epochs come round after 256 changes: what is older than its window is not taken back either.
+            // Epochs come round after 256 changes: an event older than its window is not taken back either.
             if changed && kept > 0 {
                 prop_assert!(stamps.iter().take(3).all(|stamp| !window.add_at(*stamp)) || wide == 50);
             }
@@ -161,14 +162,15 @@ proptest! {
     }
 }
 
-/// Was: each of two counts stopped at its own top, and their ratio went to one; a change of the span did the same.
+/// Regression: each of two counts stopped at its own maximum, so that their ratio went to one; a
+/// change of the span did the same.
 #[test]
-fn windows_that_are_compared_keep_their_ratio_past_the_top() {
+fn compared_windows_keep_their_ratio_when_a_bucket_is_full() {
     let window = || ChangingWindow::new(Duration::from_secs(10), 10);
     let (all, some) = (window(), window());
     let at = |s: u64| Instant::from_nanos(s * 1_000_000_000);
     for second in 100..110 {
-        // A hundred million in a second, of which a quarter.
+        // A hundred million per second, and a quarter of it.
         for _ in 0..100_000 {
             all.add(at(second), 1_000, &some);
             some.add(at(second), 250, &all);
@@ -179,7 +181,7 @@ fn windows_that_are_compared_keep_their_ratio_past_the_top() {
     assert!(all.sum(at(109)) >= 10 << 23);
     ChangingWindow::set_spans([&all, &some], Duration::from_secs(20), at(109));
     assert!((ratio(at(109)) - 0.25).abs() < 0.001, "{}", ratio(at(109)));
-    // And the next ones still count.
+    // Later events still count.
     let before = ratio(at(109));
     (0..1_000).for_each(|_| _ = all.add(at(109), 1_000, &some));
     assert!(ratio(at(109)) < before * 0.95);

@@ -12,7 +12,7 @@ use super::{
     remote::shared::{Epochs, Shared},
     report::Report,
     spawner::Spawner,
-    state::{Inner, SharedOutcome, Weigher},
+    state::{Inner, LoadOutcome, Weigher},
     stats::Stats,
 };
 use crate::{
@@ -179,12 +179,12 @@ where
     }
 }
 
-fn finisher<K, V>(spawner: Spawner) -> Finisher<K, SharedOutcome<V>>
+fn finisher<K, V>(spawner: Spawner) -> Finisher<K, LoadOutcome<V>>
 where
     K: Hash + Eq + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    Arc::new(move |seat: Seat<K, SharedOutcome<V>>| spawner.spawn(Box::pin(async move { drop(seat.await) })))
+    Arc::new(move |seat: Seat<K, LoadOutcome<V>>| spawner.spawn(Box::pin(async move { drop(seat.await) })))
 }
 
 fn shared<K, V>(

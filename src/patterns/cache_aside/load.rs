@@ -4,9 +4,9 @@ use std::{any::Any, future::Future, hash::Hash, sync::Arc, time::Duration};
 use super::{
     CacheAsideEvent as Event, Loaded,
     local::entry::Birth,
-    remote::lookup::{LookupPurpose, RemoteFill, RemoteLookup, RemoteValue},
+    remote::lookup::{LookupPurpose, Remote, RemoteFill, RemoteLookup, RemoteValue},
     remote::shared::ClaimGuard,
-    state::{Inner, LoadOutcome, LoadResult, SharedOutcome},
+    state::{Inner, LoadOutcome, LoadResult},
     stats::count,
 };
 use crate::{
@@ -31,10 +31,13 @@ pub(super) enum LoadPurpose {
 /// One load.
 pub(super) struct Load<K: Hash + Eq, V> {
     pub(super) inner: Arc<Inner<K, V>>,
-    pub(super) handle: FlightHandle<K, SharedOutcome<V>>,
+    pub(super) handle: FlightHandle<K, LoadOutcome<V>>,
     /// Number of the tags' sequence before the remote tier or the source was asked.
     pub(super) born: u64,
 }
+
+/// The error of a fill that an invalidation or a newer value in the remote tier superseded.
+struct Superseded;
 
 /// Data about a loaded value.
 struct ValueInfo<'a> {
@@ -53,7 +56,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
         self,
         purpose: LoadPurpose,
         loader: impl Future<Output = LoaderResult<V>>,
-    ) -> SharedOutcome<V> {
+    ) -> LoadOutcome<V> {
         let (inner, key) = (&*self.inner, self.handle.key());
         let mut claim_guard = None;
         if let Some(shared) = &inner.shared {
@@ -64,7 +67,8 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
                     takes: inner.local.peek(key).is_none_or(|entry| entry.rest.version.is_some()),
                 },
             };
-            match shared.look(&inner.report, key, purpose).await {
+            // Calls of the remote tier are boxed, so that a load without one stays small.
+            match Box::pin(shared.look(&inner.report, key, purpose)).await {
                 RemoteLookup::Found(found) => return self.found(found),
                 RemoteLookup::Claimed(claim) => claim_guard = Some(ClaimGuard::new(shared, &inner.report, claim)),
                 RemoteLookup::Elsewhere | RemoteLookup::Nothing => return self.nothing(),
@@ -96,7 +100,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
     }
 
     /// Looks the key up in the remote tier, without asking the source.
-    pub(super) async fn look_up(self) -> SharedOutcome<V> {
+    pub(super) async fn look_up(self) -> LoadOutcome<V> {
         let (inner, key) = (&*self.inner, self.handle.key());
         let Some(shared) = &inner.shared else { return self.nothing() };
         match shared.look(&inner.report, key, LookupPurpose::LookUp).await {
@@ -105,7 +109,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
         }
     }
 
-    fn found(&self, found: RemoteValue<V>) -> SharedOutcome<V> {
+    fn found(&self, found: RemoteValue<V>) -> LoadOutcome<V> {
         let RemoteValue { value, tags, ttl, age, version } = found;
         let inner = &*self.inner;
         count(&inner.report.stats.remote_hits);
@@ -122,35 +126,48 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
         claim_guard: Option<ClaimGuard<'_, K, V>>,
         value: Option<V>,
         mut known: ValueInfo<'_>,
-    ) -> SharedOutcome<V> {
-        let inner = &*self.inner;
+    ) -> LoadOutcome<V> {
         if self.slid(&known) {
             return self.superseded(value, known.tags);
         }
         if let (Some(remote), Some(claim_guard)) = (self.remote(), claim_guard) {
-            let filled = remote.fill(&inner.report, &claim_guard.claim, value.as_ref(), known.ttl, known.tags).await;
-            match filled {
-                RemoteFill::Stored(version) => {
-                    claim_guard.redeemed();
-                    known.version = Some(version);
-                }
-                RemoteFill::Nothing => claim_guard.redeemed(),
-                // Dropping the guard makes the release of the claim pending.
-                RemoteFill::Unknown => drop(claim_guard),
-                RemoteFill::Superseded { released } => {
-                    if released {
-                        claim_guard.redeemed();
-                    }
-                    return self.superseded(value, known.tags);
-                }
+            match Box::pin(self.fill_remote(remote, claim_guard, value.as_ref(), &known)).await {
+                Ok(version) => known.version = version,
+                Err(Superseded) => return self.superseded(value, known.tags),
             }
         }
         self.keep(value, known)
     }
 
+    /// Stores a loaded value in the remote tier. Returns its version there, if known.
+    async fn fill_remote(
+        &self,
+        remote: &Remote<V>,
+        claim_guard: ClaimGuard<'_, K, V>,
+        value: Option<&V>,
+        known: &ValueInfo<'_>,
+    ) -> Result<Option<Version>, Superseded> {
+        match remote.fill(&self.inner.report, &claim_guard.claim, value, known.ttl, known.tags).await {
+            RemoteFill::Stored(version) => {
+                claim_guard.redeemed();
+                return Ok(Some(version));
+            }
+            RemoteFill::Nothing => claim_guard.redeemed(),
+            // Dropping the guard makes the release of the claim pending.
+            RemoteFill::Unknown => drop(claim_guard),
+            RemoteFill::Superseded { released } => {
+                if released {
+                    claim_guard.redeemed();
+                }
+                return Err(Superseded);
+            }
+        }
+        Ok(None)
+    }
+
     /// Stores a value in the local tier unless it was superseded. A value that is not to be kept
     /// removes the old one.
-    fn keep(&self, value: Option<V>, known: ValueInfo<'_>) -> SharedOutcome<V> {
+    fn keep(&self, value: Option<V>, known: ValueInfo<'_>) -> LoadOutcome<V> {
         let (inner, key) = (&*self.inner, self.handle.key());
         let slots = inner.slots(known.tags);
         let birth = Birth {
@@ -186,7 +203,7 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
     }
 
     /// Returns the value to current waiters without caching it.
-    fn superseded(&self, value: Option<V>, tags: &[String]) -> SharedOutcome<V> {
+    fn superseded(&self, value: Option<V>, tags: &[String]) -> LoadOutcome<V> {
         self.handle.finish(|_| ());
         self.report_superseded();
         self.outcome(value.map_or(LoadResult::Absent, LoadResult::Value), tags)
@@ -204,10 +221,11 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
         claim_guard: Option<ClaimGuard<'_, K, V>>,
         result: LoadResult<V>,
         took: Duration,
-    ) -> SharedOutcome<V> {
+    ) -> LoadOutcome<V> {
         let (inner, key) = (&*self.inner, self.handle.key());
         if let (Some(remote), Some(claim_guard)) = (self.remote(), claim_guard)
-            && remote.release(&inner.report, &claim_guard.claim, inner.report.now() + claim_guard.claim.left).await
+            && Box::pin(remote.release(&inner.report, &claim_guard.claim, inner.report.now() + claim_guard.claim.left))
+                .await
         {
             claim_guard.redeemed();
         }
@@ -233,16 +251,16 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
     }
 
     /// Ends without a value.
-    fn nothing(&self) -> SharedOutcome<V> {
+    fn nothing(&self) -> LoadOutcome<V> {
         self.handle.finish(|_| ());
         self.outcome(LoadResult::Nothing, &[])
     }
 
-    fn outcome(&self, result: LoadResult<V>, tags: &[String]) -> SharedOutcome<V> {
-        Arc::new(LoadOutcome { result, born: self.born, tags: self.inner.slots(tags) })
+    fn outcome(&self, result: LoadResult<V>, tags: &[String]) -> LoadOutcome<V> {
+        LoadOutcome { result, born: self.born, tags: self.inner.slots(tags) }
     }
 
-    fn remote(&self) -> Option<&super::remote::lookup::Remote<V>> {
+    fn remote(&self) -> Option<&Remote<V>> {
         self.inner.shared.as_ref()?.remote.as_ref()
     }
 }

@@ -196,6 +196,7 @@ mod event;
 mod load;
 mod loaded;
 mod local;
+mod miss;
 mod read;
 mod remote;
 mod report;

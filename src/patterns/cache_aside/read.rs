@@ -12,12 +12,12 @@ use super::{
     CacheAsideBuilder, CacheAsideConfig, CacheAsideEvent as Event, CacheAsideStats, LoadError, Loaded,
     load::{Load, LoadPurpose, LoaderResult},
     local::entry::{Entry, Freshness},
-    state::{Inner, LoadResult, LocalLookup, SharedOutcome},
+    miss::Miss,
+    state::{Inner, LoadOutcome, LoadResult, LocalLookup},
     stats::count,
     wait::{Wait, Waited},
 };
 use crate::{
-    call::Cold,
     config::ConfigError,
     flight::{JoinOrLead, Lead, Seat},
     observe::Subscription,
@@ -78,12 +78,10 @@ where
             let load = loader();
             async { Ok(Some(load.await.map_err(forget)?.into())) }
         };
-        let (loader, stale) = match self.serve(key, loader, found, false) {
-            Ok(value) => return value.ok_or(LoadError::Panicked),
-            Err(load) => load,
+        let value = match self.serve(key, loader, found, false) {
+            Ok(value) => value,
+            Err(miss) => self.ask(key, miss).await?,
         };
-        // Boxed, so that the future of a hit stays small.
-        let value = Cold::new(Box::pin(self.get_slowly(key, loader, stale, false))).await?;
         // A loader of this kind always returns a value.
         value.ok_or(LoadError::Panicked)
     }
@@ -115,7 +113,7 @@ where
         };
         match self.serve(key, loader, found, true) {
             Ok(value) => Ok(value),
-            Err((loader, stale)) => Cold::new(Box::pin(self.get_slowly(key, loader, stale, true))).await,
+            Err(miss) => self.ask(key, miss).await,
         }
     }
 
@@ -148,9 +146,8 @@ where
         };
         let mut seat = seat;
         let Waited::Ended(outcome) = Wait::new(inner, None).on(&inner.report, &mut seat).await else { return None };
-        let outcome = outcome?;
-        match &outcome.result {
-            LoadResult::Value(value) if inner.is_current(&outcome) => Some(value.clone()),
+        match outcome.filter(|outcome| inner.is_current(outcome))?.into_result() {
+            LoadResult::Value(value) => Some(value),
             _ => None,
         }
     }
@@ -170,12 +167,12 @@ where
         self.0.report.name.as_ref().map(crate::config::Name::as_str)
     }
 
-    fn load(&self, lead: &Lead<K, SharedOutcome<V>>) -> Load<K, V> {
+    pub(super) fn load(&self, lead: &Lead<K, LoadOutcome<V>>) -> Load<K, V> {
         Load { inner: self.0.clone(), handle: lead.handle(), born: self.0.tags.now() }
     }
 
-    /// Returns a value that can be served without a load, or else the loader and a stale value.
-    /// Returns `Ok(None)` only if `may_be_absent` is set.
+    /// Returns a value that can be served without a load, or else the miss. Returns `Ok(None)` only
+    /// if `may_be_absent` is set.
     #[cold]
     fn serve<Q, L, F>(
         &self,
@@ -183,7 +180,7 @@ where
         loader: L,
         found: LocalLookup<V>,
         may_be_absent: bool,
-    ) -> Result<Option<V>, ToLoad<L, V>>
+    ) -> Result<Option<V>, Miss<L, V>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -205,92 +202,16 @@ where
                 count(&stats.stale_hits);
                 Ok(entry.hot.value)
             }
-            Some((Freshness::Expired, entry)) => Err((loader, Some(Box::new(entry)))),
-            Some((Freshness::Fresh, _)) | None => Err((loader, None)),
-        }
-    }
-
-    /// Loads, or waits for a load in progress. Returns `Ok(None)` only if `may_be_absent` is set.
-    async fn get_slowly<Q, L, F, E>(
-        &self,
-        key: &Q,
-        loader: L,
-        stale: Option<Box<Entry<V>>>,
-        may_be_absent: bool,
-    ) -> Result<Option<V>, LoadError<E>>
-    where
-        K: Borrow<Q>,
-        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
-        L: FnOnce() -> F,
-        F: Future<Output = LoaderResult<V>> + Send + 'static,
-        E: Send + Sync + 'static,
-    {
-        let (inner, mut loader) = (&self.0, Some(loader));
-        let stats = &inner.report.stats;
-        stats.misses.increase();
-        let mut wait = Wait::new(inner, inner.config.soft_timeout.filter(|_| stale.is_some()));
-        loop {
-            // A load may have ended between the first lookup and this one.
-            let answer = || inner.peek(key).filter(|(entry, _)| entry.hot.value.is_some() || may_be_absent);
-            let (mut seat, leads) = match inner.flights.join_or_lead_unless(key, answer) {
-                Err((entry, is_stale)) => {
-                    if is_stale {
-                        count(&stats.stale_hits);
-                    }
-                    return Ok(entry.hot.value);
-                }
-                Ok(JoinOrLead::Joined(seat)) => (seat, false),
-                Ok(JoinOrLead::Leads(lead)) => {
-                    // A caller that leads has given its loader away, and never gets here again.
-                    let Some(loader) = loader.take() else { return Err(LoadError::Panicked) };
-                    let lead = lead.of_type(TypeId::of::<F>());
-                    let load = self.load(&lead);
-                    (lead.start(Box::pin(load.run(LoadPurpose::Load, loader()))), true)
-                }
-            };
-            let mut waited = wait.on(&inner.report, &mut seat).await;
-            if let (Waited::Soft, Some(stale)) = (&waited, stale.as_deref()) {
-                if self.leave_in_background(key, &seat, stale) {
-                    count(&stats.stale_hits);
-                    return Ok(stale.hot.value.clone());
-                }
-                waited = wait.on(&inner.report, &mut seat).await;
+            Some((Freshness::Expired, entry)) => {
+                Err(Miss { loader: Some(loader), stale: Some(Box::new(entry)), may_be_absent })
             }
-            let timed_out = || LoadError::TimedOut { after: inner.config.hard_timeout.unwrap_or_default() };
-            let error = match waited {
-                Waited::Ended(Some(outcome)) if !leads && !inner.is_current(&outcome) => continue,
-                Waited::Ended(Some(outcome)) => match &outcome.result {
-                    LoadResult::Value(value) => return Ok(Some(value.clone())),
-                    LoadResult::Absent if may_be_absent => return Ok(None),
-                    LoadResult::Failed(error) => match error.clone().downcast::<E>() {
-                        Ok(error) => LoadError::Failed(error),
-                        // The load of another caller failed with another error type: load separately.
-                        Err(_) if !leads => continue,
-                        Err(_) => LoadError::Panicked,
-                    },
-                    LoadResult::TimedOut => timed_out(),
-                    LoadResult::Absent | LoadResult::Nothing if !leads => continue,
-                    LoadResult::Absent | LoadResult::Nothing => LoadError::Panicked,
-                },
-                // Another caller's loader, of another type, panicked: load separately. A loader of the same
-                // type would panic, too.
-                Waited::Ended(None) if !leads && !seat.works_as(TypeId::of::<F>()) => continue,
-                Waited::Ended(None) => LoadError::Panicked,
-                Waited::Soft | Waited::Limit => timed_out(),
-            };
-            return match stale {
-                Some(stale) if inner.report.now() < stale.rest.stale_until => {
-                    count(&stats.stale_hits);
-                    Ok(stale.hot.value)
-                }
-                _ => Err(error),
-            };
+            Some((Freshness::Fresh, _)) | None => Err(Miss { loader: Some(loader), stale: None, may_be_absent }),
         }
     }
 
     /// Lets the load continue in the background, once. Returns `true` if it can, and if the stale
     /// value may be served.
-    fn leave_in_background<Q>(&self, key: &Q, seat: &Seat<K, SharedOutcome<V>>, stale: &Entry<V>) -> bool
+    pub(super) fn leave_in_background<Q>(&self, key: &Q, seat: &Seat<K, LoadOutcome<V>>, stale: &Entry<V>) -> bool
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -342,9 +263,6 @@ where
         }
     }
 }
-
-/// A loader, and the stale value that may be served if it fails.
-type ToLoad<L, V> = (L, Option<Box<Entry<V>>>);
 
 fn forget<E: Send + Sync + 'static>(error: E) -> Arc<dyn Any + Send + Sync> {
     Arc::new(error)

@@ -10,9 +10,13 @@ use super::{
     report::Report,
     spawner::Spawner,
 };
-use crate::{entropy::Entropy, flight::Flights, time::Instant};
+use crate::{
+    entropy::Entropy,
+    flight::{FlightResult, Flights},
+    time::Instant,
+};
 
-/// The outcome of a load or of a lookup in the remote tier, shared by all waiting callers.
+/// The outcome of a load or of a lookup in the remote tier.
 pub(super) struct LoadOutcome<V> {
     pub(super) result: LoadResult<V>,
     /// Number of the tags' sequence when it began.
@@ -20,6 +24,17 @@ pub(super) struct LoadOutcome<V> {
     pub(super) tags: Box<[Slot]>,
 }
 
+impl<V: Clone> FlightResult<LoadOutcome<V>> {
+    /// Returns the result, cloned if other callers share it.
+    pub(super) fn into_result(self) -> LoadResult<V> {
+        match self {
+            Self::Own(outcome) => outcome.result,
+            Self::Shared(outcome) => outcome.result.clone(),
+        }
+    }
+}
+
+#[derive(Clone)]
 pub(super) enum LoadResult<V> {
     Value(V),
     /// The source has nothing under the key.
@@ -31,12 +46,10 @@ pub(super) enum LoadResult<V> {
     Nothing,
 }
 
-pub(super) type SharedOutcome<V> = Arc<LoadOutcome<V>>;
-
 pub(super) struct Inner<K: Hash + Eq, V> {
     pub(super) config: CacheAsideConfig,
     pub(super) local: Local<K, V>,
-    pub(super) flights: Flights<K, SharedOutcome<V>>,
+    pub(super) flights: Flights<K, LoadOutcome<V>>,
     pub(super) tags: Tags,
     pub(super) report: Report,
     pub(super) entropy: Entropy,
@@ -139,6 +152,9 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
     }
 
     pub(super) fn slots(&self, tags: &[String]) -> Box<[Slot]> {
+        if tags.is_empty() {
+            return Box::default();
+        }
         tags.iter().map(|tag| self.tags.slot(tag)).collect()
     }
 

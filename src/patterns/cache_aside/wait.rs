@@ -1,12 +1,18 @@
 //! The wait of one get for a flight: its time limits, and its checks for a stalled driver.
-use std::{hash::Hash, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    hash::Hash,
+    pin::Pin,
+    task::Poll,
+    time::Duration,
+};
 
 use super::{
     report::Report,
-    state::{Inner, SharedOutcome},
+    state::{Inner, LoadOutcome},
 };
 use crate::{
-    flight::Seat,
+    flight::{FlightResult, Seat},
     race::{First, race},
     time::Instant,
 };
@@ -27,12 +33,14 @@ pub(super) struct Wait {
     soft: Option<Duration>,
     pause: Duration,
     began: Option<Instant>,
+    /// `true` if the seat has been polled in this poll already.
+    polled: bool,
 }
 
 /// The end of a wait.
 pub(super) enum Waited<V> {
     /// The flight ended, with its outcome, or `None` if it was lost.
-    Ended(Option<SharedOutcome<V>>),
+    Ended(Option<FlightResult<LoadOutcome<V>>>),
     Soft,
     Limit,
 }
@@ -51,17 +59,28 @@ impl Wait {
         let beside = if has_remote { remote.timeout.saturating_add(remote.wait) } else { Duration::ZERO };
         let limit = inner.config.hard_timeout.map(|hard| hard.saturating_add(beside));
         let pause = limit.map_or(FIRST_LOOK, |limit| (limit / 4).min(FIRST_LOOK));
-        Self { limit, soft, pause, began: None }
+        Self { limit, soft, pause, began: None, polled: false }
+    }
+
+    /// Skips the first poll of the seat, which the caller has just polled with the same waker.
+    pub(super) fn after_a_poll(mut self) -> Self {
+        self.polled = true;
+        self
     }
 
     /// Waits for the flight, and takes it over if its driver stalls.
-    pub(super) async fn on<K, V>(&mut self, report: &Report, seat: &mut Seat<K, SharedOutcome<V>>) -> Waited<V>
+    pub(super) async fn on<K, V>(&mut self, report: &Report, seat: &mut Seat<K, LoadOutcome<V>>) -> Waited<V>
     where
         K: Hash + Eq,
     {
+        let mut polled = std::mem::take(&mut self.polled);
         loop {
+            let outcome = poll_fn(|cx| match std::mem::take(&mut polled) {
+                true => Poll::Pending,
+                false => Pin::new(&mut *seat).poll(cx),
+            });
             // A flight that has ended needs no timer.
-            match race(&mut *seat, self.due(report)).await {
+            match race(outcome, self.due(report)).await {
                 First::One(outcome) => return Waited::Ended(outcome),
                 First::Other(Due::Look) => seat.take_over(),
                 First::Other(Due::Soft) => return Waited::Soft,

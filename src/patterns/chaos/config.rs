@@ -1,4 +1,4 @@
-//! Settings of chaos.
+//! Configuration of chaos.
 use std::{fmt, time::Duration};
 
 use serde::{Deserialize, Serialize};
@@ -8,7 +8,7 @@ use crate::{
     outcome::FailureKind,
 };
 
-/// Settings of a [`Chaos`](super::Chaos): plain data, from code or from a document.
+/// Configuration of a [`Chaos`](super::Chaos): plain data, from code or from a document.
 ///
 /// ```
 /// use steadfast::chaos::{ChaosConfig, Injection};
@@ -36,40 +36,43 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ChaosConfig {
-    /// Whether anything is injected. No by default.
+    /// If set, faults are injected. Off by default.
     pub enabled: bool,
-    /// What is injected, where, and how often. Each attempt meets every rule, in this order. At most 100; none by default.
+    /// Faults to inject, with their rates and scopes. Each rule applies to each attempt, in this
+    /// order. At most 100; none by default.
     pub rules: Vec<ChaosRule>,
 }
 
-/// One sort of fault, its rate, and where it is met.
+/// One kind of fault, its rate, and its scope.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ChaosRule {
-    /// What is injected.
+    /// Fault to inject.
     pub inject: Injection,
-    /// The share of attempts that meet it: above 0, at most 1.
+    /// Share of the attempts in scope that get it: above 0, at most 1.
     pub rate: f64,
-    /// The [names](crate::call::named) of the operations that meet it. All, also those without a name, where this is empty: the default.
+    /// [Names](crate::call::named) of the operations in scope. Empty by default: all operations,
+    /// with or without a name.
     #[serde(default)]
     pub operations: Vec<String>,
-    /// The numbers of the attempts that meet it, from 1. All where this is empty: the default.
+    /// Numbers of the attempts in scope, from 1. Empty by default: all attempts.
     #[serde(default)]
     pub attempts: Vec<u32>,
 }
 
-/// What is injected.
+/// Kind of a fault to inject.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Injection {
     /// The attempt starts later.
     Latency(LatencyConfig),
-    /// The attempt fails without being made: with an [injected refusal](crate::Reason::Injected), judged as a failure of this kind.
+    /// The attempt fails without being started: with an [injected
+    /// rejection](crate::Reason::Injected), judged as a failure of this kind.
     Fault(FaultConfig),
-    /// The operation comes back with a result of your own, for the classifier to judge: in operations that are wrapped by
-    /// [`Chaos::outcomes`](super::Chaos::outcomes), and nowhere else.
+    /// The operation returns a result of your own, which the classifier judges. Applies only to
+    /// operations wrapped by [`Chaos::outcomes`](super::Chaos::outcomes).
     Outcome,
     /// The attempt never ends.
     Hang,
@@ -77,38 +80,38 @@ pub enum Injection {
     Panic,
 }
 
-/// How much later an attempt starts: as likely any time between both.
+/// Delay of an attempt: uniformly random between both limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct LatencyConfig {
-    /// At least this. None by default.
+    /// Minimum delay. None by default.
     #[serde(default, with = "human")]
     pub min: Duration,
-    /// At most this.
+    /// Maximum delay.
     #[serde(with = "human")]
     pub max: Duration,
 }
 
-/// How an attempt fails.
+/// Failure of an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct FaultConfig {
-    /// The kind of failure that it is judged as.
+    /// Kind of failure as which it is judged.
     pub kind: FailureKind,
-    /// What the other side would say about coming back. Nothing by default.
+    /// Hint of the service when to try again. None by default.
     #[serde(default, with = "human::option", skip_serializing_if = "Option::is_none")]
     pub retry_after: Option<Duration>,
 }
 
 impl ChaosConfig {
-    /// Switched on, with these rules.
+    /// Returns an enabled configuration with these rules.
     pub fn of(rules: impl IntoIterator<Item = ChaosRule>) -> Self {
         Self { enabled: true, rules: rules.into_iter().collect() }
     }
 
-    /// Sets whether anything is injected.
+    /// Enables or disables the injection.
     #[must_use]
     pub const fn enabled(mut self, yes: bool) -> Self {
         self.enabled = yes;
@@ -123,56 +126,56 @@ impl ChaosConfig {
     }
 
     pub(crate) fn check(&self) -> Result<(), ConfigError> {
-        require(self.rules.len() <= 100, "rules", "must be at most 100")?;
+        require(self.rules.len() <= 100, "rules", "must have at most 100 entries")?;
         let checked = |(i, rule): (usize, &ChaosRule)| rule.check().map_err(|e| e.within(&format!("rules.{i}")));
         self.rules.iter().enumerate().try_for_each(checked)
     }
 }
 
 impl ChaosRule {
-    /// Injects this into such a share of all attempts.
+    /// Returns a rule that injects this fault into this share of all attempts.
     pub const fn new(inject: Injection, rate: f64) -> Self {
         Self { inject, rate, operations: Vec::new(), attempts: Vec::new() }
     }
 
-    /// Attempts that start later, by a time between these.
+    /// Returns a rule that delays attempts, by a time between these limits.
     pub const fn latency(min: Duration, max: Duration, rate: f64) -> Self {
         Self::new(Injection::Latency(LatencyConfig { min, max }), rate)
     }
 
-    /// Attempts that fail in this way.
+    /// Returns a rule that fails attempts with this kind.
     pub const fn fault(kind: FailureKind, rate: f64) -> Self {
         Self::new(Injection::Fault(FaultConfig { kind, retry_after: None }), rate)
     }
 
-    /// Attempts that fail in this way, and the other side asks to come back so much later.
+    /// Returns a rule that fails attempts with this kind and this hint when to try again.
     pub const fn fault_with_hint(kind: FailureKind, retry_after: Duration, rate: f64) -> Self {
         Self::new(Injection::Fault(FaultConfig { kind, retry_after: Some(retry_after) }), rate)
     }
 
-    /// Operations that come back with a result of your own.
+    /// Returns a rule that replaces the results of operations.
     pub const fn outcome(rate: f64) -> Self {
         Self::new(Injection::Outcome, rate)
     }
 
-    /// Attempts that never end.
+    /// Returns a rule by which attempts never end.
     pub const fn hang(rate: f64) -> Self {
         Self::new(Injection::Hang, rate)
     }
 
-    /// Attempts that panic.
+    /// Returns a rule by which attempts panic.
     pub const fn panic(rate: f64) -> Self {
         Self::new(Injection::Panic, rate)
     }
 
-    /// Sets the names of the operations that meet it.
+    /// Sets the names of the operations in scope.
     #[must_use]
     pub fn on_operations<S: Into<String>>(mut self, names: impl IntoIterator<Item = S>) -> Self {
         self.operations = names.into_iter().map(Into::into).collect();
         self
     }
 
-    /// Sets the numbers of the attempts that meet it.
+    /// Sets the numbers of the attempts in scope.
     #[must_use]
     pub fn on_attempts(mut self, numbers: impl IntoIterator<Item = u32>) -> Self {
         self.attempts = numbers.into_iter().collect();
@@ -182,7 +185,7 @@ impl ChaosRule {
     fn check(&self) -> Result<(), ConfigError> {
         require_share(self.rate, "rate")?;
         require(!self.attempts.contains(&0), "attempts", "must count from 1")?;
-        require(self.operations.iter().all(|name| !name.is_empty()), "operations", "must not be empty text")?;
+        require(self.operations.iter().all(|name| !name.is_empty()), "operations", "must not contain an empty name")?;
         match self.inject {
             Injection::Latency(latency) => {
                 require_some_time(latency.max, "inject.latency.max")?;
@@ -191,7 +194,7 @@ impl ChaosRule {
             Injection::Fault(fault) => require(
                 !matches!(fault.kind, FailureKind::Panic | FailureKind::Cancelled),
                 "inject.fault.kind",
-                "must be a failure that is told: for a panic inject `panic`",
+                "must not be `panic` or `cancelled`: to inject a panic, use `inject = \"panic\"`",
             ),
             Injection::Outcome | Injection::Hang | Injection::Panic => Ok(()),
         }

@@ -1,4 +1,4 @@
-//! The pure part: what one attempt meets. Knows neither async nor a clock.
+//! Draws the faults of one attempt. The pure part: knows neither async nor a clock.
 use std::time::Duration;
 
 use super::{
@@ -7,16 +7,16 @@ use super::{
 };
 use crate::{entropy::mix, time::scaled};
 
-/// What one attempt meets.
+/// Faults of one attempt.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Drawn {
-    /// How much later it starts.
+    /// Delay of its start.
     pub(super) delay: Duration,
-    /// What ends it then.
+    /// Fault that ends the attempt after the delay.
     pub(super) end: Option<End>,
 }
 
-/// What ends an attempt.
+/// Fault that ends an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum End {
     Fault(FaultConfig),
@@ -24,8 +24,8 @@ pub(super) enum End {
     Panic,
 }
 
-/// Draws for one attempt, from one number. Every rule has two draws of its own, by its place: what another rule is about, or whether the
-/// attempt is in its scope, moves no other draw.
+/// Draws the faults of one attempt from one number. Every rule has two draws of its own, by its
+/// position: neither the kind of another rule nor the scope of one changes any other draw.
 pub(super) fn draw(config: &ChaosConfig, seed: u64, operation: Option<&str>, attempt: u32) -> Drawn {
     let mut drawn = Drawn::default();
     for (i, rule) in config.rules.iter().enumerate() {
@@ -43,14 +43,14 @@ pub(super) fn draw(config: &ChaosConfig, seed: u64, operation: Option<&str>, att
             Injection::Hang => End::Hang,
             Injection::Panic => End::Panic,
         };
-        // The first that ends it; what comes behind it does not happen.
+        // The first fault that ends the attempt; later rules do not apply.
         drawn.end = Some(end);
         break;
     }
     drawn
 }
 
-/// Whether an operation comes back with a result that is made up.
+/// Draws whether the result of an operation is replaced.
 pub(super) fn draw_outcome(config: &ChaosConfig, seed: u64, operation: Option<&str>, attempt: u32) -> bool {
     let hits =
         |(i, rule): (usize, &ChaosRule)| rule.inject == Injection::Outcome && hits(rule, seed, i, operation, attempt);
@@ -64,7 +64,7 @@ fn hits(rule: &ChaosRule, seed: u64, place: usize, operation: Option<&str>, atte
     here && now && unit(seed, 2 * place) < rule.rate
 }
 
-/// The `n`th number in `0.0..1.0` of this seed.
+/// Returns the `n`th number in `0.0..1.0` of this seed.
 fn unit(seed: u64, n: usize) -> f64 {
     /// A double holds 53 bits of fraction.
     const SCALE: f64 = 1.0 / (1u64 << 53) as f64;

@@ -1,31 +1,31 @@
-//! What chaos tells.
+//! Events of chaos.
 use std::time::Duration;
 
 use crate::{observe::Traced, outcome::FailureKind};
 
-/// Something a [`Chaos`](super::Chaos) did. An attempt that it spared is no event.
+/// Event of a [`Chaos`](super::Chaos). An attempt without an injection is no event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChaosEvent {
     /// An attempt starts later.
     Delayed {
-        /// By this.
+        /// Delay.
         by: Duration,
     },
-    /// An attempt failed without being made.
+    /// An attempt failed without being started.
     Failed {
-        /// The kind that it is judged as.
+        /// Kind of failure as which it is judged.
         kind: FailureKind,
     },
-    /// An operation came back with a result that was made up.
+    /// The result of an operation was replaced.
     Replaced,
-    /// An attempt will never end.
+    /// An attempt hangs and will never end.
     Hung,
     /// An attempt panicked.
     Panicked,
-    /// It was switched on.
+    /// Chaos was enabled.
     SwitchedOn,
-    /// It was switched off.
+    /// Chaos was disabled.
     SwitchedOff,
 }
 
@@ -37,8 +37,8 @@ impl Traced for ChaosEvent {
     fn trace(&self, source: &str) {
         const TARGET: &str = "steadfast::chaos";
         match self {
-            Self::SwitchedOn => tracing::warn!(target: TARGET, chaos = source, "chaos switched on"),
-            Self::SwitchedOff => tracing::warn!(target: TARGET, chaos = source, "chaos switched off"),
+            Self::SwitchedOn => tracing::warn!(target: TARGET, chaos = source, "chaos enabled"),
+            Self::SwitchedOff => tracing::warn!(target: TARGET, chaos = source, "chaos disabled"),
             injected => tracing::info!(target: TARGET, chaos = source, ?injected, "chaos injected"),
         }
     }

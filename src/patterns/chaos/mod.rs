@@ -1,59 +1,67 @@
-//! Chaos: faults on purpose, to see that the others hold. By feature `chaos`.
+//! Chaos: injects faults on purpose, to test how the other policies handle them. Needs the feature
+//! `chaos`.
 //!
-//! Unlike the scripted service of the feature `testing`, which stands in for the other side in a test, it stands before the real one.
+//! The scripted service of the feature `testing` replaces a service in a test. Chaos stands before
+//! the real one.
 //!
 //! # When, and when not
 //!
-//! In tests, in a staging system, and for a small share of live calls, to learn what a slow or failing dependency does before it does it.
-//! Not in a build that is not meant to have it: it is a feature, off by default, and switched off until somebody switches it on.
+//! In tests, in a staging system, and for a small share of live calls, to learn what a slow or
+//! failing dependency does before it happens. Not in a build that is not meant to have it: it is a
+//! feature, off by default, and injects nothing until it is enabled.
 //!
 //! # Defaults
 //!
 //! | setting | default | |
 //! |---|---|---|
 //! | `enabled` | no | [`set_enabled`](Chaos::set_enabled), [`reconfigure`](Chaos::reconfigure) |
-//! | `rules` | none | each: `inject`, `rate`, and where |
+//! | `rules` | none | each: `inject`, `rate`, and its scope |
 //! | a rule's `operations` | all | by [name](crate::call::named) |
 //! | a rule's `attempts` | all | by number, from 1 |
 //!
-//! | `inject` | what an attempt meets |
+//! | `inject` | effect on an attempt |
 //! |---|---|
-//! | `{ latency = { min = "10ms", max = "200ms" } }` | it starts later, as likely any time between both; several add up |
-//! | `{ fault = { kind = "overloaded", retry_after = "1s" } }` | it fails without being made, and every policy takes it for such a failure |
-//! | `"outcome"` | the operation comes back with a result that you make: [`outcomes`](Chaos::outcomes) |
-//! | `"hang"` | it never ends |
-//! | `"panic"` | it panics |
+//! | `{ latency = { min = "10ms", max = "200ms" } }` | starts later, by a uniformly random time; several rules add up |
+//! | `{ fault = { kind = "overloaded", retry_after = "1s" } }` | fails without being started; every policy treats it as a failure of this kind |
+//! | `"outcome"` | the operation returns a result of your own: [`outcomes`](Chaos::outcomes) |
+//! | `"hang"` | never ends |
+//! | `"panic"` | panics |
 //!
 //! # Example
 //!
 //! ```
 //! use std::time::Duration;
 //! use steadfast::{
-//!     FailureKind, Pipeline, chaos::{Chaos, ChaosConfig, ChaosRule}, entropy::Entropy, retry::{Retry, RetryConfig}, time::Clock,
+//!     FailureKind, Pipeline, chaos::{Chaos, ChaosConfig, ChaosRule}, entropy::Entropy,
+//!     retry::{Retry, RetryConfig}, time::Clock,
 //! };
 //!
-//! let (clock, hand) = Clock::manual();
-//! let chaos = Chaos::new(ChaosConfig::of([ChaosRule::fault(FailureKind::Overloaded, 1.0).on_attempts([1])])).unwrap();
+//! let (clock, time) = Clock::manual();
+//! let rule = ChaosRule::fault(FailureKind::Overloaded, 1.0).on_attempts([1]);
+//! let chaos = Chaos::new(ChaosConfig::of([rule])).unwrap();
 //! let chaos = chaos.with_clock(&clock).with_entropy(&Entropy::from_seed(7));
 //! let pipeline = Pipeline::new()
 //!     .then(Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock))
-//!     .then(chaos.clone()); // innermost, before the real thing
+//!     .then(chaos.clone()); // innermost, before the real service
 //!
 //! // Every first attempt fails, and every call succeeds.
 //! for _ in 0..10 {
-//!     hand.block_on(pipeline.call(|| async { Ok::<_, std::io::Error>("there") })).unwrap();
+//!     time.block_on(pipeline.call(|| async { Ok::<_, std::io::Error>("there") })).unwrap();
 //! }
 //! assert_eq!((chaos.injected().attempts, chaos.injected().failed), (20, 10));
 //! ```
 //!
 //! # How it works
 //!
-//! An attempt takes one number from the [`Entropy`](crate::entropy::Entropy), and from that number has two draws for each rule: whether it hits, and
-//! by how much. So from one seed the same attempts meet the same, in the order in which they begin, and a rule that is narrowed or aimed
-//! elsewhere moves no other draw. The first rule that ends the attempt does; the latencies before it come first.
+//! An attempt takes one number from the [`Entropy`](crate::entropy::Entropy), and derives two draws
+//! for each rule from it: one for the rate, one for the amount. So with one seed, the same sequence
+//! of attempts gets the same faults, and narrowing the scope of one rule changes no other draw. The
+//! first rule that ends the attempt is the last one that applies; the latencies of the rules before
+//! it come first.
 //!
-//! A fault is told as a refusal by this policy with [`Reason::Injected`](crate::Reason::Injected), so that nobody takes it for a real one, and judged as
-//! a failure of its kind, with its hint, so that retry, breaker and budget do what they would do. A policy sees no values: a result of the
+//! A fault is a rejection by this policy with [`Reason::Injected`](crate::Reason::Injected), so
+//! that it is told apart from a real one. It is judged as a failure of its kind, with its hint, so
+//! that retry, breaker and budget react as they would. A policy sees no values: a result of the
 //! operation's own types is made by an adapter around the operation.
 //!
 //! ```
@@ -69,33 +77,56 @@
 //!
 //! # Composing
 //!
-//! Innermost: what stands inside it never meets its faults. A hang needs a time-out outside. [`explain`](crate::Pipeline::explain) says both, and warns in
-//! every build that it is in. Beside the rules, [`with_filter`](Chaos::with_filter) has it spare attempts by whatever their
-//! [context](crate::call::CallContext) tells. It costs one load of a flag while it is switched off.
+//! Innermost: a policy inside it never sees its faults. A hang needs a time-out outside.
+//! [`explain`](crate::Pipeline::explain) warns of both, and of every build that contains chaos.
+//! Beside the rules, [`with_filter`](Chaos::with_filter) exempts attempts by their
+//! [context](crate::call::CallContext). While it is disabled it costs one load of a flag per
+//! attempt.
+//!
+//! # Guarantees
+//!
+//! 1. Nothing is injected unless the crate is built with the feature `chaos` and chaos is enabled;
+//!    `explain` warns of both.
+//! 2. Each kind of injection (latency, fault, outcome, hang, panic) acts on an attempt as the real
+//!    fault would on every policy, and the rejection says that it was injected.
+//! 3. A rule applies to its share of the attempts in its scope: by name of the operation, number of
+//!    the attempt, or filter.
+//! 4. With one seed, attempts that begin in the same order get the same faults. The scope of one
+//!    rule changes no draw of another.
+//! 5. The configuration can be replaced while it is in use, for all clones. An invalid one is
+//!    refused as a whole, with the name of its field.
+//! 6. The counts equal what was injected.
 //!
 //! # Cancel safety
 //!
-//! Dropping the call drops the operation, or the wait that stands in its place. What was counted stays counted.
+//! Dropping the call drops the operation, or the wait in its place. Injections that were counted
+//! stay counted.
 //!
 //! # Events
 //!
-//! [`ChaosEvent`]: every injection, and when it was switched on or off. [`injected`](Chaos::injected) counts.
+//! [`ChaosEvent`]: every injection, and each time that chaos is enabled or disabled.
+//! [`injected`](Chaos::injected) returns the counts.
 //!
 //! # Considerations
 //!
 //! 1. Retry 11: test the failure paths. A path that never runs does not work when it is needed.
-//! 2. Begin small: one operation, one kind, a low rate, off at once by [`set_enabled`](Chaos::set_enabled).
-//! 3. Know beforehand what should happen, and watch it by the events of the others.
-//! 4. Injected faults are real to a breaker that is shared with calls that are spared: it opens for them, too.
+//! 2. Begin small: one operation, one kind, a low rate, and [`set_enabled`](Chaos::set_enabled) at
+//!    hand to stop it.
+//! 3. Predict the effect beforehand, and check it by the events of the other policies.
+//! 4. A breaker that exempt calls share counts injected faults as real ones, and opens for the
+//!    exempt calls too.
 //!
 //! # Pitfalls
 //!
-//! An injected fault counts as no attempt in [`CallError::attempts`](crate::CallError::attempts), for the operation was not started. A panic unwinds
-//! through the caller, as a real one does. With several tasks the order in which attempts begin, and so who meets what, is the scheduler's.
+//! An injected fault counts as no attempt in [`CallError::attempts`](crate::CallError::attempts),
+//! because the operation was not started. A panic unwinds through the caller, as a real one does.
+//! With several tasks, the scheduler decides the order in which attempts begin, and so which
+//! attempt gets which fault.
 //!
 //! # Source
 //!
-//! "Principles of Chaos Engineering" (principlesofchaos.org); Netflix's Latency Monkey. Injection by policy: Simmy, now part of Polly.
+//! "Principles of Chaos Engineering" (principlesofchaos.org); Netflix's Latency Monkey. Injection
+//! by policy: Simmy, now part of Polly.
 mod config;
 mod draw;
 mod event;

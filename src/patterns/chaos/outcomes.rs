@@ -1,10 +1,10 @@
-//! Results that are made up: an adapter around the operation, for a policy sees no values.
+//! Replaced results: an adapter around the operation, because a policy sees no values.
 use std::future::Future;
 
 use super::Chaos;
 use crate::call::{CallContext, Operation, as_inside};
 
-/// An operation that comes back with a result that is made up, now and then: see [`Chaos::outcomes`].
+/// Operation whose results are replaced at times: see [`Chaos::outcomes`].
 #[derive(Debug, Clone)]
 pub struct WithOutcomes<O, M> {
     pub(super) chaos: Chaos,

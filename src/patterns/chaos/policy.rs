@@ -1,4 +1,4 @@
-//! The policy.
+//! The chaos policy.
 use std::{
     fmt,
     future::{Future, pending},
@@ -15,7 +15,7 @@ use super::{
     draw::{End, draw, draw_outcome},
 };
 use crate::{
-    call::{self, Attempt, CallContext, Explanation, Layer, Ledger, Operation, Policy},
+    call::{self, Attempt, CallContext, CallState, Explanation, Layer, Operation, Policy},
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::{Events, Subscription},
@@ -24,7 +24,7 @@ use crate::{
     time::{Clock, nanos},
 };
 
-/// Injects faults into attempts, by a seed, while it is switched on.
+/// Injects faults into attempts, by a seed, while it is enabled.
 ///
 /// A clone is cheap and shares settings, randomness, counts and events.
 #[derive(Clone)]
@@ -42,10 +42,12 @@ struct Inner {
 type Filter = dyn Fn(CallContext<'_>) -> bool + Send + Sync;
 
 struct Shared {
-    /// What attempts ask first.
+    /// Read first by every attempt. `Relaxed`: it publishes nothing, and an attempt may see a
+    /// change late.
     enabled: AtomicBool,
     config: ArcSwap<ChaosConfig>,
-    /// Held by who changes the settings.
+    /// Held while the configuration changes, so that the flag and the configuration change
+    /// together.
     changing: Mutex<()>,
     counts: Counts,
     events: Events<ChaosEvent>,
@@ -61,29 +63,29 @@ struct Counts {
     panicked: AtomicU64,
 }
 
-/// What was injected so far, by kind.
+/// Numbers of injections, by kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Injected {
-    /// The attempts that came by while it was switched on.
+    /// Attempts that began while chaos was enabled, and that the filter admits.
     pub attempts: u64,
-    /// Those that started later.
+    /// Attempts that started later.
     pub delayed: u64,
-    /// Those that failed without being made.
+    /// Attempts that failed without being started.
     pub failed: u64,
-    /// Operations that came back with a result that was made up.
+    /// Operations whose result was replaced.
     pub replaced: u64,
-    /// Those that never end.
+    /// Attempts that hang.
     pub hung: u64,
-    /// Those that panicked.
+    /// Attempts that panicked.
     pub panicked: u64,
 }
 
 impl Chaos {
-    /// Chaos by these settings. Switched off unless [`ChaosConfig::enabled`] says otherwise.
+    /// Returns a policy with this configuration. Disabled unless [`ChaosConfig::enabled`] is set.
     ///
     /// # Errors
-    /// Where a setting breaks its rule.
+    /// If a setting is invalid.
     pub fn new(config: ChaosConfig) -> Result<Self, ConfigError> {
         config.check()?;
         let shared = Shared {
@@ -97,54 +99,58 @@ impl Chaos {
         Ok(Self(Arc::new(Inner { shared: Arc::new(shared), name: None, clock, entropy, filter: None })))
     }
 
-    /// The same with a name, for errors and events.
+    /// Sets the name, for errors and events.
     #[must_use]
     pub fn named(mut self, name: impl Into<Name>) -> Self {
         Arc::make_mut(&mut self.0).name = Some(name.into());
         self
     }
 
-    /// The same on another clock.
+    /// Sets the clock.
     #[must_use]
     pub fn with_clock(mut self, clock: &Clock) -> Self {
         Arc::make_mut(&mut self.0).clock = clock.clone();
         self
     }
 
-    /// The same with other randomness: from one seed, attempts that begin in the same order meet the same.
+    /// Sets the source of randomness: with one seed, attempts that begin in the same order get the
+    /// same faults.
     #[must_use]
     pub fn with_entropy(mut self, entropy: &Entropy) -> Self {
         Arc::make_mut(&mut self.0).entropy = entropy.clone();
         self
     }
 
-    /// The same for those attempts alone that `filter` says yes to: by number, deadline, priority, name.
+    /// Restricts the policy to attempts for which `filter` returns `true`: by number, deadline,
+    /// priority, name.
     #[must_use]
     pub fn with_filter(mut self, filter: impl Fn(CallContext<'_>) -> bool + Send + Sync + 'static) -> Self {
         Arc::make_mut(&mut self.0).filter = Some(Arc::new(filter));
         self
     }
 
-    /// Its settings, as they are now.
+    /// Returns the current configuration.
     pub fn config(&self) -> ChaosConfig {
         (*self.0.shared.config.load_full()).clone()
     }
 
-    /// Whether it is switched on.
+    /// Returns whether faults are injected.
     pub fn is_enabled(&self) -> bool {
         self.0.shared.enabled.load(Relaxed)
     }
 
-    /// Switches it on or off, for all clones. What was injected already takes its course.
+    /// Enables or disables the injection, for all clones. Attempts that already have a fault keep
+    /// it.
     pub fn set_enabled(&self, enabled: bool) {
         let _changing = self.0.shared.changing.lock();
         self.change(self.config().enabled(enabled));
     }
 
-    /// Changes the settings while it is in use, for all clones; counts and randomness go on. Attempts that begin later go by them.
+    /// Replaces the configuration while it is in use, for all clones. It applies to attempts that
+    /// begin later. Counts and randomness continue.
     ///
     /// # Errors
-    /// Where a setting breaks its rule; then nothing has changed.
+    /// If a setting is invalid; then nothing has changed.
     pub fn reconfigure(&self, config: ChaosConfig) -> Result<(), ConfigError> {
         config.check()?;
         let _changing = self.0.shared.changing.lock();
@@ -161,7 +167,7 @@ impl Chaos {
         }
     }
 
-    /// What it injected so far.
+    /// Returns the numbers of injections.
     pub fn injected(&self) -> Injected {
         let Counts { attempts, delayed, failed, replaced, hung, panicked } = &self.0.shared.counts;
         Injected {
@@ -174,21 +180,21 @@ impl Chaos {
         }
     }
 
-    /// Its events from now on.
+    /// Subscribes to the events.
     pub fn events(&self) -> Subscription<ChaosEvent> {
         self.0.shared.events.subscribe()
     }
 
-    /// Runs `operation` with nothing but this chaos around it; every `Err` is a failure.
+    /// Runs `operation` with this policy alone around it; every `Err` is a failure.
     ///
     /// # Errors
-    /// The operation's own, or what was injected.
+    /// The operation's own error, or the injected one.
     ///
     /// # Panics
-    /// Where that is injected.
+    /// If a panic is injected.
     ///
     /// # Cancel safety
-    /// Dropped, it drops the operation, or what it does in its place.
+    /// Dropping the call drops the operation, or the wait in its place.
     #[inline]
     pub fn call<O: Operation>(
         &self,
@@ -197,7 +203,8 @@ impl Chaos {
         call::call_alone(self, operation)
     }
 
-    /// `operation`, which comes back with a result of `make` instead, without being run, where a rule for [`Injection::Outcome`] hits.
+    /// Wraps `operation`: if a rule for [`Injection::Outcome`] applies, it returns a result of
+    /// `make` without being run.
     pub fn outcomes<O, M>(&self, operation: O, make: M) -> WithOutcomes<O, M>
     where
         O: Operation,
@@ -206,7 +213,7 @@ impl Chaos {
         WithOutcomes { chaos: self.clone(), operation, make }
     }
 
-    /// Whether the result of this attempt is to be made up.
+    /// Returns whether the result of this attempt is to be replaced.
     pub(super) fn replaces(&self, cx: CallContext<'_>) -> bool {
         let this = &*self.0;
         if !this.shared.enabled.load(Relaxed) {
@@ -230,14 +237,14 @@ impl Inner {
         self.filter.as_ref().is_none_or(|filter| filter(cx))
     }
 
-    /// What an attempt meets before it is made, or in its place.
-    async fn inject(&self, ledger: &mut dyn Ledger, cx: CallContext<'_>) -> Option<Outcome> {
+    /// Injects the faults of an attempt. Returns an outcome if the attempt is not to be started.
+    async fn inject(&self, state: &mut dyn CallState, cx: CallContext<'_>) -> Option<Outcome> {
         let Counts { attempts, delayed, failed, hung, panicked, .. } = &self.shared.counts;
         if !self.is_met_by(cx) {
             return None;
         }
         attempts.fetch_add(1, Relaxed);
-        // All at once, so that attempts draw in the order in which they begin.
+        // All draws at once, so that attempts draw in the order in which they begin.
         let drawn = draw(&self.shared.config.load(), self.entropy.next_u64(), cx.operation(), cx.attempt());
         if !drawn.delay.is_zero() {
             delayed.fetch_add(1, Relaxed);
@@ -255,7 +262,7 @@ impl Inner {
                 if let Some(wait) = fault.retry_after {
                     verdict = verdict.with_retry_after(wait);
                 }
-                ledger.fail(made_by, verdict);
+                state.fail(made_by, verdict);
                 Some(Outcome::Judged(verdict.class()))
             }
             End::Hang => {
@@ -266,7 +273,7 @@ impl Inner {
             End::Panic => {
                 panicked.fetch_add(1, Relaxed);
                 self.tell(|| ChaosEvent::Panicked);
-                panic!("a panic that was injected on purpose");
+                panic!("panic injected by chaos");
             }
         }
     }
@@ -283,7 +290,7 @@ impl Policy for Chaos {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         if self.is_enabled()
-            && let Some(injected) = call::boxed(self.0.inject(inner.ledger(), cx)).await
+            && let Some(injected) = call::boxed(self.0.inject(inner.call_state(), cx)).await
         {
             return injected;
         }
@@ -293,14 +300,14 @@ impl Policy for Chaos {
     fn describe(&self, explanation: &mut Explanation) {
         let config = self.config();
         let rules: Vec<_> = config.rules.iter().map(ToString::to_string).collect();
-        let switch = if config.enabled { "on" } else { "off" };
+        let switch = if config.enabled { "enabled" } else { "disabled" };
         let settings =
             if rules.is_empty() { format!("{switch}, no rules") } else { format!("{switch}: {}", rules.join("; ")) };
         let hangs = config.rules.iter().any(|rule| rule.inject == Injection::Hang);
         let warning = if config.enabled {
-            "is built in and switched on: it injects faults on purpose"
+            "is built in and enabled: it injects faults on purpose"
         } else {
-            "is built in, and injects faults as soon as somebody switches it on"
+            "is built in, and injects faults as soon as it is enabled"
         };
         let layer = Layer::new(PolicyKind::Chaos, self.0.name.clone(), settings).with_hangs(hangs);
         explanation.push(layer.with_warning(warning));

@@ -1,15 +1,16 @@
-//! Settings of a circuit breaker.
+//! Configuration of a circuit breaker.
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{HalfOpenConfig, OpenConfig, RampConfig, TripConfig};
+use super::{HalfOpenConfig, OpenConfig, SlowStartConfig, TripConfig};
 use crate::{
     config::{ConfigError, human, require, require_some_time},
     outcome::{FailureKind, KindSet},
 };
 
-/// Settings of a [`CircuitBreaker`](super::CircuitBreaker): plain data, from code or from a document.
+/// Configuration of a [`CircuitBreaker`](super::CircuitBreaker): plain data, from code or from a
+/// document.
 ///
 /// ```
 /// use steadfast::circuit_breaker::{CircuitBreaker, CircuitBreakerConfig};
@@ -18,7 +19,7 @@ use crate::{
 ///     window = { calls = 50 }
 ///     min_calls = 10
 ///     trip = { failure_rate = 0.3, consecutive_failures = 8 }
-///     open = { base = "2s", cap = "30s" }
+///     open = { initial_delay = "2s", max_delay = "30s" }
 /// "#).unwrap();
 /// assert!(CircuitBreaker::new(config).is_ok());
 /// ```
@@ -26,43 +27,46 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct CircuitBreakerConfig {
-    /// What the rates are measured over. The last 100 calls by default.
+    /// Window of calls over which the rates are measured. The last 100 calls by default.
     pub window: WindowConfig,
-    /// No rate is judged over fewer calls. 20 by default.
+    /// Minimum number of calls in the window before a rate is judged. 20 by default.
     pub min_calls: u32,
-    /// What opens it. A failure rate of one half by default. A document that gives this table gives all the rules.
+    /// Rules that open the breaker. A failure rate of one half by default. A document that gives
+    /// this table gives all the rules.
     pub trip: TripConfig,
-    /// The kinds that count as failures; the others count as successes, for they are answers. By default all but `client`
-    /// and `cancelled`. A panic in the operation counts as a failure in any case.
+    /// Kinds of failure that count as failures. The other kinds count as successes, because they
+    /// are answers. By default all but `client` and `cancelled`. A panic in the operation counts as
+    /// a failure in any case.
     pub failures: KindSet,
-    /// How long it stays open.
+    /// Duration of an opening.
     pub open: OpenConfig,
-    /// How it finds out whether the other side is well again.
+    /// Probing of a half-open breaker.
     pub half_open: HalfOpenConfig,
-    /// Lets a growing share of the calls pass after it has closed by itself. None by default: all pass at once.
+    /// Slow start: a growing share of the calls passes after the probes have closed the breaker.
+    /// None by default: all calls pass at once.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub ramp: Option<RampConfig>,
-    /// Counts a call that is dropped by its caller after at least this long as a failure (kind `cancelled`). None by
-    /// default: a dropped call changes nothing.
+    pub slow_start: Option<SlowStartConfig>,
+    /// Duration after which a dropped call counts as a failure (kind `cancelled`). None by default:
+    /// a dropped call changes nothing.
     #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
-    pub count_drop_after: Option<Duration>,
+    pub count_cancelled_after: Option<Duration>,
 }
 
-/// What a breaker's rates are measured over.
+/// Window of calls over which a breaker measures its rates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged, deny_unknown_fields, expecting = "`{ calls = 100 }` or `{ time = \"10s\", buckets = 10 }`")]
 pub enum WindowConfig {
-    /// The last so many calls. Reads no clock.
+    /// The last calls, by number. Reads no clock.
     Calls {
-        /// How many.
+        /// Number of calls.
         calls: u32,
     },
-    /// The calls of the last while, in buckets.
+    /// The calls of a sliding time, in buckets.
     Time {
-        /// How long.
+        /// Length of the window.
         #[serde(with = "human")]
         time: Duration,
-        /// In how many steps it slides. 10 by default.
+        /// Number of steps in which the window slides. 10 by default.
         #[serde(default = "ten")]
         buckets: u32,
     },
@@ -81,8 +85,8 @@ impl Default for CircuitBreakerConfig {
             failures: KindSet::ALL.without(FailureKind::Client).without(FailureKind::Cancelled),
             open: OpenConfig::default(),
             half_open: HalfOpenConfig::default(),
-            ramp: None,
-            count_drop_after: None,
+            slow_start: None,
+            count_cancelled_after: None,
         }
     }
 }
@@ -104,7 +108,7 @@ impl CircuitBreakerConfig {
         self
     }
 
-    /// Opens by these rules and no others.
+    /// Sets the rules that open the breaker, in place of all others.
     #[must_use]
     pub const fn trip(mut self, rules: TripConfig) -> Self {
         self.trip = rules;
@@ -118,47 +122,47 @@ impl CircuitBreakerConfig {
         self
     }
 
-    /// Sets how long it stays open: the first time, and at the most.
+    /// Sets the duration of the first opening, and the maximum.
     #[must_use]
-    pub const fn open_for(mut self, base: Duration, cap: Duration) -> Self {
-        self.open.base = base;
-        self.open.cap = cap;
+    pub const fn open_for(mut self, initial_delay: Duration, max_delay: Duration) -> Self {
+        self.open.initial_delay = initial_delay;
+        self.open.max_delay = max_delay;
         self
     }
 
-    /// Sets all about staying open.
+    /// Sets all settings of an opening.
     #[must_use]
     pub const fn open(mut self, open: OpenConfig) -> Self {
         self.open = open;
         self
     }
 
-    /// Sets how many probes are let through, and which share of them must succeed.
+    /// Sets the number of probes, and the share of them that must succeed.
     #[must_use]
-    pub const fn probes(mut self, probes: u32, success_rate: f64) -> Self {
-        self.half_open.probes = probes;
+    pub const fn permitted_calls(mut self, calls: u32, success_rate: f64) -> Self {
+        self.half_open.permitted_calls = calls;
         self.half_open.success_rate = success_rate;
         self
     }
 
-    /// Sets all about being half-open.
+    /// Sets all settings of the half-open state.
     #[must_use]
     pub const fn half_open(mut self, half_open: HalfOpenConfig) -> Self {
         self.half_open = half_open;
         self
     }
 
-    /// Lets a growing share of the calls pass after it has closed by itself.
+    /// Lets a growing share of the calls pass after the probes have closed the breaker.
     #[must_use]
-    pub const fn ramp(mut self, ramp: RampConfig) -> Self {
-        self.ramp = Some(ramp);
+    pub const fn slow_start(mut self, slow_start: SlowStartConfig) -> Self {
+        self.slow_start = Some(slow_start);
         self
     }
 
-    /// Counts a call that is dropped after at least this long as a failure.
+    /// Counts a call that is dropped after at least this duration as a failure.
     #[must_use]
-    pub const fn count_drop_after(mut self, d: Duration) -> Self {
-        self.count_drop_after = Some(d);
+    pub const fn count_cancelled_after(mut self, d: Duration) -> Self {
+        self.count_cancelled_after = Some(d);
         self
     }
 
@@ -183,14 +187,14 @@ impl CircuitBreakerConfig {
         require(!self.failures.is_empty(), "failures", "must name at least one kind of failure")?;
         self.open.check().map_err(|e| e.within("open"))?;
         self.half_open.check().map_err(|e| e.within("half_open"))?;
-        if let Some(ramp) = &self.ramp {
-            ramp.check().map_err(|e| e.within("ramp"))?;
+        if let Some(slow_start) = &self.slow_start {
+            slow_start.check().map_err(|e| e.within("slow_start"))?;
         }
-        self.count_drop_after.map_or(Ok(()), |d| require_some_time(d, "count_drop_after"))
+        self.count_cancelled_after.map_or(Ok(()), |d| require_some_time(d, "count_cancelled_after"))
     }
 }
 
-/// A count window keeps 8 bytes for each failure in it: at most 8 MB.
+/// Maximum size of a count window. It stores 8 bytes per failure: at most 8 MB.
 const MAX_WINDOW: u32 = 1_000_000;
-/// A judgement of a time window reads every bucket.
+/// Maximum number of buckets: judging a time window reads all of them.
 const MAX_BUCKETS: u32 = 1000;

@@ -1,4 +1,4 @@
-//! What a circuit breaker tells: all that it does, and its changes of state alone.
+//! Events of a circuit breaker: all of them, and its state transitions alone.
 use std::time::Duration;
 
 use super::State;
@@ -7,50 +7,52 @@ use crate::{
     outcome::{FailureKind, TripRule},
 };
 
-/// Something a [`CircuitBreaker`](super::CircuitBreaker) did.
+/// Event of a [`CircuitBreaker`](super::CircuitBreaker).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CircuitBreakerEvent {
-    /// It opened: calls are rejected from now on.
+    /// The breaker opened and rejects calls.
     Opened {
-        /// By which rule.
+        /// Rule that opened the breaker.
         rule: TripRule,
-        /// For how long.
+        /// Duration of the opening.
         open_for: Duration,
-        /// How many openings in a row this makes.
+        /// Number of consecutive openings, with this one.
         openings: u32,
-        /// The kind of the last failure.
+        /// Kind of the last failure.
         last: Option<FailureKind>,
     },
-    /// Its open time was over when a call came: that call is the first probe.
+    /// A call came after the open time: it is the first probe.
     HalfOpened,
-    /// It closed: all calls pass, or with a ramp a growing share of them.
+    /// The breaker closed: all calls pass, or during a slow start a growing share of them.
     Closed,
-    /// The ramp is over: all calls pass.
-    RampedUp,
-    /// It was isolated by hand: calls are rejected until somebody closes it.
+    /// The slow start ended: all calls pass.
+    SlowStartEnded,
+    /// The breaker was isolated manually: it rejects calls until it is closed manually.
     Isolated,
-    /// It has opened again so soon after closing, so often in a row: its open time is too short, or its probes too few, to tell
-    /// whether the other side is well. Told after the opening, from the third time on.
+    /// The breaker opened soon after closing, several times in a row. Its open time is too short,
+    /// or its probes are too few, to judge the service. Sent after the opening, from the third time
+    /// on.
     Flapped {
-        /// How many times in a row it opened before it had been closed for `stable_for`.
+        /// Number of consecutive openings that came before `reset_after` in the closed state.
         times: u32,
     },
-    /// A rule would have opened it, but too large a share of its family is open already: it stays closed.
-    Spared {
-        /// By which rule.
+    /// A rule would have opened the breaker, but `max_open` of its registry was reached: it stays
+    /// closed.
+    Suppressed {
+        /// Rule that would have opened the breaker.
         rule: TripRule,
     },
-    /// Its settings were replaced.
+    /// The configuration was replaced.
     Reconfigured,
-    /// A call that it had let through failed.
+    /// A call that passed failed.
     Failed {
-        /// How.
+        /// Kind of the failure.
         kind: FailureKind,
     },
-    /// A call that it had let through succeeded, but slowly.
+    /// A call that passed succeeded, but was slow.
     Slow,
-    /// It rejected a call (in shadow mode: it would have).
+    /// The breaker rejected a call (in shadow mode: would have rejected it).
     Rejected,
 }
 
@@ -67,9 +69,11 @@ impl Traced for CircuitBreakerEvent {
             }
             Self::HalfOpened => tracing::info!(target: TARGET, breaker, "half-open"),
             Self::Closed => tracing::info!(target: TARGET, breaker, "closed"),
-            Self::RampedUp => tracing::info!(target: TARGET, breaker, "ramped up"),
-            Self::Flapped { times } => tracing::warn!(target: TARGET, breaker, times, "flaps"),
-            Self::Spared { rule } => tracing::warn!(target: TARGET, breaker, %rule, "spared: too many are open"),
+            Self::SlowStartEnded => tracing::info!(target: TARGET, breaker, "slow start ended"),
+            Self::Flapped { times } => tracing::warn!(target: TARGET, breaker, times, "opens again soon after closing"),
+            Self::Suppressed { rule } => {
+                tracing::warn!(target: TARGET, breaker, %rule, "opening suppressed: `max_open` reached")
+            }
             Self::Reconfigured => tracing::info!(target: TARGET, breaker, "reconfigured"),
             Self::Isolated => tracing::warn!(target: TARGET, breaker, "isolated"),
             Self::Failed { kind } => tracing::info!(target: TARGET, breaker, %kind, "call failed"),
@@ -79,27 +83,29 @@ impl Traced for CircuitBreakerEvent {
     }
 }
 
-/// A change of a breaker's state, from [`CircuitBreaker::transitions`](super::CircuitBreaker::transitions).
+/// Change of a breaker's state, from
+/// [`CircuitBreaker::transitions`](super::CircuitBreaker::transitions).
 ///
-/// These come in a stream of their own: however many calls fail and are rejected, they push no transition out.
+/// Transitions come in a stream of their own: failed and rejected calls, however many, do not push
+/// transitions out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Transition {
-    /// The state before. The same as `to` where an open breaker was opened anew by hand.
+    /// State before. Equal to `to` if an open breaker was opened again.
     pub from: State,
-    /// The state from now on.
+    /// State after.
     pub to: State,
-    /// How long it had been in the state before.
+    /// Time that the breaker had spent in the state before.
     pub after: Duration,
-    /// What opened it, if it opened.
+    /// Rule that opened the breaker, if it opened.
     pub rule: Option<TripRule>,
-    /// For how long it opened, if it did.
+    /// Duration of the opening, if the breaker opened.
     pub open_for: Option<Duration>,
 }
 
 impl Traced for Transition {
     fn wanted() -> bool {
-        false // `CircuitBreakerEvent` tells `tracing` the same
+        false // `CircuitBreakerEvent` sends the same to `tracing`
     }
 
     fn trace(&self, _breaker: &str) {}

@@ -1,4 +1,4 @@
-//! A breaker told in words, with what in its settings will hurt.
+//! Description of a breaker, with warnings about its settings.
 use std::hash::{BuildHasher, Hash};
 
 use super::{CircuitBreaker, CircuitBreakerConfig, KeyedBreakers, WindowConfig};
@@ -8,27 +8,32 @@ use crate::{
     outcome::PolicyKind,
 };
 
-/// A breaker is to open on an outage, not on chance: settings are warned of that would open it on a service of which one call in
-/// so many fails.
+/// Share of calls that a healthy service fails.
+///
+/// A breaker should open on an outage, not on chance: settings that would open it on such a service
+/// cause a warning.
 const HEALTHY: f64 = 1.0 / 20.0;
-/// And that with at least this chance, each time that they are judged anew.
+/// Maximum chance, each time that the rules are judged anew, that a healthy service breaks a rule.
 const CHANCE: f64 = 0.01;
-/// Half-open, the same service should not be turned away with more than this chance.
+/// Maximum chance that a half-open breaker opens again on a healthy service.
 const TURNED_AWAY: f64 = 0.25;
 
 impl CircuitBreaker {
-    /// Describes the breaker as it stands alone, as [`call`](Self::call) uses it, with warnings where its settings will hurt.
-    /// [`Pipeline::explain`](crate::Pipeline::explain) describes it among others.
+    /// Describes the breaker alone, as [`call`](Self::call) uses it, with warnings about its
+    /// settings. [`Pipeline::explain`](crate::Pipeline::explain) describes it among other policies.
     ///
-    /// A name tells which provider or shard the breaker stands for, so one without a name is warned of: in front of several
-    /// providers it opens for all of them when one fails. [`KeyedBreakers`] has a breaker for each.
+    /// A breaker without a name causes a warning, because its name says which provider or shard it
+    /// guards: in front of several providers it opens for all of them when one fails.
+    /// [`KeyedBreakers`] has one breaker for each.
     ///
     /// ```
     /// use steadfast::circuit_breaker::{CircuitBreaker, CircuitBreakerConfig};
     ///
     /// let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
-    /// let has_no_name = |breaker: &CircuitBreaker| breaker.explain().warnings().iter().any(|w| w.contains("has no name"));
-    /// assert!(has_no_name(&breaker) && !has_no_name(&breaker.named("bank-eu-1")));
+    /// let warns = |breaker: &CircuitBreaker| {
+    ///     breaker.explain().warnings().iter().any(|w| w.contains("has no name"))
+    /// };
+    /// assert!(warns(&breaker) && !warns(&breaker.named("bank-eu-1")));
     /// ```
     pub fn explain(&self) -> Explanation {
         let name = self.0.core.name.clone();
@@ -36,7 +41,7 @@ impl CircuitBreaker {
         let mut layer = layer(&self.config(), name);
         if !is_named {
             layer = layer.with_warning(
-                "has no name for the one provider or shard that it stands for: in front of several it opens for all when one fails",
+                "has no name of one provider or shard: in front of several it opens for all when one fails",
             );
         }
         Explanation::default().within(layer)
@@ -44,14 +49,14 @@ impl CircuitBreaker {
 }
 
 impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedBreakers<K, S> {
-    /// Describes the breaker that each key has, as it stands alone, with warnings where its settings will hurt.
+    /// Describes the breaker of each key alone, with warnings about its settings.
     pub fn explain(&self) -> Explanation {
         Explanation::default().within(layer(&self.config().breaker, None))
     }
 }
 
 pub(super) fn layer(config: &CircuitBreakerConfig, name: Option<Name>) -> Layer {
-    let CircuitBreakerConfig { window, min_calls, trip, open, ramp, .. } = config;
+    let CircuitBreakerConfig { window, min_calls, trip, open, slow_start, .. } = config;
     let over = match window {
         WindowConfig::Calls { calls } => format!("the last {calls} calls"),
         WindowConfig::Time { time, .. } => format!("the last {time:?}"),
@@ -62,15 +67,16 @@ pub(super) fn layer(config: &CircuitBreakerConfig, name: Option<Name>) -> Layer 
             let slow = trip.slow_call.unwrap_or_default();
             format!("{} % slower than {slow:?} over {over} (at least {min_calls})", percent(r))
         }),
-        trip.consecutive_failures.map(|n| format!("{n} failures in a row")),
+        trip.consecutive_failures.map(|n| format!("{n} consecutive failures")),
         trip.weight.map(|w| format!("failures of weight {w} within {:?}", trip.weight_period.unwrap_or_default())),
     ]
     .into_iter()
     .flatten()
     .collect();
-    let mut settings = format!("opens on {}; for {:?} to {:?}", rules.join(", or "), open.base, open.cap);
-    if let Some(ramp) = ramp {
-        settings += &format!("; ramps up from {} % over {:?}", percent(ramp.from), ramp.time);
+    let mut settings =
+        format!("opens on {}; for {:?} to {:?}", rules.join(", or "), open.initial_delay, open.max_delay);
+    if let Some(slow_start) = slow_start {
+        settings += &format!("; slow start from {} % over {:?}", percent(slow_start.min_share), slow_start.window);
     }
     let layer = Layer::new(PolicyKind::CircuitBreaker, name, settings);
     without_head_room(config).into_iter().fold(layer, Layer::with_warning)
@@ -80,7 +86,7 @@ fn percent(share: f64) -> String {
     format!("{:.3}", share * 100.0).trim_end_matches(['0']).trim_end_matches('.').to_owned()
 }
 
-/// Thresholds that a healthy service reaches now and then.
+/// Returns a warning for each threshold that a healthy service reaches by chance.
 fn without_head_room(config: &CircuitBreakerConfig) -> Vec<String> {
     let mut warnings = Vec::new();
     let mut warn = |chance: f64, bound: f64, what: String| {
@@ -98,24 +104,24 @@ fn without_head_room(config: &CircuitBreakerConfig) -> Vec<String> {
         warn(chance, CHANCE, format!("{} % failures over {} calls", percent(rate), config.min_calls));
     }
     if let Some(n) = config.trip.consecutive_failures {
-        warn(HEALTHY.powf(f64::from(n)), CHANCE, format!("a row of {n} failures"));
+        warn(HEALTHY.powf(f64::from(n)), CHANCE, format!("{n} consecutive failures"));
     }
     let half_open = &config.half_open;
-    let bad = half_open.probes - half_open.required() + 1;
+    let bad = half_open.permitted_calls - half_open.required() + 1;
     warn(
-        at_least(bad, half_open.probes),
+        at_least(bad, half_open.permitted_calls),
         TURNED_AWAY,
-        format!("opening again after {bad} bad of {} probes", half_open.probes),
+        format!("opening again after {bad} bad of {} probes", half_open.permitted_calls),
     );
     warnings
 }
 
-/// The chance that at least `k` of `n` calls of a healthy service fail.
+/// Returns the chance that at least `k` of `n` calls of a healthy service fail.
 fn at_least(k: u32, n: u32) -> f64 {
     let odds = HEALTHY / (1.0 - HEALTHY);
     let mut exactly = (1.0 - HEALTHY).powf(f64::from(n));
     if exactly < f64::MIN_POSITIVE {
-        // So many calls that chance decides nothing.
+        // The number of calls is so large that chance decides nothing.
         return if f64::from(k) > f64::from(n) * HEALTHY { 0.0 } else { 1.0 };
     }
     let mut fewer = 0.0;

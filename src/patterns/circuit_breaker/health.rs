@@ -1,4 +1,5 @@
-//! Recovery by a health probe: a loop asks the other side, so that no caller's request is risked to find out.
+//! Recovery by a health probe: a loop calls a health endpoint, so that no caller's request is a
+//! probe.
 use std::{
     future::{Future, poll_fn},
     pin::pin,
@@ -6,8 +7,8 @@ use std::{
 
 use super::{
     CircuitBreaker, Permit, State, Transition,
-    gate::load,
     policy::{Inner, Shared},
+    state::load,
 };
 use crate::{
     observe::Subscription,
@@ -18,31 +19,38 @@ use crate::{
 };
 
 impl CircuitBreaker {
-    /// Finds out by `probe`, instead of by callers' requests, whether the other side is well again, until `shutdown` is ready. Spawn it
-    /// beside the work.
+    /// Probes the service by `probe`, instead of by callers' requests, until `shutdown` is ready.
+    /// Spawn it beside the work.
     ///
-    /// While it runs, callers are not let through as probes. When the open time is over it calls `probe`, one at a time, as often as
-    /// `half_open` asks for: enough good ones close the breaker, a bad one too many opens it again, for longer: the open time is the
-    /// probe's back-off. Every error is a failure, whatever its kind; where slowness is a rule, a slow probe is bad too. A probe that
-    /// hangs is dropped after `half_open.max`, so give it a time-out of its own. An isolated breaker is not probed. Where several such
-    /// loops run, one of them probes; when the last has ended, callers probe as ever.
+    /// While this loop runs, callers do not pass as probes. When the open time is over it calls
+    /// `probe`, one at a time, up to `half_open.permitted_calls` times. Enough successes close the
+    /// breaker. Too many failures open it again, for longer: the open time is the back-off between
+    /// probes.
+    ///
+    /// Every error is a failure, of any kind. If slowness is a rule, a slow probe fails too. A
+    /// probe that hangs is dropped after `half_open.max_duration`, so give it a time-out of its
+    /// own. An isolated breaker is not probed. If several such loops run, one of them probes at a
+    /// time; after the last one has ended, callers probe again.
     ///
     /// ```
     /// use std::time::Duration;
-    /// use steadfast::{circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State}, time::Clock};
+    /// use steadfast::circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State};
+    /// use steadfast::time::Clock;
     ///
-    /// let (clock, hand) = Clock::manual();
-    /// let config = CircuitBreakerConfig::default().probes(2, 1.0);
+    /// let (clock, time) = Clock::manual();
+    /// let config = CircuitBreakerConfig::default().permitted_calls(2, 1.0);
     /// let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
     /// breaker.force_open(Duration::from_secs(5));
     ///
     /// let shutdown = clock.sleep(Duration::from_secs(6));
-    /// hand.block_on(breaker.run(async || Ok::<_, std::io::Error>(()), shutdown)); // asks nobody for 5 s, then twice
+    /// // No probe for 5 s, then two of them.
+    /// time.block_on(breaker.run(async || Ok::<_, std::io::Error>(()), shutdown));
     /// assert_eq!(breaker.state(), State::Closed);
     /// ```
     ///
     /// # Cancel safety
-    /// Dropped, it drops the probe that is under way, which counts for nothing: its place is free again, and callers probe as ever.
+    /// Dropping the loop drops the probe in flight, which counts as nothing and frees its permit.
+    /// Callers probe again.
     pub async fn run<F, E>(&self, mut probe: impl FnMut() -> F, shutdown: impl Future<Output = ()>)
     where
         F: Future<Output = Result<(), E>>,
@@ -50,29 +58,30 @@ impl CircuitBreaker {
         let Inner { core, shared } = &*self.0;
         let Shared { set, clock, .. } = &**shared;
         let gate = core.gate(set);
-        let _attached = Held::one_more(&gate.probers);
+        let _attached = CountGuard::one_more(&gate.probers);
         let mut changes = self.transitions();
         let mut shutdown = pin!(shutdown);
         loop {
-            // The state is read after the subscription was made: whatever comes later wakes it.
+            // The state is read after the subscription was made: any later change wakes this loop.
             let next = match self.state() {
                 State::Closed | State::Isolated => None,
                 State::Open => Some(load(&gate.until)),
                 State::HalfOpen => Some(Instant::default()),
             };
             let due = next.is_some_and(|next| clock.now() >= next);
-            let turn = if due { Held::alone(&gate.probing) } else { None };
+            let turn = if due { CountGuard::alone(&gate.probing) } else { None };
             let admitted = turn.as_ref().and_then(|_| core.admit_as(set, || clock.now(), true).ok());
             self.0.flush();
             let Some(ticket) = admitted.filter(|ticket| ticket.probe) else {
                 let wake = match self.state() {
                     State::Closed | State::Isolated => None,
                     State::Open => Some(load(&gate.until)).filter(|until| clock.now() < *until),
-                    // Others are probing: by then their probes have ended or hung. A deadline that is past is never waited for.
+                    // Another loop is probing: by its deadline its probe has ended or hung. A deadline in the
+                    // past is not waited for.
                     State::HalfOpen => {
                         let now = clock.now();
                         let deadline = load(&gate.deadline);
-                        Some(if deadline > now { deadline } else { now + self.config().half_open.max })
+                        Some(if deadline > now { deadline } else { now + self.config().half_open.max_duration })
                     }
                 };
                 drop(turn);
@@ -98,20 +107,20 @@ impl CircuitBreaker {
         }
     }
 
-    /// Waits for a change of state, or for this instant.
+    /// Waits for a change of state, or for the instant `wake`.
     async fn changed(&self, changes: &mut Subscription<Transition>, wake: Option<Instant>) {
         match wake {
-            // What was missed is read from the state.
+            // Missed transitions do no harm: the caller reads the state.
             None => drop(changes.recv().await),
             Some(at) => drop(race(changes.recv(), self.0.shared.clock.sleep_until(at)).await),
         }
     }
 }
 
-/// A count that is one higher while it lives.
-struct Held<'a>(&'a AtomicU32);
+/// Guard that raises a counter by one while it lives.
+struct CountGuard<'a>(&'a AtomicU32);
 
-impl<'a> Held<'a> {
+impl<'a> CountGuard<'a> {
     fn one_more(count: &'a AtomicU32) -> Self {
         count.fetch_add(1, Ordering::AcqRel);
         Self(count)
@@ -122,7 +131,7 @@ impl<'a> Held<'a> {
     }
 }
 
-impl Drop for Held<'_> {
+impl Drop for CountGuard<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }

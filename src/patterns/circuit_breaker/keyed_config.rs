@@ -1,4 +1,4 @@
-//! Settings of a family of breakers.
+//! Configuration of a registry of breakers.
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 use super::CircuitBreakerConfig;
 use crate::config::{ConfigError, human, require, require_share, require_some_time};
 
-/// Settings of [`KeyedBreakers`](super::KeyedBreakers): plain data, from code or from a document.
+/// Configuration of [`KeyedBreakers`](super::KeyedBreakers): plain data, from code or from a
+/// document.
 ///
 /// ```
 /// use steadfast::circuit_breaker::{KeyedBreakers, KeyedBreakersConfig};
@@ -22,17 +23,20 @@ use crate::config::{ConfigError, human, require, require_share, require_some_tim
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct KeyedBreakersConfig {
-    /// What each key's breaker goes by.
+    /// Configuration of every key's breaker.
     pub breaker: CircuitBreakerConfig,
-    /// The share of all keys whose breakers may be open, half-open or isolated at once, rounded down, but at least one key. A rule that
-    /// would open one more does not; a hand does. 1 by default: all of them.
+    /// Maximum share of the keys whose breakers may be open, half-open or isolated at once, rounded
+    /// down, but at least one key. A rule that would open one more is suppressed; a manual opening
+    /// is not. 1 by default: all of them.
     pub max_open: f64,
-    /// A key that nobody asks for during this time may be forgotten. 10 min by default.
+    /// Duration without use after which a key may be removed. 10 min by default.
     #[serde(with = "human")]
     pub idle: Duration,
-    /// How many keys are remembered at most, rounded up to a multiple of 64. For one more, closed breakers that nobody holds are forgotten, an
-    /// eighth of all at once, and first those that were not asked for lately; what is open is kept. Where none can be forgotten, a new key gets
-    /// a breaker that nobody remembers. 1,048,576 by default.
+    /// Maximum number of keys, rounded up to a multiple of 64. 1,048,576 by default.
+    ///
+    /// A key beyond it makes room: closed breakers that are not in use elsewhere are removed, one
+    /// eighth of all at once, and first those without recent use. Breakers that are not closed are
+    /// kept. If none can be removed, the new key gets a breaker that the registry does not store.
     pub max_keys: u32,
 }
 
@@ -54,28 +58,28 @@ impl From<CircuitBreakerConfig> for KeyedBreakersConfig {
 }
 
 impl KeyedBreakersConfig {
-    /// Sets what each key's breaker goes by.
+    /// Sets the configuration of every key's breaker.
     #[must_use]
     pub const fn breaker(mut self, breaker: CircuitBreakerConfig) -> Self {
         self.breaker = breaker;
         self
     }
 
-    /// Sets the share of all keys whose breakers may be open at once.
+    /// Sets the maximum share of the keys whose breakers may be open at once.
     #[must_use]
     pub const fn max_open(mut self, share: f64) -> Self {
         self.max_open = share;
         self
     }
 
-    /// Sets after which time without a call a key may be forgotten.
+    /// Sets the duration without use after which a key may be removed.
     #[must_use]
     pub const fn idle(mut self, idle: Duration) -> Self {
         self.idle = idle;
         self
     }
 
-    /// Sets how many keys are remembered at most.
+    /// Sets the maximum number of keys.
     #[must_use]
     pub const fn max_keys(mut self, most: u32) -> Self {
         self.max_keys = most;

@@ -1,16 +1,16 @@
-//! A ramp and a family's guard, each by itself, under every interleaving of two threads.
+//! A slow start and a registry's limit, each by itself, under every interleaving of two threads.
 use loom::{sync::Arc, thread};
 
-use super::{fleet::Fleet, gate::Gate, plan::ALL};
+use super::{open_limit::OpenLimit, state::Gate, window::ALL};
 use crate::time::Instant;
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000_000);
 
 #[test]
-fn loom_breaker_a_ramp_admits_just_its_share_of_racing_calls() {
+fn loom_breaker_a_slow_start_admits_its_share_of_racing_calls() {
     loom::model(|| {
         let gate = Arc::new(Gate::new(true));
-        gate.begin_ramp(NOW);
+        gate.begin_slow_start(NOW);
         let theirs = gate.clone();
         let thread = thread::spawn(move || (0..2).filter(|_| theirs.passes(ALL / 2)).count());
         let ours = (0..2).filter(|_| gate.passes(ALL / 2)).count();
@@ -19,16 +19,16 @@ fn loom_breaker_a_ramp_admits_just_its_share_of_racing_calls() {
 }
 
 #[test]
-fn loom_breaker_a_family_opens_no_more_than_its_share() {
+fn loom_breaker_a_registry_opens_at_most_its_share() {
     loom::model(|| {
-        let fleet = Arc::new(Fleet::new(0.5));
-        (0..3).for_each(|_| fleet.join()); // of three, one
-        let theirs = fleet.clone();
+        let limit = Arc::new(OpenLimit::new(0.5));
+        (0..3).for_each(|_| limit.add_member()); // of three, one
+        let theirs = limit.clone();
         let thread = thread::spawn(move || theirs.try_open());
-        let ours = fleet.try_open();
+        let ours = limit.try_open();
         assert!(ours ^ thread.join().unwrap());
-        assert_eq!(fleet.open(), 1);
-        fleet.closed();
-        assert!(fleet.try_open());
+        assert_eq!(limit.open(), 1);
+        limit.count_closed();
+        assert!(limit.try_open());
     });
 }

@@ -5,11 +5,9 @@ use loom::{sync::Arc, thread};
 
 use super::{
     CircuitBreakerConfig, State, TripConfig,
-    bads::Counts,
-    parts::RampConfig,
-    plan::Setting,
+    parts::SlowStartConfig,
     state::{Core, Refusal, Ticket},
-    tally::Mark,
+    window::{Counts, Mark, Setting},
 };
 use crate::{
     entropy::Entropy,
@@ -61,12 +59,13 @@ impl Breaker {
     }
 }
 
-/// The last `window` calls, at least `min` of them, all failed (or this share of them).
+/// Returns a configuration that opens if this share of the last `window` calls failed, of at least
+/// `min` calls.
 fn rate(window: u32, min: u32, share: f64) -> CircuitBreakerConfig {
     CircuitBreakerConfig::default().trip(TripConfig::default().failure_rate(share)).count_window(window, min)
 }
 
-/// Runs two closures on a breaker at once.
+/// Runs two functions on a breaker concurrently.
 fn both(breaker: &Arc<Breaker>, one: fn(&Breaker), other: fn(&Breaker)) {
     let theirs = breaker.clone();
     let thread = thread::spawn(move || one(&theirs));
@@ -74,15 +73,15 @@ fn both(breaker: &Arc<Breaker>, one: fn(&Breaker), other: fn(&Breaker)) {
     thread.join().unwrap();
 }
 
-/// Open, and its time over.
+/// Returns an open breaker whose time is over.
 fn ready(probes: u32) -> Arc<Breaker> {
-    let breaker = Breaker::new(CircuitBreakerConfig::default().probes(probes, 1.0));
-    breaker.core.open_by_hand(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
+    let breaker = Breaker::new(CircuitBreakerConfig::default().permitted_calls(probes, 1.0));
+    breaker.core.open_manually(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
     breaker
 }
 
 #[test]
-fn loom_breaker_exactly_the_probes_are_admitted() {
+fn loom_breaker_exactly_the_permitted_calls_are_admitted() {
     for probes in [1, 2] {
         loom::model(move || {
             let breaker = ready(probes);
@@ -96,7 +95,7 @@ fn loom_breaker_exactly_the_probes_are_admitted() {
 }
 
 #[test]
-fn loom_breaker_a_dropped_probe_gives_its_place_back_to_one() {
+fn loom_breaker_a_dropped_probe_frees_its_permit_once() {
     loom::model(|| {
         let breaker = ready(1);
         let probe = breaker.admit().unwrap();
@@ -117,12 +116,12 @@ fn loom_breaker_a_late_outcome_cannot_move_another_generation() {
         let theirs = breaker.clone();
         let thread = thread::spawn(move || {
             theirs.core.isolate(&theirs.set, NOW);
-            theirs.core.close_by_hand(&theirs.set, NOW, true);
+            theirs.core.close_manually(&theirs.set, NOW, true);
         });
         let mark = Mark { failure: Some(FailureKind::Server), ..Mark::default() };
         breaker.core.bad(&breaker.set, late, mark, || NOW);
         thread.join().unwrap();
-        // It came before the isolation, which then closed it; or after, and changed nothing.
+        // The outcome came before the isolation, and the close emptied the window; or after it, and changed nothing.
         assert_eq!(breaker.state(), State::Closed);
         assert_eq!(breaker.core.figures(NOW).counts.failures, 0);
     });
@@ -130,13 +129,13 @@ fn loom_breaker_a_late_outcome_cannot_move_another_generation() {
 
 #[test]
 fn loom_breaker_no_trip_is_missed() {
-    // Two failures fill a window of two, whoever comes first.
+    // Two failures fill a window of two, in any order.
     loom::model(|| {
         let breaker = Breaker::new(rate(2, 2, 1.0));
         both(&breaker, Breaker::fail, Breaker::fail);
         assert_eq!(breaker.state(), State::Open);
     });
-    // A failure and a success are one half of two calls, whichever of them makes it two; also over a time.
+    // A failure and a success are one half of two calls, in any order; in a time window too.
     for config in [rate(4, 2, 0.5), rate(4, 2, 0.5).time_window(Duration::from_secs(10), 10, 2)] {
         loom::model(move || {
             let breaker = Breaker::new(config);
@@ -146,7 +145,8 @@ fn loom_breaker_no_trip_is_missed() {
     }
 }
 
-/// A record is judged over the window that it makes, not over one that others have changed before the judgement. (It once was.)
+/// Regression: a record is judged over the window that it completes, not over one that other
+/// threads have changed since.
 #[test]
 fn loom_breaker_each_record_is_judged_by_itself() {
     // The first of the two successes makes it one of two.
@@ -183,24 +183,24 @@ fn loom_breaker_each_record_is_judged_by_itself() {
     });
 }
 
-/// What a rejection tells is of one opening.
+/// All values of a rejection belong to one opening.
 #[test]
-fn loom_breaker_a_rejection_does_not_mix_two_openings() {
+fn loom_breaker_a_rejection_does_not_combine_two_openings() {
     loom::model(|| {
-        let breaker = Breaker::new(CircuitBreakerConfig::default().probes(1, 1.0));
+        let breaker = Breaker::new(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
         let (old, new) = (Instant::from_nanos(10), Instant::from_nanos(100));
-        breaker.core.open_by_hand(&breaker.set, old, Duration::from_nanos(90));
+        breaker.core.open_manually(&breaker.set, old, Duration::from_nanos(90));
         let theirs = breaker.clone();
         let thread = thread::spawn(move || {
             let probe = theirs.core.admit(&theirs.set, || new).unwrap();
             let mark = Mark { unavailable: Some(Duration::from_nanos(7)), ..Mark::default() };
             theirs.core.bad(&theirs.set, probe, mark, || new);
         });
-        // Its clock was read before.
+        // This caller read the clock before the second opening.
         let now = Instant::from_nanos(20);
         match breaker.core.admit(&breaker.set, || now) {
             Err(Refusal::Open { since, wait, rule, .. }) => {
-                let first = (old, 80, TripRule::ByHand);
+                let first = (old, 80, TripRule::Manual);
                 let second = (new, 87, TripRule::Unavailable);
                 assert!([first, second].contains(&(since, wait, rule)), "{since:?} {wait} {rule}");
             }
@@ -210,18 +210,18 @@ fn loom_breaker_a_rejection_does_not_mix_two_openings() {
     });
 }
 
-/// Half-open with one of two probes in flight, which hangs at [`NOW`].
+/// Returns a half-open breaker with one of two probes in flight, which hangs at [`NOW`].
 fn hanging() -> (Arc<Breaker>, Ticket) {
-    let mut config = CircuitBreakerConfig::default().probes(2, 1.0);
-    config.half_open.max = Duration::from_secs(1);
+    let mut config = CircuitBreakerConfig::default().permitted_calls(2, 1.0);
+    config.half_open.max_duration = Duration::from_secs(1);
     let breaker = Breaker::new(config);
-    breaker.core.open_by_hand(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
+    breaker.core.open_manually(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
     let hangs = breaker.core.admit(&breaker.set, || Instant::from_nanos(2)).unwrap();
     (breaker, hangs)
 }
 
 #[test]
-fn loom_breaker_that_comes_to_no_decision_opens_once() {
+fn loom_breaker_opens_once_if_its_probes_hang() {
     loom::model(|| {
         let (breaker, _hangs) = hanging();
         let theirs = breaker.clone();
@@ -233,7 +233,8 @@ fn loom_breaker_that_comes_to_no_decision_opens_once() {
     });
 }
 
-/// A probe that hung comes back while a caller finds it hanging: either its result counts, or the breaker is open.
+/// A probe that hung returns while a caller finds it hanging: either its result counts, or the
+/// breaker opens.
 #[test]
 fn loom_breaker_a_late_probe_counts_or_is_too_late() {
     loom::model(|| {
@@ -271,14 +272,14 @@ fn loom_breaker_no_outcome_is_lost_in_a_window_that_was_clean() {
 }
 
 #[test]
-fn loom_breaker_a_row_of_failures_is_ended_by_a_success_or_is_not() {
+fn loom_breaker_a_success_ends_consecutive_failures_or_comes_before_them() {
     loom::model(|| {
         let breaker = Breaker::new(CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(3)));
         breaker.fail();
         both(&breaker, Breaker::fail, Breaker::succeed);
         assert_eq!(breaker.state(), State::Closed);
-        // Whatever the order was, there is at most one failure in a row now. (A success that gave up where a failure came in
-        // between once let the row go on.)
+        // In any order, there is at most one consecutive failure now. (Regression: a success that gave up
+        // when a failure came in between did not end the streak.)
         breaker.fail();
         assert_eq!(breaker.state(), State::Closed);
         (0..2).for_each(|_| breaker.fail());
@@ -286,9 +287,10 @@ fn loom_breaker_a_row_of_failures_is_ended_by_a_success_or_is_not() {
     });
 }
 
-/// Settings are replaced while outcomes come: each of them is counted once, by the old window or the new.
+/// The configuration is replaced while outcomes are recorded: each is counted once, in the old
+/// window or the new one.
 #[test]
-fn loom_breaker_no_outcome_is_lost_where_its_window_is_resized() {
+fn loom_breaker_no_outcome_is_lost_while_the_window_is_resized() {
     for (from, to) in [(2, 3), (3, 2)] {
         for prepared in 0..3 {
             loom::model(move || {
@@ -306,7 +308,7 @@ fn loom_breaker_no_outcome_is_lost_where_its_window_is_resized() {
                 let (least, most) = ((prepared + 2).min(from).min(to), (prepared + 2).min(to));
                 assert!((u64::from(least)..=u64::from(most)).contains(&counts.calls), "{counts:?}");
                 assert_eq!(counts.failures, 1);
-                // It is as good as one that was so from the beginning: it takes as many successes to push the failure out.
+                // The window behaves as a new one: as many successes as it holds push the failure out.
                 (1..to).for_each(|_| breaker.succeed());
                 assert_eq!(breaker.counts().failures, 1);
                 breaker.succeed();
@@ -316,9 +318,9 @@ fn loom_breaker_no_outcome_is_lost_where_its_window_is_resized() {
     }
 }
 
-/// A success that was begun by the settings before is judged by those after.
+/// A success that began under the old configuration is judged by the new one.
 #[test]
-fn loom_breaker_no_trip_is_missed_where_the_rules_change() {
+fn loom_breaker_no_trip_is_missed_while_the_rules_change() {
     loom::model(|| {
         let breaker = Breaker::new(rate(4, 4, 0.5));
         breaker.fail();
@@ -338,14 +340,14 @@ fn loom_breaker_no_trip_is_missed_where_the_rules_change() {
         breaker.reconfigure(row(3).count_window(9, 9));
         thread.join().unwrap();
         (0..2).for_each(|_| breaker.fail());
-        assert_eq!(breaker.state(), State::Closed, "the success has ended the row");
+        assert_eq!(breaker.state(), State::Closed, "the success has ended the streak");
         breaker.fail();
         assert_eq!(breaker.state(), State::Open);
     });
 }
 
 #[test]
-fn loom_breaker_a_window_that_becomes_one_of_time_loses_no_failure() {
+fn loom_breaker_a_change_to_a_time_window_loses_no_failure() {
     loom::model(|| {
         let breaker = Breaker::new(rate(2, 2, 1.0));
         let theirs = breaker.clone();
@@ -354,22 +356,23 @@ fn loom_breaker_a_window_that_becomes_one_of_time_loses_no_failure() {
         breaker.fail();
         thread.join().unwrap();
         let counts = breaker.counts();
-        // The success came before the windows were others, and is gone with them, or after.
+        // The success came before the windows were replaced, and is gone with them, or after.
         assert!((1..=2).contains(&counts.calls) && counts.failures == 1, "{counts:?}");
     });
 }
 
-/// The end of a ramp takes no outcome with it.
+/// The end of a slow start loses no outcome.
 #[test]
-fn loom_breaker_a_ramp_ends_once_and_loses_no_outcome() {
+fn loom_breaker_a_slow_start_ends_once_and_loses_no_outcome() {
     loom::model(|| {
-        let breaker =
-            Breaker::new(rate(4, 4, 1.0).probes(1, 1.0).ramp(RampConfig::linear(Duration::from_nanos(10), 0.5)));
+        let breaker = Breaker::new(
+            rate(4, 4, 1.0).permitted_calls(1, 1.0).slow_start(SlowStartConfig::linear(Duration::from_nanos(10), 0.5)),
+        );
         let early = Instant::from_nanos(5);
-        breaker.core.open_by_hand(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
+        breaker.core.open_manually(&breaker.set, Instant::from_nanos(1), Duration::from_nanos(1));
         let probe = breaker.core.admit(&breaker.set, || early).unwrap();
         breaker.core.success(&breaker.set, probe, || early);
-        assert!(breaker.core.word().is_ramping());
+        assert!(breaker.core.word().in_slow_start());
         let ticket = breaker.core.admit(&breaker.set, || early).unwrap();
         let theirs = breaker.clone();
         let thread = thread::spawn(move || {

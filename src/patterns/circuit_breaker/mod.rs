@@ -1,10 +1,10 @@
-//! Circuit breaker: stops asking a service that fails, and finds out gently when it is well again.
+//! Circuit breaker: rejects calls to a service that fails, and probes it until it has recovered.
 //!
 //! # When, and when not
 //!
-//! When a remote service or a shared resource may fail for long: asking on would hold the caller's threads, connections and
-//! patience, and keep the other side from recovering. Not for private resources in memory, and not in place of handling errors of
-//! business logic.
+//! For a remote service or a shared resource that may fail for long. Repeated calls would hold the
+//! caller's threads and connections, and would keep the service from recovering. Not for private
+//! resources in memory, and not in place of handling errors of business logic.
 //!
 //! # Defaults
 //!
@@ -13,20 +13,20 @@
 //! | `window` | the last 100 calls | or `{ time = "10s", buckets = 10 }` |
 //! | `min_calls` | 20 | no rate is judged over fewer |
 //! | `trip` | `failure_rate = 0.5` | also `slow_call_rate`, `consecutive_failures`, `weight`; joined by "or" |
-//! | `failures` | all kinds but `client`, `cancelled` | the others are answers, and count as successes |
-//! | `open` | 5 s, doubled with each opening in a row, to 60 s; up to 10 % jitter; forgotten after 60 s closed | |
-//! | `half_open` | 5 probes, 80 % good, 30 s, then open again | |
-//! | `ramp` | none: closed, all calls pass at once | or `{ time = "30s", from = 0.1, steps = 0 }`: a line, or steps |
-//! | `count_drop_after` | none | |
+//! | `failures` | all kinds but `client`, `cancelled` | the others count as successes |
+//! | `open` | `initial_delay` 5 s, doubled with each consecutive opening, `max_delay` 60 s, `jitter` 10 %, `reset_after` 60 s closed | |
+//! | `half_open` | `permitted_calls` 5, 80 % must succeed, `max_duration` 30 s, `on_timeout` open | |
+//! | `slow_start` | none: after closing, all calls pass | or `{ window = "30s", min_share = 0.1, steps = 0 }` |
+//! | `count_cancelled_after` | none | |
 //!
-//! Of a family ([`KeyedBreakersConfig`]):
+//! Of a registry ([`KeyedBreakersConfig`]):
 //!
 //! | setting | default | |
 //! |---|---|---|
 //! | `breaker` | as above | shared by all keys |
-//! | `max_open` | 1.0 | the share of the keys that may be open at once |
-//! | `idle` | 10 min | a key that nobody asks for so long may be forgotten |
-//! | `max_keys` | 1,048,576 | beyond, closed breakers that nobody holds are forgotten; open ones are kept |
+//! | `max_open` | 1.0 | maximum share of the keys whose breakers may be open at once |
+//! | `idle` | 10 min | a key that is not used for this time may be removed |
+//! | `max_keys` | 1,048,576 | beyond it, closed breakers without a user are removed; open ones are kept |
 //!
 //! # Example
 //!
@@ -34,59 +34,78 @@
 //! use std::time::Duration;
 //! use steadfast::{circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State}, time::Clock};
 //!
-//! let (clock, hand) = Clock::manual();
-//! let config = CircuitBreakerConfig::default().count_window(10, 5).open_for(Duration::from_secs(5), Duration::from_secs(60));
+//! let (clock, time) = Clock::manual();
+//! let config = CircuitBreakerConfig::default()
+//!     .count_window(10, 5)
+//!     .open_for(Duration::from_secs(5), Duration::from_secs(60));
 //! let breaker = CircuitBreaker::new(config).unwrap().named("payments").with_clock(&clock);
 //!
 //! for _ in 0..5 {
-//!     hand.block_on(breaker.call(async || Err::<(), _>("no answer"))).unwrap_err();
+//!     time.block_on(breaker.call(async || Err::<(), _>("no answer"))).unwrap_err();
 //! }
 //! assert_eq!(breaker.state(), State::Open);
 //!
-//! let error = hand.block_on(breaker.call(async || Ok::<_, &str>(()))).unwrap_err();
+//! let error = time.block_on(breaker.call(async || Ok::<_, &str>(()))).unwrap_err();
 //! assert!(error.is_rejected()); //                       the operation was not run
-//! hand.advance(error.retry_after().unwrap()); //          the error knows when to come back
-//! hand.block_on(breaker.call(async || Ok::<_, &str>(()))).unwrap(); // the first probe
+//! time.advance(error.retry_after().unwrap()); //          the error says when to try again
+//! time.block_on(breaker.call(async || Ok::<_, &str>(()))).unwrap(); // the first probe
 //! assert_eq!(breaker.state(), State::HalfOpen);
 //! ```
 //!
 //! # How it works
 //!
-//! *Closed*, every call passes and every outcome is recorded: failures and slow calls one by one, successes by number alone, and in
-//! a window that is full of successes not even that. The rules are judged after every record. *Open*, calls are rejected without
-//! a lock and without an allocation; the error carries the name, the time to come back, since when, the rule and the last failure's kind.
-//! When the open time is over, the next caller is the first probe: there is no timer. *Half-open*, at most `probes` calls are let
-//! through; the breaker decides as soon as enough of them are good or too many bad. A probe that is dropped or ignored gives its
-//! place back. A probe that hangs cannot wedge the breaker: once probes have been in flight for `half_open.max` without a result, the next
-//! caller finds the breaker in the configured state. Time without a probe in flight does not count, so callers may be as rare as they like.
+//! *Closed*, every call passes and every outcome is recorded. Failures and slow calls are stored
+//! one by one, successes only as a number, and in a window that is full of successes not even that.
+//! The rules are evaluated after every record.
 //!
-//! Every admission carries the generation of the state that admitted it; an outcome that comes late changes nothing.
+//! *Open*, calls are rejected without a lock and without an allocation. The error carries the
+//! breaker's name, the time until the next probe, the time of the opening, the rule, and the kind
+//! of the last failure. When the open time is over, the next caller becomes the first probe; there
+//! is no timer.
 //!
-//! # Ramping up
+//! *Half-open*, at most `permitted_calls` calls pass as probes. The breaker closes or opens as soon
+//! as enough of them have succeeded, or too many have failed. A probe that is dropped or ignored
+//! frees its permit. A probe that hangs cannot block the breaker: once probes have been in flight
+//! for `half_open.max_duration` without a result, the next caller moves the breaker to the state
+//! that `on_timeout` names. Time without a probe in flight does not count, so calls may be as rare
+//! as one a day.
 //!
-//! A service that has just come back is often cold: empty caches, few connections. With `ramp` a breaker that has closed by itself lets
-//! a share of the calls pass, `from` at first, that grows in a line or in steps until all pass after `time`. Others are rejected as
-//! [`RampingUp`](crate::Reason::RampingUp), with no time to come back: a later call may pass at any moment. The calls that pass are spread
-//! evenly among those that ask, not drawn by lot. A closing by hand has no ramp: a hand knows.
+//! Every admission carries the generation of the state that admitted it. An outcome of an older
+//! generation changes nothing.
+//!
+//! # Slow start
+//!
+//! A service that has just recovered is often cold: empty caches, few connections. With
+//! `slow_start`, a breaker that its probes have closed lets a share of the calls pass. The share is
+//! `min_share` at first, and grows in a line or in steps until all calls pass after `window`. The
+//! other calls are rejected as [`SlowStart`](crate::Reason::SlowStart), without a `retry_after`:
+//! any later call may pass. The calls that pass are spread evenly, not drawn at random. A manual
+//! close skips the slow start.
 //!
 //! # Recovery by a health probe
 //!
-//! By default callers find out whether the other side is well: one in so many waits for a service that may hang. Where it has an
-//! endpoint that tells, spawn [`run`](CircuitBreaker::run) with a call to it. While that loop runs no caller probes; when it ends, they do.
+//! By default callers' requests are the probes, so some callers wait for a service that may hang.
+//! If the service has a health endpoint, spawn [`run`](CircuitBreaker::run) with a call to it.
+//! While that loop runs, no caller's request is a probe; after it ends, callers probe again.
 //!
-//! # A breaker a key
+//! # A breaker per key
 //!
-//! [`KeyedBreakers`] holds one for each host, shard or tenant, made when first asked for and forgotten when idle. `max_open` guards the
-//! family: where more than that share would be open, the fault is likely to be on this side (a bad deployment, a broken network),
-//! and rejecting everything helps nobody. A breaker that is spared so stays closed, tells it, and opens at its next failure if there is
-//! room by then.
+//! [`KeyedBreakers`] is a registry that holds one breaker per host, shard or tenant. A breaker is
+//! created on the first use of its key and removed when the key is idle. `max_open` bounds the
+//! share of the registry that may be open: if more would open, the fault is likely on this side (a
+//! bad deployment, a broken network), and rejecting all calls does not help. A breaker whose
+//! opening is suppressed in this way stays closed and sends an event. It opens at its next failure
+//! if the limit allows it by then.
 //!
 //! ```
-//! use steadfast::{Pipeline, circuit_breaker::{CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, State}};
+//! use steadfast::Pipeline;
+//! use steadfast::circuit_breaker::{CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, State};
 //!
 //! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(async {
-//! let hosts = KeyedBreakers::new(KeyedBreakersConfig::from(CircuitBreakerConfig::default()).max_open(0.5)).unwrap();
-//! let answer = Pipeline::new().then(hosts.get(&"10.0.0.1")).call(async || Ok::<_, std::io::Error>(7)).await;
+//! let config = KeyedBreakersConfig::from(CircuitBreakerConfig::default()).max_open(0.5);
+//! let hosts = KeyedBreakers::new(config).unwrap();
+//! let pipeline = Pipeline::new().then(hosts.get(&"10.0.0.1"));
+//! let answer = pipeline.call(async || Ok::<_, std::io::Error>(7)).await;
 //! assert_eq!(answer.unwrap(), 7);
 //! assert!(hosts.iter().all(|(_host, breaker)| breaker.state() == State::Closed));
 //! # });
@@ -94,108 +113,143 @@
 //!
 //! # Replacing the settings
 //!
-//! [`reconfigure`](CircuitBreaker::reconfigure) replaces them while calls are under way: the state, the windows as far as they still
-//! make sense, and the totals are kept; a bad configuration is refused whole.
+//! [`reconfigure`](CircuitBreaker::reconfigure) replaces them while calls are in flight. The state,
+//! the totals, and the windows that fit the new settings are kept. An invalid configuration is
+//! refused as a whole.
 //!
 //! # Composing
 //!
-//! One breaker for one other side: one service, one shard, one host. Inside the retry, so that it counts attempts and its rejection
-//! ends the retry; outside the attempt's time-out, so that a call that hangs becomes a failure that it sees.
+//! Use one breaker per dependency: one service, one shard, one host. Put it inside the retry, so
+//! that it counts attempts and its rejection ends the retry. Put it outside the attempt's time-out,
+//! so that a call that hangs becomes a failure that it counts.
 //!
-//! Processes that call one other side tell each other when they open: [`shared`], off the way of every call.
+//! Processes that call the same dependency can share their openings through a store, off the path
+//! of the calls: [`shared`].
+//!
+//! # Guarantees
+//!
+//! 1. The rules of `trip` are joined by "or"; the rejection and the event name the rule that opened
+//!    the breaker. One outcome that announces an outage opens it for the announced time.
+//! 2. A rate is evaluated at every record, a success too, from the `min_calls`th call on. A count
+//!    window slides: only the last `calls` outcomes count.
+//! 3. In a time window of `time` in `buckets`, an outcome counts for at least `time` less one
+//!    bucket, and never at `time` after its record or later. Memory is bounded by the number of
+//!    buckets.
+//! 4. An open breaker rejects without running the operation. Once its time is over, of any number
+//!    of racing callers exactly `permitted_calls` pass.
+//! 5. The open time grows with consecutive openings up to `max_delay`, and shrinks only after
+//!    `reset_after` closed. A hint lengthens it, at most to `max_hint`, and never shortens it.
+//! 6. A half-open breaker judges at most `permitted_calls` results, and decides as soon as the
+//!    result is settled. Probes that hang, are dropped or come late cannot block it or mislead it.
+//! 7. Closing empties every window. During a slow start, of `n` consecutive calls at one share `s`
+//!    `n * s` pass, give or take one.
+//! 8. While [`run`](CircuitBreaker::run) runs, only its probes reach the service, one at a time.
+//! 9. An isolated breaker stays isolated until it is closed manually. Shadow mode rejects nothing.
+//! 10. Of a registry's keys, the rules open at most the share `max_open`, but at least one.
+//!     Breakers that are in use, isolated, or whose open time is not over are not removed as idle.
+//! 11. A shared breaker opens with others only if as many as agreed have opened by their own rules,
+//!     and for no longer than they stay open. Without the store, each process keeps its own state.
+//! 12. A call that is rejected was not started: it can be stored and replayed, for example by a
+//!     [`journal`](crate::journal).
+//! 13. Exactly one state's gauge reads 1 at any time. Totals cover the whole life of the breaker.
 //!
 //! # Cancel safety
 //!
-//! A call that is dropped counts for nothing; a probe's place is free again. With `count_drop_after` a call that is dropped after
-//! that long counts as a failure. A panic in the operation counts as one, and goes on unwinding.
+//! A call that is dropped counts as nothing, and frees its probe's permit. With
+//! `count_cancelled_after`, a call that is dropped after at least that time counts as a failure. A
+//! panic in the operation counts as a failure, and continues to unwind.
 //!
 //! # Events
 //!
-//! [`CircuitBreakerEvent`]: opened (with the rule), half-open, closed, ramped up, isolated; flapped; spared; reconfigured; failed and slow
-//! calls; rejections. In a storm the rejections push older events out of a slow listener's ring: whoever must not miss a change of state
-//! follows [`transitions`](CircuitBreaker::transitions), a stream of nothing else.
+//! [`CircuitBreakerEvent`]: opened (with the rule), half-open, closed, slow start ended, isolated,
+//! flapped, suppressed, reconfigured, failed and slow calls, rejections. Under load, rejections
+//! push older events out of a slow subscriber's buffer. A subscriber that must not miss a change of
+//! state uses [`transitions`](CircuitBreaker::transitions), a stream of state changes alone.
 //!
 //! # Gauges
 //!
-//! [`snapshot`](CircuitBreaker::snapshot): the state ([as a number](State::number), or [a gauge each](State::gauges) of which just one
-//! reads 1), how long it has been in it, the share of the calls that pass, and totals: openings, failures, rejections, time in each state.
+//! [`snapshot`](CircuitBreaker::snapshot) returns the state ([as a number](State::number), or as
+//! [one gauge per state](State::gauges) of which exactly one reads 1), the time in this state, the
+//! share of the calls that pass, and totals: openings, failures, rejections, time in each state.
 //!
 //! # Considerations
 //!
-//! 1. The caller must handle the rejection: a fallback, a degraded answer, or later; the error says
-//!    when. (default)
-//! 2. Kinds of fault differ: under the rule `trip.weight` failures [weigh](crate::FailureKind::default_weight) by kind, a refused
-//!    connection three times a time-out. Off by default, for a sum of weights says nothing without the number of calls: no limit fits
-//!    every rate. Which kinds count at all is `failures`. (option)
+//! 1. The caller must handle the rejection: a fallback, a degraded answer, or a later attempt; the
+//!    error says when. (default)
+//! 2. Kinds of fault differ: under the rule `trip.weight`, failures
+//!    [weigh](crate::FailureKind::default_weight) by kind, a refused connection three times as much
+//!    as a time-out. Off by default: a sum of weights does not take the number of calls into
+//!    account, so no limit fits every rate. `failures` names the kinds that count at all. (option)
 //! 3. Failed calls are events. (default)
-//! 4. The open time fits the recovery: it grows with openings in a row and shrinks after calm (default). One that opens again and again
-//!    soon after closing tells of it: [`Flapped`](CircuitBreakerEvent::Flapped) (warning).
+//! 4. The open time fits the recovery: it grows with consecutive openings and shrinks after calm
+//!    (default). A breaker that opens again and again soon after closing sends
+//!    [`Flapped`](CircuitBreakerEvent::Flapped) (warning).
 //! 5. Recovery by a probe instead of a timer: [`run`](CircuitBreaker::run). (option)
-//! 6. By hand: [`isolate`](CircuitBreaker::isolate), [`close`](CircuitBreaker::close), [`reset`](CircuitBreaker::reset),
-//!    [`force_open`](CircuitBreaker::force_open), [shadow mode](CircuitBreaker::set_shadow). (default)
+//! 6. Manual control: [`isolate`](CircuitBreaker::isolate), [`close`](CircuitBreaker::close),
+//!    [`reset`](CircuitBreaker::reset), [`force_open`](CircuitBreaker::force_open),
+//!    [shadow mode](CircuitBreaker::set_shadow). (default)
 //! 7. Many concurrent callers: nothing blocks; see the benches. (default)
-//! 8. One breaker per provider or shard: [`KeyedBreakers`] (option). [`explain`](CircuitBreaker::explain) warns of a breaker
-//!    without the name of what it stands for (warning).
-//! 9. A fault that says "not for some minutes" ([`Hint::UnavailableFor`](crate::Hint::UnavailableFor)) opens it at once, for that
-//!    long. (default)
+//! 8. One breaker per provider or shard: [`KeyedBreakers`] (option).
+//!    [`explain`](CircuitBreaker::explain) warns of a breaker without the name of its provider
+//!    (warning).
+//! 9. A fault that says "not for some minutes"
+//!    ([`Hint::UnavailableFor`](crate::Hint::UnavailableFor)) opens it at once, for that time.
+//!    (default)
 //! 10. Rejected requests may be kept and replayed: [`journal`](crate::journal). (option)
-//! 11. A long time-out in the service behind defeats the breaker: [`explain`](crate::Pipeline::explain) warns of a breaker with no
-//!     time-out inside it, and the slow-call rule opens on slowness. (warning)
+//! 11. A long time-out in the called service defeats the breaker:
+//!     [`explain`](crate::Pipeline::explain) warns of a breaker with no time-out inside it, and the
+//!     slow-call rule opens on slowness. (warning)
 //! 12. A retry around it stops at its rejection. (default)
 //! 13. Every change of state is an event. (default)
 //!
 //! # Pitfalls
 //!
-//! One breaker in front of many shards opens for all when one fails: [`CircuitBreaker::explain`] warns of one without a name. A window of few calls and a low `min_calls` opens on chance: at
-//! 10 calls and one half, a service that fails one call in four opens the breaker in one window of thirteen;
-//! [`explain`](crate::Pipeline::explain) warns of thresholds that leave no head-room to a service which fails one call in twenty.
+//! One breaker in front of many shards opens for all when one fails: [`CircuitBreaker::explain`]
+//! warns of a breaker without a name. A window of few calls and a low `min_calls` opens on chance:
+//! at 10 calls and one half, a service that fails one call in four opens the breaker in one window
+//! of thirteen. [`explain`](crate::Pipeline::explain) warns of thresholds that leave no head-room
+//! to a service which fails one call in twenty.
 //!
-//! A family's key that is held (in a pipeline, say) is never forgotten: get it anew for each call, or for each connection.
+//! A breaker of a registry that is held (in a pipeline, say) is never removed: get it anew for each
+//! call, or for each connection.
 //!
 //! # Source
 //!
-//! Michael Nygard, "Release It!" (2007). "Circuit Breaker pattern", Azure Architecture Center. Rules and half-open as in
-//! resilience4j; growing ejection as in Envoy's outlier detection.
-mod bads;
+//! Michael Nygard, "Release It!" (2007). "Circuit Breaker pattern", Azure Architecture Center.
+//! Rules and half-open as in resilience4j; growing ejection as in Envoy's outlier detection, slow
+//! start as in its load balancer.
 mod config;
 mod event;
 mod explain;
-mod fleet;
-mod gate;
 mod health;
 mod keyed;
 mod keyed_config;
+mod keyed_idle;
 #[cfg(all(test, steadfast_loom))]
 mod loom_parts;
 #[cfg(all(test, steadfast_loom))]
 mod loom_tests;
-mod moves;
+mod open_limit;
 mod parts;
 mod permit;
-mod plan;
 mod policy;
 mod probes;
-mod rates;
-#[cfg(all(test, not(steadfast_loom)))]
-mod rates_tests;
-mod reshape;
 pub mod shared;
 mod snapshot;
 mod state;
-mod tally;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
-mod word;
+mod window;
 
 pub use config::{CircuitBreakerConfig, WindowConfig};
 pub use event::{CircuitBreakerEvent, Transition};
 pub use keyed::KeyedBreakers;
 pub use keyed_config::KeyedBreakersConfig;
-pub use parts::{HalfOpenConfig, OpenConfig, RampConfig, TripConfig, Undecided};
+pub use parts::{HalfOpenConfig, OnTimeout, OpenConfig, SlowStartConfig, TripConfig};
 pub use permit::Permit;
 pub use policy::CircuitBreaker;
 pub use shared::{
     Agreement, CircuitReport, SharedCircuitBreaker, SharedCircuitBreakerConfig, SharedCircuitBreakerEvent,
 };
 pub use snapshot::Snapshot;
-pub use word::State;
+pub use state::State;

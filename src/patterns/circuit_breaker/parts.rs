@@ -1,109 +1,114 @@
-//! The parts of a breaker's settings: what opens it, for how long, and how it finds its way back.
+//! Parts of a breaker's configuration: the rules, the duration of an opening, and the recovery.
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, human, require, require_share, require_some_time};
 
-/// The rules that open a breaker, joined by "or". An absent rule is off.
+/// Rules that open a breaker, joined by "or". An absent rule is off.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct TripConfig {
-    /// At least this share of the window's calls failed.
+    /// Share of the window's calls that must have failed, at least.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub failure_rate: Option<f64>,
-    /// At least this share of the window's calls took longer than `slow_call`.
+    /// Share of the window's calls that must have taken longer than `slow_call`, at least.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slow_call_rate: Option<f64>,
-    /// What a slow call is. Needed for `slow_call_rate`.
+    /// Duration above which a call is slow. Needed for `slow_call_rate`.
     #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
     pub slow_call: Option<Duration>,
-    /// This many failures in a row.
+    /// Number of consecutive failures.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub consecutive_failures: Option<u32>,
-    /// Failures of this weight together within `weight_period`.
+    /// Sum of the weights of the failures within `weight_period`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weight: Option<u32>,
-    /// Over how long weights add up. Needed for `weight`.
+    /// Period over which weights are summed. Needed for `weight`.
     #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
     pub weight_period: Option<Duration>,
 }
 
-/// How long a breaker stays open: longer with each opening that follows another.
+/// Duration of an opening: longer with each consecutive opening.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct OpenConfig {
-    /// The first time. 5 s by default.
+    /// Duration of the first opening. 5 s by default.
     #[serde(with = "human")]
-    pub base: Duration,
-    /// What each further opening in a row multiplies it with. 2 by default.
+    pub initial_delay: Duration,
+    /// Factor by which each further consecutive opening multiplies the duration. 2 by default.
     pub factor: f64,
-    /// The longest. 60 s by default.
+    /// Maximum duration. 60 s by default.
     #[serde(with = "human")]
-    pub cap: Duration,
-    /// Up to this share is added at random, within the cap, so that a fleet does not probe in step. 0.1 by default.
+    pub max_delay: Duration,
+    /// Maximum share that is added at random, within `max_delay`, so that many breakers do not
+    /// probe at the same time. 0.1 by default.
     pub jitter: f64,
-    /// An opening is forgotten after each such time closed. 60 s by default.
+    /// Time in the closed state after which one opening is subtracted from the consecutive ones.
+    /// 60 s by default.
     #[serde(with = "human")]
-    pub stable_for: Duration,
-    /// The longest that a server's hint may keep it open. 15 min by default.
+    pub reset_after: Duration,
+    /// Maximum duration for which a server's hint keeps the breaker open. 15 min by default.
     #[serde(with = "human")]
     pub max_hint: Duration,
 }
 
-/// How a breaker probes.
+/// Probing of a half-open breaker.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct HalfOpenConfig {
-    /// How many calls are let through, and judged. 5 by default.
-    pub probes: u32,
-    /// It closes when at least this share of them succeeds (and is not slow, if slowness is a rule). 0.8 by default.
+    /// Number of calls that pass and are judged. 5 by default.
+    pub permitted_calls: u32,
+    /// Share of the probes that must succeed (and not be slow, if slowness is a rule) for the
+    /// breaker to close. 0.8 by default.
     pub success_rate: f64,
-    /// Maximum time that probes may be in flight without a result. Longer, they hang. Time without a probe in flight does not
-    /// count, so that a service which is called seldom closes after as many good probes as one that is called often. 30 s by
-    /// default.
+    /// Maximum time for which probes may be in flight without a result; after it, they hang.
+    /// 30 s by default.
+    ///
+    /// Time without a probe in flight does not count, so that a service which is rarely called
+    /// closes after as many successful probes as one that is called often.
     #[serde(with = "human")]
-    pub max: Duration,
-    /// What then. It opens again by default.
-    pub undecided: Undecided,
+    pub max_duration: Duration,
+    /// State that follows if the probes hang. Open by default.
+    pub on_timeout: OnTimeout,
 }
 
-/// How a breaker that has closed lets a growing share of the calls pass, until all do.
+/// Slow start of a breaker that has closed: a growing share of the calls passes, until all do.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
-pub struct RampConfig {
-    /// After how long all calls pass. 30 s by default.
+pub struct SlowStartConfig {
+    /// Duration after which all calls pass. 30 s by default.
     #[serde(with = "human")]
-    pub time: Duration,
-    /// The share that passes at first. 0.1 by default.
-    pub from: f64,
-    /// In how many equal steps the share grows; 0 is a straight line. 0 by default.
+    pub window: Duration,
+    /// Share of the calls that passes at first. 0.1 by default.
+    pub min_share: f64,
+    /// Number of equal steps in which the share grows; 0 means a straight line. 0 by default.
     pub steps: u32,
 }
 
-/// State that a half-open breaker goes to when its probes hang.
+/// State that a half-open breaker enters when its probes hang.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
-pub enum Undecided {
-    /// It opens again.
+pub enum OnTimeout {
+    /// The breaker opens again.
     #[default]
     Open,
-    /// It closes.
+    /// The breaker closes.
     Close,
 }
 
 impl Default for OpenConfig {
     fn default() -> Self {
         Self {
-            base: Duration::from_secs(5),
+            initial_delay: Duration::from_secs(5),
             factor: 2.0,
-            cap: Duration::from_secs(60),
+            max_delay: Duration::from_secs(60),
             jitter: 0.1,
-            stable_for: Duration::from_secs(60),
+            reset_after: Duration::from_secs(60),
             max_hint: Duration::from_secs(15 * 60),
         }
     }
@@ -111,31 +116,37 @@ impl Default for OpenConfig {
 
 impl Default for HalfOpenConfig {
     fn default() -> Self {
-        Self { probes: 5, success_rate: 0.8, max: Duration::from_secs(30), undecided: Undecided::Open }
+        Self {
+            permitted_calls: 5,
+            success_rate: 0.8,
+            max_duration: Duration::from_secs(30),
+            on_timeout: OnTimeout::Open,
+        }
     }
 }
 
-impl Default for RampConfig {
+impl Default for SlowStartConfig {
     fn default() -> Self {
         Self::linear(Duration::from_secs(30), 0.1)
     }
 }
 
-impl RampConfig {
-    /// A share that grows in a straight line, from `from` to all calls over `time`.
-    pub const fn linear(time: Duration, from: f64) -> Self {
-        Self { time, from, steps: 0 }
+impl SlowStartConfig {
+    /// Returns a share that grows in a straight line from `min_share` to all calls over `window`.
+    pub const fn linear(window: Duration, min_share: f64) -> Self {
+        Self { window, min_share, steps: 0 }
     }
 
-    /// A share that grows in so many equal steps, each for an equal part of `time`: `from` at first, all calls after the last.
-    pub const fn stepped(time: Duration, from: f64, steps: u32) -> Self {
-        Self { time, from, steps }
+    /// Returns a share that grows in equal steps, each for an equal part of `window`: `min_share`
+    /// at first, all calls after the last step.
+    pub const fn stepped(window: Duration, min_share: f64, steps: u32) -> Self {
+        Self { window, min_share, steps }
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        require_some_time(self.time, "time")?;
-        require(self.time <= Duration::from_secs(24 * 3600), "time", "must be at most 1day")?;
-        require_share(self.from, "from")?;
+        require_some_time(self.window, "window")?;
+        require(self.window <= Duration::from_secs(24 * 3600), "window", "must be at most 1day")?;
+        require_share(self.min_share, "min_share")?;
         require(self.steps <= 1_000_000, "steps", "must be at most 1000000")
     }
 }
@@ -181,7 +192,7 @@ impl TripConfig {
         require(
             self.slow_call_rate.is_some() == self.slow_call.is_some(),
             if self.slow_call.is_none() { "slow_call" } else { "slow_call_rate" },
-            "`slow_call_rate` and `slow_call` go together: one is missing",
+            "`slow_call_rate` and `slow_call` must be set together",
         )?;
         if let Some(d) = self.slow_call {
             require_some_time(d, "slow_call")?;
@@ -190,7 +201,7 @@ impl TripConfig {
         require(
             self.weight.is_some() == self.weight_period.is_some(),
             if self.weight.is_none() { "weight" } else { "weight_period" },
-            "`weight` and `weight_period` go together: one is missing",
+            "`weight` and `weight_period` must be set together",
         )?;
         require(self.weight != Some(0), "weight", "must be at least 1")?;
         if let Some(d) = self.weight_period {
@@ -202,42 +213,42 @@ impl TripConfig {
                 || self.consecutive_failures.is_some()
                 || self.weight.is_some(),
             "failure_rate",
-            "at least one rule must be given, or nothing ever opens the breaker",
+            "at least one rule must be set, or the breaker never opens",
         )
     }
 }
 
 impl OpenConfig {
-    /// Sets the first open time, and the longest.
+    /// Sets the duration of the first opening, and the maximum.
     #[must_use]
-    pub const fn times(mut self, base: Duration, cap: Duration) -> Self {
-        self.base = base;
-        self.cap = cap;
+    pub const fn delays(mut self, initial_delay: Duration, max_delay: Duration) -> Self {
+        self.initial_delay = initial_delay;
+        self.max_delay = max_delay;
         self
     }
 
-    /// Sets what each further opening in a row multiplies the time with.
+    /// Sets the factor by which each further consecutive opening multiplies the duration.
     #[must_use]
     pub const fn factor(mut self, factor: f64) -> Self {
         self.factor = factor;
         self
     }
 
-    /// Sets the share of the time that is added at random, at the most.
+    /// Sets the maximum share of the duration that is added at random.
     #[must_use]
     pub const fn jitter(mut self, share: f64) -> Self {
         self.jitter = share;
         self
     }
 
-    /// Sets how long it must be closed for an opening to be forgotten.
+    /// Sets the time in the closed state after which one opening is subtracted.
     #[must_use]
-    pub const fn stable_for(mut self, d: Duration) -> Self {
-        self.stable_for = d;
+    pub const fn reset_after(mut self, d: Duration) -> Self {
+        self.reset_after = d;
         self
     }
 
-    /// Sets the longest that a server's hint may keep it open.
+    /// Sets the maximum duration for which a server's hint keeps the breaker open.
     #[must_use]
     pub const fn max_hint(mut self, d: Duration) -> Self {
         self.max_hint = d;
@@ -245,40 +256,41 @@ impl OpenConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        require_some_time(self.base, "base")?;
-        require(self.base <= self.cap, "base", "must not be longer than `cap`")?;
+        require_some_time(self.initial_delay, "initial_delay")?;
+        require(self.initial_delay <= self.max_delay, "initial_delay", "must be at most `max_delay`")?;
         require(self.factor >= 1.0 && self.factor.is_finite(), "factor", "must be a finite number, at least 1")?;
         require((0.0..=1.0).contains(&self.jitter), "jitter", "must lie between 0 and 1")?;
-        require_some_time(self.stable_for, "stable_for")
+        require_some_time(self.reset_after, "reset_after")
     }
 }
 
 impl HalfOpenConfig {
-    /// Sets how many calls are let through, and which share of them must succeed.
+    /// Sets the number of probes, and the share of them that must succeed.
     #[must_use]
-    pub const fn probes(mut self, probes: u32, success_rate: f64) -> Self {
-        self.probes = probes;
+    pub const fn permitted_calls(mut self, calls: u32, success_rate: f64) -> Self {
+        self.permitted_calls = calls;
         self.success_rate = success_rate;
         self
     }
 
-    /// Sets how long probes may be in flight without a result, and the state that follows.
+    /// Sets the maximum time for which probes may be in flight without a result, and the state that
+    /// follows.
     #[must_use]
-    pub const fn max(mut self, max: Duration, undecided: Undecided) -> Self {
-        self.max = max;
-        self.undecided = undecided;
+    pub const fn max_duration(mut self, d: Duration, on_timeout: OnTimeout) -> Self {
+        self.max_duration = d;
+        self.on_timeout = on_timeout;
         self
     }
 
-    /// How many probes must be good for it to close.
+    /// Returns the number of probes that must succeed for the breaker to close.
     pub(super) fn required(&self) -> u32 {
-        // A product such as 0.8 * 5 may lie a rounding error above the whole number that is meant.
-        ((self.success_rate * f64::from(self.probes) - 1e-9).ceil() as u32).clamp(1, self.probes)
+        // A product such as 0.8 * 5 may lie a rounding error above the intended whole number.
+        ((self.success_rate * f64::from(self.permitted_calls) - 1e-9).ceil() as u32).clamp(1, self.permitted_calls)
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        require((1..=1_000_000).contains(&self.probes), "probes", "must lie between 1 and 1000000")?;
+        require((1..=1_000_000).contains(&self.permitted_calls), "permitted_calls", "must lie between 1 and 1000000")?;
         require_share(self.success_rate, "success_rate")?;
-        require_some_time(self.max, "max")
+        require_some_time(self.max_duration, "max_duration")
     }
 }

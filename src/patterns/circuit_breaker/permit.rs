@@ -1,29 +1,32 @@
-//! The door without async: ask, call, record.
+//! Permits: acquire, call, record.
 use std::fmt;
 
 use super::{
     policy::{Inner, Shared},
     state::Ticket,
-    tally::Mark,
+    window::Mark,
 };
 use crate::{
-    call::Ledger,
+    call::CallState,
     outcome::{Class, FailureKind, Hint, Outcome, Verdict},
     time::Instant,
 };
 
-/// Leave to make one call, from [`CircuitBreaker::try_acquire`](super::CircuitBreaker::try_acquire).
+/// Permission to make one call, from
+/// [`CircuitBreaker::try_acquire`](super::CircuitBreaker::try_acquire).
 ///
-/// [`record`](Self::record) what came of the call. Dropped unrecorded, the call counts as cancelled: it changes nothing, and a
-/// probe's place is free again. Recorded after the breaker has changed its state, it changes nothing either.
+/// [`record`](Self::record) the outcome of the call. A permit that is dropped without a record
+/// counts as cancelled: it changes nothing, and frees its probe's place. An outcome that is
+/// recorded after the breaker has changed its state changes nothing either.
 #[must_use = "a permit that is dropped unrecorded counts as cancelled"]
 pub struct Permit<'a> {
     breaker: &'a Inner,
-    /// None in shadow mode, where a call passes that would have been rejected: nothing comes of it.
+    /// `None` in shadow mode, for a call that would have been rejected: its outcome is not
+    /// recorded.
     ticket: Option<Ticket>,
-    /// Read only if slowness or late drops matter.
+    /// Start of the call. Read only if slowness or late cancellation is configured.
     started: Option<Instant>,
-    /// Set while the operation runs, so that a panic in it is known from a panic elsewhere.
+    /// Set while the operation runs, so that a panic in it is told apart from a panic elsewhere.
     running: bool,
 }
 
@@ -34,42 +37,42 @@ impl<'a> Permit<'a> {
         Self { breaker, ticket, started, running: false }
     }
 
-    /// Records what came of the call.
+    /// Records the outcome of the call.
     #[inline]
     pub fn record(mut self, verdict: Verdict) {
         self.settle(verdict);
     }
 
-    /// Records what came of the call, where the permit stands.
+    /// Records the outcome of the call, without consuming the permit.
     #[inline]
     pub(super) fn settle(&mut self, verdict: Verdict) {
         let Some(ticket) = self.ticket.take() else { return };
         self.breaker.record(ticket, self.started, verdict);
     }
 
-    /// Records what was no success, with the hint that came with a failure.
+    /// Records an outcome that is not a success, with the hint that came with a failure.
     #[cold]
     #[inline(never)]
-    pub(super) fn settle_other(&mut self, outcome: Outcome, ledger: &dyn Ledger) {
-        let hint = if outcome.is_failure() { ledger.hint() } else { Hint::None };
+    pub(super) fn settle_other(&mut self, outcome: Outcome, state: &dyn CallState) {
+        let hint = if outcome.is_failure() { state.hint() } else { Hint::None };
         self.settle(Verdict::of(outcome.class()).with_hint(hint));
     }
 
-    /// Records a failure of which nothing more is known.
+    /// Records a failure of unknown kind.
     #[cold]
     #[inline(never)]
     pub(super) fn settle_failure(&mut self) {
         self.settle(Verdict::failure(FailureKind::Other));
     }
 
-    /// Records how a probe of a loop ended: there, every error is a failure.
+    /// Records the outcome of a health probe, of which every error is a failure.
     pub(super) fn settle_probe(&mut self, failure: Option<FailureKind>) {
         if let Some(ticket) = self.ticket.take() {
             self.breaker.record_probe(ticket, self.started, failure);
         }
     }
 
-    /// Runs a piece of the call: a panic in it is the call's own.
+    /// Runs a part of the call, and attributes a panic in it to the operation.
     #[inline]
     pub(super) fn run<R>(&mut self, piece: impl FnOnce() -> R) -> R {
         self.running = true;
@@ -97,13 +100,13 @@ impl Inner {
         self.record_bad(ticket, failure, slow, verdict.hint());
     }
 
-    /// The time now, out of line: most breakers never ask.
+    /// Returns the current time. Out of line, because most breakers never need it.
     #[inline(never)]
     fn starts(&self) -> Instant {
         self.shared.clock.now()
     }
 
-    /// Whether a call that began then is slow.
+    /// Returns whether a call that began at `started` is slow.
     fn took_longer(&self, started: Instant) -> bool {
         self.shared.set.live.slow_call().is_some_and(|limit| self.shared.clock.now() - started > limit)
     }
@@ -140,11 +143,12 @@ impl Inner {
 
     #[cold]
     fn record_drop(&self, ticket: Ticket, started: Option<Instant>, panicked: bool) {
-        let late = match (started, self.shared.set.live.drop_after()) {
+        let late = match (started, self.shared.set.live.cancelled_after()) {
             (Some(started), Some(limit)) => self.shared.clock.now() - started >= limit,
             _ => false,
         };
-        // Counted whatever the set of kinds: a panic is no answer, and a drop is counted because another setting says so.
+        // Counted even if `failures` does not name the kind: a panic is no answer, and a late
+        // cancellation is counted because `count_cancelled_after` says so.
         let kind = match (panicked, late) {
             (true, _) => FailureKind::Panic,
             (false, true) => FailureKind::Cancelled,

@@ -1,4 +1,4 @@
-//! The breaker: the machine with a clock, a name and events around it.
+//! The public breaker: the state machine with a clock, a name and events.
 use std::{
     fmt,
     future::{Future, poll_fn},
@@ -12,8 +12,8 @@ use std::{
 
 use super::{
     CircuitBreakerConfig, CircuitBreakerEvent, Permit, State, Transition,
-    plan::Setting,
     state::{Core, Refusal, Ticket},
+    window::Setting,
 };
 use crate::{
     call::{self, Attempt, CallContext, Cold, Explanation, Operation, Policy},
@@ -24,9 +24,9 @@ use crate::{
     time::{Clock, Instant},
 };
 
-/// Lets calls pass while they succeed, and rejects them for a while when too many fail.
+/// Lets calls pass while they succeed, and rejects them for a time when too many fail.
 ///
-/// A clone is the same breaker. One breaker stands for one other side: one service, one shard, one host.
+/// A clone is the same breaker. Use one breaker per dependency: one service, one shard, one host.
 #[derive(Clone)]
 pub struct CircuitBreaker(pub(super) Arc<Inner>);
 
@@ -35,11 +35,11 @@ pub(super) struct Inner {
     pub(super) shared: Arc<Shared>,
 }
 
-/// What the members of a family have in common; a breaker alone has it to itself.
+/// State that the breakers of a registry share; a breaker alone has its own.
 pub(super) struct Shared {
     pub(super) set: Setting,
     pub(super) clock: Clock,
-    /// Of a whole family; each member has one of its own as well.
+    /// Shadow mode of the whole registry; each breaker has its own as well.
     pub(super) shadow: AtomicBool,
 }
 
@@ -50,71 +50,79 @@ impl Shared {
 }
 
 impl CircuitBreaker {
-    /// A closed breaker by these settings.
+    /// Returns a closed breaker with this configuration.
     ///
     /// # Errors
-    /// Where a setting breaks its rule.
+    /// If a setting is invalid.
     pub fn new(config: CircuitBreakerConfig) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Self::make(config, Clock::tokio(), Entropy::from_os(), None))
     }
 
-    /// For settings that were checked before.
+    /// Returns a closed breaker with a configuration that has been checked.
     pub(crate) fn make(config: CircuitBreakerConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
         let shared = Shared::new(Setting::new(config, entropy, None), clock);
         Self::member(Arc::new(shared), &config, name)
     }
 
-    /// A breaker that shares settings with others, which are these now.
+    /// Returns a closed breaker that shares settings with others; `config` is their current
+    /// configuration.
     pub(super) fn member(shared: Arc<Shared>, config: &CircuitBreakerConfig, name: Option<Name>) -> Self {
         let core = Core::new(config, shared.clock.now(), name);
-        if let Some(fleet) = &shared.set.fleet {
-            fleet.join();
+        if let Some(limit) = &shared.set.open_limit {
+            limit.add_member();
         }
         Self(Arc::new(Inner { core, shared }))
     }
 
-    /// A new breaker of the same settings with a name, for errors and events.
+    /// Returns a new breaker with the same configuration and this name, for errors and events.
     #[must_use]
     pub fn named(self, name: impl Into<Name>) -> Self {
         let Shared { set, clock, .. } = &*self.0.shared;
         Self::make(set.config(), clock.clone(), set.entropy.clone(), Some(name.into()))
     }
 
-    /// A new breaker of the same settings on another clock.
+    /// Returns a new breaker with the same configuration on another clock.
     #[must_use]
     pub fn with_clock(self, clock: &Clock) -> Self {
         let set = &self.0.shared.set;
         Self::make(set.config(), clock.clone(), set.entropy.clone(), self.0.core.name.clone())
     }
 
-    /// A new breaker of the same settings with other randomness for its jitter.
+    /// Returns a new breaker with the same configuration and another source of randomness for its
+    /// jitter.
     #[must_use]
     pub fn with_entropy(self, entropy: &Entropy) -> Self {
         let Shared { set, clock, .. } = &*self.0.shared;
         Self::make(set.config(), clock.clone(), entropy.clone(), self.0.core.name.clone())
     }
 
-    /// Its settings, as they are now.
+    /// Returns the current configuration.
     pub fn config(&self) -> CircuitBreakerConfig {
         self.0.shared.set.config()
     }
 
-    /// Replaces its settings while it is in use, for all its clones.
+    /// Replaces the configuration while it is in use, for all clones.
     ///
-    /// It stays in the state that it is in, for as long as it was to stay there; openings in a row, totals, and calls under way go on
-    /// counting. A count window keeps its last outcomes, as many as the new one holds; a time window keeps them if the new one is just
-    /// as long and has as many buckets; a row of failures, and weights over the same period, are kept. What is kept is judged by the new
-    /// rules at once, so a rule that is broken already opens it now.
+    /// The breaker keeps its state and the remaining time in it. Consecutive openings, totals and
+    /// calls in flight keep counting. A count window keeps its last outcomes, as many as the new
+    /// one holds. A time window keeps its outcomes if the new one has the same length and number of
+    /// buckets. Consecutive failures, and weights over the same period, are kept. Kept outcomes are
+    /// judged by the new rules at once: a rule that they already break opens the breaker now.
     ///
-    /// A member of [`KeyedBreakers`](super::KeyedBreakers) shares its settings with all of them: replace the family's.
+    /// A breaker of [`KeyedBreakers`](super::KeyedBreakers) shares its configuration with the whole
+    /// registry: reconfigure the registry instead.
     ///
     /// # Errors
-    /// Where a setting breaks its rule; then nothing has changed.
+    /// If a setting is invalid, or the breaker belongs to a registry; then nothing has changed.
     pub fn reconfigure(&self, config: CircuitBreakerConfig) -> Result<(), ConfigError> {
         config.check()?;
         let Shared { set, clock, .. } = &*self.0.shared;
-        crate::config::require(set.fleet.is_none(), "circuit_breaker", "belongs to a family: reconfigure that")?;
+        crate::config::require(
+            set.open_limit.is_none(),
+            "circuit_breaker",
+            "belongs to a registry: call `KeyedBreakers::reconfigure` instead",
+        )?;
         set.replace(config);
         let now = clock.now();
         set.events.stage_as(self.0.core.name.as_ref(), now, || CircuitBreakerEvent::Reconfigured);
@@ -123,31 +131,35 @@ impl CircuitBreaker {
         Ok(())
     }
 
-    /// Its name.
+    /// Returns the name, if there is one.
     pub fn name(&self) -> Option<&str> {
         self.0.core.name.as_ref().map(Name::as_str)
     }
 
-    /// Its events from now on. (Of a member of [`KeyedBreakers`](super::KeyedBreakers): those of its whole family.)
+    /// Subscribes to the events of this breaker, or, for a breaker of
+    /// [`KeyedBreakers`](super::KeyedBreakers), of its whole registry.
     pub fn events(&self) -> Subscription<CircuitBreakerEvent> {
         self.0.shared.set.events.subscribe()
     }
 
-    /// Its changes of state from now on, and nothing else: however many calls it rejects meanwhile, a follower misses none before
-    /// there are a thousand that it has not taken. (Of a member of a family: those of all.)
+    /// Subscribes to the state transitions alone, or, for a breaker of a registry, to those of the
+    /// whole registry.
+    ///
+    /// Rejections, however many, push no transition out: a subscriber misses none until a thousand
+    /// are unread.
     pub fn transitions(&self) -> Subscription<Transition> {
         self.0.shared.set.transitions.subscribe()
     }
 
-    /// What it does with calls now.
+    /// Returns the current state.
     pub fn state(&self) -> State {
         self.0.core.word().state()
     }
 
-    /// Asks to make a call.
+    /// Acquires a permit for one call.
     ///
     /// # Errors
-    /// The rejection, with the state's reason and the time to come back.
+    /// The rejection, with its reason and `retry_after`.
     #[inline]
     pub fn try_acquire(&self) -> Result<Permit<'_>, Rejected> {
         match self.0.admit() {
@@ -156,13 +168,13 @@ impl CircuitBreaker {
         }
     }
 
-    /// Runs `operation` with nothing but this breaker around it; every `Err` is a failure.
+    /// Runs `operation` with this breaker alone around it; every `Err` is a failure.
     ///
     /// # Errors
-    /// The operation's own, or the rejection.
+    /// The operation's own error, or the rejection.
     ///
     /// # Cancel safety
-    /// Dropped, it drops the operation; the call counts as cancelled.
+    /// Dropping the call drops the operation; the call counts as cancelled.
     #[inline]
     pub fn call<O: Operation>(
         &self,
@@ -171,7 +183,7 @@ impl CircuitBreaker {
         self.alone(operation)
     }
 
-    /// A call with nothing else around it.
+    /// Runs a call with no other policy around it.
     #[inline]
     async fn alone<O: Operation>(&self, mut operation: O) -> Result<O::Output, CallError<O::Error>> {
         if call::alone::is_traced() {
@@ -199,40 +211,41 @@ impl CircuitBreaker {
         }
     }
 
-    /// Opens it until somebody [closes](Self::close) it: it does not probe by itself.
+    /// Opens the breaker until it is [closed](Self::close) manually: it does not probe by itself.
     pub fn isolate(&self) {
-        self.by_hand(|core, set, now| core.isolate(set, now));
+        self.manually(|core, set, now| core.isolate(set, now));
     }
 
-    /// Closes it, with an empty window, for all calls at once, without a ramp. Earlier openings are remembered: should it open soon
-    /// again, it stays open for longer.
+    /// Closes the breaker, with an empty window and without a slow start. Earlier openings are
+    /// remembered: if it opens again soon, it stays open for longer.
     pub fn close(&self) {
-        self.by_hand(|core, set, now| core.close_by_hand(set, now, false));
+        self.manually(|core, set, now| core.close_manually(set, now, false));
     }
 
-    /// Closes it and forgets all that was, but the totals.
+    /// Closes the breaker and clears everything but the totals.
     pub fn reset(&self) {
-        self.by_hand(|core, set, now| core.close_by_hand(set, now, true));
+        self.manually(|core, set, now| core.close_manually(set, now, true));
     }
 
-    /// Opens it for `d`, after which it probes.
+    /// Opens the breaker for `d`, after which it probes.
     pub fn force_open(&self, d: Duration) {
-        self.by_hand(|core, set, now| core.open_by_hand(set, now, d));
+        self.manually(|core, set, now| core.open_manually(set, now, d));
     }
 
-    fn by_hand(&self, act: impl FnOnce(&Core, &Setting, Instant)) {
+    fn manually(&self, act: impl FnOnce(&Core, &Setting, Instant)) {
         let Inner { core, shared } = &*self.0;
         act(core, &shared.set, shared.clock.now());
         self.0.flush();
     }
 
-    /// Turns shadow mode on or off: on, it measures and changes its state as ever, but rejects nothing. For trying settings on
-    /// real traffic; its events tell what it would have done.
+    /// Turns shadow mode on or off. In shadow mode, the breaker measures and changes its state, but
+    /// rejects nothing. Use it to try settings on real traffic: its events say what the breaker
+    /// would have done.
     pub fn set_shadow(&self, on: bool) {
         self.0.core.shadow.store(on, Relaxed);
     }
 
-    /// Whether it is in shadow mode.
+    /// Returns whether shadow mode is on, for this breaker or its registry.
     pub fn is_shadow(&self) -> bool {
         self.0.is_shadow()
     }
@@ -248,9 +261,11 @@ impl CircuitBreaker {
 }
 
 impl Inner {
-    /// Asks to make a call. No ticket: it is not closed, but shadow mode lets the call pass.
+    /// Acquires a ticket for one call. `None`: the breaker is not closed, but shadow mode lets the
+    /// call pass.
     ///
-    /// Gives what is small: a whole permit or rejection, handed over by a function, goes through memory.
+    /// Returns small values: a whole permit or rejection that a function returns goes through
+    /// memory.
     #[inline]
     fn admit(&self) -> Result<Option<Ticket>, Refusal> {
         match self.core.admit_closed() {
@@ -292,7 +307,7 @@ impl Inner {
             Refusal::Open { since, rule, last, .. } => Reason::CircuitOpen { since, rule, last },
             Refusal::Isolated { since } => Reason::Isolated { since },
             Refusal::ProbesTaken => Reason::ProbesTaken,
-            Refusal::RampingUp => Reason::RampingUp,
+            Refusal::SlowStart => Reason::SlowStart,
         };
         let wait = if let Refusal::Open { wait, .. } = refusal { Some(wait) } else { None };
         Rejected::by_policy(PolicyKind::CircuitBreaker, self.core.name.as_ref(), reason, wait)
@@ -306,11 +321,11 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        if let Some(fleet) = &self.shared.set.fleet {
+        if let Some(limit) = &self.shared.set.open_limit {
             if !self.core.word().is_closed() {
-                fleet.closed();
+                limit.count_closed();
             }
-            fleet.leave();
+            limit.remove_member();
         }
     }
 }
@@ -330,7 +345,7 @@ impl Policy for CircuitBreaker {
         if outcome == Outcome::Judged(Class::Success) {
             permit.settle(Verdict::success());
         } else {
-            permit.settle_other(outcome, inner.ledger());
+            permit.settle_other(outcome, inner.call_state());
         }
         outcome
     }

@@ -1,12 +1,13 @@
-//! The probes of a half-open breaker: their results, and how long they have been waited for.
+//! Probes of a half-open breaker: their results, and the time spent waiting for them.
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// Plain data, kept under the breaker's lock.
+/// Results and waiting time of the probes. Plain data, kept under the breaker's lock.
 ///
-/// The limit counts only time in which a probe was in flight, since the last result. It is for probes that hang: it does not run
-/// out while nobody calls. A probe that is dropped leaves its time behind, so that callers who give up do not hide a hang.
+/// The limit counts only time in which a probe was in flight, since the last result. It detects
+/// probes that hang: it does not run out while no calls come. A probe that is dropped leaves its
+/// waiting time behind, so that callers that give up do not hide a hang.
 #[derive(Default)]
 pub(super) struct Probes {
     pub(super) good: u32,
@@ -15,7 +16,7 @@ pub(super) struct Probes {
     /// Time with a probe in flight since the last result, up to `counted_to`.
     waited: Duration,
     counted_to: Instant,
-    /// The limit of `waited`.
+    /// Limit of `waited`.
     max: Duration,
 }
 
@@ -31,26 +32,26 @@ impl Probes {
         self.in_flight += 1;
     }
 
-    /// Removes a probe that came to nothing.
+    /// Removes a probe without a result.
     pub(super) fn leave(&mut self, now: Instant) {
         self.count(now);
         self.in_flight -= 1;
     }
 
-    /// Removes a probe that has a result.
+    /// Removes a probe with a result.
     pub(super) fn record(&mut self, now: Instant, good: bool) {
         self.leave(now);
         self.waited = Duration::ZERO;
         *if good { &mut self.good } else { &mut self.bad } += 1;
     }
 
-    /// Returns whether probes have been waited for too long.
+    /// Returns whether the probes have hung.
     pub(super) fn hang(&mut self, now: Instant) -> bool {
         self.count(now);
         self.waited >= self.max
     }
 
-    /// Returns when the probes that are in flight will have been waited for too long.
+    /// Returns the time at which the probes in flight will have hung.
     pub(super) fn deadline(&self) -> Instant {
         self.counted_to + self.max.saturating_sub(self.waited)
     }
@@ -59,17 +60,17 @@ impl Probes {
         if self.in_flight > 0 {
             self.waited = self.waited.saturating_add(now - self.counted_to);
         }
-        // A caller may have read the clock before the one that held the lock before it.
+        // A caller may have read the clock before the previous holder of the lock did.
         self.counted_to = self.counted_to.max(now);
     }
 }
 
-/// The same in the most obvious way, for the test of the whole breaker.
+/// Naive version of the same, for the model test of the whole breaker.
 #[cfg(all(test, not(steadfast_loom)))]
 pub(super) mod model {
     use super::{Duration, Instant};
 
-    /// What became of a probe.
+    /// Event in the life of a probe.
     #[derive(Clone, Copy, PartialEq)]
     pub(in super::super) enum Probe {
         Began,
@@ -77,7 +78,8 @@ pub(super) mod model {
         Judged,
     }
 
-    /// How many probes are in flight at the end, and for how long any was since the last result.
+    /// Returns the number of probes in flight at the end, and the time since the last result during
+    /// which any was.
     pub(in super::super) fn waited(log: &[(Instant, Probe)], now: Instant) -> (u32, Duration) {
         let (mut flying, mut waited) = (0, Duration::ZERO);
         for (i, (at, probe)) in log.iter().enumerate() {

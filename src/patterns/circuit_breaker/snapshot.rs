@@ -1,60 +1,60 @@
-//! What a breaker looks like at one moment: for dashboards, gauges, and whoever decides by hand.
+//! Snapshot of a breaker at one moment: for dashboards, gauges and manual decisions.
 use std::time::Duration;
 
 use super::{
     CircuitBreaker, State,
-    gate::load,
-    plan::ALL,
     policy::{Inner, Shared},
-    state::{Core, Figures},
+    state::{Core, Totals, Word, load},
+    window::{ALL, Counts},
 };
 use crate::time::Instant;
 
-/// What a breaker looks like at one moment.
+/// A breaker at one moment.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// Its state. An open breaker whose time is over is open until a call comes.
+    /// State. An open breaker whose time is over remains open until a call comes.
     pub state: State,
-    /// How long it has been in that state.
+    /// Time since the breaker entered this state.
     pub in_state: Duration,
-    /// The share of the calls that it lets pass now: 1 closed, 0 open or isolated, between them in a ramp; 0 half-open, where it lets
-    /// single probes pass.
+    /// Share of the calls that pass now: 1 closed, 0 open or isolated, between them in a slow
+    /// start; 0 half-open, when only probes pass.
     pub share: f64,
-    /// Calls in its window.
+    /// Number of calls in the window.
     pub calls: u64,
-    /// Failures in its window.
+    /// Number of failures in the window.
     pub failures: u64,
-    /// Slow calls in its window.
+    /// Number of slow calls in the window.
     pub slow: u64,
-    /// Openings in a row.
+    /// Number of consecutive openings.
     pub openings: u32,
-    /// Since when it is open or isolated.
+    /// Time of the opening or isolation, while open or isolated.
     pub since: Option<Instant>,
-    /// How long it stays open yet.
+    /// Remaining open time, while open.
     pub retry_after: Option<Duration>,
-    /// Calls rejected since it was made.
+    /// Number of rejected calls since the breaker was created.
     pub rejected: u64,
-    /// Calls that failed since it was made, probes among them.
+    /// Number of failed calls since the breaker was created, with probes.
     pub total_failures: u64,
-    /// Calls that were slow since it was made.
+    /// Number of slow calls since the breaker was created.
     pub total_slow: u64,
-    /// Openings since it was made.
+    /// Number of openings since the breaker was created.
     pub total_openings: u64,
-    /// How often a rule would have opened it, but too large a share of its family was open.
-    pub total_spared: u64,
+    /// Number of openings suppressed because `max_open` of the registry was reached.
+    pub total_suppressed: u64,
     time: [Duration; 4],
 }
 
 impl Snapshot {
-    /// How long it was in this state since it was made, all times together. Those of the four states add up to its life.
+    /// Returns the total time that the breaker has spent in this state. The four states add up to
+    /// its life.
     pub fn time_in(&self, state: State) -> Duration {
         self.time[usize::from(state.number())]
     }
 }
 
 impl CircuitBreaker {
-    /// What it looks like now. Takes its lock for a moment: for dashboards, not for every call.
+    /// Takes a snapshot. Locks the breaker for a moment: for dashboards, not for every call.
     pub fn snapshot(&self) -> Snapshot {
         let Inner { core, shared } = &*self.0;
         let Shared { set, clock, .. } = &**shared;
@@ -65,8 +65,8 @@ impl CircuitBreaker {
         time[usize::from(state.number())] += in_state;
         let gate = core.gate_if_any();
         let share = match (state, gate) {
-            (State::Closed, Some(gate)) if word.is_ramping() => {
-                set.live.ramp_share(now - load(&gate.ramp)) as f64 / ALL as f64
+            (State::Closed, Some(gate)) if word.in_slow_start() => {
+                set.live.slow_start_share(now - load(&gate.slow_start)) as f64 / ALL as f64
             }
             (State::Closed, _) => 1.0,
             _ => 0.0,
@@ -86,8 +86,31 @@ impl CircuitBreaker {
             total_failures: totals.failures,
             total_slow: totals.slow,
             total_openings: totals.openings,
-            total_spared: totals.spared,
+            total_suppressed: totals.suppressed,
             time,
         }
+    }
+}
+
+/// Values of a snapshot, read under the lock.
+pub(super) struct Figures {
+    pub(super) word: Word,
+    pub(super) entered: Instant,
+    /// Number of consecutive openings.
+    pub(super) openings: u32,
+    pub(super) counts: Counts,
+    pub(super) totals: Totals,
+}
+
+impl Core {
+    /// Returns the values of a snapshot. The lock keeps the state from changing meanwhile.
+    pub(super) fn figures(&self, now: Instant) -> Figures {
+        let inner = self.inner.lock();
+        let (word, entered) = (self.word(), load(&self.entered));
+        let (openings, counts, totals) = match inner.as_deref() {
+            Some(inner) => (inner.openings, self.tally.counts(word, &inner.bads, now), inner.totals),
+            None => (0, self.tally.counts_of_good(word, now), Totals::default()),
+        };
+        Figures { word, entered, openings, counts, totals }
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
-    CircuitBreaker, CircuitBreakerConfig, Permit, RampConfig, State, TripConfig, WindowConfig,
+    CircuitBreaker, CircuitBreakerConfig, Permit, SlowStartConfig, State, TripConfig, WindowConfig,
     probes::model::{Probe, waited},
 };
 use crate::{
@@ -23,7 +23,7 @@ enum Step {
     Slow,
     Ignored,
     Dropped,
-    /// A call that ends only when the next such step comes, whatever has happened by then.
+    /// A call that ends only at the next such step, in any state.
     Late {
         fails: bool,
     },
@@ -39,7 +39,7 @@ struct Record {
     weight: u32,
 }
 
-/// What the documentation says, in the most obvious way.
+/// Naive version of the documented behaviour.
 struct Model {
     config: CircuitBreakerConfig,
     state: Modelled,
@@ -59,33 +59,35 @@ struct Closed {
     window: Vec<Record>,
     weights: Vec<Record>,
     in_a_row: u32,
-    /// When the ramp began, and the sum of the shares of all calls that asked since.
-    ramp: Option<(Instant, f64)>,
+    /// Start of the slow start, and the sum of the shares of all calls since.
+    slow_start: Option<(Instant, f64)>,
 }
 
 const SLOW: Duration = Duration::from_millis(100);
 
 impl Model {
     fn admit(&mut self, now: Instant) -> Option<u32> {
-        let probes = self.config.half_open.probes;
+        let probes = self.config.half_open.permitted_calls;
         match &mut self.state {
             Modelled::Closed(closed) => {
-                if let Some((began, sum)) = &mut closed.ramp {
-                    let share = self.config.ramp.map_or(1.0, |ramp| {
-                        let steps = ((now - *began).as_nanos() * u128::from(ramp.steps) / ramp.time.as_nanos()) as f64;
-                        ramp.from + (1.0 - ramp.from) * (steps / f64::from(ramp.steps)).min(1.0)
+                if let Some((began, sum)) = &mut closed.slow_start {
+                    let share = self.config.slow_start.map_or(1.0, |slow_start| {
+                        let steps = ((now - *began).as_nanos() * u128::from(slow_start.steps)
+                            / slow_start.window.as_nanos()) as f64;
+                        slow_start.min_share
+                            + (1.0 - slow_start.min_share) * (steps / f64::from(slow_start.steps)).min(1.0)
                     });
                     let before = *sum;
                     *sum += share;
                     if share >= 1.0 {
-                        closed.ramp = None;
+                        closed.slow_start = None;
                     } else if before.ceil() == (before + share).ceil() {
                         return None;
                     }
                 }
             }
             Modelled::Open { until } if now >= *until => {
-                let (max, log) = (self.config.half_open.max, vec![(now, Probe::Began)]);
+                let (max, log) = (self.config.half_open.max_duration, vec![(now, Probe::Began)]);
                 self.enter(Modelled::HalfOpen { max, good: 0, bad: 0, log });
             }
             Modelled::Open { .. } => return None,
@@ -128,12 +130,12 @@ impl Model {
         self.settle(decided, now);
     }
 
-    /// Whether it closes (true) or opens now.
+    /// Returns whether the breaker closes (`true`) or opens (`false`) now.
     fn settled(&self, now: Instant) -> Option<bool> {
         let required = self.config.half_open.required();
         match self.state {
             Modelled::HalfOpen { good, .. } if good >= required => Some(true),
-            Modelled::HalfOpen { bad, .. } => (bad > self.config.half_open.probes - required).then_some(false),
+            Modelled::HalfOpen { bad, .. } => (bad > self.config.half_open.permitted_calls - required).then_some(false),
             Modelled::Closed(_) => self.broken(now).then_some(false),
             Modelled::Open { .. } => None,
         }
@@ -143,8 +145,8 @@ impl Model {
         match decided {
             Some(true) => {
                 self.closed_since = Some(now);
-                let ramp = self.config.ramp.map(|_| (now, 0.0));
-                self.enter(Modelled::Closed(Closed { ramp, ..Closed::default() }));
+                let slow_start = self.config.slow_start.map(|_| (now, 0.0));
+                self.enter(Modelled::Closed(Closed { slow_start, ..Closed::default() }));
             }
             Some(false) => self.open(now),
             None => {}
@@ -173,7 +175,7 @@ impl Model {
         self.settle(self.settled(now), now);
     }
 
-    /// What the window of the rates holds.
+    /// Returns the records in the window of the rates.
     fn window(&self, now: Instant) -> Vec<Record> {
         let Modelled::Closed(closed) = &self.state else { return Vec::new() };
         match self.config.window {
@@ -203,10 +205,10 @@ impl Model {
     fn open(&mut self, now: Instant) {
         let open = &self.config.open;
         if let (Modelled::Closed(_), Some(since)) = (&self.state, self.closed_since) {
-            let calm = (now - since).as_nanos() / open.stable_for.as_nanos();
+            let calm = (now - since).as_nanos() / open.reset_after.as_nanos();
             self.openings = (self.openings - calm as i32).max(0);
         }
-        let time = open.base.mul_f64(open.factor.powi(self.openings)).min(open.cap);
+        let time = open.initial_delay.mul_f64(open.factor.powi(self.openings)).min(open.max_delay);
         self.openings += 1;
         self.enter(Modelled::Open { until: now + time });
     }
@@ -231,7 +233,8 @@ impl CircuitBreakerConfig {
     }
 }
 
-/// Whether an instant lies in the last `buckets` steps of `span`, of which the one of now is the last.
+/// Returns whether `at` lies in the last `buckets` steps of `span`, of which the step of `now` is
+/// the last.
 fn within(now: Instant, at: Instant, span: Duration, buckets: u32) -> bool {
     let width = (span / buckets).as_nanos() as u64;
     now.as_nanos() / width - at.as_nanos() / width < u64::from(buckets)
@@ -246,12 +249,12 @@ fn configs() -> impl Strategy<Value = CircuitBreakerConfig> {
     let share = || proptest::option::of(prop_oneof![Just(0.1), Just(0.25), Just(0.5), Just(1.0)]);
     let rules = (share(), share(), proptest::option::of(1u32..6), proptest::option::of(1u32..30));
     // Shares that binary fractions hold exactly.
-    let ramp = (200u64..3000, prop_oneof![Just(0.25), Just(0.5)], prop_oneof![Just(1), Just(2), Just(4)])
-        .prop_map(|(ms, from, steps)| RampConfig::stepped(Duration::from_millis(ms), from, steps));
+    let slow_start = (200u64..3000, prop_oneof![Just(0.25), Just(0.5)], prop_oneof![Just(1), Just(2), Just(4)])
+        .prop_map(|(ms, from, steps)| SlowStartConfig::stepped(Duration::from_millis(ms), from, steps));
     let half_open = (1u32..5, prop_oneof![Just(0.3), Just(0.6), Just(1.0)]);
-    (window, 1u32..12, rules, half_open, proptest::option::of(ramp), any::<bool>()).prop_filter_map(
+    (window, 1u32..12, rules, half_open, proptest::option::of(slow_start), any::<bool>()).prop_filter_map(
         "at least one rule",
-        |(window, min_calls, rules, (probes, success_rate), ramp, long)| {
+        |(window, min_calls, rules, (probes, success_rate), slow_start, long)| {
             let (failure_rate, slow_call_rate, consecutive_failures, weight) = rules;
             let mut config = CircuitBreakerConfig { window, min_calls, ..CircuitBreakerConfig::default() };
             if let WindowConfig::Calls { calls } = window {
@@ -265,12 +268,12 @@ fn configs() -> impl Strategy<Value = CircuitBreakerConfig> {
                 weight,
                 weight_period: weight.map(|_| Duration::from_millis(if long { 3000 } else { 1500 })),
             };
-            config.ramp = ramp;
+            config.slow_start = slow_start;
             config.open.jitter = 0.0;
-            config.open.base = Duration::from_millis(500);
-            config.open.stable_for = Duration::from_millis(2000);
-            (config.half_open.probes, config.half_open.success_rate) = (probes, success_rate);
-            config.half_open.max = Duration::from_millis(3000);
+            config.open.initial_delay = Duration::from_millis(500);
+            config.open.reset_after = Duration::from_millis(2000);
+            (config.half_open.permitted_calls, config.half_open.success_rate) = (probes, success_rate);
+            config.half_open.max_duration = Duration::from_millis(3000);
             config.check().is_ok().then_some(config)
         },
     )
@@ -319,7 +322,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn breaker_the_machine_equals_the_naive_model(config in configs(), steps in steps()) {
+    fn the_state_machine_equals_the_naive_model(config in configs(), steps in steps()) {
         let (clock, hand) = Clock::manual();
         let began = hand.now();
         let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
@@ -340,12 +343,12 @@ proptest! {
                         late = permit.zip(admitted);
                     }
                     Some((permit, generation)) => {
-                        // However long it took, it is slow only if slowness is a rule and the time says so.
+                        // Slow only under a slow-call rule, and by its duration.
                         let verdict = if fails { Verdict::failure(FailureKind::Server).weighing(1) } else { Verdict::ignore() };
                         permit.record(verdict);
                         let now = hand.now();
                         if fails && model.config.trip.slow_call.is_some() {
-                            // Whether it was slow the model cannot know without its start: leave such cases to the other steps.
+                            // The model does not know the start of the call: other steps cover slowness.
                             return Ok(());
                         }
                         let record = fails.then_some(Record { at: now, failed: true, slow: false, weight: 1 });
@@ -366,14 +369,14 @@ proptest! {
 }
 
 #[test]
-fn the_count_may_wrap_without_anybody_noticing() {
+fn the_count_may_wrap_without_effect() {
     let (clock, _hand) = Clock::manual();
     let rules = TripConfig::default().failure_rate(0.5);
     let config = CircuitBreakerConfig::default().trip(rules).count_window(10, 10);
     let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
     let record = |verdict, n| (0..n).for_each(|_| breaker.try_acquire().unwrap().record(verdict));
     record(Verdict::success(), 20);
-    // As after four thousand million outcomes.
+    // As after 2^32 outcomes.
     breaker.set_count_for_test(u32::MAX - 3);
     record(Verdict::failure(FailureKind::Server), 4);
     record(Verdict::success(), 9);

@@ -1,23 +1,24 @@
-//! A body as it is stored, and the claim to it.
+//! A stored body, and the claim to it.
 use bytes::Bytes;
 
 use crate::hash::stable_hash;
 
-/// What goes through the queue in place of a body: where it is, and what it must be.
+/// The claim that replaces a body in the queue: the row of the body in the store, its length and
+/// its checksum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Claim {
     pub(super) row: String,
-    /// Of the body as it was sent.
+    /// Length of the original body.
     length: usize,
     checksum: u64,
     lz4: bool,
 }
 
-/// The header that has the claim.
+/// Header that carries the claim.
 pub(super) const CLAIM: &str = "claim-check";
 
 impl Claim {
-    /// The claim to a body under this row, and the body as it is to be stored.
+    /// Returns the claim to a body under this row, and the bytes to store.
     pub(super) fn check_in(row: String, body: Bytes, compress: bool) -> (Self, Bytes) {
         let (length, checksum) = (body.len(), stable_hash(&body));
         let smaller = if compress { shrunk(&body) } else { None };
@@ -25,7 +26,7 @@ impl Claim {
         (claim, smaller.unwrap_or(body))
     }
 
-    /// As a header has it.
+    /// Returns the claim as a header value.
     pub(super) fn write(&self) -> String {
         let how = if self.lz4 { "lz4" } else { "plain" };
         format!("1 {} {} {:016x} {how}", self.row, self.length, self.checksum)
@@ -44,17 +45,17 @@ impl Claim {
         words.next().is_none().then_some(Self { row, length, checksum, lz4 })
     }
 
-    /// The body as it was sent, of what was stored.
+    /// Restores the original body from the stored bytes.
     ///
     /// # Errors
-    /// Why it is not.
+    /// The reason for which the stored bytes are not the original body.
     pub(super) fn check_out(&self, stored: Bytes) -> Result<Bytes, String> {
         let body = if self.lz4 { grown(&stored, self.length)? } else { stored };
         if body.len() != self.length {
-            return Err(format!("it has {} bytes, and had {}", body.len(), self.length));
+            return Err(format!("it has {} bytes instead of {}", body.len(), self.length));
         }
         if stable_hash(&body) != self.checksum {
-            return Err("its checksum is another".to_owned());
+            return Err("its checksum differs".to_owned());
         }
         Ok(body)
     }
@@ -73,7 +74,7 @@ fn shrunk(_: &Bytes) -> Option<Bytes> {
 
 #[cfg(feature = "lz4")]
 fn grown(stored: &Bytes, length: usize) -> Result<Bytes, String> {
-    // A format that shrinks to a 255th at best: a length beyond that is no reason to take the memory.
+    // LZ4 shrinks to a 255th at best, so a greater length is false and must not be allocated.
     if length / 255 > stored.len() {
         return Err(format!("{} bytes cannot grow to {length}", stored.len()));
     }
@@ -82,5 +83,5 @@ fn grown(stored: &Bytes, length: usize) -> Result<Bytes, String> {
 
 #[cfg(not(feature = "lz4"))]
 fn grown(_: &Bytes, _: usize) -> Result<Bytes, String> {
-    Err("it is compressed, and the feature `lz4` is off".to_owned())
+    Err("it is compressed, but the feature `lz4` is off".to_owned())
 }

@@ -10,13 +10,13 @@ use crate::config::{ConfigError, human, require};
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ClaimCheckConfig {
-    /// Bodies of more bytes go to the store. 32 KiB by default.
+    /// Size in bytes above which a body goes to the store. 32 KiB by default.
     pub threshold: usize,
-    /// Whether bodies are compressed where that shrinks them; needs the feature `lz4`. On by default.
+    /// If set, bodies are compressed if that shrinks them. Needs the feature `lz4`. On by default.
     pub compress: bool,
-    /// The partition of the store where bodies lie. `claim-check` by default.
+    /// Partition of the store for bodies. `claim-check` by default.
     pub partition: String,
-    /// How long a stored body lasts at most. For ever by default.
+    /// Maximum lifetime of a stored body. Unlimited by default.
     #[serde(with = "human::option")]
     pub keep: Option<Duration>,
 }
@@ -28,21 +28,21 @@ impl Default for ClaimCheckConfig {
 }
 
 impl ClaimCheckConfig {
-    /// Sets above how many bytes bodies go to the store.
+    /// Sets the size in bytes above which a body goes to the store.
     #[must_use]
     pub const fn threshold(mut self, bytes: usize) -> Self {
         self.threshold = bytes;
         self
     }
 
-    /// Sets whether bodies are compressed.
+    /// Enables or disables compression.
     #[must_use]
     pub const fn compress(mut self, compress: bool) -> Self {
         self.compress = compress;
         self
     }
 
-    /// Sets how long a stored body lasts at most.
+    /// Sets the maximum lifetime of a stored body.
     #[must_use]
     pub const fn keep(mut self, keep: Duration) -> Self {
         self.keep = Some(keep);

@@ -1,4 +1,5 @@
-//! Fetching the bodies of one receive: side by side, within a bound, with nothing left to expire.
+//! Fetching the bodies of one receive: concurrently, within a time limit, and without messages left
+//! to expire.
 use std::{
     future::{Future, pending},
     time::Duration,
@@ -17,16 +18,18 @@ use crate::{
     race::{First, race},
 };
 
-/// Maximum number of bodies that one call fetches at once. It is halved while the store does not keep up, down to 1.
+/// Maximum number of bodies that one call fetches at once. It is halved while the store does not
+/// keep up, down to 1.
 pub(super) const WIDTH: usize = 32;
 
-/// Settlements kept for the next receive after one that was dropped, at most. More of them expire.
+/// Maximum number of settlements kept for the next receive after one was dropped. Messages beyond
+/// it expire.
 const UNSETTLED: usize = 10_000;
 
 /// Result of fetching one body.
 pub(super) enum Fetched {
     Body(Bytes),
-    /// There is none, and never will be: the reason.
+    /// The body does not exist and never will, for this reason.
     Never(String),
     /// The store failed.
     Failed(PortError),
@@ -36,7 +39,8 @@ pub(super) enum Fetched {
     NotBegun,
 }
 
-/// Bounds of one receive: time for the bodies, time for the settlements of what has no body, and the delay of a release.
+/// Time limits of one receive: for the bodies, for the settlement of messages without one, and the
+/// delay of their release.
 struct Bounds {
     fetch: Duration,
     settle: Duration,
@@ -44,7 +48,8 @@ struct Bounds {
 }
 
 impl Bounds {
-    /// In all an eighth of the visibility time-out: a listener's request may take a sixth. A wait for messages comes before.
+    /// Together at most an eighth of the visibility time-out, as a request of a listener may take a
+    /// sixth. A wait for messages comes before.
     fn of(receive: &Receive) -> Self {
         let rest = receive.visibility.saturating_sub(receive.wait);
         let visibility = if rest.is_zero() { receive.visibility } else { rest };
@@ -52,7 +57,7 @@ impl Bounds {
     }
 }
 
-/// Messages that were taken and not returned yet. What is left when this is dropped is settled by the next receive.
+/// Received messages that are not returned yet. If this is dropped, the next receive settles them.
 struct Taken<'a> {
     check: &'a ClaimCheck,
     settlements: Vec<(Receipt, Settle)>,
@@ -67,7 +72,8 @@ impl Drop for Taken<'_> {
 }
 
 impl Taken<'_> {
-    /// Settles what is left. A message whose settlement fails stays here, unless another try could not help.
+    /// Settles the remaining messages. Those whose settlement fails stay, unless a retry could not
+    /// help.
     async fn settle(&mut self, within: Duration) {
         if self.settlements.is_empty() {
             return;
@@ -76,7 +82,7 @@ impl Taken<'_> {
         let answers = match self.check.within(within, request).await {
             Some(Ok(answers)) => answers,
             Some(Err(QueueError::Failed(error))) if error.class() != ErrorClass::Permanent => return,
-            // It may have been applied: an old receipt does no harm.
+            // The request may have been applied: an old receipt does no harm.
             None => return,
             Some(Err(_)) => return self.settlements.clear(),
         };
@@ -89,7 +95,8 @@ impl Taken<'_> {
 }
 
 impl ClaimCheck {
-    /// Takes messages and fetches their bodies. Returns those that have theirs, and settles the others.
+    /// Receives messages and fetches their bodies. Returns those with a body, and settles the
+    /// others.
     pub(super) async fn receive_bodies(&self, receive: Receive) -> Result<Vec<Delivery>, QueueError> {
         let bounds = Bounds::of(&receive);
         let left = std::mem::take(&mut *self.0.unsettled.lock());
@@ -101,7 +108,7 @@ impl ClaimCheck {
             return Ok(deliveries);
         }
         let release = |delivery: &Delivery| (delivery.receipt.clone(), Settle::release(Duration::ZERO));
-        // Dropped while bodies are fetched, all of them go back uncounted.
+        // If this future is dropped while bodies are fetched, all messages are released.
         let mut taken = Taken { check: self, settlements: deliveries.iter().map(release).collect() };
         let claims: Vec<_> = deliveries.iter().map(|delivery| delivery.headers.get(CLAIM)).collect();
         let claims: Vec<_> = claims.into_iter().map(|header| header.map(|header| Claim::read(header))).collect();
@@ -127,7 +134,7 @@ impl ClaimCheck {
                         with_body.push(delivery);
                         continue;
                     }
-                    // A dead letter stays one, to be looked at.
+                    // A dead letter stays one, for inspection.
                     Fetched::Never(_) if self.0.parts.queue.dead_letters().is_none() => {
                         delivery.receipt = checked(&delivery.receipt, &claim.row);
                         with_body.push(delivery);
@@ -157,7 +164,7 @@ impl ClaimCheck {
         }
     }
 
-    /// Fetches the bodies of these claims, some at once, until the time is over.
+    /// Fetches the bodies of these claims, several at once, until the time is over.
     pub(super) async fn fetch(&self, claims: &[&Claim], within: Duration) -> Vec<Fetched> {
         let mut fetched: Vec<_> = claims.iter().map(|_| Fetched::NotBegun).collect();
         let width = self.0.width();
@@ -183,7 +190,7 @@ impl ClaimCheck {
         (at, self.body(claim).await)
     }
 
-    /// Waits for the future, for so long at most where this clock can wait.
+    /// Waits for the future within this time, if the clock can wait.
     pub(super) async fn within<F: Future>(&self, time: Duration, future: F) -> Option<F::Output> {
         let clock = &self.0.parts.clock;
         let over = async { if clock.can_wait() { clock.sleep(time).await } else { pending().await } };
@@ -194,7 +201,8 @@ impl ClaimCheck {
     }
 }
 
-/// The error of a receive that could return nothing. It is never permanent: the queue itself is well.
+/// Returns the error of a receive that could return no message. It is never permanent, because the
+/// queue itself works.
 fn no_bodies(messages: usize, why: &PortError) -> PortError {
     let kind = if why.class() == ErrorClass::Permanent { PortErrorKind::Unavailable } else { why.kind() };
     let error = PortError::new(kind, format!("the claimed bodies of {messages} messages cannot be fetched: {why}"));

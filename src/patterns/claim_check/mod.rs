@@ -1,17 +1,18 @@
-//! Claim check: large bodies lie in a store, and only a claim to them goes through the queue.
+//! Claim check: keeps large bodies in a store, so that only a claim to them goes through the queue.
 //!
 //! # When, and when not
 //!
-//! Where messages may be larger than the queue takes, or large enough to cost its throughput: the body is stored, and the queue carries its key
-//! and checksum. Not for small messages: each stored body is a write, a read and a delete more.
+//! Use it where messages may be larger than the queue accepts, or large enough to reduce its
+//! throughput: the body is stored, and the queue carries its key and checksum. Do not use it for
+//! small messages: each stored body costs an additional write, read and delete.
 //!
 //! # Defaults
 //!
 //! | setting | default | |
 //! |---|---|---|
 //! | `threshold` | 32 KiB | bodies above go to the store |
-//! | `compress` | on | with the feature `lz4`, where that shrinks the body |
-//! | `keep` | for ever | how long a stored body lasts at most |
+//! | `compress` | on | with the feature `lz4`, if that shrinks the body |
+//! | `keep` | unlimited | maximum lifetime of a stored body |
 //!
 //! # Example
 //!
@@ -28,56 +29,77 @@
 //! let plain = Arc::new(InMemoryQueue::new("scans"));
 //! let queue = ClaimCheck::new(plain.clone(), Arc::new(InMemoryStore::new()), ClaimCheckConfig::default()).unwrap();
 //! queue.send_one(Message::new(vec![7; 1_000_000])).await?;
-//! assert!(plain.peek(1).await?[0].body.is_empty(), "only the claim went through");
+//! assert!(plain.peek(1).await?[0].body.is_empty(), "the queue carries only the claim");
 //!
 //! let delivery = queue.receive_one(Duration::from_secs(30)).await?.expect("it was sent");
 //! assert_eq!(delivery.body.len(), 1_000_000);
-//! queue.complete(&delivery.receipt).await?; // and the body is gone from the store
+//! queue.complete(&delivery.receipt).await?; // removes the body from the store
 //! # Ok(())
 //! # }
 //! ```
 //!
 //! # Composing
 //!
-//! A [`ClaimCheck`] is a [`Queue`](crate::queue::Queue) around another: hand it to a listener, to a sender, to a set of partitions. Both ends need
-//! the same store.
+//! A [`ClaimCheck`] is a [`Queue`](crate::queue::Queue) around another: pass it to a listener, to a
+//! sender, or to a set of partitions. Both ends need the same store.
 //!
-//! # A store that is slow or away
+//! # A slow or unavailable store
 //!
-//! A receive fetches its bodies side by side, 32 at once, and takes at most an eighth of the visibility time-out for that. It
-//! returns the messages whose bodies came. The others are [released](crate::queue::Settle::Release): they come back uncounted, those
-//! whose fetch failed or took too long after a tenth of the visibility time-out, the rest at once. While fetches take too long, fewer go
-//! on at once, down to one: bodies that share a narrow line come all the same. One body must come within a twelfth of the
-//! visibility time-out, 2.5 s of the listener's 30 s, or its message waits for ever.
+//! A receive fetches its bodies concurrently, 32 at once, and takes at most an eighth of the
+//! visibility time-out for that. It returns the messages whose bodies arrived. The others are
+//! [released](crate::queue::Settle::Release) without a counted attempt: those whose fetch failed or
+//! timed out after a tenth of the visibility time-out, the rest at once. While fetches time out,
+//! fewer run at once, down to one, so that bodies that share a slow connection still arrive. A
+//! single body must arrive within a twelfth of the visibility time-out, 2.5 s of the listener's 30
+//! s. Otherwise its message is never handled.
 //!
-//! A receive that could return no message for this reason fails with a transient error, `TimedOut` or the store's own kind, so that a
-//! listener backs off and its [`CallFailed`](crate::queue_listener::QueueListenerEvent::CallFailed) says why. A failure of the store
-//! sets no message aside and ends no listener, whatever its kind.
+//! If a receive could return no message for this reason, it fails with a transient error,
+//! `TimedOut` or the store's own kind. A listener then backs off and reports it in
+//! [`CallFailed`](crate::queue_listener::QueueListenerEvent::CallFailed). No failure of the store,
+//! of whatever kind, makes a dead letter or ends a listener.
 //!
-//! These bounds are on [a clock](ClaimCheck::with_clock). A settlement waits for the removal of bodies for a second at most; what
-//! could not be removed by then stays until `keep` ends it.
+//! These time limits are measured on [a clock](ClaimCheck::with_clock). A settlement waits at most
+//! a second for the removal of bodies. A body that is not removed by then stays until `keep` ends
+//! it.
+//!
+//! # Guarantees
+//!
+//! 1. A message whose body is missing, or differs from the original, becomes a dead letter with
+//!    that reason.
+//! 2. A body is removed only after its message is completed; a message that may be delivered again
+//!    has its body.
+//! 3. A failed send leaves no body behind, unless the message may have been sent. Other orphans end
+//!    after `keep`.
+//! 4. A slow or failing store costs no message an attempt. Messages whose bodies arrive are
+//!    returned within the time limit.
+//! 5. A `receive` that is dropped at any await point releases what it had received.
 //!
 //! # Cancel safety
 //!
-//! As the queue's. A dropped `send` may leave a body in the store that nothing claims; [`keep`](ClaimCheckConfig::keep) bounds its life. What
-//! a dropped `receive` had taken is released by the next one, or comes back after its visibility time-out.
+//! As for the queue inside. A dropped `send` may leave a body in the store that no message claims;
+//! [`keep`](ClaimCheckConfig::keep) bounds its life. Messages of a dropped `receive` are released
+//! by the next one, or are visible again after their visibility time-out.
 //!
 //! # Considerations
 //!
-//! 1. A body that is missing, or is not what was stored, can never be handled: its message is set aside with that reason. (default)
-//! 2. Stored bodies are removed after completion; those of dead letters stay until the dead letter is completed. (default)
-//! 3. What nothing claims, and what was not removed because the store was away, has to be removed: `keep`. Set it well above the longest life of a message.
-//! 4. The claim's key is random, and says nothing.
+//! 1. A missing or corrupted body can never be handled: its message becomes a dead letter with that
+//!    reason. (default)
+//! 2. Stored bodies are removed after completion; those of dead letters stay until the dead letter
+//!    is completed. (default)
+//! 3. Bodies without a claim, and bodies that could not be removed, need a lifetime: `keep`. Set it
+//!    well above the longest life of a message.
+//! 4. The key of a body is random and reveals nothing.
 //!
 //! # Pitfalls
 //!
-//! - Whoever reads the plain queue sees empty bodies. All senders may go on as they are: a message without a claim passes as it is.
-//! - `purge` of the queue leaves the bodies.
+//! - A receiver on the inner queue sees empty bodies. Senders may use the inner queue: a message
+//!   without a claim passes unchanged.
+//! - `purge` of the queue leaves the bodies in the store.
 //!
 //! # Source
 //!
-//! "Claim-Check pattern", Azure Architecture Center; Gregor Hohpe and Bobby Woolf, "Enterprise Integration Patterns", 2003 ("Store in
-//! Library").
+//! "Claim-Check pattern", Azure Architecture Center; Gregor Hohpe and Bobby Woolf, "Enterprise
+//! Integration Patterns", 2003 ("Store in Library").
 mod body;
 mod config;
 mod fetch;

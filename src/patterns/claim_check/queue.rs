@@ -1,4 +1,4 @@
-//! The queue that checks bodies in and out.
+//! The queue that stores and restores large bodies.
 use std::{
     fmt,
     sync::{
@@ -25,19 +25,21 @@ use crate::{
     time::Clock,
 };
 
-/// A queue whose large bodies lie in a store. The [module's page](super) says how. A clone is the same.
+/// A queue whose large bodies are kept in a store. The [module's page](super) has the details.
+/// Clones share their state.
 #[derive(Clone)]
 pub struct ClaimCheck(pub(super) Arc<Inner>);
 
 pub(super) struct Inner {
     pub(super) parts: Parts,
-    /// Number of bodies that one call fetches at once.
+    /// Number of bodies that one call fetches at once. Only an estimate of the store's capacity,
+    /// hence `Relaxed`.
     width: AtomicUsize,
-    /// Settlements that a dropped or late receive left to the next.
+    /// Settlements that a dropped or late receive left to the next one.
     pub(super) unsettled: Mutex<Vec<(Receipt, Settle)>>,
 }
 
-/// What a claim check is made from.
+/// The parts of a claim check.
 #[derive(Clone)]
 pub(super) struct Parts {
     pub(super) queue: Arc<dyn Queue>,
@@ -47,10 +49,11 @@ pub(super) struct Parts {
     pub(super) clock: Clock,
 }
 
-/// Of receipts that have the row of a body in them, so that it can be removed; and how the queue's own receipt is in them.
+/// Prefix of receipts that contain the row of a body, so that it can be removed. The queue's own
+/// receipt follows.
 const CHECKED: &str = "claim-check:";
 
-/// Time that a settlement waits for the removal of bodies, and a peek for bodies.
+/// Time limit for the removal of bodies by a settlement, and for the bodies of a peek.
 const WAIT: Duration = Duration::from_secs(1);
 
 impl Inner {
@@ -62,7 +65,8 @@ impl Inner {
         self.width.load(Relaxed)
     }
 
-    /// Halves the width after fetches that took too long: they may have shared a narrow line. Else widens it by one.
+    /// Halves the width after fetches that timed out, which may have shared a slow connection.
+    /// Otherwise widens it by one.
     pub(super) fn widen(&self, in_time: bool) {
         let width = self.width();
         let next = if in_time { (width + 1).min(WIDTH) } else { (width / 2).max(1) };
@@ -71,10 +75,10 @@ impl Inner {
 }
 
 impl ClaimCheck {
-    /// This queue, with bodies above the threshold in this store.
+    /// Returns this queue with bodies above the threshold in the store.
     ///
     /// # Errors
-    /// Where a setting breaks a rule, or the store cannot end bodies that are to be kept for so long only.
+    /// If a setting breaks a rule, or `keep` is set and the store has no time to live.
     pub fn new(queue: Arc<dyn Queue>, store: Arc<dyn Store>, config: ClaimCheckConfig) -> Result<Self, ConfigError> {
         config.check()?;
         if config.keep.is_some() {
@@ -84,14 +88,14 @@ impl ClaimCheck {
         Ok(Self(Inner::make(Parts { queue, store, config, entropy, clock })))
     }
 
-    /// The same, that draws the keys of bodies from this stream. Seeded by the system by default.
+    /// Sets the source of the random keys of bodies. Seeded by the system by default.
     #[must_use]
     pub fn with_entropy(self, entropy: &Entropy) -> Self {
         Self(Inner::make(Parts { entropy: entropy.clone(), ..self.0.parts.clone() }))
     }
 
-    /// The same, with its waits for the store bounded on this clock. tokio's by default; outside a tokio runtime
-    /// that one cannot wait, and the caller's own time limit is the only bound.
+    /// Sets the clock for time limits of the store. tokio's by default; outside a tokio runtime
+    /// that clock cannot wait, and the caller's own time limit is the only one.
     #[must_use]
     pub fn with_clock(self, clock: &Clock) -> Self {
         Self(Inner::make(Parts { clock: clock.clone(), ..self.0.parts.clone() }))
@@ -101,7 +105,7 @@ impl ClaimCheck {
         Key::new(&self.0.parts.config.partition, row)
     }
 
-    /// Stores the bodies that are large, some at once, and adds their rows to `rows` before they are sent.
+    /// Stores large bodies, several at once. Adds their rows to `rows` before the request is sent.
     async fn check_in(&self, messages: &mut [Message], rows: &mut Vec<String>) -> Result<(), QueueError> {
         let Parts { config, entropy, .. } = &self.0.parts;
         if messages.iter().any(|message| message.headers.contains_key(CLAIM)) {
@@ -147,7 +151,8 @@ impl ClaimCheck {
         }
     }
 
-    /// Removes bodies side by side. What cannot be removed in time stays until `keep` ends it.
+    /// Removes bodies concurrently. Those that cannot be removed in time stay until `keep` ends
+    /// them.
     async fn forget(&self, rows: Vec<String>) {
         if rows.is_empty() {
             return;
@@ -166,7 +171,7 @@ impl ClaimCheck {
     }
 }
 
-/// The receipt of a message whose body lies in the store.
+/// Returns the receipt of a message whose body is in the store.
 pub(super) fn checked(receipt: &Receipt, row: &str) -> Receipt {
     Receipt::new(match receipt.as_numbers() {
         Some((one, other)) => format!("{CHECKED}{row}:#{one}#{other}"),
@@ -174,7 +179,7 @@ pub(super) fn checked(receipt: &Receipt, row: &str) -> Receipt {
     })
 }
 
-/// The queue's own receipt, and the row of the body if there is one.
+/// Returns the queue's own receipt, and the row of the body if there is one.
 fn plain(receipt: &Receipt) -> (Receipt, Option<String>) {
     let parts = receipt.as_text().and_then(|text| text.strip_prefix(CHECKED)).and_then(|text| text.split_once(':'));
     let Some((row, inner)) = parts else { return (receipt.clone(), None) };
@@ -184,14 +189,14 @@ fn plain(receipt: &Receipt) -> (Receipt, Option<String>) {
     (inner, Some(row.to_owned()))
 }
 
-/// The failure of a store that refused the body or did not answer.
+/// Returns the failure of a store that refused a body or did not answer.
 fn of_store(error: impl Failure) -> PortError {
     let other = || PortError::new(crate::port::PortErrorKind::Other, "the store refused the body");
     error.backend().cloned().unwrap_or_else(other)
 }
 
 impl Queue for ClaimCheck {
-    /// The queue's, with the largest body that the store takes.
+    /// The queue's capabilities, with the store's limit on the size of a body.
     fn capabilities(&self) -> Capabilities {
         self.0.parts.queue.capabilities().largest_value(self.0.parts.store.capabilities().max_value())
     }
@@ -202,7 +207,7 @@ impl Queue for ClaimCheck {
 
     fn send<'a>(&'a self, mut messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(async move {
-            // Before any body is stored.
+            // Checked before any body is stored.
             Message::check(&messages, &self.capabilities())?;
             let mut rows = Vec::new();
             if let Err(error) = self.check_in(&mut messages, &mut rows).await {
@@ -236,7 +241,7 @@ impl Queue for ClaimCheck {
             });
             let settlements = settlements.collect();
             let settled = self.0.parts.queue.settle(settlements).await?;
-            // After the message, never before: one whose body is gone could not be handled again.
+            // Only after the message is completed: without its body it could not be handled again.
             let mut done = Vec::new();
             for (row, answer) in rows.into_iter().zip(&settled) {
                 done.extend(row.filter(|_| answer.is_ok()));
@@ -254,7 +259,7 @@ impl Queue for ClaimCheck {
         self.0.parts.queue.depth()
     }
 
-    /// With bodies, as far as they can be had.
+    /// Includes the bodies that can be fetched.
     fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
         Box::pin(async move {
             let mut peeked = self.0.parts.queue.peek(max).await?;

@@ -10,14 +10,14 @@ use std::{
 };
 
 use crate::{
-    flight::{Flights, JoinOrLead, Seat},
+    flight::{FlightResult, Flights, JoinOrLead, Seat},
     port::BoxFuture,
 };
 
 /// Runs one execution per key at a time and shares its result with all callers of that key.
 ///
 /// A clone shares the executions.
-pub struct Coalesce<K: Hash + Eq, T>(Flights<K, Arc<T>>);
+pub struct Coalesce<K: Hash + Eq, T>(Flights<K, T>);
 
 /// The error of an execution that gave no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -69,7 +69,7 @@ impl<K: Hash + Eq, T> Coalesce<K, T> {
         K: Send + Sync + 'static,
         T: Send + Sync + 'static,
     {
-        let unattended = move |seat: Seat<K, Arc<T>>| spawn(Box::pin(async move { drop(seat.await) }));
+        let unattended = move |seat: Seat<K, T>| spawn(Box::pin(async move { drop(seat.await) }));
         Self(Flights::new(Some(Arc::new(unattended))))
     }
 
@@ -100,7 +100,7 @@ impl<K: Hash + Eq, T> Coalesce<K, T> {
                         return Err(Lost::OwnKey);
                     }
                     if let Some(result) = seat.await {
-                        return Ok((*result).clone());
+                        return Ok(result.into_inner());
                     }
                 }
                 JoinOrLead::Leads(lead) => {
@@ -111,9 +111,9 @@ impl<K: Hash + Eq, T> Coalesce<K, T> {
                             let _polling = Polling::begin(flight);
                             work.as_mut().poll(task)
                         });
-                        Arc::new(result.await)
+                        result.await
                     }));
-                    return seat.await.map(|result| (*result).clone()).ok_or(Lost::Panicked);
+                    return seat.await.map(FlightResult::into_inner).ok_or(Lost::Panicked);
                 }
             }
         }

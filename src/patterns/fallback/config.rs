@@ -25,12 +25,13 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct FallbackConfig {
-    /// The kinds of failure after which it falls back. By default all but `client`, `cancelled` and `panic`, as for a retry.
+    /// Kinds of failure after which it falls back. By default all except `client`, `cancelled` and
+    /// `panic`, as for a retry.
     pub fall_back_on: KindSet,
-    /// Whether it falls back when a policy refused the call: the breaker is open, a limit reached. Yes by default.
+    /// If set, it falls back after rejections: an open breaker, a reached limit. On by default.
     pub on_rejections: bool,
-    /// How long the substitute may take, from the moment when it first waits; never longer than what is left of the call's time.
-    /// 1 s by default. As long as it likes with [`Duration::MAX`].
+    /// Maximum time of the fallback, from its first wait; never longer than the rest of the call's
+    /// time. 1 s by default. [`Duration::MAX`] sets no limit.
     #[serde(with = "human")]
     pub timeout: Duration,
 }
@@ -43,14 +44,14 @@ impl FallbackConfig {
         self
     }
 
-    /// Sets whether it falls back when a policy refused the call.
+    /// Sets if it falls back after rejections.
     #[must_use]
     pub const fn on_rejections(mut self, yes: bool) -> Self {
         self.on_rejections = yes;
         self
     }
 
-    /// Sets how long the substitute may take.
+    /// Sets the maximum time of the fallback.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;

@@ -1,4 +1,4 @@
-//! What a fallback tells.
+//! Events of a fallback.
 use std::time::Duration;
 
 use crate::{
@@ -6,38 +6,38 @@ use crate::{
     outcome::{FailureKind, PolicyKind},
 };
 
-/// Something a [`Fallback`](super::Fallback) did. A call that succeeds is no event.
+/// An event of a [`Fallback`](super::Fallback). A call that succeeds causes none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum FallbackEvent {
-    /// The call's value is its substitute's.
+    /// The call returned the fallback's value.
     FellBack {
-        /// What it stands in the place of.
+        /// The outcome that it replaced.
         after: Setback,
     },
-    /// The substitute failed, too: the call comes to what it was before.
+    /// The fallback also failed: the call returns its own failure.
     Failed {
-        /// What it should have taken the place of.
+        /// The outcome that it should have replaced.
         after: Setback,
-        /// How the substitute failed; nothing where its error was not judged a failure.
+        /// Kind of the fallback's failure; `None` if its error was not judged a failure.
         kind: Option<FailureKind>,
     },
-    /// The substitute took too long and was dropped: the call comes to what it was before.
+    /// The fallback timed out and was dropped: the call returns its own failure.
     TimedOut {
-        /// What it should have taken the place of.
+        /// The outcome that it should have replaced.
         after: Setback,
-        /// How long it was given.
+        /// Time that it was given.
         given: Duration,
     },
 }
 
-/// What a call fell back after.
+/// The outcome after which a call fell back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Setback {
     /// A failure of this kind.
     Failure(FailureKind),
-    /// A refusal by this kind of policy.
+    /// A rejection by this kind of policy.
     Rejection(PolicyKind),
 }
 
@@ -51,7 +51,7 @@ impl Traced for FallbackEvent {
         match self {
             Self::FellBack { after } => tracing::info!(target: TARGET, fallback = source, ?after, "fell back"),
             Self::Failed { after, kind } => {
-                tracing::warn!(target: TARGET, fallback = source, ?after, ?kind, "the fallback failed, too");
+                tracing::warn!(target: TARGET, fallback = source, ?after, ?kind, "the fallback also failed");
             }
             Self::TimedOut { after, given } => {
                 tracing::warn!(target: TARGET, fallback = source, ?after, ?given, "the fallback timed out");

@@ -1,20 +1,21 @@
-//! Fallback: a substitute takes the place of a call that failed, and its answer is marked.
+//! Fallback: a substitute answer for a failed call, marked as degraded.
 //!
-//! Unlike a [retry](crate::retry) it does not ask the other side again: it gives something else.
+//! Unlike a [retry](crate::retry) it does not call the other side again; it returns something else.
 //!
 //! # When, and when not
 //!
-//! Where a lesser answer is better than none: the price of yesterday, a default list, a replica that may lag, an empty page. It is what
-//! makes a breaker's or a limit's refusal bearable. Not where a wrong answer does harm (an account's balance, a permission), and not for
-//! hiding errors: who reads a default for the truth is misled, which is why the answer says what it is.
+//! Where a lesser answer is better than none: yesterday's price, a default list, a replica that may
+//! lag, an empty page. It makes the rejections of a breaker or a limit acceptable to users. Not
+//! where a wrong answer does harm (an account's balance, a permission), and not to hide errors: a
+//! default that looks like the truth misleads, so the answer carries a mark.
 //!
 //! # Defaults
 //!
 //! | setting | default | |
 //! |---|---|---|
-//! | `fall_back_on` | all kinds but `client`, `cancelled`, `panic` | a request that is wrong stays wrong |
-//! | `on_rejections` | yes | the breaker is open, a limit reached |
-//! | `timeout` | 1 s | for the substitute; at most what is left of an outer deadline |
+//! | `fall_back_on` | all kinds but `client`, `cancelled`, `panic` | an invalid request stays invalid |
+//! | `on_rejections` | yes | an open breaker, a reached limit |
+//! | `timeout` | 1 s | for the fallback; at most the rest of an outer deadline |
 //!
 //! # Example
 //!
@@ -46,28 +47,32 @@
 //!
 //! # How it works
 //!
-//! The policy sees verdicts, never values, so the substitute comes with the call: [`Pipeline::call_or`](crate::Pipeline::call_or). It is any
-//! closure that is told what [`Failed`] and gives a future of the same result type:
+//! A policy sees verdicts, never values, so the fallback is given with the call:
+//! [`Pipeline::call_or`](crate::Pipeline::call_or). It is any closure that receives the [`Failed`]
+//! call and returns a future of the same result type:
 //!
-//! | substitute | written |
+//! | fallback | written |
 //! |---|---|
 //! | a value | `\|_\| ready(Ok(value))` |
 //! | a function of the error | `\|failed\| { let kind = failed.kind(); async move { .. } }` |
 //! | another operation | `\|failed\| replica.call_within(failed.within(), \|\| get())`, with its error mapped |
 //!
-//! The policy decides when it is asked, and bounds its time. A substitute is asked once a call. Its value is judged by the pipeline's
-//! classifier as any other. Where it fails (or is judged a failure, or takes too long) the call comes to what it was before: the first
-//! cause is the call's error, and [`CallError::fallback`](crate::CallError::fallback) says what the substitute failed with.
+//! The policy decides when the fallback runs, and bounds its time. A fallback runs at most once per
+//! call. The pipeline's classifier judges its value as any other. If it fails, is judged a failure
+//! or takes too long, the call returns its own error, and
+//! [`CallError::fallback`](crate::CallError::fallback) returns the fallback's.
 //!
-//! A value that is judged a failure (an HTTP 503 that is an `Ok`) is replaced, too: [`Answer::Degraded`] holds it.
+//! A value that is judged a failure (an HTTP 503 that is an `Ok`) is also replaced:
+//! [`Answer::Degraded`] contains it.
 //!
-//! In a pipeline without this policy [`call_or`](crate::Pipeline::call_or) falls back at the end of the call, by the default rules, with no
-//! events and no time-out.
+//! In a pipeline without this policy [`call_or`](crate::Pipeline::call_or) falls back at the end of
+//! the call, by the default rules, without events and without a time-out.
 //!
 //! # Composing
 //!
-//! Outermost: then it hears of everything that went wrong inside, the total time-out too, after retries and refusals. Inside a retry it
-//! would end the retry, inside a breaker hide the failures from it: [`explain`](crate::Pipeline::explain) warns.
+//! Put it outermost: then it sees every failure inside, including the total time-out, after retries
+//! and rejections. Inside a retry it would end the retry; inside a breaker it would hide failures
+//! from it. [`explain`](crate::Pipeline::explain) warns about both.
 //!
 //! ```
 //! use std::time::Duration;
@@ -88,32 +93,49 @@
 //! # }
 //! ```
 //!
+//! # Guarantees
+//!
+//! 1. The fallback is a value, a function of the failure, or another operation. Its value is marked
+//!    as degraded, and contains the outcome that it replaced.
+//! 2. The fallback runs at most once per call, and only after the configured failures and
+//!    rejections. A success is never replaced.
+//! 3. If the fallback fails, the call returns its own error, with the fallback's beside it.
+//! 4. The fallback has at most its time-out and the rest of the call's deadline. It is dropped
+//!    before the call returns.
+//! 5. Without this policy, `call_or` falls back at the end of the call, by the default rules.
+//!
 //! # Cancel safety
 //!
-//! Dropping the call drops the operation, or the substitute that is at work.
+//! If the call is dropped, the operation is dropped, or the fallback if that is running.
 //!
 //! # Events
 //!
-//! [`FallbackEvent`]: each time it fell back, each time that failed or took too long, with what went before. A failure that it lets pass is
-//! no event.
+//! [`FallbackEvent`]: each call that fell back, and each fallback that failed or timed out, with
+//! the outcome before it. A failure that the policy lets pass causes no event.
 //!
 //! # Considerations
 //!
-//! 1. Circuit breaker 1: the caller must handle the refusal; this is the degraded answer. (default)
-//! 2. Watch how often it happens: a fallback that always works hides an outage. The events count. (event)
-//! 3. The substitute must not need what is failing, nor be slower than it: it has a time-out. (default)
-//! 4. Other services fall back at the same moment as this one: a replica or a cache that all fall back on needs a limit of its own.
-//! 5. It is rarely run, so it is rarely right: run it on purpose, with injected faults.
+//! 1. Circuit breaker 1: the caller must handle the rejection; this is the degraded answer.
+//!    (default)
+//! 2. Watch how often it happens: a fallback that always works hides an outage. The events count
+//!    it. (event)
+//! 3. The fallback must not depend on the failing service, nor be slower than it: it has a
+//!    time-out. (default)
+//! 4. Other services fall back at the same moment as this one: a replica or a cache behind many
+//!    fallbacks needs a limit of its own.
+//! 5. It rarely runs, so its errors stay unnoticed: run it on purpose, with injected faults.
 //!
 //! # Pitfalls
 //!
-//! [`call`](crate::Pipeline::call) has no substitute, so this policy does nothing there. A substitute that calls out has no retry and no
-//! breaker but those you give it. What a closure reads of [`Failed`] it reads before its future is made: the future cannot borrow it.
+//! [`call`](crate::Pipeline::call) has no fallback, so this policy does nothing there. A fallback
+//! that makes a call has no retry and no breaker unless you add them. A closure must read from
+//! [`Failed`] before it creates its future: the future cannot borrow it.
 //!
 //! # Source
 //!
-//! Ben Christensen, "Fault Tolerance in a High Volume, Distributed System" (Netflix, 2012), on "fail fast" and "fallback". Against
-//! careless ones: Jacob Gabrielson, "Avoiding fallback in distributed systems" (Amazon Builders' Library).
+//! Ben Christensen, "Fault Tolerance in a High Volume, Distributed System" (Netflix, 2012), on
+//! "fail fast" and "fallback". On the risks: Jacob Gabrielson, "Avoiding fallback in distributed
+//! systems" (Amazon Builders' Library).
 mod config;
 mod event;
 mod policy;

@@ -1,4 +1,9 @@
 //! The policy.
+//
+// Settings in use: calls read two independent words, `after` and `timeout`, both stored while the
+// lock of `config` is held. `Relaxed` suffices, as neither publishes other data. A call that fails
+// during a change may combine the old `after` with the new `timeout`; both were valid, so the call
+// falls back or not, and its fallback gets one of the two limits.
 use std::{
     fmt,
     future::Future,
@@ -23,73 +28,73 @@ use crate::{
     time::{Clock, nanos},
 };
 
-/// Has a call's substitute take the place of its failure, within a bounded time.
+/// Replaces the failure of a call with the value of a fallback, within a bounded time.
 ///
 /// A clone is cheap and shares settings and events.
 #[derive(Clone)]
 pub struct Fallback {
-    settings: Arc<Settings>,
+    settings: Arc<FallbackSettings>,
     name: Option<Name>,
     clock: Clock,
     events: Events<FallbackEvent>,
 }
 
-/// The settings, which may change. No call takes the lock.
-struct Settings {
+/// The settings, which may change while in use. No call takes the lock.
+struct FallbackSettings {
     config: Mutex<FallbackConfig>,
-    /// The failures after which it falls back, as [`Repeats::to_bits`].
+    /// Failures after which it falls back, as [`Repeats::to_bits`].
     after: AtomicU16,
-    /// `timeout` in nanoseconds: a deadline reads it when it is first asked.
+    /// `timeout` in nanoseconds: a deadline reads it on its first use.
     timeout: AtomicU64,
 }
 
 impl Fallback {
-    /// A fallback by these settings.
+    /// Creates a fallback policy.
     ///
     /// # Errors
-    /// Where a setting breaks its rule.
+    /// Returns a [`ConfigError`] if a setting is out of range.
     pub fn new(config: FallbackConfig) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Self::make(config, Clock::tokio(), None))
     }
 
-    /// For settings that were checked before.
+    /// Creates a policy from settings that were checked before.
     pub(crate) fn make(config: FallbackConfig, clock: Clock, name: Option<Name>) -> Self {
         let timeout = AtomicU64::new(nanos(config.timeout));
         let after = AtomicU16::new(after(&config).to_bits());
-        let settings = Arc::new(Settings { config: Mutex::new(config), after, timeout });
+        let settings = Arc::new(FallbackSettings { config: Mutex::new(config), after, timeout });
         Self { settings, name, clock, events: Events::new() }
     }
 
-    /// The same with a name, for errors and events.
+    /// Sets the name, for errors and events.
     #[must_use]
     pub fn named(mut self, name: impl Into<Name>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// The same on another clock.
+    /// Sets the clock.
     #[must_use]
     pub fn with_clock(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self
     }
 
-    /// Its settings, as they are now.
+    /// Returns the current settings.
     pub fn config(&self) -> FallbackConfig {
         *self.settings.config.lock()
     }
 
-    /// Its name.
+    /// Returns the name, if one is set.
     pub fn name(&self) -> Option<&str> {
         self.name.as_ref().map(Name::as_str)
     }
 
-    /// Changes the settings while it is in use, for all clones. A substitute that is at work keeps its time; calls under way that fail later go
-    /// by the new settings.
+    /// Replaces the settings while in use, for all clones. A running fallback keeps its time; calls
+    /// in flight that fail later use the new settings.
     ///
     /// # Errors
-    /// Where a setting breaks its rule; then nothing has changed.
+    /// Returns a [`ConfigError`] if a setting is out of range. Nothing has changed then.
     pub fn reconfigure(&self, config: FallbackConfig) -> Result<(), ConfigError> {
         config.check()?;
         let mut current = self.settings.config.lock();
@@ -99,19 +104,20 @@ impl Fallback {
         Ok(())
     }
 
-    /// Its events from now on.
+    /// Subscribes to events, from now on.
     pub fn events(&self) -> Subscription<FallbackEvent> {
         self.events.subscribe()
     }
 
-    /// Runs `operation` with nothing but this fallback around it; every `Err` is a failure. What `instead` is:
-    /// [`Pipeline::call_or`](crate::Pipeline::call_or).
+    /// Runs `operation` under this fallback policy alone, with the fallback `instead` as in
+    /// [`Pipeline::call_or`](crate::Pipeline::call_or); every `Err` is a failure.
     ///
     /// # Errors
-    /// The operation's own; where the substitute failed, too, with [that](crate::CallError::fallback) beside it.
+    /// Returns the operation's own error. If the fallback also failed,
+    /// [`CallError::fallback`](crate::CallError::fallback) returns its error.
     ///
     /// # Cancel safety
-    /// Dropped, it drops the operation, or the substitute that is at work.
+    /// If the future is dropped, the operation is dropped, or the fallback if that is running.
     #[inline]
     pub fn call<O: Operation, F, Fut>(&self, operation: O, instead: F) -> impl Future<Output = Answered<O>> + Send
     where
@@ -121,7 +127,7 @@ impl Fallback {
         call::call_alone_or(self, operation, instead)
     }
 
-    /// What the call comes to, after what is inside came to this.
+    /// Decides the result of a call whose inner policies returned `outcome`.
     #[inline]
     pub(crate) async fn settle<A: Attempt>(&self, inner: A, outcome: Outcome, cx: CallContext<'_>) -> Outcome {
         if !outcome.is_failure() && outcome != Outcome::Rejected {
@@ -133,16 +139,16 @@ impl Fallback {
         Cold::new(self.fall_back(inner, outcome, cx)).await
     }
 
-    /// After a failure that asks for it.
+    /// Runs the fallback.
     async fn fall_back<A: Attempt>(&self, mut inner: A, outcome: Outcome, cx: CallContext<'_>) -> Outcome {
         let after = match outcome.kind() {
             Some(kind) => Setback::Failure(kind),
-            None => Setback::Rejection(inner.ledger().rejection().map_or(PolicyKind::Custom("policy"), |r| r.by())),
+            None => Setback::Rejection(inner.call_state().rejection().map_or(PolicyKind::Custom("policy"), |r| r.by())),
         };
         let deadline = Deadline::new(&self.clock, &self.settings.timeout, cx);
         let frame = cx.until(&deadline);
         let fell = call::timed(pin!(inner.fall_back(frame.context())), pin!(deadline.over())).await;
-        // The substitute is dropped by now, before anybody hears of its time-out.
+        // The fallback is dropped by now, before its time-out is reported.
         match fell {
             Some(FellBack::Nowhere) => outcome,
             Some(FellBack::Done) => {
@@ -155,7 +161,7 @@ impl Fallback {
             }
             None => {
                 let given = deadline.given();
-                inner.ledger().fallback_timed_out(TimedOut { name: self.name.clone(), after: given });
+                inner.call_state().fallback_timed_out(TimedOut { name: self.name.clone(), after: given });
                 self.tell(|| FallbackEvent::TimedOut { after, given });
                 outcome
             }
@@ -169,7 +175,7 @@ impl Fallback {
     }
 }
 
-/// The failures after which a fallback of these settings falls back.
+/// Returns the failures after which a policy with these settings falls back.
 fn after(config: &FallbackConfig) -> Repeats {
     Repeats::new(config.fall_back_on, config.on_rejections)
 }
@@ -184,12 +190,12 @@ impl Policy for Fallback {
     fn describe(&self, explanation: &mut Explanation) {
         let FallbackConfig { fall_back_on, on_rejections, timeout } = self.config();
         let kinds: Vec<_> = fall_back_on.iter().map(|kind| kind.as_str()).collect();
-        let rejections = if on_rejections { "refusals" } else { "no refusals" };
+        let rejections = if on_rejections { "rejections" } else { "no rejections" };
         let within = match timeout {
-            Duration::MAX => "in its own time".to_owned(),
+            Duration::MAX => "without a time limit".to_owned(),
             timeout => format!("within {timeout:?}"),
         };
-        let settings = format!("a substitute after {} and {rejections}, {within}", kinds.join(", "));
+        let settings = format!("a fallback after {} and {rejections}, {within}", kinds.join(", "));
         explanation.push(Layer::new(PolicyKind::Fallback, self.name.clone(), settings));
     }
 

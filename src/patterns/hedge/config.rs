@@ -27,28 +27,29 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct HedgeConfig {
-    /// At most this many attempts of a call in all, the first included: so many may be in flight at once. 1 never hedges. 2 by
-    /// default, 10 at most.
+    /// Maximum number of attempts of a call, the first included; all may be in flight at once. 1
+    /// never hedges. 2 by default, 10 at most.
     pub max_attempts: u32,
-    /// How long an attempt may take before another starts beside it. The 95th percentile by default.
+    /// Time that an attempt may take before another starts beside it. The 95th percentile by
+    /// default.
     pub delay: HedgeDelay,
-    /// The kinds of failure after which another attempt starts at once; any other ends the call. By default all but `client`,
-    /// `cancelled` and `panic`, as for a retry.
+    /// Kinds of failure after which another attempt starts at once; any other ends the call. By
+    /// default all except `client`, `cancelled` and `panic`, as for a retry.
     pub hedge_on: KindSet,
-    /// Whether operations that carry no mark may run twice. On by default, as a hedge has no other
-    /// use; off, each runs once. One operation is marked by [`idempotent`](crate::call::idempotent)
-    /// or [`not_idempotent`](crate::call::not_idempotent).
+    /// If set, unmarked operations may run twice. On by default, as a hedge has no other use; if
+    /// off, they run once. The marks [`idempotent`](crate::call::idempotent) and
+    /// [`not_idempotent`](crate::call::not_idempotent) of one operation take precedence.
     pub idempotent: bool,
 }
 
-/// How long an attempt may take before another starts beside it. In a document a duration (`"50ms"`), or a table of a percentile's
-/// settings.
+/// The time that an attempt may take before another starts beside it. In a document it is a
+/// duration (`"50ms"`), or a table of the percentile's settings.
 #[derive(Debug, Clone, Copy, PartialEq)]
 #[non_exhaustive]
 pub enum HedgeDelay {
-    /// This long; zero starts all at once.
+    /// A fixed time; zero starts all attempts at once.
     Fixed(Duration),
-    /// As long as most calls took lately.
+    /// A percentile of recent latencies.
     Percentile(PercentileConfig),
 }
 
@@ -57,41 +58,42 @@ pub enum HedgeDelay {
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct PercentileConfig {
-    /// The share of calls that took no longer: 0.95 by default, so that about 5 % of calls are hedged.
+    /// Share of calls that are faster than the delay: 0.95 by default, so that about 5 % of calls
+    /// are hedged.
     pub percentile: f64,
-    /// The delay is never shorter. 1 ms by default.
+    /// Minimum delay. 1 ms by default.
     #[serde(with = "human")]
     pub floor: Duration,
-    /// The delay while there are fewer samples than `min_samples`. 100 ms by default.
+    /// Delay while there are fewer samples than `min_samples`. 100 ms by default.
     #[serde(with = "human")]
     pub until_known: Duration,
-    /// No percentile is taken of fewer calls. 100 by default.
+    /// Minimum number of samples for a percentile. 100 by default.
     pub min_samples: u32,
-    /// How far back calls count. 30 s by default.
+    /// Time for which a sample counts. 30 s by default.
     #[serde(with = "human")]
     pub window: Duration,
 }
 
 impl HedgeConfig {
-    /// Another attempt after this time, and up to two in all.
+    /// Settings with a fixed delay, and at most two attempts.
     pub fn after(delay: Duration) -> Self {
         Self { delay: HedgeDelay::Fixed(delay), ..Self::default() }
     }
 
-    /// Another attempt once this one has taken longer than this share of calls lately.
+    /// Settings with a percentile of recent latencies as delay, and at most two attempts.
     pub fn percentile(percentile: f64) -> Self {
         let delay = HedgeDelay::Percentile(PercentileConfig { percentile, ..PercentileConfig::default() });
         Self { delay, ..Self::default() }
     }
 
-    /// Sets the number of attempts in all.
+    /// Sets the maximum number of attempts.
     #[must_use]
     pub const fn max_attempts(mut self, n: u32) -> Self {
         self.max_attempts = n;
         self
     }
 
-    /// Sets how long an attempt may take before another starts.
+    /// Sets the time that an attempt may take before another starts.
     #[must_use]
     pub const fn delay(mut self, delay: HedgeDelay) -> Self {
         self.delay = delay;
@@ -105,7 +107,7 @@ impl HedgeConfig {
         self
     }
 
-    /// Sets whether operations that carry no mark may run twice.
+    /// Sets if unmarked operations may run twice.
     #[must_use]
     pub const fn idempotent(mut self, yes: bool) -> Self {
         self.idempotent = yes;
@@ -135,14 +137,14 @@ impl Default for HedgeConfig {
 }
 
 impl PercentileConfig {
-    /// Sets the share of calls that took no longer.
+    /// Sets the percentile, as a share.
     #[must_use]
     pub const fn percentile(mut self, share: f64) -> Self {
         self.percentile = share;
         self
     }
 
-    /// Sets the shortest delay, and the one that holds until enough is known.
+    /// Sets the minimum delay, and the delay until there are enough samples.
     #[must_use]
     pub const fn bounds(mut self, floor: Duration, until_known: Duration) -> Self {
         self.floor = floor;
@@ -150,7 +152,7 @@ impl PercentileConfig {
         self
     }
 
-    /// Sets of how many calls at least a percentile is taken, and how far back they count.
+    /// Sets the minimum number of samples, and the time for which they count.
     #[must_use]
     pub const fn samples(mut self, at_least: u32, window: Duration) -> Self {
         self.min_samples = at_least;

@@ -1,66 +1,97 @@
-//! What a hedge tells.
-use std::time::Duration;
+//! Events of a hedge.
+use std::{fmt, time::Duration};
 
 use crate::{observe::Traced, outcome::FailureKind};
 
-/// Something a [`Hedge`](super::Hedge) did. A call whose first attempt ends in time is no event.
+/// An event of a [`Hedge`](super::Hedge). A call whose first attempt ends in time causes none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HedgeEvent {
     /// Another attempt started beside those in flight.
     Hedged {
-        /// Which: 1 is the first beside the call's own.
+        /// Number of the hedged attempt: 1 is the first beside the original.
         hedge: u32,
-        /// Why.
+        /// Cause of the attempt.
         cause: HedgeCause,
     },
-    /// Another attempt was due, and is not made; nor is any later one of this call.
-    Held {
-        /// Why.
-        why: Held,
+    /// Another attempt was due but did not start. No later one of this call starts either.
+    Suppressed {
+        /// Reason why it did not start.
+        reason: SuppressReason,
     },
-    /// An attempt other than the first gave the call its result.
+    /// A hedged attempt gave the call its result.
     Won {
-        /// Which: 1 is the first beside the call's own.
+        /// Number of the hedged attempt: 1 is the first beside the original.
         hedge: u32,
     },
     /// All attempts of a call failed, and there was more than one.
     AllFailed {
-        /// How many there were.
+        /// Number of attempts.
         attempts: u32,
-        /// How the one failed whose failure is the call's; nothing where a policy refused it.
+        /// Kind of the failure that the call returns; `None` if a policy rejected the attempt.
         kind: Option<FailureKind>,
     },
 }
 
-/// Why another attempt started.
+/// The cause of another attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum HedgeCause {
-    /// Those in flight take longer than this.
+    /// The attempts in flight took longer than the delay.
     Late {
         /// The delay.
         delay: Duration,
     },
-    /// One failed.
+    /// An attempt failed.
     Failed {
-        /// How.
+        /// Kind of failure.
         kind: FailureKind,
     },
 }
 
-/// Why no other attempt starts.
+/// The reason why no other attempt starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Held {
-    /// The budget is empty.
+pub enum SuppressReason {
+    /// The retry budget is empty.
     Budget,
-    /// The other side asked to be left alone.
+    /// The other side asked for a pause.
     PushedBack,
-    /// A policy inside refused an attempt.
+    /// A policy inside rejected an attempt.
     Rejected,
-    /// The call's time is over.
+    /// The deadline of the call has passed.
     Deadline,
+}
+
+impl HedgeCause {
+    /// Returns the cause as a word, for labels of metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Late { .. } => "late",
+            Self::Failed { .. } => "failed",
+        }
+    }
+}
+
+impl SuppressReason {
+    /// All reasons.
+    pub(crate) const ALL: [Self; 4] = [Self::Budget, Self::PushedBack, Self::Rejected, Self::Deadline];
+
+    /// Returns the reason as a word, for labels of metrics.
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Budget => "budget",
+            Self::PushedBack => "pushed_back",
+            Self::Rejected => "rejected",
+            Self::Deadline => "deadline",
+        }
+    }
+}
+
+impl fmt::Display for SuppressReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
 }
 
 impl Traced for HedgeEvent {
@@ -74,7 +105,7 @@ impl Traced for HedgeEvent {
             Self::Hedged { hedge, cause } => {
                 tracing::debug!(target: TARGET, hedged_by = source, hedge, ?cause, "hedged");
             }
-            Self::Held { why } => tracing::info!(target: TARGET, hedged_by = source, ?why, "not hedged"),
+            Self::Suppressed { reason } => tracing::info!(target: TARGET, hedged_by = source, %reason, "not hedged"),
             Self::Won { hedge } => tracing::debug!(target: TARGET, hedged_by = source, hedge, "a hedge won"),
             Self::AllFailed { attempts, kind } => {
                 tracing::info!(target: TARGET, hedged_by = source, attempts, ?kind, "all attempts failed");

@@ -1,7 +1,24 @@
-//! How long calls took lately: a histogram that slides, in memory that does not grow with the traffic.
+//! A sliding histogram of recent latencies, in memory that does not grow with the traffic.
 //!
-//! Latencies fall into classes, eight to each doubling, so that what is in one differs by an eighth at the most; each class is counted over the
-//! window in four steps. Lock-free.
+//! Latencies fall into classes, eight per doubling, so the values of a class differ by at most an
+//! eighth. Each class is counted over the window in four steps.
+//
+// Lock-free. The counts are in `TimeWindow`s, each of which orders its own updates; a percentile
+// reads one window after the other. It may therefore miss samples that are recorded meanwhile,
+// which changes a percentile by less than its classes do.
+//
+// A full bucket: the thread whose compare-and-set halves it also halves the same step of all other
+// classes, so that shares stay the same. Other threads find room and count on. A percentile that is
+// computed between these steps is off by at most a factor of two in the share of one class.
+//
+// The cached percentile is two independent words:
+//   known        the last computed value, or `UNKNOWN`
+//   fresh_until  the time until which `look` returns `known` without computing; 0 forces it to
+// Both are `Relaxed`, as neither publishes other data, and each value is usable alone. Possible
+// results of a race, all harmless: two threads compute the same value; a thread sees the new
+// `fresh_until` with the old `known`, and uses a delay that was right until now; `forget_look` is
+// overwritten by a computation with the old settings, which then lasts for a sixty-fourth of the
+// window.
 use std::{
     sync::atomic::{AtomicU64, Ordering::Relaxed},
     time::Duration,
@@ -14,22 +31,22 @@ use crate::{
 
 /// Steps of the window.
 const STEPS: u32 = 4;
-/// Latencies below 2^10 ns are one class.
+/// Latencies below 2^10 ns form one class.
 const LOWEST: u32 = 10;
-/// Classes of one doubling: 2^3.
+/// Classes per doubling: 2^3.
 const FINE: u32 = 3;
-/// Doublings: up to 2^37 ns, some two minutes. What is longer counts as that.
+/// Doublings: up to 2^37 ns, about two minutes. A longer latency counts as that.
 const DOUBLINGS: u32 = 27;
 const CLASSES: usize = (DOUBLINGS << FINE) as usize + 1;
-/// How often a percentile is computed anew, in a window.
+/// Number of computations of the percentile per window.
 const LOOKS: u32 = 64;
-/// Nothing here is ever reset.
+/// The windows are never reset, so their epoch is constant.
 const EPOCH: u32 = 0;
 
 pub(super) struct Latencies {
     window: Duration,
     classes: [TimeWindow; CLASSES],
-    /// The last percentile that was computed, and until when it is taken as it is. [`UNKNOWN`] where there was too little to go by.
+    /// Last computed percentile in nanoseconds. [`UNKNOWN`] if there were too few samples.
     known: AtomicU64,
     fresh_until: AtomicU64,
 }
@@ -46,12 +63,12 @@ impl Latencies {
         self.window
     }
 
-    /// Has the next look compute anew: it is asked for another percentile.
+    /// Makes the next [`look`](Self::look) compute the percentile anew, for changed settings.
     pub(super) fn forget_look(&self) {
         self.fresh_until.store(0, Relaxed);
     }
 
-    /// A call took this long.
+    /// Records the latency of a call.
     pub(super) fn record(&self, now: Instant, took: Duration) {
         let class = &self.classes[class(nanos(took))];
         while !class.add(EPOCH, now, 1) {
@@ -59,7 +76,7 @@ impl Latencies {
         }
     }
 
-    /// Halves the step of `now` of all classes, so that their shares stay.
+    /// Halves the current step of all classes, so that their shares stay the same.
     #[cold]
     fn make_room(&self, full: &TimeWindow, now: Instant) {
         if full.halve_if_full(EPOCH, now, 1) {
@@ -67,9 +84,10 @@ impl Latencies {
         }
     }
 
-    /// The percentile, as it was a sixty-fourth of the window ago at the most.
+    /// Returns the percentile, at most a sixty-fourth of the window old.
     pub(super) fn look(&self, now: Instant, percentile: f64, min_samples: u32) -> Option<Duration> {
-        // Relaxed, and not as one: two who come together compute the same, and one look too many or an old value does no harm.
+        // Two callers at once compute the same value. A second computation or an old value does no
+        // harm.
         if now.as_nanos() >= self.fresh_until.load(Relaxed) {
             let computed = self.percentile(now, percentile, min_samples);
             self.known.store(computed.map_or(UNKNOWN, nanos), Relaxed);
@@ -79,8 +97,8 @@ impl Latencies {
         (known != UNKNOWN).then(|| Duration::from_nanos(known))
     }
 
-    /// What this share of the window's latencies does not exceed, as if those of a class were spread evenly over it; nothing with
-    /// fewer samples.
+    /// Computes the latency that the share `percentile` of calls does not exceed, as if the
+    /// latencies of a class were evenly spread. `None` with too few samples.
     pub(super) fn percentile(&self, now: Instant, percentile: f64, min_samples: u32) -> Option<Duration> {
         let mut counts = [0; CLASSES];
         counts.iter_mut().zip(&self.classes).for_each(|(count, class)| *count = class.sum(EPOCH, now));
@@ -102,7 +120,7 @@ impl Latencies {
     }
 }
 
-/// The class of a latency in nanoseconds.
+/// Returns the class of a latency in nanoseconds.
 fn class(nanos: u64) -> usize {
     if nanos >> LOWEST == 0 {
         return 0;
@@ -113,7 +131,7 @@ fn class(nanos: u64) -> usize {
     (class as usize).min(CLASSES - 1)
 }
 
-/// The least latency in nanoseconds that is above all of a class.
+/// Returns the least latency in nanoseconds above all of a class.
 fn bound(class: usize) -> u64 {
     match class.checked_sub(1) {
         None => 1 << LOWEST,
@@ -130,7 +148,7 @@ mod tests {
 
     use super::*;
 
-    // Guarantee: hedge 1.
+    // Guarantee: hedge 2.
     #[test]
     fn classes_are_in_order_without_gaps() {
         let mut before = 0;
@@ -144,8 +162,8 @@ mod tests {
     }
 
     proptest! {
-        // Guarantee: hedge 1.
-        /// Every latency of the window, kept and sorted.
+        // Guarantee: hedge 2.
+        /// Model: every latency of the window, kept and sorted.
         #[test]
         fn the_percentile_is_that_of_a_naive_model(
             steps in prop::collection::vec((0u64..3_000, 0u64..40_000_000_000), 1..200),
@@ -176,9 +194,9 @@ mod tests {
         }
     }
 
-    // Guarantee: hedge 1.
+    // Guarantee: hedge 2.
     #[test]
-    fn a_look_is_as_old_as_a_sixty_fourth_of_the_window_at_the_most() {
+    fn a_look_is_at_most_a_sixty_fourth_of_the_window_old() {
         let latencies = Latencies::new(Duration::from_secs(64));
         let at = |ms: u64| Instant::from_nanos((1_000_000 + ms) * 1_000_000);
         assert_eq!(latencies.look(at(0), 0.5, 1), None);

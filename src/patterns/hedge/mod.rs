@@ -1,21 +1,22 @@
-//! Hedge: starts a second attempt beside one that takes long, and gives whichever succeeds first.
+//! Hedge: starts a second attempt beside a slow one, and returns the first success.
 //!
-//! Unlike a [retry](crate::retry), which waits for a failure, it does not wait for the slow one to end.
+//! A [retry](crate::retry) waits for a failure; a hedge does not wait for the slow attempt to end.
 //!
 //! # When, and when not
 //!
-//! For reads whose slowest answers come from chance: a pause of one replica, a lost packet, a cold cache, where a second try is likely to be
-//! quick. Not where all of the other side is slow: then each call becomes several, just when there is least room for them (the budget bounds
-//! that). Not for what must not happen twice, and not where both attempts would queue for the same thing.
+//! For reads whose slowest answers are due to chance: a pause of one replica, a lost packet, a cold
+//! cache. A second attempt is likely to be fast there. Not where the whole other side is slow: each
+//! call would become several when capacity is least (the budget bounds that). Not for operations
+//! that must not run twice, and not where both attempts would wait in the same queue.
 //!
 //! # Defaults
 //!
 //! | setting | default | |
 //! |---|---|---|
-//! | `max_attempts` | 2 | in all, the first included; at most 10 |
+//! | `max_attempts` | 2 | in total, the first included; at most 10 |
 //! | `delay` | `{ percentile = 0.95, floor = "1ms", until_known = "100ms", min_samples = 100, window = "30s" }` | or a duration: `"50ms"` |
 //! | `hedge_on` | all kinds but `client`, `cancelled`, `panic` | a failure of another kind ends the call |
-//! | `idempotent` | yes | for operations that carry no mark |
+//! | `idempotent` | yes | for unmarked operations |
 //! | budget | none: [`explain`](crate::Pipeline::explain) warns | share one with the retry |
 //!
 //! # Example
@@ -42,28 +43,34 @@
 //!
 //! # How it works
 //!
-//! The first attempt runs in place, alone. When it has taken as long as the delay, another starts beside it, and so on up to
-//! `max_attempts`; when one fails, the next starts at once. The first that succeeds is the result: the others are dropped, and then it is
-//! returned. A failure that a retry would not repeat (a kind outside `hedge_on`) is the result, too. Where all fail, the last failure is.
+//! The first attempt runs in place, alone. After the delay another starts beside it, and so on up
+//! to `max_attempts`. If an attempt fails, the next starts at once. The first success is the
+//! result: the other attempts are dropped before it is returned. A failure that a retry would not
+//! repeat (a kind outside `hedge_on`) also ends the call. If all attempts fail, the last failure is
+//! the result.
 //!
-//! Nothing further starts in a call once a policy inside refused an attempt, the budget is empty, the call's time is over, or the other side
-//! said anything about being called again ([`Hint`](crate::Hint)); what is in flight goes on. Where it said for how long, no other call of
-//! this hedge starts a second attempt until then, for a minute at most.
+//! No further attempt of a call starts once an inner policy rejected an attempt, the budget is
+//! empty, the deadline has passed, or the server sent any [`Hint`](crate::Hint). Attempts in flight
+//! continue. If the hint states a time, no call of this hedge starts a second attempt until then,
+//! for a minute at most.
 //!
-//! The percentile is taken of whole calls that succeeded, from when they first waited: of one that was hedged it is known that its first
-//! attempt took longer than the delay, and the call did, too. So the share of calls above the delay is right, and hedging does not pull
-//! down the percentile that it goes by. Calls that are ready at once are not counted: they read no clock.
+//! The percentile is computed from whole calls that succeeded, from their first wait. A hedged call
+//! counts with its whole time: both that and its first attempt exceeded the delay. So the share of
+//! calls above the delay is right, and hedging does not lower the percentile that it uses. Calls
+//! that are ready at once are not counted: they read no clock.
 //!
-//! An operation is asked for its next future while others run. A closure can do that, as its futures borrow nothing of it. An
-//! [`Operation`](crate::call::Operation) of your own says so by [`can_overlap`](crate::call::Operation::can_overlap), or runs once.
+//! The operation must start its next future while others run. A closure can, as its futures borrow
+//! nothing of it. An [`Operation`](crate::call::Operation) of your own declares it by
+//! [`can_overlap`](crate::call::Operation::can_overlap), or runs once.
 //!
 //! # Composing
 //!
-//! Inside the retry, so that each of its attempts is hedged; outside the circuit breaker and the attempt's time-out, so that each attempt has
-//! its own: a loser gives its place back and counts for nothing, a time-out starts the next attempt. Share one
-//! [`RetryBudget`](crate::retry::RetryBudget) with the retry: a call inside that retry is told to it once. The operation hears which attempt
-//! it is from [`AttemptInfo::hedge`](crate::call::AttemptInfo::hedge), say for a header. A hedge inside a hedge leaves the attempts to the
-//! outer one.
+//! Put it inside the retry, so that each attempt of the retry is hedged. Put it outside the circuit
+//! breaker and the attempt's time-out, so that each hedged attempt has its own: a loser returns its
+//! permit and counts for nothing, and a time-out starts the next attempt. Share one
+//! [`RetryBudget`](crate::retry::RetryBudget) with the retry; a call is counted in it once.
+//! [`AttemptInfo::hedge`](crate::call::AttemptInfo::hedge) tells the operation its number, say for
+//! a header. A hedge inside a hedge leaves the attempts to the outer one.
 //!
 //! ```
 //! use std::time::Duration;
@@ -84,33 +91,56 @@
 //! # }
 //! ```
 //!
+//! # Guarantees
+//!
+//! 1. After the delay another attempt starts beside those in flight. A first attempt that ends in
+//!    time runs alone and allocates nothing.
+//! 2. A percentile is that of recent calls, within an eighth, in memory that does not grow with
+//!    traffic. Hedging does not lower it.
+//! 3. A failed attempt starts the next at once. A failure of a kind outside `hedge_on` ends the
+//!    call.
+//! 4. A call has at most `max_attempts` attempts. With a budget, each one beside the first is paid
+//!    from it.
+//! 5. An operation that is not idempotent, or cannot run concurrently, runs once.
+//! 6. A call has exactly one result. All other attempts are dropped before it returns, and count as
+//!    neither success nor failure.
+//! 7. After a server's hint, a rejection inside, or the deadline, no further attempt starts; those
+//!    in flight continue.
+//!
 //! # Cancel safety
 //!
-//! Dropping the call drops all its attempts, and starts no other. What was taken from the budget stays taken.
+//! If the call is dropped, all its attempts are dropped, and no other starts. Withdrawals from the
+//! budget are not refunded.
 //!
 //! # Events
 //!
-//! [`HedgeEvent`]: every attempt beside the first with its cause, every one that was due and not made, a hedge that won, calls of which all
-//! attempts failed. A call whose first attempt ends in time is no event.
+//! [`HedgeEvent`]: every hedged attempt with its cause, every one that was due and suppressed,
+//! every hedged attempt that won, and calls whose attempts all failed. A call whose first attempt
+//! ends in time causes no event.
 //!
 //! # Considerations
 //!
-//! 1. The operation must be idempotent: mark the one that is not by [`not_idempotent`](crate::call::not_idempotent), and it runs once.
-//!    (default) [`explain_for`](crate::Pipeline::explain_for) warns of it. (warning)
-//! 2. It adds load: about `1 - percentile`, and `max_attempts` times it when everything is slow, but for the budget. (warning without one)
-//! 3. A server that is overloaded is left alone: its hint stops hedging. (default)
-//! 4. Too short a delay is a load generator: percentiles have a floor, and need samples. (default)
-//! 5. One hedge for one kind of call: fast reads and slow reports have no percentile in common.
+//! 1. The operation must be idempotent: mark others with
+//!    [`not_idempotent`](crate::call::not_idempotent), and they run once. (default)
+//!    [`explain_for`](crate::Pipeline::explain_for) warns about it. (warning)
+//! 2. It adds load: about `1 - percentile`, and up to `max_attempts` times the load if everything
+//!    is slow, unless a budget bounds it. (warning without one)
+//! 3. An overloaded server gets no hedges: its hint stops them. (default)
+//! 4. Too short a delay multiplies the load: percentiles have a minimum delay, and need samples.
+//!    (default)
+//! 5. Use one hedge per kind of call: fast reads and slow reports have no percentile in common.
 //!
 //! # Pitfalls
 //!
-//! A dropped attempt may go on at the other side, unless it hears of the drop: HTTP/1 closes the connection, HTTP/2 resets the stream. Two
-//! attempts through one connection, or to one replica, share its fate. A call that is dropped while its first attempt waits teaches the
-//! percentile nothing.
+//! A dropped attempt may continue at the other side, unless the drop is visible there: HTTP/1
+//! closes the connection, HTTP/2 resets the stream. Two attempts over one connection, or to one
+//! replica, share its fate. A call that is dropped while its first attempt waits adds no sample to
+//! the percentile.
 //!
 //! # Source
 //!
-//! Jeffrey Dean, Luiz André Barroso, "The Tail at Scale" (CACM, 2013). Fatal and other failures, and push-back: gRPC proposal A6.
+//! Jeffrey Dean, Luiz André Barroso, "The Tail at Scale" (CACM, 2013). Fatal and non-fatal
+//! failures, and push-back: gRPC proposal A6.
 mod config;
 mod event;
 mod latencies;
@@ -119,5 +149,5 @@ mod race;
 mod state;
 
 pub use config::{HedgeConfig, HedgeDelay, PercentileConfig};
-pub use event::{HedgeCause, HedgeEvent, Held};
+pub use event::{HedgeCause, HedgeEvent, SuppressReason};
 pub use policy::Hedge;

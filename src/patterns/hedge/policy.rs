@@ -1,4 +1,4 @@
-//! The policy: its door, its settings, and what explains it.
+//! The policy: its methods, its settings, and its description.
 use std::{
     fmt,
     future::Future,
@@ -21,31 +21,32 @@ use crate::{
     time::{Clock, Instant},
 };
 
-/// Starts a second attempt beside a first that takes long, and gives whichever succeeds first.
+/// Starts a second attempt beside a slow first one, and returns the first success.
 ///
-/// A clone is the same hedge: it shares what it knows of latencies, its budget and its events.
+/// A clone is the same hedge: it shares recent latencies, the budget and the events.
 #[derive(Clone)]
-pub struct Hedge(pub(super) Arc<Inner>);
+pub struct Hedge(pub(super) Arc<HedgeInner>);
 
-pub(super) struct Inner {
-    pub(super) settings: ArcSwap<Settings>,
+pub(super) struct HedgeInner {
+    pub(super) settings: ArcSwap<HedgeSettings>,
     name: Option<Name>,
     pub(super) clock: Clock,
     pub(super) budget: Option<RetryBudget>,
-    /// Until when the other side asked to be left alone, in nanoseconds.
+    /// Nanoseconds until which the other side asked for a pause. It only grows, by `fetch_max`, and
+    /// publishes nothing else, so `Relaxed` suffices.
     pub(super) quiet_until: AtomicU64,
     events: Events<HedgeEvent>,
 }
 
-/// What a new configuration replaces as a whole.
-pub(super) struct Settings {
+/// The settings, which a new configuration replaces as a whole.
+pub(super) struct HedgeSettings {
     pub(super) config: HedgeConfig,
-    /// Only where a percentile is asked for.
+    /// `Some` if the delay is a percentile.
     latencies: Option<Arc<Latencies>>,
 }
 
-impl Settings {
-    /// By these settings, with the latencies that are known where they still make sense.
+impl HedgeSettings {
+    /// Creates the settings; keeps the recent latencies if their window is unchanged.
     fn new(config: HedgeConfig, known: Option<&Arc<Latencies>>) -> Self {
         let latencies = match config.delay {
             HedgeDelay::Fixed(_) => None,
@@ -72,82 +73,92 @@ impl Settings {
 }
 
 impl Hedge {
-    /// A hedge by these settings, without a budget.
+    /// Creates a hedge without a budget.
     ///
     /// # Errors
-    /// Where a setting breaks its rule.
+    /// Returns a [`ConfigError`] if a setting is out of range.
     pub fn new(config: HedgeConfig) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Self::make(config, Clock::tokio(), None, None))
     }
 
-    /// For settings that were checked before.
+    /// Creates a hedge from settings that were checked before.
     pub(crate) fn make(config: HedgeConfig, clock: Clock, name: Option<Name>, budget: Option<RetryBudget>) -> Self {
-        let settings = ArcSwap::from_pointee(Settings::new(config, None));
-        Self(Arc::new(Inner { settings, name, clock, budget, quiet_until: AtomicU64::new(0), events: Events::new() }))
+        let settings = ArcSwap::from_pointee(HedgeSettings::new(config, None));
+        Self(Arc::new(HedgeInner {
+            settings,
+            name,
+            clock,
+            budget,
+            quiet_until: AtomicU64::new(0),
+            events: Events::new(),
+        }))
     }
 
-    /// A new hedge of the same settings with a name, for events.
+    /// Creates a new hedge with the same settings and a name, for events.
     #[must_use]
     pub fn named(self, name: impl Into<Name>) -> Self {
         Self::make(self.config(), self.0.clock.clone(), Some(name.into()), self.0.budget.clone())
     }
 
-    /// A new hedge of the same settings on another clock.
+    /// Creates a new hedge with the same settings on another clock.
     #[must_use]
     pub fn with_clock(self, clock: &Clock) -> Self {
         Self::make(self.config(), clock.clone(), self.0.name.clone(), self.0.budget.clone())
     }
 
-    /// A new hedge of the same settings with a budget, which it shares with every retry and hedge that holds a clone of it.
+    /// Creates a new hedge with the same settings and a budget, which is shared with every retry
+    /// and hedge that holds a clone of it.
     #[must_use]
     pub fn with_budget(self, budget: &RetryBudget) -> Self {
         Self::make(self.config(), self.0.clock.clone(), self.0.name.clone(), Some(budget.clone()))
     }
 
-    /// Its settings.
+    /// Returns the current settings.
     pub fn config(&self) -> HedgeConfig {
         self.0.settings.load().config
     }
 
-    /// Its name.
+    /// Returns the name, if one is set.
     pub fn name(&self) -> Option<&str> {
         self.0.name.as_ref().map(Name::as_str)
     }
 
-    /// Its budget.
+    /// Returns the budget, if one is set.
     pub fn budget(&self) -> Option<&RetryBudget> {
         self.0.budget.as_ref()
     }
 
-    /// Its events from now on.
+    /// Subscribes to events, from now on.
     pub fn events(&self) -> Subscription<HedgeEvent> {
         self.0.events.subscribe()
     }
 
-    /// How long an attempt may take now before another starts beside it.
+    /// Returns the current delay before another attempt starts.
     pub fn delay(&self) -> Duration {
         self.0.settings.load().delay(self.0.clock.now())
     }
 
-    /// Replaces its settings, for all its clones. Latencies that are known are kept, unless the window changes. A call that
-    /// waits keeps its delay; its other decisions go by the new settings.
+    /// Replaces the settings while in use, for all clones. Recent latencies are kept, unless the
+    /// window changes. A waiting call keeps its delay; its other decisions use the new settings.
     ///
     /// # Errors
-    /// Where a setting breaks its rule; then nothing has changed.
+    /// Returns a [`ConfigError`] if a setting is out of range. Nothing has changed then.
     pub fn reconfigure(&self, config: HedgeConfig) -> Result<(), ConfigError> {
         config.check()?;
-        self.0.settings.rcu(|now| Settings::new(config, now.latencies.as_ref()));
+        self.0.settings.rcu(|now| HedgeSettings::new(config, now.latencies.as_ref()));
         Ok(())
     }
 
-    /// Runs `operation` with nothing but this hedge around it; every `Err` is a failure after which another attempt starts.
+    /// Runs `operation` under this hedge alone; every `Err` is a failure after which another
+    /// attempt starts.
     ///
     /// # Errors
-    /// The operation's own, of the last attempt that failed.
+    /// Returns the operation's own error, of the last attempt that failed.
     ///
     /// # Cancel safety
-    /// Dropped, it drops all attempts in flight, and makes no other. What it took from the budget stays taken.
+    /// If the future is dropped, all attempts in flight are dropped, and no other starts.
+    /// Withdrawals from the budget are not refunded.
     #[inline]
     pub fn call<O: Operation>(
         &self,
@@ -157,14 +168,14 @@ impl Hedge {
     }
 }
 
-impl Inner {
+impl HedgeInner {
     #[inline]
     fn may_hedge(&self, cx: CallContext<'_>) -> bool {
         let config = &self.settings.load().config;
         config.max_attempts > 1 && cx.is_idempotent().unwrap_or(config.idempotent)
     }
 
-    /// A call took this long: what percentiles are taken of.
+    /// Records the latency of a call, for the percentile.
     pub(super) fn record(&self, began: Instant) {
         let settings = self.settings.load();
         if let Some(latencies) = &settings.latencies {
@@ -173,7 +184,7 @@ impl Inner {
         }
     }
 
-    /// Tells the budget of the call, unless a retry around it has.
+    /// Counts the call in the budget, unless an outer retry has.
     pub(super) fn deposit(&self, now: Instant, cx: CallContext<'_>) {
         if let Some(budget) = &self.budget
             && cx.attempt() == 1
@@ -210,7 +221,7 @@ impl Policy for Hedge {
         let after = match delay {
             HedgeDelay::Fixed(delay) => format!("{delay:?}"),
             HedgeDelay::Percentile(p) => format!(
-                "the time that {} % of calls took within {:?}, at least {:?} ({:?} until {} are known)",
+                "the time that {} % of the calls of the last {:?} took, at least {:?} ({:?} until there are {} samples)",
                 p.percentile * 100.0,
                 p.window,
                 p.floor,

@@ -1,4 +1,4 @@
-//! The async shell: the first attempt in place, the others on the heap once there are any.
+//! The async part: the first attempt in place, the others on the heap, once there are any.
 use std::{
     future::{Future, poll_fn},
     pin::{Pin, pin},
@@ -9,8 +9,8 @@ use std::{
 
 use super::{
     HedgeEvent,
-    event::{HedgeCause, Held},
-    policy::Inner,
+    event::{HedgeCause, SuppressReason},
+    policy::HedgeInner,
     state::{Ended, Plan, Then},
 };
 use crate::{
@@ -19,20 +19,20 @@ use crate::{
     time::Instant,
 };
 
-/// Who gave the call its result. An attempt beside the first has been kept already.
+/// The attempt that gave the call its result. A hedged attempt has been kept already.
 enum Won {
     First(Outcome),
     Other(Outcome),
 }
 
-/// When the call first waited, and the delay that held then.
+/// The first wait of the call, and the delay at that time.
 #[derive(Clone, Copy)]
 struct Began {
     at: Instant,
     delay: Duration,
 }
 
-impl Inner {
+impl HedgeInner {
     #[inline]
     pub(super) async fn hedged<F: Forks>(&self, forks: &F, cx: CallContext<'_>) -> Outcome {
         let mut first = forks.next();
@@ -57,18 +57,18 @@ impl Inner {
         }
     }
 
-    /// Whether the failure of an attempt with none beside it is the end of the call.
+    /// Returns `true` if the failure of a lone attempt ends the call.
     #[cold]
     fn ends_alone(&self, ended: &Ended) -> bool {
         let then = ended.then(&self.settings.load().config);
-        if then == Then::Wait(Held::PushedBack) {
+        if then == Then::Wait(SuppressReason::PushedBack) {
             self.pushed_back(ended);
-            self.tell(|| HedgeEvent::Held { why: Held::PushedBack });
+            self.tell(|| HedgeEvent::Suppressed { reason: SuppressReason::PushedBack });
         }
         !matches!(then, Then::Next(_))
     }
 
-    /// The other side asked to be left alone: no call hedges until then.
+    /// Records that the other side asked for a pause: no call is hedged until then.
     fn pushed_back(&self, ended: &Ended) {
         self.quiet_until.fetch_max(ended.quiet_until(self.clock.now()), Relaxed);
     }
@@ -79,7 +79,7 @@ impl Inner {
         Began { at, delay: self.settings.load().delay(at) }
     }
 
-    /// Goes on with the first attempt, alone until its delay is over: then `None`.
+    /// Continues the first attempt alone until its delay ends; returns `None` then.
     async fn wait(
         &self,
         mut work: Pin<&mut impl Future<Output = Ended>>,
@@ -104,7 +104,7 @@ impl Inner {
         ended
     }
 
-    /// Goes on when the first attempt is late, or has failed.
+    /// Continues when the first attempt is late or has failed.
     async fn race<F: Forks>(
         &self,
         first: Pin<&mut (impl Future<Output = Ended> + Send)>,
@@ -114,10 +114,10 @@ impl Inner {
         began: Option<Began>,
     ) -> Won {
         let Began { at: began, delay } = began.unwrap_or_else(|| self.begin(cx));
-        let mut call = Call { hedge: self, cx, plan: Plan::new(self.settings.load().config.max_attempts) };
+        let mut call = HedgeCall { hedge: self, cx, plan: Plan::new(self.settings.load().config.max_attempts) };
         let mut first = ended.is_none().then_some(first);
         let mut others: Vec<_> = Vec::new();
-        // The best of what failed: with no fork it is the first attempt's.
+        // The failure to return if all attempts fail; the fork is `None` for the first attempt.
         let mut best = None;
         let mut timer = pin!(None);
         let mut failed = false;
@@ -137,7 +137,7 @@ impl Inner {
                     failed = true;
                     match call.failed(&ended) {
                         Ok(next) => {
-                            // A refusal says less than a failure.
+                            // A rejection says less than a failure.
                             if best.is_none() || ended.outcome != Outcome::Rejected {
                                 best = Some((ended, fork));
                             }
@@ -187,18 +187,18 @@ impl Inner {
     }
 }
 
-/// The call is over: an attempt failed in a way that another does not mend.
+/// An attempt failed with a failure that ends the call.
 struct Over;
 
-/// One call in the course of its attempts.
-struct Call<'a> {
-    hedge: &'a Inner,
+/// One call between its attempts.
+struct HedgeCall<'a> {
+    hedge: &'a HedgeInner,
     cx: CallContext<'a>,
     plan: Plan,
 }
 
-impl Call<'_> {
-    /// Starts another attempt, if there is to be one: its number, and the time.
+impl HedgeCall<'_> {
+    /// Starts another attempt, if one may start. Returns its number and the time.
     fn start(&mut self, cause: HedgeCause) -> Option<(u32, Instant)> {
         if !self.plan.is_open() {
             return None;
@@ -208,39 +208,39 @@ impl Call<'_> {
             HedgeCause::Failed { kind } => Some(kind),
             HedgeCause::Late { .. } => None,
         };
-        // The budget last: what it gives is used.
-        let why = if self.hedge.is_quiet(now) {
-            Held::PushedBack
+        // The budget comes last: a withdrawal is used.
+        let reason = if self.hedge.is_quiet(now) {
+            SuppressReason::PushedBack
         } else if self.cx.deadline().is_some_and(|deadline| now >= deadline) {
-            Held::Deadline
+            SuppressReason::Deadline
         } else if self.hedge.budget.as_ref().is_some_and(|budget| !budget.withdraw(now, kind)) {
-            Held::Budget
+            SuppressReason::Budget
         } else {
             let hedge = self.plan.start();
             self.hedge.tell(|| HedgeEvent::Hedged { hedge, cause });
             return Some((hedge, now));
         };
-        self.hold(why);
+        self.hold(reason);
         None
     }
 
-    fn hold(&mut self, why: Held) {
+    fn hold(&mut self, reason: SuppressReason) {
         if self.plan.hold() {
-            self.hedge.tell(|| HedgeEvent::Held { why });
+            self.hedge.tell(|| HedgeEvent::Suppressed { reason });
         }
     }
 
-    /// An attempt failed, or was refused: starts another, if there is to be one.
+    /// Handles a failed or rejected attempt: starts another, if one may start.
     fn failed(&mut self, ended: &Ended) -> Result<Option<(u32, Instant)>, Over> {
         let then = ended.then(&self.hedge.settings.load().config);
         match then {
             Then::Over => Err(Over),
             Then::Next(kind) => Ok(self.start(HedgeCause::Failed { kind })),
-            Then::Wait(why) => {
-                if why == Held::PushedBack {
+            Then::Wait(reason) => {
+                if reason == SuppressReason::PushedBack {
                     self.hedge.pushed_back(ended);
                 }
-                self.hold(why);
+                self.hold(reason);
                 Ok(None)
             }
         }
@@ -280,11 +280,11 @@ fn is_success(ended: &Ended) -> bool {
 #[inline]
 async fn attempt(fork: &mut impl Fork, cx: CallContext<'_>) -> Ended {
     let outcome = fork.attempt(cx).await;
-    let hint = if outcome.is_failure() { fork.ledger().hint() } else { Hint::None };
+    let hint = if outcome.is_failure() { fork.call_state().hint() } else { Hint::None };
     Ended { outcome, hint }
 }
 
-/// An attempt beside the first.
+/// Creates the future of a hedged attempt.
 fn beside<'f, F: Forks>(
     forks: &'f F,
     hedge: u32,

@@ -1,14 +1,14 @@
-//! Making a listener.
+//! Builder of a listener.
 use std::{fmt, sync::Arc};
 
 use tokio::sync::{Notify, watch};
 
 use super::{
-    IdempotencyFilter, Level, PriorityOrder, QueueListener, QueueListenerConfig,
+    Level, PriorityOrder, QueueListener, QueueListenerConfig,
     counters::Counters,
-    hints::Hints,
     listener::{Inner, Rule, Source},
-    staff::tasks_by_depth,
+    poll::hints::Hints,
+    run::scaler::tasks_by_depth,
 };
 use crate::{
     config::{ConfigError, Name, require},
@@ -16,11 +16,11 @@ use crate::{
     notify::Notifier,
     observe::Events,
     port::Capability,
-    queue::Queue,
+    queue::{IdempotencyFilter, Queue},
     time::Clock,
 };
 
-/// What a listener is made of. From [`QueueListener::builder`].
+/// Builder of a [`QueueListener`]. Created by [`QueueListener::builder`].
 pub struct QueueListenerBuilder {
     queues: Vec<(Arc<dyn Queue>, Level)>,
     order: PriorityOrder,
@@ -48,7 +48,7 @@ impl QueueListenerBuilder {
         }
     }
 
-    /// Sets how the first queue is asked, where there are several.
+    /// Sets the priority and weight of the first queue, if there are several.
     #[must_use]
     pub fn level(mut self, level: Level) -> Self {
         if let Some((_, first)) = self.queues.first_mut() {
@@ -57,84 +57,86 @@ impl QueueListenerBuilder {
         self
     }
 
-    /// Takes from this queue, too.
+    /// Adds another queue to receive from.
     #[must_use]
-    pub fn also(mut self, queue: Arc<dyn Queue>, level: Level) -> Self {
+    pub fn source(mut self, queue: Arc<dyn Queue>, level: Level) -> Self {
         self.queues.push((queue, level));
         self
     }
 
-    /// Sets how several queues share the listener. Strict by default.
+    /// Sets the order in which several queues are polled. Strict by default.
     #[must_use]
     pub const fn order(mut self, order: PriorityOrder) -> Self {
         self.order = order;
         self
     }
 
-    /// Sets the settings.
+    /// Sets the configuration.
     #[must_use]
     pub const fn config(mut self, config: QueueListenerConfig) -> Self {
         self.config = config;
         self
     }
 
-    /// Reads the time from this clock. tokio's by default.
+    /// Sets the clock. tokio's by default.
     #[must_use]
     pub fn clock(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self
     }
 
-    /// Draws the delays from this stream. Seeded by the system by default.
+    /// Sets the source of random delays. Seeded by the system by default.
     #[must_use]
     pub fn entropy(mut self, entropy: &Entropy) -> Self {
         self.entropy = Some(entropy.clone());
         self
     }
 
-    /// Is woken by notices to this topic: publish one after each `send`, or send through an [`AnnouncingQueue`](super::AnnouncingQueue).
+    /// Wakes the listener by notices of this topic. Publish a notice after each `send`, or send
+    /// through an [`AnnouncingQueue`](crate::queue::AnnouncingQueue).
     #[must_use]
-    pub fn woken_by(mut self, notifier: Arc<dyn Notifier>, topic: impl Into<Name>) -> Self {
+    pub fn notifier(mut self, notifier: Arc<dyn Notifier>, topic: impl Into<Name>) -> Self {
         self.hints = Some(Hints { notifier, topic: topic.into() });
         self
     }
 
-    /// Remembers what was handled, and does not handle it again.
+    /// Skips messages that were handled before, by this filter.
     #[must_use]
     pub fn filter(mut self, filter: IdempotencyFilter) -> Self {
         self.filter = Some(filter);
         self
     }
 
-    /// Sets how many tasks so many waiting messages ask for. [`tasks_by_depth`] by default.
+    /// Sets the rule that gives the number of tasks for a number of waiting messages.
+    /// [`tasks_by_depth`] by default.
     #[must_use]
-    pub fn scale_by(mut self, rule: impl Fn(u64) -> u32 + Send + Sync + 'static) -> Self {
+    pub fn scaling(mut self, rule: impl Fn(u64) -> u32 + Send + Sync + 'static) -> Self {
         self.rule = Arc::new(rule);
         self
     }
 
-    /// Gives it a name, for events.
+    /// Sets the name that events carry.
     #[must_use]
     pub fn named(mut self, name: impl Into<Name>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Makes the listener.
+    /// Builds the listener.
     ///
     /// # Errors
-    /// Where a setting breaks a rule, or a backend lacks what is asked of it.
+    /// If a setting breaks a rule, or a backend lacks a capability that the configuration requires.
     pub fn build(self) -> Result<QueueListener, ConfigError> {
         self.config.check()?;
         require(
             self.config.min_tasks > 0 || self.hints.is_some(),
             "min_tasks",
-            "must be at least 1 where nothing wakes the listener: see `woken_by`",
+            "must be at least 1 unless a `notifier` wakes the listener",
         )?;
         require(
             self.queues.iter().all(|(_, level)| level.weight > 0),
             "weight",
-            "must be at least 1: a queue of no weight would never be asked",
+            "must be at least 1: a queue of weight 0 would never be polled",
         )?;
         if let Some(filter) = &self.filter {
             filter.store().capabilities().require(Capability::TimeToLive).map_err(|lacks| lacks.refuse("filter"))?;
@@ -143,7 +145,7 @@ impl QueueListenerBuilder {
         let (queues, levels): (Vec<_>, Vec<_>) = self.queues.into_iter().unzip();
         let source = |queue: Arc<dyn Queue>| Source {
             most: queue.capabilities().max_batch().max(1),
-            sets_aside: queue.dead_letters().is_some(),
+            has_dead_letters: queue.dead_letters().is_some(),
             queue,
         };
         Ok(QueueListener(Arc::new(Inner {
@@ -161,8 +163,8 @@ impl QueueListenerBuilder {
             depth: Default::default(),
             unsettled: Default::default(),
             paused: watch::Sender::new(false),
-            shifts: Default::default(),
-            rests: Notify::new(),
+            runs: Default::default(),
+            idle: Notify::new(),
             events: Events::new(),
         })))
     }

@@ -14,48 +14,55 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct QueueListenerConfig {
-    /// Most messages of one poll. 32 by default; a backend may give fewer. A poll asks for no more than can be begun soon.
+    /// Maximum number of messages of one poll. 32 by default; a backend may return fewer. A poll
+    /// asks only for messages that can begin soon.
     pub batch: usize,
-    /// How many tasks go on polling when there is nothing to do. 1 by default; 0 needs wake-ups.
+    /// Number of tasks that continue polling while there is no work. 1 by default; 0 requires a
+    /// [`notifier`](super::QueueListenerBuilder::notifier).
     pub min_tasks: u32,
-    /// How many tasks there are at most: so many messages are handled at once. 16 by default.
+    /// Maximum number of tasks, and so of messages that are handled at once. 16 by default.
     pub max_tasks: u32,
-    /// For how long a message is hidden from other listeners at a time. 30 s by default.
+    /// Time for which one lease hides a message from other listeners. 30 s by default.
     #[serde(with = "human")]
     pub visibility: Duration,
-    /// How long before its message becomes visible again a handler is told to end; and no handler begins with less. A fifteenth of
-    /// `visibility` by default.
+    /// Time before the end of a message's lease at which its handler is asked to stop. No handler
+    /// begins with less time left. A fifteenth of `visibility` by default.
     #[serde(with = "human::option")]
     pub margin: Option<Duration>,
     /// Time limit of one request to the queue. A sixth of `visibility` by default.
     #[serde(with = "human::option")]
     pub call_timeout: Option<Duration>,
-    /// For how long a poll waits in the queue for a message. Not at all by default.
+    /// Time for which a poll waits in the queue for a message. Zero by default.
     #[serde(with = "human")]
     pub receive_wait: Duration,
-    /// The delays between polls that find nothing.
+    /// Delays between polls that find nothing.
     pub idle: IdleConfig,
-    /// The delays after requests that failed, or that the queue was too busy for.
+    /// Delays after requests that failed, or that the queue rejected because it was busy.
     pub busy: BackoffConfig,
-    /// After how long a handler is told to end; it has the [margin](Self::lease_margin) to do so. Never by default.
+    /// Time after which a handler is asked to stop; it then has the [margin](Self::lease_margin) to
+    /// do so. No limit by default.
     #[serde(with = "human::option")]
     pub handler_timeout: Option<Duration>,
-    /// Attempts after which a message that failed is a dead letter. 128 by default: with the default delays that is after more
-    /// than an hour. A delivery that was released is no attempt.
+    /// Number of attempts after which a message that failed becomes a dead letter. 128 by default,
+    /// which with the default delays takes more than an hour. A released delivery is not an
+    /// attempt.
     pub max_attempts: u32,
-    /// Deliveries in a row that ended without being settled, after which a message is a dead letter. 5 by default.
+    /// Number of consecutive deliveries that ended without a settlement after which a message
+    /// becomes a dead letter. 5 by default.
     pub max_expiries: u32,
-    /// The delays after which a message that failed comes back, by its attempts. 1 s to 60 s with equal jitter by default.
+    /// Delays before a failed message is delivered again, by its attempts. 1 s to 60 s with equal
+    /// jitter by default.
     pub retry: BackoffConfig,
-    /// How often the depth is asked for again while every poll is full. 5 s by default.
+    /// Interval between two requests for the queue's depth while every poll is full. 5 s by
+    /// default.
     #[serde(with = "human")]
     pub rescale: Duration,
-    /// How long after a shutdown handlers are told to end. 25 s by default.
+    /// Time from the shutdown until running handlers are asked to stop. 25 s by default.
     #[serde(with = "human")]
-    pub soft_limit: Duration,
-    /// How long after a shutdown handlers are dropped. 30 s by default.
+    pub drain_timeout: Duration,
+    /// Time from the shutdown until running handlers are dropped. 30 s by default.
     #[serde(with = "human")]
-    pub hard_limit: Duration,
+    pub kill_timeout: Duration,
 }
 
 impl Default for QueueListenerConfig {
@@ -77,62 +84,62 @@ impl Default for QueueListenerConfig {
                 .between(Duration::from_secs(1), Duration::from_secs(60))
                 .jitter(Jitter::Equal),
             rescale: Duration::from_secs(5),
-            soft_limit: Duration::from_secs(25),
-            hard_limit: Duration::from_secs(30),
+            drain_timeout: Duration::from_secs(25),
+            kill_timeout: Duration::from_secs(30),
         }
     }
 }
 
-/// A margin that was not set is no longer, however long the messages are hidden.
+/// Upper bound of the default margin, however long the visibility time-out is.
 const LONGEST_MARGIN: Duration = Duration::from_secs(3600);
 
 impl QueueListenerConfig {
-    /// Sets how many messages one poll takes at most.
+    /// Sets the maximum number of messages of one poll.
     #[must_use]
     pub const fn batch(mut self, messages: usize) -> Self {
         self.batch = messages;
         self
     }
 
-    /// Sets how many tasks there are, when idle and at most.
+    /// Sets the number of tasks when idle, and the maximum.
     #[must_use]
     pub const fn tasks(mut self, min: u32, max: u32) -> Self {
         (self.min_tasks, self.max_tasks) = (min, max);
         self
     }
 
-    /// Sets for how long a message is hidden at a time.
+    /// Sets the time for which one lease hides a message.
     #[must_use]
     pub const fn visibility(mut self, visibility: Duration) -> Self {
         self.visibility = visibility;
         self
     }
 
-    /// Sets how long before its message becomes visible again a handler is told to end.
+    /// Sets the time before the end of a lease at which a handler is asked to stop.
     #[must_use]
     pub const fn margin(mut self, margin: Duration) -> Self {
         self.margin = Some(margin);
         self
     }
 
-    /// Returns the margin: as it was set, or a fifteenth of `visibility`, an hour at most.
+    /// Returns the margin: the configured one, or a fifteenth of `visibility`, at most an hour.
     pub fn lease_margin(&self) -> Duration {
         self.margin.unwrap_or((self.visibility / 15).min(LONGEST_MARGIN))
     }
 
-    /// Sets how long one request to the queue may take.
+    /// Sets the time limit of one request to the queue.
     #[must_use]
     pub const fn call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = Some(timeout);
         self
     }
 
-    /// Returns the time limit of one request: as it was set, or a sixth of `visibility`.
+    /// Returns the time limit of one request: the configured one, or a sixth of `visibility`.
     pub fn call_limit(&self) -> Duration {
         self.call_timeout.unwrap_or(self.visibility / 6)
     }
 
-    /// Sets for how long a poll waits in the queue for a message.
+    /// Sets the time for which a poll waits in the queue for a message.
     #[must_use]
     pub const fn receive_wait(mut self, wait: Duration) -> Self {
         self.receive_wait = wait;
@@ -153,65 +160,68 @@ impl QueueListenerConfig {
         self
     }
 
-    /// Sets after how long a handler is told to end.
+    /// Sets the time after which a handler is asked to stop.
     #[must_use]
     pub const fn handler_timeout(mut self, timeout: Duration) -> Self {
         self.handler_timeout = Some(timeout);
         self
     }
 
-    /// Sets the attempts after which a message that failed is a dead letter.
+    /// Sets the number of attempts after which a failed message becomes a dead letter.
     #[must_use]
     pub const fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
         self
     }
 
-    /// Sets the deliveries in a row that ended without being settled, after which a message is a dead letter.
+    /// Sets the number of consecutive unsettled deliveries after which a message becomes a dead
+    /// letter.
     #[must_use]
     pub const fn max_expiries(mut self, expiries: u32) -> Self {
         self.max_expiries = expiries;
         self
     }
 
-    /// Sets the delays after which a message that failed comes back.
+    /// Sets the delays before a failed message is delivered again.
     #[must_use]
     pub const fn retry(mut self, retry: BackoffConfig) -> Self {
         self.retry = retry;
         self
     }
 
-    /// Sets how often the depth is asked for again while every poll is full.
+    /// Sets the interval between two requests for the depth while every poll is full.
     #[must_use]
     pub const fn rescale(mut self, every: Duration) -> Self {
         self.rescale = every;
         self
     }
 
-    /// Sets how long after a shutdown handlers are told to end, and dropped.
+    /// Sets the times from the shutdown until handlers are asked to stop, and until they are
+    /// dropped.
     #[must_use]
-    pub const fn stop_within(mut self, soft: Duration, hard: Duration) -> Self {
-        (self.soft_limit, self.hard_limit) = (soft, hard);
+    pub const fn stop_within(mut self, drain: Duration, kill: Duration) -> Self {
+        (self.drain_timeout, self.kill_timeout) = (drain, kill);
         self
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require((1..=100_000).contains(&self.batch), "batch", "must lie between 1 and 100000")?;
-        // `min_tasks` of them begin at once.
+        // The first `min_tasks` of them start at once.
         require((1..=100_000).contains(&self.max_tasks), "max_tasks", "must lie between 1 and 100000")?;
         require(self.min_tasks <= self.max_tasks, "min_tasks", "must be at most `max_tasks`")?;
-        // A third of it, when it is renewed, must be some time.
+        // Leases are renewed after a third of it, which must be longer than zero.
         require(self.visibility >= Duration::from_millis(1), "visibility", "must be at least 1ms")?;
         require_some_time(self.call_limit(), "call_timeout")?;
-        // A renewal begins at a third; so that it can be tried again before the handler is told.
+        // A renewal starts after a third. If it fails, it can be repeated before the handler is
+        // asked to stop.
         require(
             self.lease_margin() <= self.visibility / 3,
             "margin",
-            "must be at most a third of `visibility`, or a renewal that fails could not be repeated",
+            "must be at most a third of `visibility`, so that a failed renewal can be repeated",
         )?;
         require(self.max_attempts >= 1, "max_attempts", "must be at least 1")?;
         require(self.max_expiries >= 1, "max_expiries", "must be at least 1")?;
-        require(self.soft_limit <= self.hard_limit, "soft_limit", "must be at most `hard_limit`")?;
+        require(self.drain_timeout <= self.kill_timeout, "drain_timeout", "must be at most `kill_timeout`")?;
         require(self.handler_timeout.is_none_or(|t| !t.is_zero()), "handler_timeout", "must be longer than zero")?;
         self.idle.check().map_err(|e| e.within("idle"))?;
         self.busy.check().map_err(|e| e.within("busy"))?;

@@ -1,56 +1,61 @@
-//! What a listener counts, and how it stands.
+//! Counters and state of a listener.
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::queue::Depth;
 
-/// How a listener stands. The counts are from its making on, over all its runs.
+/// State of a listener. Counters start when the listener is built and cover all its runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct ListenerState {
-    /// Tasks now.
+    /// Current number of tasks.
     pub tasks: u32,
-    /// The most tasks that there were at once.
+    /// Maximum number of tasks so far.
     pub most_tasks: u32,
-    /// Handlers that wait for something now.
+    /// Number of handlers that are pending now. A handler that completes on its first poll is not
+    /// counted.
     pub in_flight: u64,
-    /// Messages that were taken, and that no handler has begun with.
+    /// Number of received messages that no handler has begun.
     pub buffered: u64,
-    /// What the queue held when it was last asked for.
+    /// Depth of the queue at the last request for it.
     pub depth: Option<Depth>,
-    /// Requests for messages.
+    /// Number of requests for messages.
     pub polls: u64,
-    /// Those that found none.
+    /// Number of requests for messages that returned none.
     pub empty_polls: u64,
-    /// Requests to the queue of all kinds: what a cloud's queue is paid for.
+    /// Number of requests of all kinds to the queue, which is what a cloud queue bills.
     pub requests: u64,
-    /// Messages that were taken.
+    /// Number of messages received.
     pub received: u64,
-    /// Messages that were handled, and completed.
+    /// Number of messages handled and completed.
     pub handled: u64,
-    /// Times that a message failed, and went back.
+    /// Number of failed attempts after which the message was returned to the queue.
     pub failed: u64,
-    /// Messages that were set aside.
+    /// Number of messages moved to the dead letters.
     pub dead_lettered: u64,
-    /// Leases that were lost.
+    /// Number of leases lost.
     pub leases_lost: u64,
-    /// Messages that were seen before, and not handled again.
+    /// Number of messages that the idempotency filter recognised, and that were completed without a
+    /// handler.
     pub duplicates: u64,
-    /// Messages that went back untried: the listener paused or stopped, or another message had to be handled alone.
-    pub handed_back: u64,
-    /// Times that what a handler needs refused a message, and that it went back without an attempt.
+    /// Number of messages released before they were tried: the listener paused or stopped, or
+    /// another message had to be handled alone.
+    pub released: u64,
+    /// Number of messages returned without an attempt because a dependency of the handler refused
+    /// them.
     pub refused: u64,
-    /// Whether it is paused.
+    /// `true` if the listener is paused.
     pub paused: bool,
 }
 
 impl ListenerState {
-    /// What its requests cost, at this price for a million.
+    /// Returns the cost of the requests at this price for a million.
     pub fn cost(&self, price_per_million: f64) -> f64 {
         self.requests as f64 * price_per_million / 1e6
     }
 }
 
-/// A count that many tasks add to.
+/// A counter that many tasks increment. All accesses are `Relaxed`: no other data is read on the
+/// strength of a count.
 #[derive(Default)]
 pub(super) struct Count(AtomicU64);
 
@@ -82,7 +87,7 @@ pub(super) struct Counters {
     pub(super) dead_lettered: Count,
     pub(super) leases_lost: Count,
     pub(super) duplicates: Count,
-    pub(super) handed_back: Count,
+    pub(super) released: Count,
     pub(super) refused: Count,
 }
 
@@ -103,7 +108,7 @@ impl Counters {
             dead_lettered: self.dead_lettered.get(),
             leases_lost: self.leases_lost.get(),
             duplicates: self.duplicates.get(),
-            handed_back: self.handed_back.get(),
+            released: self.released.get(),
             refused: self.refused.get(),
             paused,
         }

@@ -1,4 +1,4 @@
-//! What a listener tells.
+//! Events of a queue listener.
 use std::time::Duration;
 
 use crate::{
@@ -7,104 +7,106 @@ use crate::{
     queue::{Depth, MessageId},
 };
 
-/// Something a [`QueueListener`](super::QueueListener) did.
+/// An event of a [`QueueListener`](super::QueueListener).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum QueueListenerEvent {
-    /// A poll found nothing, where the one before it had found something.
+    /// A poll found no message, after one that had found some.
     QueueEmpty,
-    /// A poll found something, where the one before it had found nothing.
+    /// A poll found messages, after one that had found none.
     WorkDetected {
-        /// How many messages it took.
+        /// Number of messages that the poll received.
         messages: usize,
     },
-    /// Tasks begin.
+    /// Tasks are being started.
     ScaledUp {
-        /// How many there are then.
+        /// Number of tasks, including the new ones.
         tasks: u32,
-        /// What the queue held, where that was asked for.
+        /// Depth of the queue, if it was requested.
         depth: Option<Depth>,
     },
-    /// A task ended, because it found nothing for long.
+    /// A task ended because its polls found nothing for a long time.
     ScaledDown {
-        /// How many are left.
+        /// Number of tasks that remain.
         tasks: u32,
     },
-    /// A request to the queue failed, or took too long.
+    /// A request to the queue, the filter or the notifier failed or timed out.
     CallFailed {
-        /// Which.
+        /// Kind of the request.
         call: QueueCall,
-        /// How; `None` where it took too long.
+        /// Kind of the failure, or `None` if the request timed out.
         kind: Option<PortErrorKind>,
     },
-    /// A message failed, and comes back.
+    /// A message failed and will be delivered again.
     Failed {
-        /// Which.
+        /// Id of the message.
         id: MessageId,
         /// Number of the attempt that failed.
         attempt: u32,
-        /// How often it was handed out so far.
+        /// Number of deliveries so far.
         deliveries: u32,
-        /// How it failed.
+        /// Error text of the handler.
         error: String,
-        /// After how long it comes back.
+        /// Delay until the next delivery.
         after: Duration,
     },
-    /// What a message's handler needs refused it, or is away: it comes back, and no attempt is counted.
+    /// A dependency of the handler refused the message or is away. The message is delivered again,
+    /// and no attempt is counted.
     Refused {
-        /// Which.
+        /// Id of the message.
         id: MessageId,
-        /// Why it was refused, or how it failed.
+        /// Text of the refusal or of the failure.
         error: String,
-        /// After how long it comes back.
+        /// Delay until the next delivery.
         after: Duration,
     },
-    /// A message was set aside.
+    /// A message was moved to the dead letters.
     DeadLettered {
-        /// Which.
+        /// Id of the message.
         id: MessageId,
-        /// Why.
+        /// Reason that the dead letter carries.
         reason: String,
     },
-    /// A message's lease was lost: it was, or will be, handed out again. What its handler did stands, but could not be recorded.
+    /// The lease of a message was lost: the message was delivered again, or will be. Effects of its
+    /// handler remain, but could not be recorded.
     LeaseLost {
-        /// Which.
+        /// Id of the message.
         id: MessageId,
-        /// How often it had been handed out.
+        /// Number of deliveries so far.
         deliveries: u32,
-        /// Whether a settlement of it may have been applied after all: its reply was lost.
+        /// `true` if a settlement may have been applied although its reply was lost.
         may_be_settled: bool,
     },
-    /// A handler was dropped, because it did not end when it was told to.
+    /// A handler was dropped because it did not stop when asked to.
     HandlerDropped {
-        /// Whose message.
+        /// Id of its message.
         id: MessageId,
     },
-    /// Messages that no handler had begun with were handed back: the listener pauses or stops, or another message has to be
-    /// handled alone.
-    HandedBack {
-        /// How many.
+    /// Messages were released before a handler began: the listener pauses or stops, or another
+    /// message must be handled alone.
+    Released {
+        /// Number of messages.
         messages: usize,
     },
-    /// The listener was told to stop.
+    /// The listener stops.
     Stopping,
 }
 
-/// A request to the queue, or to what goes with it.
+/// Kind of a request of a listener.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum QueueCall {
-    /// Asking for messages.
+    /// Receiving messages.
     Receive,
-    /// Ending their hiding.
+    /// Settling deliveries.
     Settle,
     /// Renewing a lease.
     Extend,
-    /// Asking for the depth.
+    /// Requesting the depth of the queue.
     Depth,
-    /// Listening for hints.
+    /// Subscribing to notices.
     Notify,
-    /// Asking the filter of duplicates.
+    /// Reading or writing the idempotency filter.
     Filter,
 }
 
@@ -131,7 +133,7 @@ impl Traced for QueueListenerEvent {
                 tracing::warn!(target: TARGET, name, %id, deliveries, may_be_settled, "lease lost");
             }
             Self::HandlerDropped { id } => tracing::warn!(target: TARGET, name, %id, "handler dropped"),
-            Self::HandedBack { messages } => tracing::info!(target: TARGET, name, messages, "handed back"),
+            Self::Released { messages } => tracing::info!(target: TARGET, name, messages, "released"),
             Self::Stopping => tracing::info!(target: TARGET, name, "stopping"),
         }
     }

@@ -1,16 +1,17 @@
-//! A listener described in words, with warnings where its settings will hurt.
+//! The description of a listener, with warnings about its settings.
 use super::{PriorityOrder, QueueListener};
 use crate::{
     call::{Explanation, Layer},
     outcome::PolicyKind,
 };
 
-/// So many handlers at once are the default, and are not warned of.
+/// Number of handlers above which a missing concurrency limit is a warning: the default of
+/// `max_tasks`.
 const MANY: u32 = 16;
 
 impl QueueListener {
-    /// Describes the listener, with warnings where its settings will hurt. Of the handler it knows nothing:
-    /// [`explain_with`](Self::explain_with) does.
+    /// Describes the listener, with warnings about its settings. It does not know the handler; use
+    /// [`explain_with`](Self::explain_with) for both.
     pub fn explain(&self) -> Explanation {
         self.explain_with(&Explanation::default())
     }
@@ -26,7 +27,8 @@ impl QueueListener {
     ///     throttling::{Quota, RateLimiter},
     /// };
     ///
-    /// let listener = QueueListener::builder(Arc::new(InMemoryQueue::new("invoices"))).build().unwrap();
+    /// let queue = Arc::new(InMemoryQueue::new("invoices"));
+    /// let listener = QueueListener::builder(queue).build().unwrap();
     /// assert!(listener.explain().warnings()[0].contains("no rate limit"));
     ///
     /// let bank = Pipeline::new().then(RateLimiter::new(Quota::per_second(50)).unwrap());
@@ -55,13 +57,13 @@ impl QueueListener {
         let mut layer = Layer::new(PolicyKind::Custom("queue listener"), self.0.name.clone(), settings);
         if !rate && !concurrency {
             layer = layer.with_warning(
-                "has no rate limit and no concurrency limit in its handler: a peak in the queue moves on to the service behind it",
+                "the handler has no rate limit and no concurrency limit: a peak in the queue reaches the service behind it",
             );
         }
         if config.max_tasks > MANY && !concurrency {
             layer = layer.with_warning(format!(
-                "has up to {} handlers at once and no concurrency limit in them: more handlers may bring contention behind them, and no \
-                 more throughput",
+                "up to {} concurrent handlers without a concurrency limit: more handlers may add contention in the \
+                 service behind them instead of throughput",
                 config.max_tasks
             ));
         }

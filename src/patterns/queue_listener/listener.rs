@@ -1,4 +1,4 @@
-//! The listener: what it is made of, and what may be asked of it while it runs.
+//! The listener: its parts, and its control while it runs.
 use std::{
     fmt,
     sync::{Arc, Weak},
@@ -7,21 +7,22 @@ use std::{
 use tokio::sync::{Notify, watch};
 
 use super::{
-    IdempotencyFilter, Level, ListenerState, PriorityOrder, QueueListenerBuilder, QueueListenerConfig,
-    QueueListenerEvent as Event, counters::Counters, hints::Hints, shift::Shift, unsettled::Unsettled,
+    Level, ListenerState, PriorityOrder, QueueListenerBuilder, QueueListenerConfig, QueueListenerEvent as Event,
+    counters::Counters, poll::hints::Hints, run::state::RunState, settle::unsettled::Unsettled,
 };
 use crate::{
     config::Name,
     entropy::Entropy,
     observe::{Events, Subscription},
-    queue::{Depth, Queue},
+    queue::{Depth, IdempotencyFilter, Queue},
     sync::Mutex,
     time::Clock,
 };
 
-/// Takes messages from a queue, and hands them to a handler. The [module's page](super) says how.
+/// Takes messages from a queue and passes them to a handler. The [module's page](super) has the
+/// details.
 ///
-/// A clone is the same listener: pausing one pauses all, and they count together.
+/// Clones are the same listener: a pause of one pauses all, and they share their counters.
 #[derive(Clone)]
 pub struct QueueListener(pub(super) Arc<Inner>);
 
@@ -38,25 +39,25 @@ pub(super) struct Inner {
     pub(super) name: Option<Name>,
     pub(super) counters: Counters,
     pub(super) depth: Mutex<Option<Depth>>,
-    /// What runs of this listener could not settle.
+    /// Messages that runs of this listener could not settle.
     pub(super) unsettled: Mutex<Unsettled>,
     pub(super) paused: watch::Sender<bool>,
-    pub(super) shifts: Mutex<Vec<Weak<Shift>>>,
-    /// A run has nothing in hand.
-    pub(super) rests: Notify,
+    pub(super) runs: Mutex<Vec<Weak<RunState>>>,
+    /// Notified when a run has no outstanding message.
+    pub(super) idle: Notify,
     pub(super) events: Events<Event>,
 }
 
-/// How many tasks so many waiting messages ask for.
+/// The rule that gives the number of tasks for a number of waiting messages.
 pub(super) type Rule = Arc<dyn Fn(u64) -> u32 + Send + Sync>;
 
 /// One of a listener's queues.
 pub(super) struct Source {
     pub(super) queue: Arc<dyn Queue>,
-    /// How many settlements one request may have.
+    /// Maximum number of settlements of one request.
     pub(super) most: usize,
-    /// It has a queue of dead letters.
-    pub(super) sets_aside: bool,
+    /// `true` if the queue has dead letters.
+    pub(super) has_dead_letters: bool,
 }
 
 impl Inner {
@@ -68,54 +69,56 @@ impl Inner {
 }
 
 impl QueueListener {
-    /// Begins to make a listener of this queue.
+    /// Returns a builder of a listener of this queue.
     pub fn builder(queue: Arc<dyn Queue>) -> QueueListenerBuilder {
         QueueListenerBuilder::new(queue)
     }
 
-    /// Its settings.
+    /// Returns the configuration.
     pub fn config(&self) -> &QueueListenerConfig {
         &self.0.config
     }
 
-    /// What it does from now on.
+    /// Subscribes to the events that follow.
     pub fn events(&self) -> Subscription<Event> {
         self.0.events.subscribe()
     }
 
-    /// How it stands.
+    /// Returns the current state and counters.
     pub fn state(&self) -> ListenerState {
-        let shifts: Vec<_> = self.0.shifts.lock().iter().filter_map(Weak::upgrade).collect();
-        let buffered = shifts.iter().map(|shift| shift.backlog(|backlog| backlog.len()) as u64).sum();
+        let runs: Vec<_> = self.0.runs.lock().iter().filter_map(Weak::upgrade).collect();
+        let buffered = runs.iter().map(|run| run.backlog(|backlog| backlog.len()) as u64).sum();
         self.0.counters.state(buffered, *self.0.depth.lock(), *self.0.paused.borrow())
     }
 
-    /// Takes no more messages until [`resume`](Self::resume), and hands back those that no handler has begun with. Handlers that run go on.
+    /// Stops taking messages until [`resume`](Self::resume), and releases those that no handler has
+    /// begun. Running handlers continue.
     ///
-    /// It is a state and not a request: it holds for runs that begin later, and is not lost while the queue cannot be reached.
+    /// A pause is a state, not a request: it also holds for runs that begin later, and it is not
+    /// lost while the queue cannot be reached.
     pub fn pause(&self) {
         self.0.paused.send_replace(true);
     }
 
-    /// Takes messages again, at once.
+    /// Resumes taking messages, at once.
     pub fn resume(&self) {
         self.0.paused.send_replace(false);
     }
 
-    /// Pauses, and waits until no handler runs and everything is settled.
+    /// Pauses, then waits until no handler runs and everything is settled.
     ///
     /// # Cancel safety
-    /// Dropped, it leaves the listener paused.
+    /// A dropped `drain` leaves the listener paused.
     pub async fn drain(&self) {
         self.pause();
         loop {
-            let rests = self.0.rests.notified();
-            let shifts: Vec<_> = self.0.shifts.lock().iter().filter_map(Weak::upgrade).collect();
-            if shifts.iter().all(|shift| shift.rests()) {
+            let idle = self.0.idle.notified();
+            let runs: Vec<_> = self.0.runs.lock().iter().filter_map(Weak::upgrade).collect();
+            if runs.iter().all(|run| run.check_idle()) {
                 return;
             }
-            drop(shifts);
-            rests.await;
+            drop(runs);
+            idle.await;
         }
     }
 }

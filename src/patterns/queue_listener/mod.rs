@@ -1,30 +1,32 @@
-//! Queue listener: takes messages from a queue, hands them to a handler, goes quiet when there are none and wakes at once when one comes.
+//! Queue listener: takes messages from a queue and passes them to a handler, polls less and less
+//! while the queue is empty, and wakes at once when a message is sent.
 //!
 //! # When, and when not
 //!
-//! Where work splits into independent tasks, its volume varies, and answers may come later: competing consumers, any number of them in one
-//! process or many, on one queue. Not where tasks depend on each other, or where the caller has to wait.
+//! Use it where work splits into independent tasks, its volume varies, and results may come later:
+//! competing consumers, any number of them in one process or many, on one queue. Do not use it
+//! where tasks depend on each other, or where the caller has to wait for the result.
 //!
 //! # Defaults
 //!
 //! | setting | default | |
 //! |---|---|---|
-//! | `batch` | 32 | messages of one poll, at most; a poll asks for no more than can be begun soon |
+//! | `batch` | 32 | maximum messages of one poll; a poll asks only for messages that can begin soon |
 //! | `min_tasks`, `max_tasks` | 1, 16 | tasks that poll when idle; messages handled at once |
-//! | `visibility` | 30 s | a message is hidden from others for so long at a time; renewed at a third |
-//! | `margin` | a fifteenth of `visibility`, an hour at most: 2 s | before its lease ends a handler is told; it is dropped when it has |
+//! | `visibility` | 30 s | length of a lease, which hides a message from others; renewed after a third |
+//! | `margin` | a fifteenth of `visibility`, an hour at most: 2 s | time before the end of its lease at which a handler is asked to stop; it is dropped at the end |
 //! | `call_timeout` | a sixth of `visibility`: 5 s | of one request |
-//! | `receive_wait` | none | how long a poll waits in the queue |
-//! | `idle` | 100 ms to 60 s | between polls that find nothing |
-//! | `busy` | 100 ms to 20 s, full jitter | after requests that failed |
+//! | `receive_wait` | none | time for which a poll waits in the queue |
+//! | `idle` | 100 ms to 60 s | delays between polls that find nothing |
+//! | `busy` | 100 ms to 20 s, full jitter | delays after requests that failed |
 //! | `handler_timeout` | none | |
-//! | `max_attempts` | 128 | then a message that failed is a dead letter |
-//! | `max_expiries` | 5 | deliveries in a row without an end, as by a process that dies; then a message is a dead letter |
-//! | `retry` | 1 s to 60 s, equal jitter | before a message that failed comes back |
-//! | `rescale` | 5 s | between two looks at the depth while every poll is full |
-//! | `soft_limit`, `hard_limit` | 25 s, 30 s | after a shutdown handlers are told, and dropped |
+//! | `max_attempts` | 128 | attempts after which a failed message becomes a dead letter |
+//! | `max_expiries` | 5 | consecutive deliveries without a settlement, as by a process that dies, after which a message becomes a dead letter |
+//! | `retry` | 1 s to 60 s, equal jitter | delays before a failed message is delivered again |
+//! | `rescale` | 5 s | interval between two requests for the depth while every poll is full |
+//! | `drain_timeout`, `kill_timeout` | 25 s, 30 s | after a shutdown: when handlers are asked to stop, and when they are dropped |
 //!
-//! When a message that fails is tried again, by the default schedule: each delay is at least half of its longest.
+//! The default schedule of a message that fails; each delay is at least half of its maximum:
 //!
 //! | attempt | earliest | latest |
 //! |---|---|---|
@@ -35,17 +37,18 @@
 //! | 64 | 29 min | 58 min |
 //! | 128, the last | 61 min | 2 h 2 min |
 //!
-//! So a message outlasts an hour in which its handler fails, and is handled within a minute of the end; and a poisoned one costs 128 runs of
-//! its handler. With longer delays it costs fewer, and a message that failed waits for longer after an outage.
+//! A message therefore outlasts an hour in which its handler fails, and is handled within a minute
+//! after that hour. A poisoned message costs 128 runs of its handler. Longer delays reduce that
+//! cost, but a failed message then waits longer after an outage.
 //!
-//! What an idle listener costs, in requests over 22 hours (a test prints it):
+//! Cost of an idle listener, in requests over 22 hours (a test prints it):
 //!
 //! | | requests |
 //! |---|---|
 //! | polling each second | 79,200 |
 //! | adaptive, to 60 s (the default) | 1,329 |
 //! | adaptive, to 300 s | 275 |
-//! | with wake-ups and `min_tasks` of 0, once it is quiet | 0 |
+//! | with a notifier and `min_tasks` of 0, once the queue is empty | 0 |
 //!
 //! # Example
 //!
@@ -57,8 +60,8 @@
 //!     time::Clock,
 //! };
 //!
-//! # let (clock, hand) = Clock::manual();
-//! # hand.block_on(async {
+//! # let (clock, driver) = Clock::manual();
+//! # driver.block_on(async {
 //! let queue = Arc::new(InMemoryQueue::new("invoices").with_clock(&clock));
 //! queue.send((0..100).map(|i| Message::new(format!("invoice {i}"))).collect()).await?;
 //!
@@ -67,7 +70,7 @@
 //! let shutdown = clock.sleep(Duration::from_secs(60));
 //! listener.run(shutdown, async |work: Work| {
 //!     if work.body.ends_with(b"7") && work.deliveries == 1 {
-//!         return Err("the bank is closed"); // it comes back, after a while
+//!         return Err("the bank is closed"); // delivered again, after a delay
 //!     }
 //!     *paid.lock().unwrap() += 1;
 //!     Ok(())
@@ -78,83 +81,144 @@
 //! # }).unwrap();
 //! ```
 //!
-//! # What is safe
+//! # Delivery
 //!
-//! Each message is handled **at least once**. A message is settled after its handler, so whatever is killed, it comes back. It is handled twice where a
-//! listener is killed between the two, or loses a lease; the second delivery is explained by an event of the first, unless its process died.
+//! Each message is handled **at least once**. It is settled after its handler, so a killed process
+//! never loses one. It is handled twice if a listener is killed between the two, or loses its
+//! lease. The first delivery then has an event that explains the second, unless its process died.
 //!
-//! A lease counts, on this side, from the moment at which it was asked for. A handler is told [`margin`](QueueListenerConfig::margin) before it ends, and
-//! dropped when it has: it never acts on a message that another may have. What it finished with in time, and could not be settled, is
-//! refused by the queue once the message was handed out again, and told as [`LeaseLost`](QueueListenerEvent::LeaseLost).
+//! The listener counts a lease from the moment at which it sent the request for it. A handler is
+//! asked to stop [`margin`](QueueListenerConfig::margin) before the lease ends, and is dropped at
+//! its end: it never works on a message that another process may have. If a handler finished in
+//! time but its message could not be settled, the queue refuses the late settlement once the
+//! message was delivered again. The listener reports it as
+//! [`LeaseLost`](QueueListenerEvent::LeaseLost).
 //!
-//! # What counts as an attempt
+//! # Attempts and dead letters
 //!
-//! Attempts are counted, and not deliveries. A message that is [released](crate::queue::Settle::Release) is back as if it had not been handed out: the
-//! listener paused or stopped, its lease could not be kept, or what its handler needs refused it ([`Handled::Refused`]).
+//! The listener counts attempts, not deliveries. A [released](crate::queue::Settle::Release)
+//! message is returned as if it had not been delivered: the listener paused or stopped, its lease
+//! could not be kept, or a dependency of its handler refused it ([`Disposition::Refused`]).
 //!
-//! **A refusal** (an open circuit breaker, a limit) costs a message nothing but time. It comes back when the refusal says, after 30 s at the latest, and
-//! is refused again if need be. While one message after another is refused, polls are paced by [`IdleConfig::min`]; messages for other services are
-//! found all the same, as what is refused is hidden meanwhile. When the breaker lets a probe through and the probe fails, that is no attempt either,
-//! where the message was refused before in the same outage: one message alone in the queue may be the probe of a whole night. An outage ends when a message
-//! that was refused succeeds, and counts for six hours at most, so that poison behind a breaker of its own is set aside in the end.
+//! **A refusal** (an open circuit breaker, a limit) costs a message only time. The message is
+//! delivered again after the delay of the refusal, 30 s at most, and may be refused again. While
+//! consecutive messages are refused, polls are [`IdleConfig::min`] apart. Messages for other
+//! services are still found, because refused messages are hidden meanwhile. When the breaker admits
+//! a probe and the probe fails, that is not an attempt either, if the message was refused before in
+//! the same outage: a single message in the queue may be the probe of a whole night. An outage ends
+//! when a message that was refused succeeds. It lasts six hours at most, so that a poisoned message
+//! behind its own breaker becomes a dead letter in the end.
 //!
-//! **A delivery that ended without a word** makes its message suspect, for its handler may have killed the process. A suspect message is handled
-//! alone: all others in this listener's hands are finished or handed back before its handler begins, and nothing is taken beside it. So
-//! a message that kills its process takes others with it once, is found by `max_expiries` deaths, and nothing but it is set aside. The price: after a crash
-//! the messages that were in hand are handled one at a time by each listener, and a suspect message waits for the handlers that run.
+//! **A delivery that ended without a settlement** makes its message suspect: its handler may have
+//! killed the process. A suspect message is handled alone. All other messages of this listener are
+//! finished or released before its handler begins, and nothing is taken meanwhile. A message that
+//! kills its process therefore affects others once, is found after `max_expiries` deaths, and is
+//! the only one that becomes a dead letter. The price: after a crash each listener handles the
+//! affected messages one at a time, and a suspect message waits for the handlers that run.
 //!
-//! A listener stops for a suspect message what is its own, and nothing else: several listeners of one process do not know of each other. A message that
-//! kills its process takes with it what the other listeners of that process have in hand, each time, and these messages are suspects then. Where a
-//! handler may kill its process, let one listener take from all queues ([`also`](QueueListenerBuilder::also)), or give the queue a process of its own.
+//! Several listeners of one process do not know of each other. A message that kills its process
+//! also ends the deliveries of the other listeners of that process, and makes their messages
+//! suspect. If a handler may kill its process, let one listener receive from all queues
+//! ([`source`](QueueListenerBuilder::source)), or run each queue in its own process.
 //!
-//! **A settlement that fails** for longer than a lease has the message come back as if its handler had killed the process. The listener remembers what
-//! the handler decided, of the latest 4,096 such messages: it completes the message, has it tried again or sets it aside by that decision, and no
-//! handler sees it twice. One on which nothing was decided (refused, handed back) is no suspect for this listener. Other processes, and this one
-//! after a restart, know nothing of it: there, a message with `max_expiries` of such deliveries is set aside.
+//! **A settlement that fails** for longer than a lease lets the message be delivered again, as if
+//! its handler had killed the process. The listener remembers the decisions on the latest 4,096
+//! such messages. It completes the message, returns it or makes it a dead letter by that decision,
+//! and no handler sees it twice. A message without a decision (refused, released) is not suspect
+//! for this listener. Other processes, and this one after a restart, do not know of it: there, a
+//! message with `max_expiries` such deliveries becomes a dead letter.
 //!
-//! Messages of one group key are handled one at a time, in order, by the queue's own contract, over any number of listeners.
+//! # Polling and wake-ups
 //!
-//! # How it is quiet, and how it wakes
+//! Each empty poll lengthens the wait before the next one ([`IdleConfig`]). A task whose wait is
+//! the maximum ends, except for the last `min_tasks`. When a poll finds messages again, the depth
+//! of the queue decides how many tasks start ([`tasks_by_depth`], or a rule of your own), up to
+//! `max_tasks`.
 //!
-//! A poll that finds nothing is followed by a longer and longer wait ([`IdleConfig`]). A task whose wait is the longest ends, but for the last
-//! `min_tasks`. When work is found again, the depth decides how many begin ([`tasks_by_depth`], or a rule of yours), up to `max_tasks`.
+//! With a [`Notifier`](crate::notify::Notifier) ([`notifier`](QueueListenerBuilder::notifier)) the
+//! listener polls when a notice arrives. A notice is a hint and may be lost. With `min_tasks` of 1
+//! a slow poll finds the announced message within the maximum wait. With 0 no task polls, and the
+//! next notice finds it. While the subscription fails, one task polls in any case. Senders publish
+//! notices through an [`AnnouncingQueue`](crate::queue::AnnouncingQueue).
 //!
-//! With a [`Notifier`](crate::notify::Notifier) ([`woken_by`](QueueListenerBuilder::woken_by)) it looks when a notice comes. A notice is a hint, and may be
-//! lost: with `min_tasks` of 1 a slow poll finds what it announced, within the longest wait. With 0 nobody polls, and a lost notice is found by the
-//! next one. While the subscription fails, one task goes on polling in any case. Send through an [`AnnouncingQueue`], which publishes.
+//! If the queue itself can wait for messages, [`receive_wait`](QueueListenerConfig::receive_wait)
+//! makes each poll do so, and the wait between polls is shorter by the same time. With several
+//! queues the listener waits in all of them at once while a task is idle.
 //!
-//! Where the queue can wait for messages by itself, [`receive_wait`](QueueListenerConfig::receive_wait) has each poll do that; the wait between polls is
-//! shorter by as much. Of several queues each is waited in at once, beside the tasks, while a task is idle.
+//! # Prefetch
 //!
-//! # How much it takes
-//!
-//! Messages that wait belong to no task: whichever is free takes the next, so that none waits behind another's handler, filter or settlement. A poll asks
-//! for as many as there are free tasks, and for what they begin within a second by the time that messages took lately. So two listeners
-//! share a queue evenly, and few messages wait. Those that do have their leases renewed, side by side; a handler begins with the margin and twice the time of a
-//! message left, or not at all. Settlements that fail are tried again apart, by halves, until the one that cannot be settled is alone.
+//! Waiting messages belong to no task: the next free task takes the next message, so that none
+//! waits behind another's handler, filter or settlement. A poll asks for as many messages as there
+//! are free tasks, plus those that the tasks can begin within a second at the recent time per
+//! message. Two listeners therefore share a queue evenly, and few messages wait. Leases of waiting
+//! messages are renewed concurrently. A handler begins only if the margin plus twice the recent
+//! time per message is left. A failed settlement request is retried in halves, until the settlement
+//! that fails is alone.
 //!
 //! # Composing
 //!
-//! - **Load levelling.** Put a [pipeline](crate::Pipeline) into the handler, with a [rate limit](crate::throttling::RateLimiter) and an
-//!   [adaptive concurrency limit](crate::throttling::AdaptiveLimiter) that have calls wait: leases are kept meanwhile, and the service behind sees an
-//!   even load. [`Handled::of_call`] brings a message back when the refusal says. Without one the listener just moves the peak on.
-//! - **Priority.** [`also`](QueueListenerBuilder::also) takes from more queues, in strict order or by weight; [`max_wait`](Level::max_wait) bounds how long one
-//!   of them is passed over. Levels share the tasks; for a pool each, make a listener each.
-//! - **Duplicates.** [`IdempotencyFilter`] remembers in a store what was handled.
-//! - **Large bodies**: [`claim_check`](crate::claim_check). **More throughput**: [`PartitionedQueue`](crate::queue::PartitionedQueue).
-//! - **Answers.** [`Requester`] asks and waits; the handler finds [`reply_to`](Work::reply_to).
-//! - **Dead letters** are a queue: list them by `peek`, send them again by [`redrive`].
-//! - **Handlers that compute**: [`run_on`](QueueListener::run_on) hands each task to a spawner. [`run`](QueueListener::run) spawns nothing.
+//! - **Load levelling.** Put a [pipeline](crate::Pipeline) into the handler, with a [rate
+//!   limit](crate::throttling::RateLimiter) and an [adaptive concurrency
+//!   limit](crate::throttling::AdaptiveLimiter) that let calls wait. Leases are renewed meanwhile,
+//!   and the service behind sees an even load. [`Disposition::of_call`] returns a message after the
+//!   delay of the rejection. Without a limit the listener only moves the peak on.
+//! - **Priority.** [`source`](QueueListenerBuilder::source) adds queues, in strict order or by
+//!   weight; [`max_wait`](Level::max_wait) bounds how long a queue is passed over. All levels share
+//!   the tasks; for separate pools, build several listeners.
+//! - **Duplicates.** [`IdempotencyFilter`](crate::queue::IdempotencyFilter) records in a store
+//!   which messages were handled.
+//! - **Large bodies**: [`claim_check`](crate::claim_check). **More throughput**:
+//!   [`PartitionedQueue`](crate::queue::PartitionedQueue).
+//! - **Replies.** [`Requester`](crate::queue::Requester) sends a request and waits for the reply;
+//!   the handler reads [`reply_to`](Work::reply_to).
+//! - **Dead letters** are a queue: list them by `peek`, send them again by
+//!   [`redrive`](crate::queue::redrive).
+//! - **CPU-bound handlers**: [`run_on`](QueueListener::run_on) passes each task to a spawner.
+//!   [`run`](QueueListener::run) spawns nothing.
+//!
+//! # Guarantees
+//!
+//! 1. Idle polls back off to `idle.max` with random delays, and every task but `min_tasks` ends by
+//!    itself.
+//! 2. A message is found within 50 ms of its notice, and within `idle.max` if the notice is lost
+//!    and a task still polls.
+//! 3. The lease of a handled message is renewed from a third of its length on, for as long as the
+//!    handler runs.
+//! 4. A handler is asked to stop before its lease ends and is dropped at its end. A later
+//!    settlement is reported as `LeaseLost`.
+//! 5. Leases of waiting messages are renewed. No handler begins with less lease left than `margin`.
+//! 6. A message becomes a dead letter after `max_attempts` failed attempts or `max_expiries`
+//!    deliveries without a settlement. A panic is a failure of its message alone.
+//! 7. A crash while a message is moved to the dead letters leaves exactly one dead letter.
+//! 8. A stop releases waiting messages at once, asks handlers to stop after `drain_timeout`, drops
+//!    them after `kill_timeout`, and settles what was handled.
+//! 9. Messages of one group key are handled one at a time and in order, over any number of
+//!    listeners; different keys are handled in parallel.
+//! 10. With `max_wait` a queue of low priority is polled within that bound under any load. By
+//!     weight, each queue has its share.
+//! 11. Each message of a batch is settled by its own disposition.
+//! 12. Calls that wait for a limit in the handler keep their leases, so the service behind the
+//!     handler sees an even load.
+//! 13. Under a peak no accepted message is lost; a bounded queue refuses further sends with a typed
+//!     error.
+//! 14. A message that the idempotency filter knows is completed without its handler.
+//! 15. Each message is completed or becomes a dead letter, whatever listeners and network do. An
+//!     event explains each delivery after the first, unless its process died.
+//! 16. A run that is dropped at any await point loses no message.
 //!
 //! # Cancel safety
 //!
-//! A dropped run drops its handlers; their messages, and those that waited, are visible again after their visibility time-out. None is lost.
-//! [`drain`](QueueListener::drain) dropped leaves the listener paused. A [`Requester`]'s question that is dropped may be answered to nobody.
+//! A dropped run drops its handlers; their messages, and those that waited, are visible again after
+//! their visibility time-out. None is lost. A dropped [`drain`](QueueListener::drain) leaves the
+//! listener paused.
 //!
 //! # Events
 //!
-//! [`QueueListenerEvent`]: queue empty, work detected, scaled up and down, call failed, message failed, refused, dead-lettered, lease lost, handler
-//! dropped, handed back, stopping. [`state`](QueueListener::state) has counts, and the requests that the queue is paid for.
+//! [`QueueListenerEvent`]: queue empty, work detected, scaled up and down, call failed, message
+//! failed,
+//! refused, dead-lettered, lease lost, handler dropped, released, stopping.
+//! [`state`](QueueListener::state) has counters, and the number of requests that a cloud queue
+//! bills.
 //!
 //! # Considerations
 //!
@@ -163,12 +227,13 @@
 //! 3. Scale in when empty for long, out by depth (default; `state()` is a vote for the host).
 //! 4. Randomised exponential back-off for idle polls and for "busy" (default).
 //! 5. Stay below a queue's limit of requests: several queues as one (option).
-//! 6. Push for latency, with its own cost: wake-ups (option).
+//! 6. Push for latency, with its own cost: a notifier (option).
 //! 7. Handlers are idempotent; order is not guaranteed: the filter, group keys (option).
-//! 8. A crashed consumer's work comes back (default).
-//! 9. Poison messages are kept aside, not returned; a handler that kills its process is counted too (default).
-//! 10. Results go by a reply queue with a correlation id: `Requester` (option).
-//! 11. Nothing accepted is lost (default).
+//! 8. A crashed consumer's work is delivered again (default).
+//! 9. Poison messages become dead letters and are not returned; a handler that kills its process is
+//!    counted too (default).
+//! 10. Results go through a reply queue with a correlation id: `Requester` (option).
+//! 11. No accepted message is lost (default).
 //! 12. Levelling: the consumer controls its rate: a pipeline in the handler (option).
 //!     [`explain_with`](QueueListener::explain_with) warns of a handler without a limit (warning).
 //! 13. Scaling consumers may raise contention behind them: `max_tasks`, the adaptive limit.
@@ -177,65 +242,47 @@
 //!
 //! # Pitfalls
 //!
-//! - An outage without a refusal is counted: a handler that fails for longer than the schedule lasts loses its messages to the dead letters.
-//!   Put a circuit breaker into the handler's pipeline, and give its result to [`Handled::of_call`].
-//! - A process that is killed leaves its messages suspect. Prefer `shutdown`: what it hands back is not.
-//! - A handler that blocks its thread is told nothing, and keeps the others of the run from being polled: `run_on`, or
-//!   `spawn_blocking` in the handler.
-//! - A queue without dead letters (a queue of dead letters) keeps its poison, and hands it out with the longest delay.
-//! - Strict order starves the lower levels under a flood, unless they have a `max_wait`.
+//! - An outage without a refusal counts attempts: if a handler fails for longer than the schedule
+//!   lasts, its messages become dead letters. Put a circuit breaker into the handler's pipeline,
+//!   and pass its result to [`Disposition::of_call`].
+//! - A killed process leaves its messages suspect. Prefer `shutdown`: messages that it releases are
+//!   not.
+//! - A handler that blocks its thread does not see the signal to stop, and keeps the other handlers
+//!   of the run from being polled. Use `run_on`, or `spawn_blocking` in the handler.
+//! - A queue without dead letters (such as a queue of dead letters) keeps its poisoned messages,
+//!   and delivers them with the maximum delay.
+//! - Strict order starves the lower priorities under a flood, unless they have a `max_wait`.
 //!
 //! # Source
 //!
-//! The adaptive back-off, its delays and its numbers: Valery Mizonov, "Best Practices for Maximizing Scalability and Cost Effectiveness of
-//! Queue-Based Messaging Solutions on Windows Azure", 2010. "Competing Consumers", "Queue-Based Load Leveling", "Priority Queue" and
-//! "Asynchronous Request-Reply", Azure Architecture Center. Weighted turns: the smooth weighted round robin of nginx.
-mod announce;
-mod backlog;
-mod batch;
+//! The adaptive back-off, its delays and its numbers: Valery Mizonov, "Best Practices for
+//! Maximizing Scalability and Cost Effectiveness of Queue-Based Messaging Solutions on Windows
+//! Azure", 2010. "Competing Consumers", "Queue-Based Load Leveling", "Priority Queue" and
+//! "Asynchronous Request-Reply", Azure Architecture Center. Weighted turns: the smooth weighted
+//! round robin of nginx.
 mod builder;
 mod config;
 mod counters;
-mod crew;
-mod delays;
+mod disposition;
 mod event;
 mod explain;
-mod filter;
-mod handled;
-mod hints;
-mod idle;
-mod keep;
+mod lease;
 mod listener;
-mod lot;
-mod outage;
-mod poller;
+mod poll;
 mod priority;
-mod redrive;
-mod reply;
-mod request;
-mod room;
 mod run;
 mod settle;
-mod shift;
-mod staff;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
-mod unsettled;
-mod waiting;
 mod work;
-mod worker;
 
-pub use announce::AnnouncingQueue;
 pub use builder::QueueListenerBuilder;
 pub use config::QueueListenerConfig;
 pub use counters::ListenerState;
+pub use disposition::Disposition;
 pub use event::{QueueCall, QueueListenerEvent};
-pub use filter::IdempotencyFilter;
-pub use handled::Handled;
-pub use idle::IdleConfig;
 pub use listener::QueueListener;
+pub use poll::idle::IdleConfig;
 pub use priority::{Level, PriorityOrder};
-pub use redrive::redrive;
-pub use reply::{ReplyTo, RequestError, Requester};
-pub use staff::tasks_by_depth;
+pub use run::scaler::tasks_by_depth;
 pub use work::{Cancelled, Work};

@@ -1,29 +1,30 @@
-//! Which of several queues is asked first. Takes `now` as an argument; knows no queue.
+//! The order in which several queues are polled. A state machine that takes `now` as an argument
+//! and knows no queue.
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// How several queues share one listener.
+/// Order in which one listener polls several queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum PriorityOrder {
-    /// Higher levels first, always.
+    /// Higher priorities first, always.
     #[default]
     Strict,
-    /// In turn, by weight: a queue of weight 3 is asked three times as often as one of weight 1.
+    /// By weight: a queue of weight 3 is polled first three times as often as one of weight 1.
     Weighted,
 }
 
-/// How one of several queues is asked.
+/// Priority and weight of one of several queues.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Level {
-    /// Higher goes first, where the order is strict. 0 by default.
+    /// Priority under the strict order; higher is polled first. 0 by default.
     pub priority: i32,
-    /// Its share, where the order is by weight. 1 by default.
+    /// Share under the weighted order. 1 by default.
     pub weight: u32,
-    /// It is asked first when nobody has asked it for so long, however much there is above it: the ageing that bounds its wait. Never by
-    /// default.
+    /// Time after which a queue that was not polled is polled first, whatever its priority. This
+    /// ageing bounds the wait of its messages. No bound by default.
     pub max_wait: Option<Duration>,
 }
 
@@ -34,17 +35,17 @@ impl Default for Level {
 }
 
 impl Level {
-    /// Of this priority.
+    /// Returns a level of this priority.
     pub const fn priority(priority: i32) -> Self {
         Self { priority, weight: 1, max_wait: None }
     }
 
-    /// Of this weight.
+    /// Returns a level of this weight.
     pub const fn weight(weight: u32) -> Self {
         Self { priority: 0, weight, max_wait: None }
     }
 
-    /// Asked at least so often.
+    /// Sets the time after which the queue is polled first.
     #[must_use]
     pub const fn max_wait(mut self, wait: Duration) -> Self {
         self.max_wait = Some(wait);
@@ -52,30 +53,32 @@ impl Level {
     }
 }
 
-/// Whose turn it is.
+/// The order of the next poll.
 pub(super) struct Turns {
     order: PriorityOrder,
-    queues: Vec<Queue>,
-    /// By strict priority, highest first; equal ones in the order in which they were given.
+    queues: Vec<Turn>,
+    /// Indices by strict priority, highest first; equal priorities in the order in which they were
+    /// given.
     strict: Vec<usize>,
 }
 
-struct Queue {
+struct Turn {
     level: Level,
     asked: Instant,
-    /// Of the smooth weighted round robin: grows by the weight each turn, falls by all weights when chosen.
+    /// Credit of the smooth weighted round robin: grows by the queue's weight each turn, falls by
+    /// the sum of all weights if the queue is chosen.
     credit: i64,
 }
 
 impl Turns {
     pub(super) fn new(levels: &[Level], order: PriorityOrder, now: Instant) -> Self {
-        let queues = levels.iter().map(|level| Queue { level: *level, asked: now, credit: 0 }).collect();
+        let queues = levels.iter().map(|level| Turn { level: *level, asked: now, credit: 0 }).collect();
         let mut strict: Vec<usize> = (0..levels.len()).collect();
         strict.sort_by_key(|at| std::cmp::Reverse(levels[*at].priority));
         Self { order, queues, strict }
     }
 
-    /// In which order to ask the queues now, until one has something; into `order`.
+    /// Writes into `order` the order in which to poll the queues now, until one has a message.
     pub(super) fn next(&mut self, now: Instant, order: &mut Vec<usize>) {
         order.clear();
         match self.order {
@@ -86,14 +89,15 @@ impl Turns {
                     queue.credit += i64::from(queue.level.weight);
                 }
                 order.extend(0..self.queues.len());
-                // The sort is stable: of equal ones the first.
+                // The sort is stable: the first of several equal credits wins.
                 order.sort_by_key(|at| std::cmp::Reverse(self.queues[*at].credit));
                 if let Some(first) = order.first() {
                     self.queues[*first].credit -= all;
                 }
             }
         }
-        // Whoever has waited for too long goes before all others; of several, who has for longest beyond its bound.
+        // A queue whose `max_wait` has passed goes first; of several, the one that is furthest
+        // beyond its bound.
         let overdue = |at: usize| {
             let queue = &self.queues[at];
             let bound = queue.level.max_wait?;
@@ -106,7 +110,7 @@ impl Turns {
         }
     }
 
-    /// This one is asked.
+    /// Records that this queue is polled.
     pub(super) fn asked(&mut self, at: usize, now: Instant) {
         self.queues[at].asked = now;
     }

@@ -1,9 +1,9 @@
-//! The machines of the listener against naive models.
+//! The state machines of the listener against naive models.
 use std::{collections::BTreeSet, time::Duration};
 
 use proptest::prelude::*;
 
-use super::{Level, PriorityOrder, priority::Turns, staff::Staff};
+use super::{Level, PriorityOrder, priority::Turns, run::scaler::Scaler};
 use crate::time::Instant;
 
 #[derive(Debug, Clone, Copy)]
@@ -28,12 +28,12 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// The model has each task as a name in a set: those that were begun, and those that are to be.
+    /// The model has each task as a name in a set: the started ones, and those to be started.
     #[test]
-    fn the_staff_is_a_set_of_tasks(min in 0u32..3, more in 1u32..12, steps in prop::collection::vec(step(), 1..200)) {
+    fn the_scaler_counts_a_set_of_tasks(min in 0u32..3, more in 1u32..12, steps in prop::collection::vec(step(), 1..200)) {
         let max = min + more;
-        let mut staff = Staff::new(min, max);
-        let (mut begun, mut to_begin) = (BTreeSet::new(), BTreeSet::new());
+        let mut scaler = Scaler::new(min, max);
+        let (mut begun, mut to_start) = (BTreeSet::new(), BTreeSet::new());
         let (mut next, mut closed, mut most) = (0u32, false, 0);
         for step in steps {
             let wanted = match step {
@@ -42,45 +42,46 @@ proptest! {
                 _ => None,
             };
             if let Some(wanted) = wanted {
-                let before = begun.len() + to_begin.len();
-                while !closed && ((begun.len() + to_begin.len()) as u32) < wanted.clamp(min, max) {
-                    to_begin.insert(next);
+                let before = begun.len() + to_start.len();
+                while !closed && ((begun.len() + to_start.len()) as u32) < wanted.clamp(min, max) {
+                    to_start.insert(next);
                     next += 1;
                 }
                 let grown = match step {
-                    Step::Call => staff.call(),
-                    _ => staff.grow_to(wanted),
+                    Step::Call => scaler.call(),
+                    _ => scaler.grow_to(wanted),
                 };
-                prop_assert_eq!(grown as usize, begun.len() + to_begin.len() - before);
+                prop_assert_eq!(grown as usize, begun.len() + to_start.len() - before);
             }
             match step {
                 Step::MayEnd(has_looked) if !begun.is_empty() => {
-                    let all = (begun.len() + to_begin.len()) as u32;
+                    let all = (begun.len() + to_start.len()) as u32;
                     let may = closed || (has_looked && all > min);
-                    prop_assert_eq!(staff.may_end(has_looked, min), may);
+                    prop_assert_eq!(scaler.may_end(has_looked, min), may);
                     if may {
                         begun.pop_first();
                     }
                 }
-                Step::Ended if begun.pop_first().is_some() => staff.ended(),
+                Step::Ended if begun.pop_first().is_some() => scaler.ended(),
                 Step::Begin => {
-                    prop_assert_eq!(staff.beginners() as usize, to_begin.len());
-                    begun.append(&mut to_begin);
+                    prop_assert_eq!(scaler.take_to_start() as usize, to_start.len());
+                    begun.append(&mut to_start);
                 }
                 Step::Close => {
-                    staff.close();
-                    (closed, to_begin) = (true, BTreeSet::new());
+                    scaler.close();
+                    (closed, to_start) = (true, BTreeSet::new());
                 }
                 _ => {}
             }
-            most = most.max(begun.len() + to_begin.len());
-            prop_assert_eq!((staff.tasks as usize, staff.most as usize), (begun.len() + to_begin.len(), most));
-            prop_assert!(staff.tasks <= max);
-            prop_assert_eq!(staff.has_beginners(), !to_begin.is_empty());
+            most = most.max(begun.len() + to_start.len());
+            prop_assert_eq!((scaler.tasks as usize, scaler.most as usize), (begun.len() + to_start.len(), most));
+            prop_assert!(scaler.tasks <= max);
+            prop_assert_eq!(scaler.has_to_start(), !to_start.is_empty());
         }
     }
 
-    /// Each order has each queue once; one that was not asked for as long as it bears is the first.
+    /// Each order contains each queue once; a queue that was not polled within its `max_wait` is
+    /// first.
     #[test]
     fn turns_pass_nobody_over_for_longer_than_it_bears(
         levels in prop::collection::vec((0i32..4, 1u32..5, prop::option::of(1u64..50)), 1..6),
@@ -112,7 +113,7 @@ proptest! {
             if most.is_none() && !weighted {
                 prop_assert!(order.windows(2).all(|pair| levels[pair[0]].priority >= levels[pair[1]].priority));
             }
-            // They are asked in turn until one has something.
+            // They are polled in turn until one has a message.
             for &i in order.iter().take(has_something + 1) {
                 turns.asked(i, at(now));
                 asked[i] = now;

@@ -1,4 +1,4 @@
-//! A message in a handler's hands, and how it is told to end.
+//! The argument of a handler: a delivery, and the signal to stop.
 use std::{
     fmt,
     sync::{
@@ -9,12 +9,11 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::reply::ReplyTo;
-use crate::queue::Delivery;
+use crate::queue::{Delivery, ReplyTo};
 
-/// A message in a handler's hands. Reads as its [`Delivery`].
+/// A message that a handler works on. Dereferences to its [`Delivery`].
 ///
-/// Its lease is renewed while the handler runs.
+/// The listener renews the lease of the message while the handler runs.
 pub struct Work {
     delivery: Delivery,
     cancel: Cancelled,
@@ -26,36 +25,37 @@ impl Work {
         Self { delivery, cancel }
     }
 
-    /// The message, taken out.
+    /// Returns the delivery.
     pub fn into_delivery(self) -> Delivery {
         self.delivery
     }
 
-    /// Number of this attempt: 1 at first. Deliveries that were released are not counted.
+    /// Returns the number of this attempt, starting at 1. Released deliveries are not counted.
     pub fn attempt(&self) -> u32 {
         self.delivery.attempts.saturating_add(1)
     }
 
-    /// How this handler is told to end, to hand on.
+    /// Returns the signal that asks this handler to stop, for use in other futures.
     pub fn cancel(&self) -> &Cancelled {
         &self.cancel
     }
 
-    /// Whether the handler was told to end.
+    /// Returns `true` if the handler was asked to stop.
     pub fn is_cancelled(&self) -> bool {
         self.cancel.is_cancelled()
     }
 
-    /// Waits until the handler is told to end: its lease cannot be renewed, its time is over, or the listener stops. It has the
-    /// [`margin`](super::QueueListenerConfig::lease_margin), then it is dropped.
+    /// Waits until the handler is asked to stop: its lease cannot be renewed, its time limit has
+    /// passed, or the listener stops. The handler is dropped after the
+    /// [`margin`](super::QueueListenerConfig::lease_margin).
     ///
     /// # Cancel safety
-    /// Dropped while it waits, it loses nothing.
+    /// Cancel safe: a dropped wait loses nothing.
     pub async fn cancelled(&self) {
         self.cancel.cancelled().await;
     }
 
-    /// Where the answer is expected, if one is.
+    /// Returns the address for the reply, if the message asks for one.
     pub fn reply_to(&self) -> Option<ReplyTo<'_>> {
         ReplyTo::of(&self.delivery.headers)
     }
@@ -74,41 +74,44 @@ impl fmt::Debug for Work {
     }
 }
 
-/// Whether one handler was told to end. A clone is of the same handler.
+/// Signal that asks one handler to stop. Clones belong to the same handler.
 ///
-/// A task has one of these for all its handlers, who come one after another: each has a number, and all up to a number were told. So a
-/// message costs no allocation.
+/// All handlers of a task share one allocation. Each handler has a number; a signal covers all
+/// numbers up to its own. Handlers of a task run one after another, so a signal never reaches a
+/// later handler.
 #[derive(Clone)]
 pub struct Cancelled {
-    shared: Arc<Shared>,
+    shared: Arc<SharedSignal>,
     number: u64,
 }
 
 #[derive(Default)]
-struct Shared {
-    /// All handlers up to this number were told.
-    told: AtomicU64,
-    tell: Notify,
+struct SharedSignal {
+    /// Highest number that was signalled. The `Release` half of the `fetch_max` in
+    /// [`Cancel::signal`] and the `Acquire` load in [`Cancelled::is_cancelled`] order what the
+    /// listener wrote before the signal.
+    signalled: AtomicU64,
+    notify: Notify,
 }
 
 impl Cancelled {
-    /// Whether the handler was told to end.
+    /// Returns `true` if the handler was asked to stop.
     pub fn is_cancelled(&self) -> bool {
-        self.shared.told.load(Ordering::Acquire) >= self.number
+        self.shared.signalled.load(Ordering::Acquire) >= self.number
     }
 
-    /// Waits until the handler is told to end.
+    /// Waits until the handler is asked to stop.
     ///
     /// # Cancel safety
-    /// Dropped while it waits, it loses nothing.
+    /// Cancel safe: a dropped wait loses nothing.
     pub async fn cancelled(&self) {
         loop {
-            // Made before the look: whoever tells in between is heard.
-            let told = self.shared.tell.notified();
+            // Created before the check, so that a signal in between is received.
+            let signal = self.shared.notify.notified();
             if self.is_cancelled() {
                 return;
             }
-            told.await;
+            signal.await;
         }
     }
 }
@@ -119,9 +122,9 @@ impl fmt::Debug for Cancelled {
     }
 }
 
-/// The other end of a task's [`Cancelled`]s.
+/// The sending end of a task's [`Cancelled`] signals.
 pub(super) struct Cancel {
-    shared: Arc<Shared>,
+    shared: Arc<SharedSignal>,
     number: u64,
 }
 
@@ -130,18 +133,18 @@ impl Cancel {
         Self { shared: Arc::default(), number: 0 }
     }
 
-    /// For the next handler.
+    /// Returns the signal of the next handler.
     #[inline]
     pub(super) fn next(&mut self) -> Cancelled {
         self.number += 1;
         Cancelled { shared: self.shared.clone(), number: self.number }
     }
 
-    /// Tells the handler that is running; true if it was not told before.
-    pub(super) fn tell(&self) -> bool {
-        let before = self.shared.told.fetch_max(self.number, Ordering::AcqRel);
+    /// Signals the running handler. Returns `true` if it was not signalled before.
+    pub(super) fn signal(&self) -> bool {
+        let before = self.shared.signalled.fetch_max(self.number, Ordering::AcqRel);
         if before < self.number {
-            self.shared.tell.notify_waiters();
+            self.shared.notify.notify_waiters();
         }
         before < self.number
     }

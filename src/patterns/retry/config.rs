@@ -25,32 +25,34 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RetryConfig {
-    /// At most this many calls in all; 1 never repeats. 3 by default.
+    /// Maximum number of attempts, the first included; 1 never retries. 3 by default.
     pub max_attempts: u32,
-    /// The delays between them.
+    /// Delays between attempts.
     pub backoff: BackoffConfig,
-    /// No attempt starts later than this after the first. None by default.
+    /// Total time: no attempt starts later than this after the first. None by default.
     #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
     pub max_elapsed: Option<Duration>,
-    /// The kinds of failure to retry. By default all but `client`, `cancelled` and `panic`.
+    /// Kinds of failure to retry. By default all except `client`, `cancelled` and `panic`.
     pub retry_on: KindSet,
-    /// The longest wait that a server may ask for; asked for a longer one, the retry gives up at once. 60 s by default.
+    /// Longest wait that a server may ask for; after a longer one the retry gives up at once. 60 s
+    /// by default.
     #[serde(with = "human")]
     pub max_hint: Duration,
-    /// Whether refusals of this crate's own policies are retried, if they say when to come back and that is not later than
-    /// `max_hint`. Off by default: an open breaker means "stop asking".
+    /// If set, rejections by policies of this crate are retried, provided that they state a retry
+    /// time of at most `max_hint`. Off by default: an open breaker means "stop asking".
     pub retry_rejections: bool,
-    /// Whether to repeat attempts also inside an attempt of another retry, which multiplies them. Off by default.
+    /// If set, attempts are also repeated inside an attempt of another retry, which multiplies
+    /// them. Off by default.
     pub retry_nested: bool,
-    /// Whether operations that carry no mark may run twice. Off by default: they are repeated only
-    /// after a failure that proves that nothing was sent (kind `connect`). One operation is marked
-    /// by [`idempotent`](crate::call::idempotent) or
-    /// [`not_idempotent`](crate::call::not_idempotent), and its mark prevails.
+    /// If set, unmarked operations may run twice. Off by default: they are repeated only after a
+    /// failure that proves that nothing was sent (kind `connect`). The marks
+    /// [`idempotent`](crate::call::idempotent) and [`not_idempotent`](crate::call::not_idempotent)
+    /// of one operation take precedence.
     pub idempotent: bool,
 }
 
 impl RetryConfig {
-    /// For somebody who waits: 3 attempts, 50 ms growing to 500 ms, 3 s in all.
+    /// Settings for calls that a user waits for: 3 attempts, 50 ms growing to 500 ms, 3 s in total.
     pub fn interactive() -> Self {
         Self {
             backoff: BackoffConfig::default().between(Duration::from_millis(50), Duration::from_millis(500)),
@@ -60,7 +62,7 @@ impl RetryConfig {
         }
     }
 
-    /// For work that nobody waits for: 10 attempts, 500 ms growing to a minute.
+    /// Settings for background work: 10 attempts, 500 ms growing to a minute.
     pub fn batch() -> Self {
         Self {
             max_attempts: 10,
@@ -70,7 +72,7 @@ impl RetryConfig {
         }
     }
 
-    /// Sets the number of calls in all.
+    /// Sets the maximum number of attempts.
     #[must_use]
     pub const fn max_attempts(mut self, n: u32) -> Self {
         self.max_attempts = n;
@@ -105,21 +107,21 @@ impl RetryConfig {
         self
     }
 
-    /// Sets whether refusals of this crate's own policies are retried.
+    /// Sets if rejections by policies of this crate are retried.
     #[must_use]
     pub const fn retry_rejections(mut self, yes: bool) -> Self {
         self.retry_rejections = yes;
         self
     }
 
-    /// Sets whether to repeat attempts inside an attempt of another retry.
+    /// Sets if attempts are repeated inside an attempt of another retry.
     #[must_use]
     pub const fn retry_nested(mut self, yes: bool) -> Self {
         self.retry_nested = yes;
         self
     }
 
-    /// Sets whether operations that carry no mark may run twice.
+    /// Sets if unmarked operations may run twice.
     #[must_use]
     pub const fn idempotent(mut self, yes: bool) -> Self {
         self.idempotent = yes;

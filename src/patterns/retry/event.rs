@@ -1,37 +1,37 @@
-//! What a retry tells.
+//! Events of a retry.
 use std::time::Duration;
 
 use crate::{
     observe::Traced,
-    outcome::{FailureKind, Stop},
+    outcome::{FailureKind, StopReason},
 };
 
-/// Something a [`Retry`](super::Retry) did. An operation that succeeds at once is no event.
+/// An event of a [`Retry`](super::Retry). An operation that succeeds at once causes none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RetryEvent {
     /// An attempt failed, and another follows.
     Retrying {
-        /// The number of the attempt that failed, from 1.
+        /// Number of the failed attempt, from 1.
         attempt: u32,
-        /// How it failed; nothing where a policy refused it.
+        /// Kind of failure; `None` if a policy rejected the attempt.
         kind: Option<FailureKind>,
-        /// The wait before the next.
+        /// Wait before the next attempt.
         delay: Duration,
     },
     /// An attempt succeeded after others had failed.
     Recovered {
-        /// How many attempts it took.
+        /// Number of attempts.
         attempts: u32,
     },
     /// The last attempt failed, and none follows.
     GaveUp {
-        /// How many attempts were made.
+        /// Number of attempts.
         attempts: u32,
-        /// How the last failed; nothing where a policy refused it.
+        /// Kind of the last failure; `None` if a policy rejected the attempt.
         kind: Option<FailureKind>,
-        /// Why none follows.
-        stop: Stop,
+        /// Reason why none follows.
+        stop: StopReason,
     },
 }
 
@@ -48,8 +48,8 @@ impl Traced for RetryEvent {
             Self::Recovered { attempts } => {
                 tracing::info!(target: "steadfast::retry", retry = source, attempts, "recovered");
             }
-            // The retry around it tells what comes of it.
-            Self::GaveUp { attempts, kind, stop: stop @ Stop::Nested } => {
+            // The outer retry reports the final result.
+            Self::GaveUp { attempts, kind, stop: stop @ StopReason::Nested } => {
                 tracing::debug!(target: "steadfast::retry", retry = source, attempts, ?kind, %stop, "gave up");
             }
             Self::GaveUp { attempts, kind, stop } => {

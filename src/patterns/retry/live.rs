@@ -1,24 +1,34 @@
 //! The settings of a retry while it is in use.
+//
+// Two copies of the settings. `config`, under a lock, is the whole; only failed attempts read it.
+// `live` is one word with the parts that each call reads, so that a success takes no lock.
+//
+// Invariant: `live` is stored only while the lock is held, after `config`, so the last change wins
+// in both. `Relaxed` suffices: the word is complete in itself and publishes no other data. A call
+// may read the old word just before a change and the new `config` after its first failure: the page
+// documents that a call in flight follows the new settings from its next failure on.
+//
+// Layout of the word, from the lowest bit: 16 bits of `Repeats`, `retry_nested`, `idempotent`.
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::RetryConfig;
 use crate::{call::Repeats, sync::Mutex};
 
-/// The settings, which may change. Only failures take the lock.
-pub(super) struct Settings {
+/// The settings, which may change while in use. Only failed attempts take the lock.
+pub(super) struct RetrySettings {
     config: Mutex<RetryConfig>,
-    /// What calls that succeed have to know: see [`Live`].
+    /// The settings that a successful call needs, packed as [`Live`].
     live: AtomicU32,
 }
 
 /// The settings that every call reads, in one word.
 #[derive(Clone, Copy)]
 pub(super) struct Live {
-    /// The failures that it repeats where the operation may run twice.
+    /// Failures that the retry repeats if the operation may run twice.
     pub(super) repeats: Repeats,
-    /// Whether it repeats inside another retry.
+    /// `true` if it repeats inside another retry.
     pub(super) nested: bool,
-    /// Whether it takes unmarked operations for ones that may run twice.
+    /// `true` if it treats unmarked operations as idempotent.
     pub(super) assumes: bool,
 }
 
@@ -32,7 +42,7 @@ impl Live {
     }
 }
 
-impl Settings {
+impl RetrySettings {
     pub(super) fn new(config: RetryConfig) -> Self {
         Self { config: Mutex::new(config), live: AtomicU32::new(Live::bits(&config)) }
     }

@@ -1,26 +1,28 @@
-//! Retry: does it again when the failure is of a kind that passes.
+//! Retry: repeats an operation after transient failures.
 //!
 //! # When, and when not
 //!
-//! When faults are transient: a connection lost, a server that restarts, a moment of overload. Not when they last (that is for a
-//! [circuit breaker](crate::circuit_breaker)), not for errors of business logic, and not in place of scaling: frequent "busy" means
-//! that capacity is missing.
+//! For transient faults: a lost connection, a restarting server, a moment of overload. Not for
+//! lasting faults, which are the task of a [circuit breaker](crate::circuit_breaker). Not for
+//! errors of business logic, and not in place of scaling: frequent "busy" answers mean that
+//! capacity is missing.
 //!
 //! # Defaults
 //!
 //! | setting | default | |
 //! |---|---|---|
-//! | `max_attempts` | 3 | calls in all, the first included |
+//! | `max_attempts` | 3 | attempts in total, the first included |
 //! | `backoff` | exponential, 100 ms to 20 s, factor 2, full jitter | |
 //! | `max_elapsed` | none | no attempt starts later than this after the first |
 //! | `retry_on` | all kinds but `client`, `cancelled`, `panic` | |
-//! | `max_hint` | 60 s | the longest wait a server may ask for |
-//! | `retry_rejections` | no | refusals of this crate's own policies |
+//! | `max_hint` | 60 s | the longest wait that a server may ask for |
+//! | `retry_rejections` | no | rejections by policies of this crate |
 //! | `retry_nested` | no | inside an attempt of another retry |
-//! | `idempotent` | no | whether operations without a mark may run twice |
+//! | `idempotent` | no | if unmarked operations may run twice |
 //! | budget | none; 20 % and 10 a second in the standard stack | |
 //!
-//! [`RetryConfig::interactive`] is for somebody who waits, [`RetryConfig::batch`] for work that nobody waits for.
+//! [`RetryConfig::interactive`] is for calls that a user waits for, [`RetryConfig::batch`] for
+//! background work.
 //!
 //! # Example
 //!
@@ -43,82 +45,110 @@
 //! # Which operations are repeated
 //!
 //! A failure seldom proves that nothing was sent: after a time-out, a reset or a 500 the other side
-//! may have done its work. So the retry repeats an operation only where running it twice is as good
-//! as once, and it is told so:
+//! may have done its work. So the retry repeats an operation only if it may run twice:
 //!
 //! | operation | repeated after |
 //! |---|---|
 //! | [`idempotent(operation)`](crate::call::idempotent): a read, a write of a whole value, a request with an idempotency key | each failure in `retry_on` |
-//! | [`not_idempotent(operation)`](crate::call::not_idempotent) | failures of kind `connect`, refusals of this crate's policies |
-//! | without a mark, as above where [`RetryConfig::idempotent`] is off (the default) | the same |
-//! | without a mark, where [`RetryConfig::idempotent`] is on: all calls through this retry may run twice | each failure in `retry_on` |
+//! | [`not_idempotent(operation)`](crate::call::not_idempotent) | failures of kind `connect`, rejections by policies of this crate |
+//! | without a mark, and [`RetryConfig::idempotent`] is off (the default) | the same |
+//! | without a mark, and [`RetryConfig::idempotent`] is on: all calls through this retry may run twice | each failure in `retry_on` |
 //!
-//! A retry that gives up for want of a mark says so:
-//! [`Stop::NotIdempotent`](crate::outcome::Stop::NotIdempotent) in the error's history, in the
-//! event [`RetryEvent::GaveUp`], and in the log; [`explain`](crate::Pipeline::explain) states the
-//! setting, and [`explain_for`](crate::Pipeline::explain_for) warns for an operation. The tower
-//! layer's `HttpRequests` marks requests by their method and their `idempotency-key`. The page [why
-//! it is as it is](crate::_docs::design) has the reasons.
+//! A retry that gives up because the mark is missing reports
+//! [`StopReason::NotIdempotent`](crate::outcome::StopReason::NotIdempotent) in the error's history,
+//! in the event [`RetryEvent::GaveUp`], and in the log. [`explain`](crate::Pipeline::explain)
+//! states the setting, and [`explain_for`](crate::Pipeline::explain_for) warns about an operation.
+//! The tower layer's `HttpRequests` marks requests by their method and their `idempotency-key`. The
+//! reasons are on the page [why it is as it is](crate::_docs::design).
 //!
 //! # Why a budget, and not only a limit of attempts?
 //!
-//! Three attempts are harmless while one call in a thousand fails, and triple the load just when everything does. A
-//! [`RetryBudget`] allows retries in proportion to first attempts, so the worst case is `1 + ratio` calls a request. Share one
-//! between all policies that call the same target.
+//! Three attempts per call are harmless while one call in a thousand fails, and triple the load
+//! when all calls fail. A [`RetryBudget`] allows retries in proportion to first attempts, so the
+//! worst case is `1 + ratio` calls per request. Share one budget between all policies that call the
+//! same target.
 //!
 //! # Composing
 //!
-//! Outside the circuit breaker and the attempt's time-out, inside the total time-out. A rejection by a breaker or a limiter inside is
-//! not retried, unless asked for: it means "stop asking". A retry inside an attempt of another one, in the same pipeline or in one
-//! that was entered by [`Pipeline::call_within`](crate::Pipeline::call_within), leaves the attempts to the outer: three times
-//! three is nine calls.
+//! Put it outside the circuit breaker and the attempt's time-out, and inside the total time-out. A
+//! rejection by an inner breaker or limiter means "stop asking", so it is not retried unless
+//! configured. A retry inside an attempt of another one leaves the attempts to the outer one, since
+//! three times three is nine calls. This holds in one pipeline, and in one that was entered by
+//! [`Pipeline::call_within`](crate::Pipeline::call_within).
 //!
-//! A server's hint is honoured: the wait is never shorter, jitter only adds to it, a hint above `max_hint` gives up at once with the
-//! hint in the error, and "do not retry" ends it.
+//! A server's hint is honoured: the wait is never shorter, and jitter only adds to it. After a hint
+//! above `max_hint` the retry gives up at once with the hint in the error. After "do not retry" it
+//! gives up, too.
+//!
+//! # Guarantees
+//!
+//! 1. There are at most `max_attempts` attempts, counted from 1; a single attempt never waits. If
+//!    the next delay exceeds the total time or the deadline, the last error returns at once.
+//! 2. No delay, jitter included, exceeds `cap`, however many attempts there are. The same seed
+//!    gives the same delays.
+//! 3. The retry never waits less than the server asks for. After a hint above `max_hint`, or one
+//!    not to retry, it gives up with the hint in the error.
+//! 4. A rejection by a policy of this crate ends the retry, unless `retry_rejections` is on and the
+//!    stated retry time fits.
+//! 5. With a budget, retries never exceed its ratio of first attempts, plus its floor. If the
+//!    budget is empty, the original outcome returns.
+//! 6. An operation that may not run twice is repeated only after a failure that proves that nothing
+//!    was sent.
+//! 7. A retry inside an attempt of another retry does not multiply the attempts, unless
+//!    `retry_nested` is on.
+//! 8. The final error has the first and the last cause, the number of attempts, and the elapsed
+//!    time.
 //!
 //! # Cancel safety
 //!
-//! Dropping the call drops the running attempt or the wait; no other attempt is made. What was taken from the budget stays taken.
+//! If the call is dropped, the running attempt or the wait is dropped, and no other attempt starts.
+//! Withdrawals from the budget are not refunded.
 //!
 //! # Changes while in use
 //!
-//! [`Retry::reconfigure`] changes the settings of all clones: a call under way follows them from its next failure on, with the delays that it began with.
-//! [`RetryBudget::reconfigure`] keeps what was earned and taken, in proportion to a shorter window. A bad change is refused whole.
+//! [`Retry::reconfigure`] changes the settings of all clones. A call in flight uses them from its
+//! next failure on, with the delays that it began with. [`RetryBudget::reconfigure`] keeps earned
+//! and spent retries, in proportion if the window becomes shorter. An invalid change is rejected as
+//! a whole.
 //!
 //! # Events
 //!
-//! [`RetryEvent`]: every failure that led to another attempt, recoveries, and giving up with its reason. A call that succeeds at
-//! once is no event.
+//! [`RetryEvent`]: every failure that led to another attempt, every recovery, and every call that
+//! was given up, with the reason. A call that succeeds at once causes no event.
 //!
 //! # Considerations
 //!
-//! 1. Interactive work: few and short; batch: many and growing: the two presets. (default)
-//! 2. An aggressive policy hurts a struggling service: [`explain`](crate::Pipeline::explain) warns of missing jitter and a missing
-//!    budget. (warning)
-//! 3. After many failures stop asking for a while: `explain` warns of a retry with neither budget nor breaker. (warning)
+//! 1. Interactive work needs few and short attempts, batch work many with growing delays: the two
+//!    presets. (default)
+//! 2. An aggressive policy harms a struggling service: [`explain`](crate::Pipeline::explain) warns
+//!    about missing jitter and a missing budget. (warning)
+//! 3. After many failures stop asking for a while: `explain` warns about a retry with neither
+//!    budget nor breaker. (warning)
 //! 4. The operation must be idempotent: an operation without the mark
 //!    [`idempotent`](crate::call::idempotent) is repeated only after a failure that proves that
 //!    nothing was sent. (default)
-//! 5. The delay fits the kind of fault: hints, kinds, costs of the budget. (default)
-//! 6. Within a transaction giving up means undoing, which costs more than an attempt: try harder
-//!    there. (advice)
-//! 7. Nested retries multiply: the inner one sees the outer. (default)
+//! 5. The delay fits the kind of fault: by hints, kinds, and costs of the budget. (default)
+//! 6. Within a transaction giving up means undoing, which costs more than an attempt: allow more
+//!    attempts there. (advice)
+//! 7. Nested retries multiply: the inner one leaves the attempts to the outer one. (default)
 //! 8. Every fault that led to a retry is an event. (default)
-//! 9. Rare faults: [`immediate_first`](crate::backoff::BackoffConfig::immediate_first) tries once at once, then backs off. (option)
+//! 9. Rare faults: [`immediate_first`](crate::backoff::BackoffConfig::immediate_first) retries once
+//!    at once, then with delays. (option)
 //! 10. Instances are spread apart: full jitter. (default)
 //! 11. Test the failure paths: the scripted service of the `testing` feature. (advice)
 //!
 //! # Pitfalls
 //!
-//! The classifier decides: with the default one every `Err` is a failure of kind `other`, and
-//! retried where the operation is idempotent. State once, in
+//! The classifier decides. With the default one every `Err` is a failure of kind `other`, and is
+//! retried if the operation is idempotent. Define once, in
 //! [`Pipeline::classify`](crate::Pipeline::classify), which errors are the client's own, and which
 //! are of kind `connect`: these are repeated without a mark.
 //!
 //! # Source
 //!
-//! "Retry pattern", Azure Architecture Center. Jitter: Marc Brooker, "Exponential Backoff And Jitter" (AWS Architecture Blog,
-//! 2015). Budget: Finagle's `RetryBudget`. Push-back: gRPC proposal A6.
+//! "Retry pattern", Azure Architecture Center. Jitter: Marc Brooker, "Exponential Backoff And
+//! Jitter" (AWS Architecture Blog, 2015). Budget: Finagle's `RetryBudget`. Push-back: gRPC proposal
+//! A6.
 mod config;
 mod event;
 mod live;

@@ -1,4 +1,4 @@
-//! The policy: the async shell around the decision.
+//! The policy: the async part around the decisions of `state`.
 use std::{
     fmt,
     future::{Future, poll_fn},
@@ -9,31 +9,33 @@ use std::{
 
 use super::{
     RetryBudget, RetryConfig, RetryEvent,
-    live::{Live, Settings},
-    state::Failed,
+    live::{Live, RetrySettings},
+    state::FailedAttempt,
 };
 use crate::{
     backoff::{Backoff, Curve, Jitter},
-    call::{self, Attempt, ByMut, CallContext, Cold, Explanation, Frame, Layer, Ledger, Operation, Policy},
+    call::{
+        self, Attempt, BorrowedAttempt, CallContext, CallState, Cold, Explanation, Frame, Layer, Operation, Policy,
+    },
     config::{ConfigError, Name},
     entropy::Entropy,
     observe::{Events, Subscription},
-    outcome::{CallError, FailureKind, Outcome, PolicyKind, Rejected, Stop, Verdict},
+    outcome::{CallError, FailureKind, Outcome, PolicyKind, Rejected, StopReason, Verdict},
     race::yield_now,
     time::{Clock, Instant},
 };
 
 type Delays = Box<dyn Iterator<Item = Duration> + Send>;
 
-/// Repeats what is inside it while it fails in ways that pass.
+/// Repeats an operation while it fails with transient failures.
 ///
 /// A clone is cheap and shares settings, budget, randomness and events.
 #[derive(Clone, Debug)]
-pub struct Retry(Arc<Inner>);
+pub struct Retry(Arc<RetryInner>);
 
 #[derive(Clone)]
-struct Inner {
-    settings: Arc<Settings>,
+struct RetryInner {
+    settings: Arc<RetrySettings>,
     name: Option<Name>,
     clock: Clock,
     entropy: Entropy,
@@ -43,52 +45,52 @@ struct Inner {
 }
 
 impl Retry {
-    /// A retry by these settings, without a budget.
+    /// Creates a retry without a budget.
     ///
     /// # Errors
-    /// Where a setting breaks its rule.
+    /// Returns a [`ConfigError`] if a setting is out of range.
     pub fn new(config: RetryConfig) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Self::make(config, Clock::tokio(), Entropy::from_os(), None))
     }
 
-    /// For settings that were checked before.
+    /// Creates a retry from settings that were checked before.
     pub(crate) fn make(config: RetryConfig, clock: Clock, entropy: Entropy, name: Option<Name>) -> Self {
         let events = Events::new();
-        let settings = Arc::new(Settings::new(config));
-        Self(Arc::new(Inner { settings, name, clock, entropy, budget: None, delays: None, events }))
+        let settings = Arc::new(RetrySettings::new(config));
+        Self(Arc::new(RetryInner { settings, name, clock, entropy, budget: None, delays: None, events }))
     }
 
-    /// The same with a name, for events.
+    /// Sets the name, for events.
     #[must_use]
     pub fn named(mut self, name: impl Into<Name>) -> Self {
         Arc::make_mut(&mut self.0).name = Some(name.into());
         self
     }
 
-    /// The same on another clock.
+    /// Sets the clock.
     #[must_use]
     pub fn with_clock(mut self, clock: &Clock) -> Self {
         Arc::make_mut(&mut self.0).clock = clock.clone();
         self
     }
 
-    /// The same with other randomness for its jitter.
+    /// Sets the source of randomness for the jitter.
     #[must_use]
     pub fn with_entropy(mut self, entropy: &Entropy) -> Self {
         Arc::make_mut(&mut self.0).entropy = entropy.clone();
         self
     }
 
-    /// The same with a budget, which it shares with every policy that holds a clone of it.
+    /// Sets the budget, which is shared with every policy that holds a clone of it.
     #[must_use]
     pub fn with_budget(mut self, budget: &RetryBudget) -> Self {
         Arc::make_mut(&mut self.0).budget = Some(budget.clone());
         self
     }
 
-    /// The same with delays of your own in place of the configured back-off: `delays` is asked once for each call that fails,
-    /// and the retry gives up where the iterator ends. No jitter is added and no cap applied.
+    /// Sets custom delays in place of the back-off. `delays` is called once per failed call, and the
+    /// retry gives up when the iterator ends. No jitter is added, and no maximum applies.
     #[must_use]
     pub fn with_delays<I>(mut self, delays: impl Fn() -> I + Send + Sync + 'static) -> Self
     where
@@ -98,39 +100,40 @@ impl Retry {
         self
     }
 
-    /// Its settings, as they are now.
+    /// Returns the current settings.
     pub fn config(&self) -> RetryConfig {
         self.0.settings.get()
     }
 
-    /// Changes the settings while it is in use, for all clones. A call under way follows them from its next failure on; the delays between its attempts stay
-    /// those with which it began.
+    /// Replaces the settings while in use, for all clones. A call in flight uses them from its next
+    /// failure on; the delays between its attempts stay those with which it began.
     ///
     /// # Errors
-    /// Where a setting breaks its rule; then nothing has changed.
+    /// Returns a [`ConfigError`] if a setting is out of range. Nothing has changed then.
     pub fn reconfigure(&self, config: RetryConfig) -> Result<(), ConfigError> {
         config.check()?;
         self.0.settings.set(config);
         Ok(())
     }
 
-    /// Its budget.
+    /// Returns the budget, if one is set.
     pub fn budget(&self) -> Option<&RetryBudget> {
         self.0.budget.as_ref()
     }
 
-    /// Its events from now on.
+    /// Subscribes to events, from now on.
     pub fn events(&self) -> Subscription<RetryEvent> {
         self.0.events.subscribe()
     }
 
-    /// Runs `operation` with nothing but this retry around it; every `Err` is a failure.
+    /// Runs `operation` under this retry alone; every `Err` is a failure.
     ///
     /// # Errors
-    /// The operation's own, of the last attempt, with the [history](CallError::history) of the others.
+    /// Returns the error of the last attempt, with the [history](CallError::history) of the others.
     ///
     /// # Cancel safety
-    /// Dropped, it drops the running attempt, and makes no other. What it took from the budget stays taken.
+    /// If the future is dropped, the running attempt is dropped, and no other starts. Withdrawals
+    /// from the budget are not refunded.
     #[inline]
     pub fn call<O: Operation>(
         &self,
@@ -139,7 +142,6 @@ impl Retry {
         self.alone(operation)
     }
 
-    /// A call with nothing else around it.
     #[inline]
     async fn alone<O: Operation>(&self, mut operation: O) -> Result<O::Output, CallError<O::Error>> {
         if call::alone::is_traced() {
@@ -161,7 +163,7 @@ impl Retry {
     }
 }
 
-impl Inner {
+impl RetryInner {
     async fn go_on_alone<O: Operation>(
         &self,
         operation: O,
@@ -169,16 +171,16 @@ impl Inner {
         started: Option<Instant>,
         cx: CallContext<'_>,
     ) -> Result<O::Output, CallError<O::Error>> {
-        let mut judged = call::alone::after_failure(operation, error);
+        let mut attempt = call::alone::after_failure(operation, error);
         let outcome = Outcome::Judged(Verdict::failure(FailureKind::Other).class());
         let mut call = self.began(started);
-        if let Some(next) = call.failed(outcome, judged.ledger(), cx) {
-            call.go_on(ByMut(&mut judged), next, cx).await;
+        if let Some(next) = call.failed(outcome, attempt.call_state(), cx) {
+            call.go_on(BorrowedAttempt(&mut attempt), next, cx).await;
         }
-        judged.result()
+        attempt.result()
     }
 
-    /// The first attempt, whose first wait is the beginning of the total time.
+    /// Runs the first attempt. Its first wait is the start of the total time.
     #[inline]
     fn first<F: Future>(
         &self,
@@ -194,7 +196,7 @@ impl Inner {
         })
     }
 
-    /// Tells the budget of the call, unless a policy around it has. Returns whether it did.
+    /// Counts the call in the budget, unless an outer policy has. Returns `true` if it did.
     #[inline]
     fn deposit(&self, cx: CallContext<'_>) -> bool {
         let Some(budget) = self.budget.as_ref().filter(|budget| !cx.has_paid_into(budget)) else { return false };
@@ -202,23 +204,21 @@ impl Inner {
         true
     }
 
-    /// Returns what it adds to the surroundings of attempt number `n`.
     #[inline]
     fn frame<'a>(&'a self, cx: CallContext<'a>, n: u32) -> Frame<'a> {
         let Live { repeats, assumes, .. } = self.settings.live();
         cx.retrying_on(n, self.budget.as_ref(), repeats, assumes)
     }
 
-    /// Returns whether a retry around this one repeats all that this one would: then this one adds nothing.
+    /// Returns `true` if an outer retry repeats all that this one would.
     #[inline]
     fn leaves_all(&self, cx: CallContext<'_>) -> bool {
         let (outer, own) = (cx.repeats(), self.settings.live());
         !outer.is_nothing() && !own.nested && outer.covers(cx.allowed(own.repeats, own.assumes))
     }
 
-    /// A call that has made its first attempt.
-    fn began(&self, started: Option<Instant>) -> Call<'_> {
-        Call { retry: self, attempt: 1, started, delays: None }
+    fn began(&self, started: Option<Instant>) -> RetryCall<'_> {
+        RetryCall { retry: self, attempt: 1, started, delays: None }
     }
 }
 
@@ -237,22 +237,22 @@ impl Policy for Retry {
         if !(outcome.is_failure() || outcome == Outcome::Rejected) {
             return outcome;
         }
-        // A refusal inside was no load on the target: it earns no retries.
+        // A rejection inside was no load on the target, so it earns no retries.
         if let (Outcome::Rejected, true, Some(budget)) = (outcome, deposited, &this.budget) {
             budget.refund(this.clock.now());
         }
         let mut call = this.began(started);
-        match call.failed(outcome, inner.ledger(), cx) {
+        match call.failed(outcome, inner.call_state(), cx) {
             Some(next) => call::boxed(call.go_on(inner, next, cx)).await,
             None => outcome,
         }
     }
 
     fn describe(&self, explanation: &mut Explanation) {
-        let Inner { name, budget, delays, .. } = &*self.0;
+        let RetryInner { name, budget, delays, .. } = &*self.0;
         let config = self.config();
         let backoff = match delays {
-            Some(_) => "delays of its own".to_owned(),
+            Some(_) => "custom delays".to_owned(),
             None => format!(
                 "{:?} back-off from {:?} to {:?}, jitter {:?}",
                 config.backoff.curve, config.backoff.base, config.backoff.cap, config.backoff.jitter
@@ -268,44 +268,44 @@ impl Policy for Retry {
             .with_budget(budget.as_ref().is_some_and(RetryBudget::is_on));
         layer = layer.with_idempotent(config.idempotent);
         if config.max_attempts > 1 && delays.is_none() && config.backoff.jitter == Jitter::None {
-            layer = layer.with_warning("without jitter, clients that failed together come back together");
+            layer = layer.with_warning("without jitter, clients that failed together retry together");
         }
         let is_flat = config.backoff.base >= config.backoff.cap
             || (config.backoff.curve == Curve::Constant && config.backoff.jitter != Jitter::Decorrelated);
         if config.max_attempts > 2 && delays.is_none() && is_flat {
-            layer = layer.with_warning("without back-off, a service that struggles is asked as often as ever");
+            layer = layer.with_warning("without growing delays, a struggling service gets no relief");
         }
         if config.max_attempts > 1 && !config.idempotent && !config.retry_on.contains(FailureKind::Connect) {
             layer = layer.with_warning(
-                "it never repeats an unmarked operation: unmarked operations may not run twice, and it does not retry the \
-                 one kind of failure that proves that nothing was sent, `connect`",
+                "it never repeats an unmarked operation: those may not run twice, and `retry_on` lacks `connect`, the one kind \
+                 of failure that proves that nothing was sent",
             );
         }
         explanation.push(layer);
     }
 }
 
-/// One call in the course of its attempts.
-struct Call<'a> {
-    retry: &'a Inner,
+/// One call between its attempts.
+struct RetryCall<'a> {
+    retry: &'a RetryInner,
     attempt: u32,
     started: Option<Instant>,
     delays: Option<Delays>,
 }
 
-/// When the next attempt is made.
+/// The time of the next attempt.
 enum Next {
     AtOnce,
     At(Instant),
 }
 
-impl Call<'_> {
-    /// Goes on after the first attempt has failed.
+impl RetryCall<'_> {
+    /// Continues after the first attempt has failed.
     async fn go_on<A: Attempt>(mut self, mut inner: A, mut next: Next, cx: CallContext<'_>) -> Outcome {
         loop {
             match next {
                 Next::At(at) => self.retry.clock.sleep_until(at).await,
-                // An operation that is ready at once must not keep the thread from others.
+                // An operation that is ready at once must not keep the thread from other tasks.
                 Next::AtOnce => yield_now().await,
             }
             let outcome = inner.attempt(self.retry.frame(cx, self.attempt).context()).await;
@@ -313,58 +313,58 @@ impl Call<'_> {
                 self.recovered();
                 return outcome;
             }
-            match self.failed(outcome, inner.ledger(), cx) {
+            match self.failed(outcome, inner.call_state(), cx) {
                 Some(another) => next = another,
                 None => return outcome,
             }
         }
     }
 
-    /// An attempt failed: when to make the next, if there is to be one.
+    /// Handles a failed attempt: returns the time of the next one, if another follows.
     #[cold]
     #[inline(never)]
-    fn failed(&mut self, outcome: Outcome, ledger: &mut dyn Ledger, cx: CallContext<'_>) -> Option<Next> {
-        let Inner { clock, events, name, settings, .. } = self.retry;
+    fn failed(&mut self, outcome: Outcome, state: &mut dyn CallState, cx: CallContext<'_>) -> Option<Next> {
+        let RetryInner { clock, events, name, settings, .. } = self.retry;
         let (attempt, kind) = (self.attempt, outcome.kind());
-        match self.next(outcome, ledger, cx) {
+        match self.next(outcome, state, cx) {
             Ok((now, delay)) => {
                 events.send(name.as_ref(), now, || RetryEvent::Retrying { attempt, kind, delay });
-                ledger.again();
+                state.again();
                 self.attempt += 1;
                 Some(if delay.is_zero() { Next::AtOnce } else { Next::At(now + delay) })
             }
             Err(stop) => {
                 let now = clock.now();
                 events.send(name.as_ref(), now, || RetryEvent::GaveUp { attempts: attempt, kind, stop });
-                // A first attempt that was never going to be repeated has no history worth a box.
-                if attempt > 1 || (stop != Stop::NotRetryable && settings.get().max_attempts > 1) {
-                    ledger.gave_up(stop, self.started.map_or(Duration::ZERO, |started| now - started));
+                // A first attempt that is never repeated needs no history, which would be boxed.
+                if attempt > 1 || (stop != StopReason::NotRetryable && settings.get().max_attempts > 1) {
+                    state.gave_up(stop, self.started.map_or(Duration::ZERO, |started| now - started));
                 }
                 None
             }
         }
     }
 
-    /// The wait before the next attempt, from now, or why there is none.
+    /// Computes the wait before the next attempt, from now, or the reason why there is none.
     fn next(
         &mut self,
         outcome: Outcome,
-        ledger: &dyn Ledger,
+        state: &dyn CallState,
         cx: CallContext<'_>,
-    ) -> Result<(Instant, Duration), Stop> {
-        let Inner { settings, clock, entropy, budget, .. } = self.retry;
+    ) -> Result<(Instant, Duration), StopReason> {
+        let RetryInner { settings, clock, entropy, budget, .. } = self.retry;
         let config = settings.get();
-        let asked = config.may_follow(&Failed {
+        let asked = config.may_follow(&FailedAttempt {
             attempt: self.attempt,
             kind: outcome.kind(),
-            hint: ledger.hint(),
+            hint: state.hint(),
             refused: (outcome == Outcome::Rejected)
-                .then(|| ledger.rejection().map_or(ledger.hint().retry_after(), Rejected::retry_after)),
-            spent: ledger.is_spent(),
+                .then(|| state.rejection().map_or(state.hint().retry_after(), Rejected::retry_after)),
+            spent: state.is_spent(),
             idempotent: cx.is_idempotent().unwrap_or(config.idempotent),
         })?;
         if !config.retry_nested && cx.repeats().has(outcome.kind()) {
-            return Err(Stop::Nested);
+            return Err(StopReason::Nested);
         }
         let now = clock.now();
         let started = *self.started.get_or_insert(now);
@@ -372,23 +372,23 @@ impl Call<'_> {
             Some(own) => own(),
             None => Box::new(Backoff::checked(config.backoff, entropy)),
         });
-        // Delays of a user's own get no jitter.
+        // A user's own delays get no jitter.
         let spread = if self.retry.delays.is_some() || asked.is_none() { 0.0 } else { entropy.unit() };
-        let delay = config.delay(delays.next().ok_or(Stop::BackoffEnded)?, asked, spread);
+        let delay = config.delay(delays.next().ok_or(StopReason::BackoffEnded)?, asked, spread);
         config.fits(started, now + delay, cx.deadline())?;
         match budget {
-            Some(budget) if !budget.withdraw(now, outcome.kind()) => Err(Stop::Budget),
+            Some(budget) if !budget.withdraw(now, outcome.kind()) => Err(StopReason::Budget),
             _ => Ok((now, delay)),
         }
     }
 
     fn recovered(&self) {
-        let Inner { clock, events, name, .. } = self.retry;
+        let RetryInner { clock, events, name, .. } = self.retry;
         events.send(name.as_ref(), clock.now(), || RetryEvent::Recovered { attempts: self.attempt });
     }
 }
 
-impl fmt::Debug for Inner {
+impl fmt::Debug for RetryInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Retry")
             .field("name", &self.name)

@@ -13,42 +13,44 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ShardDirectoryConfig {
-    /// How often [`run`](super::ShardDirectory::run) reads the map where nobody tells of a change. 30 s by default.
+    /// Interval at which [`run`](super::ShardDirectory::run) reads the map if no notice arrives. 30
+    /// s by default.
     #[serde(with = "human")]
-    pub refresh_every: Duration,
-    /// For how long a routed call asks again while its key is being moved. 5 s by default.
+    pub refresh_interval: Duration,
+    /// Time for which a routed call is retried while its key is moved. 5 s by default.
     #[serde(with = "human")]
-    pub patience: Duration,
-    /// The pauses between asking again. From 5 ms to 250 ms by default.
+    pub retry_timeout: Duration,
+    /// Delays between retries. From 5 ms to 250 ms by default.
     pub backoff: BackoffConfig,
 }
 
 impl Default for ShardDirectoryConfig {
     fn default() -> Self {
         Self {
-            refresh_every: Duration::from_secs(30),
-            patience: Duration::from_secs(5),
+            refresh_interval: Duration::from_secs(30),
+            retry_timeout: Duration::from_secs(5),
             backoff: BackoffConfig::default().between(Duration::from_millis(5), Duration::from_millis(250)),
         }
     }
 }
 
 impl ShardDirectoryConfig {
-    /// Sets how often the map is read where nobody tells of a change.
+    /// Sets the interval at which the map is read if no notice arrives.
     #[must_use]
-    pub const fn refresh_every(mut self, every: Duration) -> Self {
-        self.refresh_every = every;
+    pub const fn refresh_interval(mut self, every: Duration) -> Self {
+        self.refresh_interval = every;
         self
     }
 
-    /// Sets for how long a routed call asks again. Zero: not at all, but for the one refresh.
+    /// Sets the time for which a routed call is retried. Zero means that only the one refresh is
+    /// made.
     #[must_use]
-    pub const fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub const fn retry_timeout(mut self, retry_timeout: Duration) -> Self {
+        self.retry_timeout = retry_timeout;
         self
     }
 
-    /// Sets the pauses between asking again.
+    /// Sets the delays between retries.
     #[must_use]
     pub const fn backoff(mut self, backoff: BackoffConfig) -> Self {
         self.backoff = backoff;
@@ -56,7 +58,7 @@ impl ShardDirectoryConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        require_some_time(self.refresh_every, "refresh_every")?;
+        require_some_time(self.refresh_interval, "refresh_interval")?;
         self.backoff.check().map_err(|e| e.within("backoff"))
     }
 }
@@ -66,28 +68,28 @@ impl ShardDirectoryConfig {
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct FanOutConfig {
-    /// How many shards are asked at once. 16 by default.
-    pub at_once: usize,
-    /// How long all of it may take. 10 s by default.
+    /// Maximum number of shards that are queried at once. 16 by default.
+    pub max_concurrency: usize,
+    /// Time limit of the whole fan-out. 10 s by default.
     #[serde(with = "human")]
     pub timeout: Duration,
 }
 
 impl Default for FanOutConfig {
     fn default() -> Self {
-        Self { at_once: 16, timeout: Duration::from_secs(10) }
+        Self { max_concurrency: 16, timeout: Duration::from_secs(10) }
     }
 }
 
 impl FanOutConfig {
-    /// Sets how many shards are asked at once.
+    /// Sets the maximum number of shards that are queried at once.
     #[must_use]
-    pub const fn at_once(mut self, shards: usize) -> Self {
-        self.at_once = shards;
+    pub const fn max_concurrency(mut self, shards: usize) -> Self {
+        self.max_concurrency = shards;
         self
     }
 
-    /// Sets how long all of it may take.
+    /// Sets the time limit of the whole fan-out.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -95,7 +97,7 @@ impl FanOutConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        require(self.at_once > 0, "at_once", "must be at least 1")?;
+        require(self.max_concurrency > 0, "max_concurrency", "must be at least 1")?;
         require_some_time(self.timeout, "timeout")
     }
 }

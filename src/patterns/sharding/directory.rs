@@ -1,10 +1,10 @@
-//! The versioned map in a store: every process keeps a copy, and changes are made by compare-and-set.
+//! The versioned map in a store. Each process keeps a copy, and changes it by compare-and-set.
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
     ShardDirectoryConfig, ShardMeter, ShardingEvent as Event,
     map::{ShardId, ShardMap},
-    step::Part,
+    step::Chunk,
     wire,
 };
 use crate::{
@@ -21,47 +21,49 @@ use crate::{
 
 const PARTITION: &str = "shard-maps";
 
-/// How long telling others may take. They look by themselves, too.
+/// Time limit for publishing a change. Other processes also poll.
 const TELLING: Duration = Duration::from_secs(1);
 
-/// Why a directory, or a rebalancing by it, failed.
+/// Error of a directory, or of a rebalancing.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ShardingError {
-    /// The store failed. Whether a change was made shows a [refresh](ShardDirectory::refresh). A
-    /// map in a form of a newer release is [`TooNew`](PortErrorKind::TooNew).
+    /// The store failed. A [refresh](ShardDirectory::refresh) shows whether a change was made. A
+    /// map in the format of a newer release is [`TooNew`](PortErrorKind::TooNew).
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// There is no map of this name, or it cannot be read.
-    #[error("there is no shard map `{0}` that can be read")]
+    /// There is no map with this name, or it cannot be read.
+    #[error("the shard map `{0}` is missing or unreadable")]
     NoMap(Name),
-    /// The change is not one that the map takes; or the directory cannot be made so. Nothing was changed.
+    /// The map or the directory does not allow this. Nothing was changed.
     #[error(transparent)]
     Change(#[from] ConfigError),
     /// The change takes keys from the shard that owns them. Nothing was changed. Plan a move: its
-    /// steps are told to both shards, so that at most one of them acknowledges a write.
-    #[error("the change takes {part} from {from}: plan a move (`ShardMap::plan_to`, then `ShardDirectory::rebalance`)")]
+    /// steps are installed at both shards, so that at most one of them accepts a write.
+    #[error(
+        "the change takes {chunk} from {from}: plan a move (`ShardMap::plan_to`, then `ShardDirectory::rebalance`)"
+    )]
     NeedsMove {
-        /// The keys.
-        part: Part,
-        /// The shard that owns them.
+        /// The affected keys.
+        chunk: Chunk,
+        /// The shard that owns the keys.
         from: ShardId,
-        /// The shard that the change gives them to; `None` for a gap.
+        /// The owner after the change; `None` for a gap.
         to: Option<ShardId>,
     },
-    /// The mover failed. The move goes on, or is given up, by the next run.
+    /// The mover failed. The next run continues or rolls back the move.
     #[error("the mover failed: {0}")]
     Mover(PortError),
-    /// Owners changed while all shards were asked, each time, until the patience ended. Ask again.
-    #[error("owners changed while all shards were asked")]
+    /// Owners changed during each attempt to query all shards, until the retry time-out. Try again.
+    #[error("owners changed during each attempt to query all shards")]
     Moving,
 }
 
-/// A shard map in a store, and this process's copy of it. A clone is the same directory.
+/// A shard map in a store, with a copy in this process. A clone is the same directory.
 #[derive(Clone)]
-pub struct ShardDirectory(pub(super) Arc<Inner>);
+pub struct ShardDirectory(pub(super) Arc<DirectoryCore>);
 
-pub(super) struct Inner {
+pub(super) struct DirectoryCore {
     pub(super) store: Arc<dyn Store>,
     pub(super) name: Name,
     pub(super) topic: String,
@@ -72,11 +74,11 @@ pub(super) struct Inner {
     pub(super) meter: Option<ShardMeter>,
     pub(super) events: Events<Event>,
     held: Mutex<Arc<ShardMap>>,
-    /// Held by the one who reads the map: the others wait, and take what it read.
+    /// Held while the map is read. Other tasks wait for it, and use the map that was read.
     reading: tokio::sync::Mutex<()>,
 }
 
-/// What a directory is made of. From [`ShardDirectory::builder`].
+/// The chunks of a directory, from [`ShardDirectory::builder`].
 #[derive(Debug)]
 pub struct ShardDirectoryBuilder {
     store: Arc<dyn Store>,
@@ -96,46 +98,47 @@ impl ShardDirectoryBuilder {
         self
     }
 
-    /// Reads the time from this clock. tokio's by default.
+    /// Sets the clock. tokio's by default.
     #[must_use]
     pub fn clock(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self
     }
 
-    /// Draws from this stream: pauses. Seeded by the system by default.
+    /// Sets the source of randomness for delays. Seeded by the system by default.
     #[must_use]
     pub fn entropy(mut self, entropy: &Entropy) -> Self {
         self.entropy = entropy.clone();
         self
     }
 
-    /// Tells others of a change by notices, and hears of theirs: see [`run`](ShardDirectory::run).
+    /// Sets the notifier that publishes changes to other processes, and receives theirs: see
+    /// [`run`](ShardDirectory::run).
     #[must_use]
     pub fn notifier(mut self, notifier: Arc<dyn Notifier>) -> Self {
         self.notifier = Some(notifier);
         self
     }
 
-    /// Counts what is routed: which shards, which keys. Takes a lock for each call.
+    /// Sets the meter that counts routed calls by shard and key. It takes a lock for each call.
     #[must_use]
     pub fn meter(mut self, meter: &ShardMeter) -> Self {
         self.meter = Some(meter.clone());
         self
     }
 
-    /// Opens the map of this name.
+    /// Opens the map with this name.
     ///
     /// # Errors
-    /// Where a setting breaks its rule, the store is not linearizable, there is no such map, it is
-    /// damaged, a newer release wrote it, or the store fails.
+    /// A setting violates its rule, the store is not linearizable or fails, or the map is missing,
+    /// damaged or of a newer release.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
     pub async fn open(self) -> Result<ShardDirectory, ShardingError> {
         self.check()?;
         let map = read(&*self.store, &self.name).await?.0;
-        Ok(ShardDirectory(Arc::new(Inner {
+        Ok(ShardDirectory(Arc::new(DirectoryCore {
             topic: format!("steadfast/shards/{}", self.name),
             store: self.store,
             name: self.name,
@@ -156,13 +159,14 @@ impl ShardDirectoryBuilder {
         self.store.capabilities().require(Capability::Linearizable).map_err(|lacks| lacks.refuse("store"))
     }
 
-    /// Writes the first map of this name, unless there is one already, which is left as it is; then opens it.
+    /// Writes the first map with this name, unless one exists, which stays unchanged. Then opens
+    /// it.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Same as [`open`](Self::open).
     ///
     /// # Cancel safety
-    /// The map is written whole or not at all; call it again.
+    /// The map is written as a whole or not at all; call this again.
     pub async fn create(self, first: &ShardMap) -> Result<ShardDirectory, ShardingError> {
         self.check()?;
         match self.store.insert(Key::new(PARTITION, self.name.as_str()), first.to_text()).await {
@@ -173,7 +177,7 @@ impl ShardDirectoryBuilder {
 }
 
 impl ShardDirectory {
-    /// A directory of this name, to be set up.
+    /// Creates a builder of the directory with this name.
     pub fn builder(store: Arc<dyn Store>, name: impl Into<Name>) -> ShardDirectoryBuilder {
         ShardDirectoryBuilder {
             store,
@@ -186,55 +190,56 @@ impl ShardDirectory {
         }
     }
 
-    /// What it is called.
+    /// Returns the name.
     pub fn name(&self) -> &Name {
         &self.0.name
     }
 
-    /// Events from now on.
+    /// Subscribes to the events from now on.
     pub fn events(&self) -> Subscription<Event> {
         self.0.events.subscribe()
     }
 
-    /// This process's copy.
+    /// Returns this process's copy of the map.
     pub fn map(&self) -> Arc<ShardMap> {
         self.0.held.lock().clone()
     }
 
-    /// Reads the map anew.
+    /// Reads the map from the store.
     ///
     /// # Errors
-    /// [`ShardingError::NoMap`], [`ShardingError::Store`]. The copy from before stays.
+    /// [`ShardingError::NoMap`], [`ShardingError::Store`]. The copy stays unchanged.
     ///
     /// # Cancel safety
-    /// Dropped, the copy stays as it was.
+    /// Dropping the future keeps the copy unchanged.
     pub async fn refresh(&self) -> Result<Arc<ShardMap>, ShardingError> {
         let _reading = self.0.reading.lock().await;
         self.0.refresh().await
     }
 
-    /// Reads the map anew if the copy is of this version still. Of many who ask at once one reads.
+    /// Reads the map if the copy still has this version. Of concurrent callers one reads.
     pub(super) async fn refresh_past(&self, version: u64) -> Result<Arc<ShardMap>, ShardingError> {
         let _reading = self.0.reading.lock().await;
         let held = self.map();
         if held.version() > version { Ok(held) } else { self.0.refresh().await }
     }
 
-    /// Changes the map by compare-and-set, again on the newer map wherever another was faster; the version is raised by one.
+    /// Changes the map by compare-and-set, and retries on the newer map if another process was
+    /// faster. The version is raised by one.
     ///
-    /// A change takes no key from the shard that owns it, whether the key has rows or not: shards
-    /// hear of moves, and not of changes, so the old owner would go on to acknowledge writes. It
-    /// may pin keys without an owner, give a gap an owner, split, merge, and
-    /// [begin](ShardMap::begin) a move, which the next [`rebalance`](Self::rebalance) performs. For
-    /// all else [plan](ShardMap::plan_to) a move.
+    /// A change takes no key from the shard that owns it, whether the key has rows or not. Shards
+    /// learn of moves but not of changes, so the old owner would continue to accept writes. A
+    /// change may pin keys without an owner, give a gap an owner, split, merge, and
+    /// [begin](ShardMap::begin) a move, which the next [`rebalance`](Self::rebalance) carries out.
+    /// For everything else [plan](ShardMap::plan_to) a move.
     ///
     /// # Errors
-    /// What `change` says; [`ShardingError::NeedsMove`]; [`ShardingError::Change`] where the
-    /// strategy or the move under way would be another; what the store says, after which a
-    /// [refresh](Self::refresh) shows whether the change was made.
+    /// The error of `change`, [`ShardingError::NeedsMove`], or an error of the store, after which a
+    /// [refresh](Self::refresh) shows whether the change was made. [`ShardingError::Change`] if the
+    /// strategy or the current move would change.
     ///
     /// # Cancel safety
-    /// The change is made whole or not at all: refresh to see.
+    /// The change is made as a whole or not at all: refresh to see.
     pub async fn change(
         &self,
         mut change: impl FnMut(&mut ShardMap) -> Result<(), ConfigError> + Send,
@@ -252,7 +257,7 @@ impl ShardDirectory {
     }
 }
 
-impl Inner {
+impl DirectoryCore {
     pub(super) async fn read(&self) -> Result<(ShardMap, Version), ShardingError> {
         read(&*self.store, &self.name).await
     }
@@ -271,7 +276,8 @@ impl Inner {
         }
     }
 
-    /// Puts a map in the place of this version of it, and tells others; `None` where another was faster.
+    /// Replaces this version of the map, and publishes the change. Returns `None` if another
+    /// process was faster.
     pub(super) async fn put(&self, map: ShardMap, version: Version) -> Result<Option<Arc<ShardMap>>, ShardingError> {
         match self.store.replace(Key::new(PARTITION, self.name.as_str()), map.to_text(), version).await {
             Ok(_) => {}
@@ -281,13 +287,13 @@ impl Inner {
         let map = self.keep(map);
         if let Some(notifier) = &self.notifier {
             let notice = map.version().to_string();
-            // A notice that is lost is found by looking.
+            // A lost notice is compensated by polling.
             race(notifier.publish(&self.topic, notice.into()), self.clock.sleep(TELLING)).await;
         }
         Ok(Some(map))
     }
 
-    /// Keeps a map unless there is a newer one; gives the newest.
+    /// Stores a map unless the copy is newer; returns the newest.
     pub(super) fn keep(&self, map: ShardMap) -> Arc<ShardMap> {
         let (kept, from) = {
             let mut held = self.held.lock();

@@ -1,39 +1,39 @@
-//! What sharding tells.
+//! Events of sharding.
 use super::{map::ShardId, step::Step};
 use crate::{observe::Traced, port::PortErrorKind};
 
-/// Something a [`ShardDirectory`](super::ShardDirectory) did or saw.
+/// An event of a [`ShardDirectory`](super::ShardDirectory).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ShardingEvent {
-    /// This process has another map than before.
+    /// This process has another map.
     MapChanged {
-        /// The version before.
+        /// The previous version.
         from: u64,
-        /// The version now.
+        /// The current version.
         to: u64,
     },
-    /// The map could not be read: the copy from before goes on.
+    /// The map could not be read; the old copy stays in use.
     RefreshFailed {
-        /// How; `None` where the map is gone or cannot be read.
+        /// The kind of the error; `None` if the map is missing or unreadable.
         kind: Option<PortErrorKind>,
     },
-    /// A step of a move was recorded, by this process.
+    /// This process recorded a step of a move.
     StepRecorded {
-        /// The move.
+        /// The id of the move.
         id: u64,
-        /// From where.
+        /// The source.
         from: ShardId,
-        /// To where.
+        /// The target.
         to: ShardId,
-        /// How far it is now; `None` where it has ended.
+        /// The current step; `None` if the move has ended.
         step: Option<Step>,
     },
-    /// A mover failed: the next run goes on from the step that is recorded.
+    /// A mover failed. The next run continues from the recorded step.
     MoverFailed {
-        /// The move.
+        /// The id of the move.
         id: u64,
-        /// At which step.
+        /// The step at which it failed.
         step: Step,
     },
 }

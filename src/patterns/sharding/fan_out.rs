@@ -1,4 +1,4 @@
-//! Asks many shards at once, so many at a time, until a deadline.
+//! Fan-out: queries many shards with limited concurrency and a deadline.
 use std::{fmt, future::Future, pin::pin};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
@@ -10,7 +10,8 @@ use crate::{
     time::Clock,
 };
 
-/// Asks many shards at once: so many at a time, for so long in all. What comes back says of every shard what it gave, or why it did not.
+/// Queries many shards with limited concurrency and a deadline. The result holds, for each shard,
+/// its value or the reason for its failure.
 ///
 /// ```
 /// use steadfast::sharding::{FanOut, FanOutConfig, ShardId};
@@ -20,9 +21,9 @@ use crate::{
 /// let count = |shard: ShardId| async move { if shard.0 == 2 { Err("down") } else { Ok(10) } };
 /// let answers = fan_out.run(&[0, 1, 2].map(ShardId), count).await;
 ///
-/// // Partial: what is there, and what is not.
+/// // Partial: the available results.
 /// assert_eq!(answers.results.iter().map(|(_, n)| n).sum::<i32>(), 20);
-/// // Complete: an error that names who failed.
+/// // Complete: an error that names the failed shards.
 /// assert_eq!(answers.complete().unwrap_err().to_string(), "1 of 3 shards failed: shard-2: down");
 /// # });
 /// ```
@@ -32,35 +33,35 @@ pub struct FanOut {
     clock: Clock,
 }
 
-/// Why one shard gave no result.
+/// Reason for which a shard returned no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ShardFailure<E> {
-    /// Its operation failed.
+    /// The operation failed.
     #[error("{0}")]
     Failed(E),
-    /// It had not ended by the deadline, and was dropped.
-    #[error("not done by the deadline")]
-    Late,
-    /// The deadline came before its turn.
-    #[error("not asked before the deadline")]
-    NotAsked,
+    /// The operation did not finish by the deadline, and was dropped.
+    #[error("not finished by the deadline")]
+    TimedOut,
+    /// The deadline passed before the operation was started.
+    #[error("not started before the deadline")]
+    NotStarted,
 }
 
-/// What a fan-out gave, in the order of the shards asked.
+/// Result of a fan-out, in the order of the given shards.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FannedOut<T, E> {
-    /// What came.
+pub struct FanOutResult<T, E> {
+    /// The results of the shards that succeeded.
     pub results: Vec<(ShardId, T)>,
-    /// What did not, and why.
+    /// The shards that failed, with the reasons.
     pub failures: Vec<(ShardId, ShardFailure<E>)>,
 }
 
-/// Some shards of a fan-out failed: these.
+/// Error of a fan-out of which some shards failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardsFailed<E> {
-    /// Which, and why.
+    /// The shards that failed, with the reasons.
     pub failures: Vec<(ShardId, ShardFailure<E>)>,
-    /// How many were asked.
+    /// The number of queried shards.
     pub asked: usize,
 }
 
@@ -76,8 +77,8 @@ impl<E: fmt::Display> fmt::Display for ShardsFailed<E> {
 
 impl<E: fmt::Debug + fmt::Display> std::error::Error for ShardsFailed<E> {}
 
-impl<T, E> FannedOut<T, E> {
-    /// All results; or, where any shard failed, an error that names it.
+impl<T, E> FanOutResult<T, E> {
+    /// Returns all results, or an error that names the failed shards.
     ///
     /// # Errors
     /// [`ShardsFailed`].
@@ -88,31 +89,32 @@ impl<T, E> FannedOut<T, E> {
 }
 
 impl FanOut {
-    /// A fan-out by these settings.
+    /// Creates a fan-out with these settings.
     ///
     /// # Errors
-    /// Where a setting breaks its rule.
+    /// [`ConfigError`] if a setting violates its rule.
     pub fn new(config: FanOutConfig) -> Result<Self, ConfigError> {
         config.check()?;
         Ok(Self { config, clock: Clock::default() })
     }
 
-    /// The same on another clock.
+    /// Sets the clock. tokio's by default.
     #[must_use]
     pub fn with_clock(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self
     }
 
-    /// Runs an operation on each of these shards. Give each shard a pipeline of its own, with its own breaker: a bad shard then closes no other.
+    /// Runs an operation on each of these shards. Give each shard a pipeline with its own breaker,
+    /// so that a failing shard does not block the others.
     ///
     /// # Cancel safety
-    /// As the operations': those under way are dropped, with this future or at the deadline.
+    /// That of the operations: running ones are dropped, with this future or at the deadline.
     pub async fn run<T, E, F: Future<Output = Result<T, E>>>(
         &self,
         shards: &[ShardId],
         mut operation: impl FnMut(ShardId) -> F,
-    ) -> FannedOut<T, E> {
+    ) -> FanOutResult<T, E> {
         let mut answers: Vec<Option<Result<T, ShardFailure<E>>>> = shards.iter().map(|_| None).collect();
         let mut waiting = shards.iter().copied().enumerate();
         let mut running = FuturesUnordered::new();
@@ -124,7 +126,7 @@ impl FanOut {
             let answers = &mut answers;
             let running = &mut running;
             let all = async {
-                running.extend(waiting.by_ref().take(self.config.at_once).map(&mut ask));
+                running.extend(waiting.by_ref().take(self.config.max_concurrency).map(&mut ask));
                 while let Some((at, answer)) = running.next().await {
                     answers[at] = Some(answer.map_err(ShardFailure::Failed));
                     running.extend(waiting.next().map(&mut ask));
@@ -135,9 +137,9 @@ impl FanOut {
             }
         }
         let not_asked = waiting.next().map_or(shards.len(), |(at, _)| at);
-        let mut out = FannedOut { results: Vec::new(), failures: Vec::new() };
+        let mut out = FanOutResult { results: Vec::new(), failures: Vec::new() };
         for (at, (shard, answer)) in shards.iter().zip(answers).enumerate() {
-            let late = if at < not_asked { ShardFailure::Late } else { ShardFailure::NotAsked };
+            let late = if at < not_asked { ShardFailure::TimedOut } else { ShardFailure::NotStarted };
             match answer.unwrap_or(Err(late)) {
                 Ok(value) => out.results.push((*shard, value)),
                 Err(failure) => out.failures.push((*shard, failure)),
@@ -147,9 +149,10 @@ impl FanOut {
     }
 }
 
-/// The first `limit` of several sorted sources, in order; of equal ones the earlier source's first. Reads no more than `limit` from any.
+/// Returns the first `limit` items of several sorted sources, in order. Of equal items that of the
+/// earlier source comes first. Reads at most `limit` items from each.
 ///
-/// Ask each shard for its first `limit` rows, in order, and merge what it sends as it comes.
+/// Query each shard for its first `limit` rows, in order, and merge the results.
 pub fn merge_sorted<T: Ord, I: Iterator<Item = T>>(sources: impl IntoIterator<Item = I>, limit: usize) -> Vec<T> {
     if limit == 0 {
         return Vec::new();

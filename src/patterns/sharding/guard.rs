@@ -1,5 +1,5 @@
-//! The shard's own check: it refuses keys that are not its own, so that a stale router never reads or writes at the wrong shard, and
-//! work of a mover that was overtaken.
+//! The shard's own check. It refuses keys of other shards, so that a stale router never reads or
+//! writes at the wrong shard. It also refuses the work of a mover whose step was superseded.
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
@@ -13,85 +13,88 @@ use super::{
 };
 use crate::sync::Mutex;
 
-/// Why a shard refused. Nothing was done. A shard sends it to the router as it is.
+/// Reason for which a shard refused a request. Nothing was done. The shard sends it to the router
+/// as it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum Refused {
-    /// The key is not this shard's, and the router's map is the older one: refresh it.
+    /// Another shard owns the key, and the router's map is older: refresh it.
     #[error(transparent)]
     Stale(#[from] StaleMap),
-    /// The key is not this shard's by its own map, which is older than the router's: the shard has to refresh it.
-    #[error("the shard is behind: it has version {shard} of the map, the router {router}")]
+    /// Another shard owns the key by the shard's own map, which is older than the router's: the
+    /// shard must refresh it.
+    #[error("stale map: the shard has version {shard}, the router version {router}")]
     Behind {
-        /// The version by which the router sent it.
+        /// The version of the router's map.
         router: u64,
-        /// The shard's version.
+        /// The version of the shard's map.
         shard: u64,
     },
-    /// The key is being moved: ask again in a moment.
+    /// The key is being moved: try again soon.
     #[error("the key is being moved")]
     Moving,
-    /// The mover was overtaken: the step that it works for is not this shard's newest. It must not go on.
-    #[error("the move is at another step by now, or over")]
-    Overtaken,
+    /// The mover's step is not the newest one that this shard knows. The mover must stop.
+    #[error("superseded: the move is at another step, or has ended")]
+    Superseded,
 }
 
-/// The router's map is older than the shard's.
+/// Error of a router whose map is older than the shard's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[error("stale map: the router has version {router}, the shard version {shard}")]
 pub struct StaleMap {
-    /// The version by which the router sent it.
+    /// The version of the router's map.
     pub router: u64,
-    /// The shard's version.
+    /// The version of the shard's map.
     pub shard: u64,
 }
 
-/// What somebody wants with a key. A key that is being moved can be read for longer than it can be written.
+/// Kind of access to a key. A key that is moved can be read for longer than it can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Access {
-    /// To read it.
+    /// A read.
     Read,
-    /// To write it.
+    /// A write.
     Write,
 }
 
-/// A shard's own copy of the map, which it checks every request by. A clone is the same guard.
+/// A shard's own copy of the map, against which it checks each request. A clone is the same guard.
 ///
-/// A shard that starts [opens](Self::open) it before it serves anybody.
+/// A shard [opens](Self::open) its guard at start-up, before it serves requests.
 #[derive(Clone)]
-pub struct ShardGuard(Arc<Inner>);
+pub struct ShardGuard(Arc<GuardCore>);
 
-struct Inner {
+struct GuardCore {
     shard: ShardId,
-    held: Mutex<Held>,
-    left: Notify,
+    state: Mutex<GuardState>,
+    released: Notify,
 }
 
-struct Held {
+struct GuardState {
     map: Arc<ShardMap>,
-    /// How many are inside, by the version that let them in.
-    inside: BTreeMap<u64, usize>,
+    /// Number of permits, by the version of the map that issued them.
+    permits: BTreeMap<u64, usize>,
 }
 
-/// Somebody who was let in: keep it while the work goes on, and drop it when that has ended, whatever its end.
-#[must_use = "who is let in and leaves at once is not protected"]
-pub struct Entered {
-    guard: Arc<Inner>,
+/// Permission to work on a key. Hold it while the work runs, and drop it when the work has ended,
+/// whatever its result.
+#[must_use = "a permit that is dropped at once protects nothing"]
+pub struct ShardPermit {
+    guard: Arc<GuardCore>,
     version: u64,
 }
 
 impl ShardGuard {
-    /// The check of this shard, by this map.
+    /// Creates the guard of this shard with this map.
     pub fn new(shard: ShardId, map: Arc<ShardMap>) -> Self {
-        let held = Mutex::new(Held { map, inside: BTreeMap::new() });
-        Self(Arc::new(Inner { shard, held, left: Notify::new() }))
+        let state = Mutex::new(GuardState { map, permits: BTreeMap::new() });
+        Self(Arc::new(GuardCore { shard, state, released: Notify::new() }))
     }
 
-    /// The check of this shard, by the newest map that the directory has.
+    /// Creates the guard of this shard with the directory's newest map.
     ///
     /// # Errors
-    /// As [`ShardDirectory::refresh`].
+    /// Same as [`ShardDirectory::refresh`].
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -99,132 +102,136 @@ impl ShardGuard {
         Ok(Self::new(shard, directory.refresh().await?))
     }
 
-    /// The shard that it is the check of.
+    /// Returns the shard.
     pub fn shard(&self) -> ShardId {
         self.0.shard
     }
 
-    /// The map that it checks by.
+    /// Returns the current map.
     pub fn map(&self) -> Arc<ShardMap> {
-        self.0.held.lock().map.clone()
+        self.0.state.lock().map.clone()
     }
 
-    /// Takes a newer map, by which it checks from now on; an older one is passed over. Returns when everybody who was let in by an older
-    /// one has left: what a move does next may then rely on it.
+    /// Replaces the map by a newer one; ignores an older one. Returns when all permits of older
+    /// maps were dropped. The next step of a move relies on that.
     ///
     /// # Cancel safety
-    /// The map is taken at the first poll. Dropped, it does not wait: call it again with the same map to wait on.
+    /// The map is replaced in the first poll. Dropping the future only ends the wait: call this
+    /// again with the same map to wait.
     pub async fn install(&self, map: Arc<ShardMap>) {
         let version = {
-            let mut held = self.0.held.lock();
-            if map.version() > held.map.version() {
-                held.map = map;
+            let mut state = self.0.state.lock();
+            if map.version() > state.map.version() {
+                state.map = map;
             }
-            held.map.version()
+            state.map.version()
         };
         loop {
-            let mut left = std::pin::pin!(self.0.left.notified());
-            // Registered before it looks, so that no leaving falls between.
-            left.as_mut().enable();
-            if self.0.held.lock().inside.keys().next().is_none_or(|oldest| *oldest >= version) {
+            let mut released = std::pin::pin!(self.0.released.notified());
+            // Registered before the check, so that no release is missed between the two.
+            released.as_mut().enable();
+            if self.0.state.lock().permits.keys().next().is_none_or(|oldest| *oldest >= version) {
                 return;
             }
-            left.await;
+            released.await;
         }
     }
 
-    /// Lets a request in, unless it is refused. `router` is the version of the map by which it was sent. Whoever is inside is waited for by a
-    /// move's next step: keep it short.
+    /// Checks a request, and returns its permit. `router` is the version of the router's map. The
+    /// next step of a move waits for all permits: hold them briefly.
     ///
     /// # Errors
     /// [`Refused`].
-    pub fn enter(&self, key: &(impl ShardKey + ?Sized), access: Access, router: u64) -> Result<Entered, Refused> {
+    pub fn enter(&self, key: &(impl ShardKey + ?Sized), access: Access, router: u64) -> Result<ShardPermit, Refused> {
         let key = KeyBytes::of(key);
-        let mut held = self.0.held.lock();
-        let shard = held.map.version();
-        if held.map.shard_of_bytes(key.as_slice()) != Some(self.0.shard) {
+        let mut state = self.0.state.lock();
+        let shard = state.map.version();
+        if state.map.shard_of_bytes(key.as_slice()) != Some(self.0.shard) {
             return Err(if router > shard {
                 Refused::Behind { router, shard }
             } else {
                 StaleMap { router, shard }.into()
             });
         }
-        match (held.map.held_up(key.as_slice()), access) {
-            (None, _) | (Some(Step::Frozen), Access::Read) => Ok(held.let_in(&self.0)),
+        match (state.map.blocking_step(key.as_slice()), access) {
+            (None, _) | (Some(Step::Frozen), Access::Read) => Ok(state.issue(&self.0)),
             (Some(_), _) => Err(Refused::Moving),
         }
     }
 
-    /// The same, where this shard's map may be the older one: then it is refreshed first.
+    /// Checks a request as [`enter`](Self::enter) does, but refreshes this shard's map first if it
+    /// may be older than the router's.
     ///
     /// # Errors
-    /// [`Refused`], also where the map could not be refreshed.
+    /// [`Refused`], also if the map could not be refreshed.
     ///
     /// # Cancel safety
-    /// Dropped, nobody is inside.
+    /// If the future is dropped, no permit exists.
     pub async fn enter_fresh(
         &self,
         directory: &ShardDirectory,
         key: &(impl ShardKey + ?Sized),
         access: Access,
         router: u64,
-    ) -> Result<Entered, Refused> {
-        let entered = self.enter(key, access, router);
-        let Err(Refused::Behind { shard, .. }) = entered else { return entered };
+    ) -> Result<ShardPermit, Refused> {
+        let permit = self.enter(key, access, router);
+        let Err(Refused::Behind { shard, .. }) = permit else { return permit };
         match directory.refresh_past(shard).await {
-            Ok(map) => self.take(map),
-            Err(_) => return entered,
+            Ok(map) => self.replace_map(map),
+            Err(_) => return permit,
         }
         self.enter(key, access, router)
     }
 
-    /// Takes a newer map and waits for nobody: nothing is done for it here.
-    fn take(&self, map: Arc<ShardMap>) {
-        let mut held = self.0.held.lock();
-        if map.version() > held.map.version() {
-            held.map = map;
+    /// Replaces the map by a newer one without waiting for permits, because no step of a move
+    /// depends on it here.
+    fn replace_map(&self, map: Arc<ShardMap>) {
+        let mut state = self.0.state.lock();
+        if map.version() > state.map.version() {
+            state.map = map;
         }
     }
 
-    /// Lets a mover's work in, at either end of the move: only the one that the newest map here names, at the step that it names. A mover
-    /// that was paused finds that it was overtaken, and undoes nothing.
+    /// Checks the work of a mover, at either shard of a move: the move and its step must be those
+    /// of the newest map here. A mover that was paused is refused if its step was superseded, so
+    /// that it undoes nothing.
     ///
     /// # Errors
-    /// [`Refused::Overtaken`].
-    pub fn enter_move(&self, work: &Move) -> Result<Entered, Refused> {
-        let mut held = self.0.held.lock();
-        if held.map.moving() == Some(work) && [work.from, work.to].contains(&self.0.shard) {
-            Ok(held.let_in(&self.0))
+    /// [`Refused::Superseded`].
+    pub fn enter_move(&self, work: &Move) -> Result<ShardPermit, Refused> {
+        let mut state = self.0.state.lock();
+        if state.map.moving() == Some(work) && [work.from, work.to].contains(&self.0.shard) {
+            Ok(state.issue(&self.0))
         } else {
-            Err(Refused::Overtaken)
+            Err(Refused::Superseded)
         }
     }
 }
 
-impl Held {
-    fn let_in(&mut self, guard: &Arc<Inner>) -> Entered {
+impl GuardState {
+    fn issue(&mut self, guard: &Arc<GuardCore>) -> ShardPermit {
         let version = self.map.version();
-        *self.inside.entry(version).or_default() += 1;
-        Entered { guard: guard.clone(), version }
+        *self.permits.entry(version).or_default() += 1;
+        ShardPermit { guard: guard.clone(), version }
     }
 }
 
-impl Entered {
-    /// The version of the map that let it in.
+impl ShardPermit {
+    /// Returns the version of the map that issued the permit.
     pub const fn version(&self) -> u64 {
         self.version
     }
 }
 
-impl Drop for Entered {
+impl Drop for ShardPermit {
     fn drop(&mut self) {
-        let mut held = self.guard.held.lock();
-        if let Some(inside) = held.inside.get_mut(&self.version) {
-            *inside -= 1;
-            if *inside == 0 {
-                held.inside.remove(&self.version);
-                drop(held);
-                self.guard.left.notify_waiters();
+        let mut state = self.guard.state.lock();
+        if let Some(permits) = state.permits.get_mut(&self.version) {
+            *permits -= 1;
+            if *permits == 0 {
+                state.permits.remove(&self.version);
+                drop(state);
+                self.guard.released.notify_waiters();
             }
         }
     }
@@ -232,15 +239,15 @@ impl Drop for Entered {
 
 impl fmt::Debug for ShardGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let held = self.0.held.lock();
-        let inside: usize = held.inside.values().sum();
+        let state = self.0.state.lock();
+        let permits: usize = state.permits.values().sum();
         let mut shown = f.debug_struct("ShardGuard");
-        shown.field("shard", &self.0.shard).field("version", &held.map.version()).field("inside", &inside).finish()
+        shown.field("shard", &self.0.shard).field("version", &state.map.version()).field("permits", &permits).finish()
     }
 }
 
-impl fmt::Debug for Entered {
+impl fmt::Debug for ShardPermit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entered").field("version", &self.version).finish()
+        f.debug_struct("ShardPermit").field("version", &self.version).finish()
     }
 }

@@ -1,9 +1,9 @@
-//! Shard keys as bytes whose order is that of their values, and the hash of them, which never changes.
+//! Shard keys as bytes in the order of their values, and their permanent hash.
 use crate::hash::stable_hash;
 
 const INLINE: usize = 64;
 
-/// A key's bytes: up to 64 without an allocation.
+/// The encoded bytes of a key: up to 64 without an allocation.
 #[derive(Debug, Clone)]
 pub struct KeyBytes {
     inline: [u8; INLINE],
@@ -18,7 +18,7 @@ impl Default for KeyBytes {
 }
 
 impl KeyBytes {
-    /// The bytes of this key.
+    /// Encodes a key.
     #[inline]
     pub fn of(key: &(impl ShardKey + ?Sized)) -> Self {
         let mut bytes = Self::default();
@@ -26,7 +26,7 @@ impl KeyBytes {
         bytes
     }
 
-    /// Adds bytes at the end.
+    /// Appends bytes.
     #[inline]
     pub fn push(&mut self, bytes: &[u8]) {
         let end = self.len + bytes.len();
@@ -46,26 +46,28 @@ impl KeyBytes {
         self.heap.extend_from_slice(bytes);
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[inline]
     pub fn as_slice(&self) -> &[u8] {
         if self.heap.is_empty() { &self.inline[..self.len] } else { &self.heap }
     }
 }
 
-/// What can be a shard key. The order of the bytes is that of the values; keys of different types must not meet in one map.
+/// A type that can be a shard key. The order of the bytes is that of the values. Do not mix keys of
+/// different types in one map.
 pub trait ShardKey {
-    /// Writes the key's bytes. `last` is false where another part of a tuple follows.
+    /// Appends the key's bytes. `last` is `false` if another part of a tuple follows.
     fn encode(&self, last: bool, out: &mut KeyBytes);
 
-    /// The bytes that [`encode`](Self::encode) writes of the last part, where they stand in memory already: routing then copies nothing.
+    /// Returns the bytes that [`encode`](Self::encode) appends for the last part, if they are in
+    /// memory already. Routing then copies nothing.
     #[inline]
     fn in_place(&self) -> Option<&[u8]> {
         None
     }
 }
 
-/// Does this with a key's bytes.
+/// Calls `act` with a key's bytes.
 #[inline]
 pub(super) fn with_bytes<R>(key: &(impl ShardKey + ?Sized), act: impl FnOnce(&[u8]) -> R) -> R {
     match key.in_place() {
@@ -80,7 +82,8 @@ impl ShardKey for [u8] {
         if last {
             return out.push(self);
         }
-        // A zero becomes 00 FF, the end is 00 00: a part that is another's prefix comes before it.
+        // A zero byte becomes 00 FF and the end is 00 00, so that a prefix sorts before longer
+        // values.
         for part in self.split_inclusive(|byte| *byte == 0) {
             out.push(part);
             if part.ends_with(&[0]) {
@@ -132,7 +135,7 @@ impl ShardKey for Vec<u8> {
     }
 }
 
-/// Of fixed length: a UUID is its 16 bytes.
+/// Fixed length: a UUID is its 16 bytes.
 impl<const N: usize> ShardKey for [u8; N] {
     #[inline]
     fn encode(&self, _: bool, out: &mut KeyBytes) {
@@ -165,7 +168,7 @@ macro_rules! integers {
                 out.push(&self.to_be_bytes());
             }
         }
-        /// The sign's bit is turned over, so that what is below zero comes first.
+        /// The sign bit is inverted, so that negative values sort first.
         impl ShardKey for $signed {
             #[inline]
             fn encode(&self, _: bool, out: &mut KeyBytes) {
@@ -176,7 +179,7 @@ macro_rules! integers {
 }
 integers! { u8, i8; u16, i16; u32, i32; u64, i64; u128, i128; }
 
-/// Milliseconds since 1970, so that ranges of time are ranges of keys.
+/// Milliseconds since 1970, so that ranges of times are ranges of keys.
 impl ShardKey for crate::time::Timestamp {
     #[inline]
     fn encode(&self, last: bool, out: &mut KeyBytes) {
@@ -201,7 +204,8 @@ impl<A: ShardKey, B: ShardKey, C: ShardKey> ShardKey for (A, B, C) {
     }
 }
 
-/// XXH3 of 64 bits, seed 0: the same on every machine and in every release.
+/// Returns the XXH3 hash of 64 bits with seed 0. It is the same on every machine and in every
+/// release.
 ///
 /// ```
 /// assert_eq!(steadfast::sharding::hash_bytes(b""), 0x2d06_8005_38d3_94c2);
@@ -211,7 +215,7 @@ pub fn hash_bytes(bytes: &[u8]) -> u64 {
     stable_hash(bytes)
 }
 
-/// The [hash](hash_bytes) of a key's bytes.
+/// Returns the [hash](hash_bytes) of a key's bytes.
 #[inline]
 pub fn hash_key(key: &(impl ShardKey + ?Sized)) -> u64 {
     with_bytes(key, hash_bytes)

@@ -1,4 +1,4 @@
-//! The shard map: which shard owns a key. Pinned keys over ranges of keys, or over virtual shards.
+//! The shard map from keys to shards: pinned keys over ranges of keys, or over virtual shards.
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -8,11 +8,11 @@ use super::{
     pins::{Pins, Wanted},
     ranges::Ranges,
     route::HashRouter,
-    step::{Move, Part, Step},
+    step::{Chunk, Move, Step},
 };
 use crate::config::{ConfigError, require};
 
-/// A shard's number. It is never given to another.
+/// The number of a shard. It is never reused for another shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct ShardId(pub u32);
@@ -23,22 +23,23 @@ impl fmt::Display for ShardId {
     }
 }
 
-/// Where keys that are not pinned lie.
+/// The position of keys that are not pinned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
-    /// By their own bytes.
+    /// Keys are placed by their own bytes.
     Keys,
-    /// By their hash, in so many virtual shards.
+    /// Keys are placed by their hash, in this number of virtual shards.
     Slots(u32),
 }
 
-/// Which shard owns a key, at one version. Plain data: routers and shards hold copies of it.
+/// One version of the mapping from keys to shards. It is plain data: routers and shards hold
+/// copies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardMap {
     pub(super) version: u64,
     pub(super) layout: Layout,
     pub(super) ranges: Ranges,
-    /// The owner of each virtual shard, as the ranges have it.
+    /// Owner of each virtual shard, derived from the ranges.
     table: Vec<Option<ShardId>>,
     pub(super) pinned: Pins,
     pub(super) moving: Option<Move>,
@@ -51,18 +52,19 @@ fn slot(hash: u64, slots: u32) -> u32 {
 }
 
 impl ShardMap {
-    /// The most virtual shards that a map has.
+    /// Maximum number of virtual shards of a map.
     pub const MAX_SLOTS: u32 = 1 << 20;
 
-    /// Only keys that are listed, by [`pin`](Self::pin); any other has no shard.
+    /// Creates a map of listed keys only, added with [`pin`](Self::pin); other keys have no shard.
     pub fn lookup() -> Self {
         Self::build(1, Layout::Keys, Vec::new(), Pins::default(), None)
     }
 
-    /// Ranges of keys, each half-open: from its start to the next one's. `None` declares a gap; below the first start is one, too.
+    /// Creates a map of half-open ranges of keys, each from its start to the next one's. `None`
+    /// declares a gap; the keys below the first start are one, too.
     ///
     /// # Errors
-    /// Where two starts are the same.
+    /// Two starts are equal.
     pub fn ranges<K: ShardKey>(starts: &[(K, Option<ShardId>)]) -> Result<Self, ConfigError> {
         let mut ranges: Vec<_> = starts.iter().map(|(k, s)| (KeyBytes::of(k).as_slice().to_vec(), *s)).collect();
         ranges.sort_by(|a, b| a.0.cmp(&b.0));
@@ -70,17 +72,19 @@ impl ShardMap {
         Ok(Self::build(1, Layout::Keys, ranges, Pins::default(), None))
     }
 
-    /// So many virtual shards, dealt to the shards in equal runs. Take far more than there will ever be shards, 4,096 for a start: their
-    /// number cannot change.
+    /// Creates a map of virtual shards, assigned to the shards in equal runs. Take far more virtual
+    /// shards than there will ever be shards, 4,096 for a start: the number cannot change.
     ///
     /// # Errors
-    /// Where there are no shards, one is listed twice, or the virtual shards are fewer than them or more than [`MAX_SLOTS`](Self::MAX_SLOTS).
+    /// There are no shards, one is listed twice, or the number of virtual shards is below that of
+    /// the shards or above [`MAX_SLOTS`](Self::MAX_SLOTS).
     pub fn hashed(slots: u32, shards: &[ShardId]) -> Result<Self, ConfigError> {
         Self::dealt(slots, shards, |s| (u64::from(s) * shards.len() as u64 / u64::from(slots)) as usize)
     }
 
-    /// So many virtual shards, each given to the shard that the router names for it; node 0 is the first of the shards. Keeps what the
-    /// router promises of a change, with [`plan_to`](Self::plan_to), at the cost of one look into a table.
+    /// Creates a map of virtual shards, each assigned by the router; node 0 is the first shard.
+    /// With [`plan_to`](Self::plan_to) a change moves no more than the router promises, at the cost
+    /// of one table look-up.
     ///
     /// ```
     /// use steadfast::sharding::{Rendezvous, ShardId, ShardMap};
@@ -90,13 +94,14 @@ impl ShardMap {
     ///     let names: Vec<String> = shards[..n].iter().map(ShardId::to_string).collect();
     ///     ShardMap::routed(4_096, &shards[..n], &Rendezvous::new(&names).unwrap()).unwrap()
     /// };
-    /// // What a fourth shard takes from the others is its share; nothing else moves.
+    /// // A fourth shard takes its share from the others; nothing else moves.
     /// let plan = map(3).plan_to(&map(4)).unwrap();
     /// assert!(plan.iter().all(|planned| planned.to == ShardId(3)));
     /// ```
     ///
     /// # Errors
-    /// As [`hashed`](Self::hashed); where the router has another number of nodes than there are shards.
+    /// Same as [`hashed`](Self::hashed), and if the router's number of nodes is not that of the
+    /// shards.
     pub fn routed(slots: u32, shards: &[ShardId], router: &impl HashRouter) -> Result<Self, ConfigError> {
         require(router.nodes() == shards.len(), "router", "must have as many nodes as there are shards")?;
         Self::dealt(slots, shards, |s| router.node(hash_bytes(&s.to_be_bytes())) as usize)
@@ -106,13 +111,17 @@ impl ShardMap {
         let mut sorted = shards.to_vec();
         sorted.sort_unstable();
         sorted.dedup();
-        require(!shards.is_empty() && sorted.len() == shards.len(), "shards", "must be at least one, none twice")?;
+        require(
+            !shards.is_empty() && sorted.len() == shards.len(),
+            "shards",
+            "must not be empty, nor list a shard twice",
+        )?;
         let enough = slots as usize >= shards.len() && slots <= Self::MAX_SLOTS;
         require(enough, "slots", "must be from the number of shards to 2^20")?;
         Ok(Self::of_slots((0..slots).map(|s| shards.get(place(s)).copied()).collect(), Pins::default()))
     }
 
-    /// Of the owners of virtual shards.
+    /// Creates a map from the owners of its virtual shards.
     pub(super) fn of_slots(owners: Vec<Option<ShardId>>, pinned: Pins) -> Self {
         let layout = Layout::Slots(u32::try_from(owners.len()).unwrap_or(Self::MAX_SLOTS));
         let low = |s: u32| if s == 0 { Vec::new() } else { s.to_be_bytes().to_vec() };
@@ -125,7 +134,7 @@ impl ShardMap {
         Self::build(1, layout, runs, pinned, None)
     }
 
-    /// Of a list of ranges that is sorted.
+    /// Creates a map from a sorted list of ranges.
     pub(super) fn build(
         version: u64,
         layout: Layout,
@@ -138,7 +147,7 @@ impl ShardMap {
         map
     }
 
-    /// Builds what look-ups of virtual shards read.
+    /// Builds the table for look-ups of virtual shards.
     fn index(&mut self) {
         let Layout::Slots(slots) = self.layout else { return };
         self.ranges.cut_to(slots);
@@ -153,50 +162,50 @@ impl ShardMap {
         self.table = table;
     }
 
-    /// Which change made it. Each change raises it by one.
+    /// Returns the version of the map. Each change raises it by one.
     pub const fn version(&self) -> u64 {
         self.version
     }
 
-    /// The move under way, if there is one.
+    /// Returns the current move, if there is one.
     pub const fn moving(&self) -> Option<&Move> {
         self.moving.as_ref()
     }
 
-    /// Lists a key: it belongs to this shard, whatever the strategy below says.
+    /// Assigns a key to this shard, whatever the strategy below the pins says.
     ///
-    /// In a directory's [change](super::ShardDirectory::change) only a key without an owner is
-    /// pinned to another shard. For a key that a shard owns, with rows or without, pin it in a copy
-    /// of the map, and [plan](Self::plan_to) the move to that copy.
+    /// A directory's [change](super::ShardDirectory::change) may pin only a key without an owner to
+    /// another shard. If a shard owns the key, with rows or without, pin it in a copy of the map,
+    /// and [plan](Self::plan_to) the move to that copy.
     ///
     /// # Errors
-    /// Where it is listed already, or a move is under way; nothing is changed then.
+    /// The key is pinned already, or a move is in progress. Nothing is changed then.
     pub fn pin(&mut self, key: &(impl ShardKey + ?Sized), shard: ShardId) -> Result<(), ConfigError> {
-        require(self.moving.is_none(), "key", "must not be listed while a move is under way")?;
+        require(self.moving.is_none(), "key", "must not be pinned during a move")?;
         let key = KeyBytes::of(key);
-        require(!self.pinned.contains_key(key.as_slice()), "key", "must not be listed already")?;
+        require(!self.pinned.contains_key(key.as_slice()), "key", "must not be pinned already")?;
         self.pinned.insert(key.as_slice().into(), shard);
         Ok(())
     }
 
-    /// The shard that owns a key, or `None` where it is neither listed nor in a range.
+    /// Returns the shard that owns a key, or `None` if the key is neither pinned nor in a range.
     #[inline]
     pub fn shard_of(&self, key: &(impl ShardKey + ?Sized)) -> Option<ShardId> {
         with_bytes(key, |bytes| self.shard_of_bytes(bytes))
     }
 
-    /// The same, of a key's bytes.
+    /// Returns the shard that owns the key with these bytes.
     #[inline]
     pub fn shard_of_bytes(&self, key: &[u8]) -> Option<ShardId> {
         if !self.pinned.is_empty()
-            && let Some(shard) = self.pinned.get(&Wanted(key))
+            && let Some(shard) = self.pinned.get(&Wanted::new(key))
         {
             return Some(*shard);
         }
         self.shard_below(key)
     }
 
-    /// The shard of a key by the strategy below the pins.
+    /// Returns the shard of a key by the strategy below the pins.
     #[inline]
     pub(super) fn shard_below(&self, key: &[u8]) -> Option<ShardId> {
         match self.layout {
@@ -205,12 +214,12 @@ impl ShardMap {
         }
     }
 
-    /// Whether a key is of this part. A pinned key is of no range.
-    pub fn part_has(&self, part: &Part, key: &[u8]) -> bool {
-        match part {
-            Part::Key(one) => one == key,
-            Part::Range { .. } if self.pinned.contains_key(key) => false,
-            Part::Range { low, high } => {
+    /// Returns `true` if the chunk contains this key. A pinned key belongs to no range.
+    pub fn chunk_contains(&self, chunk: &Chunk, key: &[u8]) -> bool {
+        match chunk {
+            Chunk::Key(one) => one == key,
+            Chunk::Range { .. } if self.pinned.contains_key(key) => false,
+            Chunk::Range { low, high } => {
                 let slot_bytes;
                 let position = match self.layout {
                     Layout::Keys => key,
@@ -224,39 +233,41 @@ impl ShardMap {
         }
     }
 
-    /// The one owner of all of a part; `None` where there are several, or none, or where this map
-    /// has no such part.
-    pub fn owner_of(&self, part: &Part) -> Option<ShardId> {
-        match self.checked(part).ok()? {
-            Part::Key(key) => self.shard_of_bytes(&key),
-            Part::Range { low, high } => self.ranges.owner_of(&low, high.as_deref()),
+    /// Returns the owner of the whole chunk. `None` if it has several owners or none, or if this
+    /// map has no such chunk.
+    pub fn owner_of(&self, chunk: &Chunk) -> Option<ShardId> {
+        match self.checked(chunk).ok()? {
+            Chunk::Key(key) => self.shard_of_bytes(&key),
+            Chunk::Range { low, high } => self.ranges.owner_of(&low, high.as_deref()),
         }
     }
 
-    /// Returns the part as this map writes it: a run up to the last virtual shard has no end.
-    pub(super) fn checked(&self, part: &Part) -> Result<Part, ConfigError> {
+    /// Returns the chunk in the form of this map, in which a run up to the last virtual shard has
+    /// no end.
+    pub(super) fn checked(&self, chunk: &Chunk) -> Result<Chunk, ConfigError> {
         const ORDER: &str = "must begin before it ends";
-        let Part::Range { low, high } = part else { return Ok(part.clone()) };
+        let Chunk::Range { low, high } = chunk else { return Ok(chunk.clone()) };
         let Layout::Slots(slots) = self.layout else {
-            require(high.as_ref().is_none_or(|high| low < high), "part", ORDER)?;
-            return Ok(part.clone());
+            require(high.as_ref().is_none_or(|high| low < high), "chunk", ORDER)?;
+            return Ok(chunk.clone());
         };
         let number = |bytes: &[u8]| match bytes {
             [] => Some(0),
             _ => bytes.try_into().ok().map(u32::from_be_bytes),
         };
         let Some((low, high)) = number(low).zip(high.as_deref().map_or(Some(slots), number)) else {
-            return Err(ConfigError::new("part", "must be a run of virtual shards"));
+            return Err(ConfigError::new("chunk", "must be a range of virtual shards"));
         };
-        require(high <= slots, "part", "must end with the last virtual shard at the latest")?;
-        require(low < high, "part", ORDER)?;
-        match Part::slots(low, high) {
-            Part::Range { low, .. } if high == slots => Ok(Part::Range { low, high: None }),
-            part => Ok(part),
+        require(high <= slots, "chunk", "must not end above the last virtual shard")?;
+        require(low < high, "chunk", ORDER)?;
+        match Chunk::slots(low, high) {
+            Chunk::Range { low, .. } if high == slots => Ok(Chunk::Range { low, high: None }),
+            chunk => Ok(chunk),
         }
     }
 
-    /// All shards that own something, in order: what is asked by a [`FanOut`](super::FanOut), watched, backed up.
+    /// Returns all shards that own a chunk, in order: for a [`FanOut`](super::FanOut), monitoring
+    /// or backups.
     pub fn shards(&self) -> Vec<ShardId> {
         let mut all: Vec<_> =
             self.ranges.iter().filter_map(|range| range.2).chain(self.pinned.values().copied()).collect();
@@ -265,59 +276,62 @@ impl ShardMap {
         all
     }
 
-    /// The parts that this map has, in order, and whose they are: ranges, or runs of virtual shards, then keys that are pinned.
-    pub fn parts(&self) -> Vec<(Part, Option<ShardId>)> {
+    /// Returns the chunks of this map with their owners: first the ranges of keys or virtual shards
+    /// in order, then the pinned keys.
+    pub fn chunks(&self) -> Vec<(Chunk, Option<ShardId>)> {
         let mut pinned: Vec<_> = self.pinned.iter().collect();
         pinned.sort_unstable();
-        let ranges = self.ranges.iter().map(|(low, high, owner)| (Part::range(low, high), owner));
+        let ranges = self.ranges.iter().map(|(low, high, owner)| (Chunk::range(low, high), owner));
         ranges
-            .chain(pinned.into_iter().map(|(key, shard)| (Part::Key(key.as_slice().to_vec()), Some(*shard))))
+            .chain(pinned.into_iter().map(|(key, shard)| (Chunk::Key(key.as_slice().to_vec()), Some(*shard))))
             .collect()
     }
 
-    /// The owner of each virtual shard; empty where the map is not hashed.
+    /// Returns the owner of each virtual shard; empty if the map is not hashed.
     pub fn slots(&self) -> &[Option<ShardId>] {
         &self.table
     }
 
-    /// Gives a part to a shard. A key that comes to where it would be anyway is listed no longer.
-    pub(super) fn assign(&mut self, part: &Part, to: ShardId) {
-        match part {
-            Part::Key(key) if self.shard_below(key) == Some(to) => {
+    /// Assigns a chunk to a shard. A pin that has become redundant is removed.
+    pub(super) fn assign(&mut self, chunk: &Chunk, to: ShardId) {
+        match chunk {
+            Chunk::Key(key) if self.shard_below(key) == Some(to) => {
                 self.pinned.remove(key.as_slice());
             }
-            Part::Key(key) => {
+            Chunk::Key(key) => {
                 self.pinned.insert(key.as_slice().into(), to);
             }
-            Part::Range { low, high } => {
+            Chunk::Range { low, high } => {
                 self.ranges.assign(low, high.as_deref(), to);
                 self.index();
             }
         }
     }
 
-    /// Splits the range that this key is in, there: both halves stay where they are, and can be moved apart.
+    /// Splits the range that contains this key, at this key. Both halves keep their owner, and can
+    /// be moved separately.
     ///
     /// # Errors
-    /// Where the map is hashed (any run of virtual shards can be moved as it is), or a range starts there already.
+    /// The map is hashed (any run of virtual shards can be moved as it is), or a range starts at
+    /// this key.
     pub fn split(&mut self, at: &(impl ShardKey + ?Sized)) -> Result<(), ConfigError> {
         require(self.layout == Layout::Keys, "at", "must be in a map of ranges")?;
         require(self.ranges.split(KeyBytes::of(at).as_slice()), "at", "must not be a range's start already")
     }
 
-    /// Merges the range that starts there with the one before.
+    /// Merges the range that starts at this key with the previous one.
     ///
     /// # Errors
-    /// Where none starts there, or the two have different owners: move one first.
+    /// No range starts at this key, or the two have different owners: move one first.
     pub fn merge(&mut self, at: &(impl ShardKey + ?Sized)) -> Result<(), ConfigError> {
         let merged = self.ranges.merge(KeyBytes::of(at).as_slice());
         require(merged.is_some(), "at", "must be a range's start")?;
         require(merged == Some(true), "at", "must have the same owner on both sides")
     }
 
-    /// The step of the move that holds this key up, if one does.
-    pub(super) fn held_up(&self, key: &[u8]) -> Option<Step> {
+    /// Returns the step of the current move if it blocks this key.
+    pub(super) fn blocking_step(&self, key: &[u8]) -> Option<Step> {
         let work = self.moving.as_ref().filter(|work| matches!(work.step, Step::Frozen | Step::Closed))?;
-        self.part_has(&work.part, key).then_some(work.step)
+        self.chunk_contains(&work.chunk, key).then_some(work.step)
     }
 }

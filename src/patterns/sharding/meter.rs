@@ -1,4 +1,4 @@
-//! What is asked of which shard, and for which keys most.
+//! Load of shards and hot keys.
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
 use super::{
@@ -7,7 +7,7 @@ use super::{
 };
 use crate::sync::Mutex;
 
-/// Counts routed calls by shard, and the heaviest keys. A clone is the same meter.
+/// Counts routed calls by shard, and finds the hottest keys. A clone is the same meter.
 #[derive(Clone)]
 pub struct ShardMeter(Arc<Mutex<Counts>>);
 
@@ -16,17 +16,18 @@ struct Counts {
     keys: HotKeys,
 }
 
-/// What a meter has counted.
+/// The counts of a meter.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ShardLoad {
-    /// Calls, by shard; a shard that had none is not listed.
+    /// Number of calls by shard. A shard without calls is not listed.
     pub shards: Vec<(ShardId, u64)>,
-    /// The heaviest keys' bytes, the first first.
+    /// The hottest keys, the hottest first.
     pub hottest: Vec<HotKey>,
 }
 
 impl ShardMeter {
-    /// A meter that follows so many keys, at least one: the ten heaviest of a million need about a thousand.
+    /// Creates a meter that tracks `keys` keys, at least one. The ten hottest of a million need
+    /// about a thousand.
     pub fn new(keys: usize) -> Self {
         Self(Arc::new(Mutex::new(Counts { shards: BTreeMap::new(), keys: HotKeys::new(keys) })))
     }
@@ -38,14 +39,14 @@ impl ShardMeter {
         counts.keys.record(key);
     }
 
-    /// What was counted so far, with so many of the heaviest keys.
+    /// Returns the counts so far, with up to `hottest` keys.
     pub fn load(&self, hottest: usize) -> ShardLoad {
         let counts = self.0.lock();
         let shards = counts.shards.iter().map(|(shard, n)| (*shard, *n)).collect();
         ShardLoad { shards, hottest: counts.keys.heaviest(hottest) }
     }
 
-    /// The same, and begins anew: for a reading a minute.
+    /// Returns the counts and resets them, for example once a minute.
     pub fn take(&self, hottest: usize) -> ShardLoad {
         let mut counts = self.0.lock();
         let shards = std::mem::take(&mut counts.shards).into_iter().collect();
@@ -56,7 +57,7 @@ impl ShardMeter {
 }
 
 impl ShardLoad {
-    /// The most loaded shard's calls in units of the mean over so many shards.
+    /// Returns the number of calls of the busiest shard, divided by the mean over `shards` shards.
     pub fn skew(&self, shards: usize) -> f64 {
         let mut counts: Vec<u64> = self.shards.iter().map(|(_, n)| *n).collect();
         counts.resize(shards.max(counts.len()), 0);

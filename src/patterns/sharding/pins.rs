@@ -1,4 +1,4 @@
-//! Keys that are listed one by one.
+//! Keys that are pinned to a shard.
 use std::{
     borrow::Borrow,
     fmt,
@@ -10,14 +10,16 @@ use hashbrown::{Equivalent, HashMap};
 use super::map::ShardId;
 use crate::hash::stable_hash;
 
-/// By the one hash that routing knows: an operator lists these keys, so nobody can choose them to collide.
+/// Pinned keys, by the hash that routing uses. Operators choose these keys, so an attacker cannot
+/// make them collide.
 pub(super) type Pins = HashMap<PinnedKey, ShardId, BuildHasherDefault<KeyHasher>>;
 
-/// Bytes that a key of a map holds without an allocation: an entry is half a cache line.
+/// Number of bytes of a key that an entry holds without an allocation: an entry is half a cache
+/// line.
 const INLINE: usize = 22;
 
-/// A listed key's bytes. Most keys stand in the map's entry itself: to follow a pointer would cost
-/// a look-up one more cache miss.
+/// The bytes of a pinned key. Most keys are inline in the entry of the hash map, because following
+/// a pointer would cost one more cache miss.
 #[derive(Clone)]
 pub(super) enum PinnedKey {
     Inline { len: u8, bytes: [u8; INLINE] },
@@ -48,15 +50,33 @@ impl From<&[u8]> for PinnedKey {
     }
 }
 
-/// A key that is looked up.
-#[derive(Hash)]
-pub(super) struct Wanted<'a>(pub(super) &'a [u8]);
+/// The bytes of a key that is looked up, with their hash. The hash is computed before the search,
+/// where the compiler knows the length of a number.
+pub(super) struct Wanted<'a> {
+    key: &'a [u8],
+    hash: u64,
+}
+
+impl<'a> Wanted<'a> {
+    #[inline]
+    pub(super) fn new(key: &'a [u8]) -> Self {
+        Self { key, hash: stable_hash(key) }
+    }
+}
+
+impl Hash for Wanted<'_> {
+    #[inline]
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(self.hash);
+    }
+}
 
 impl Equivalent<PinnedKey> for Wanted<'_> {
-    /// Up to 16 bytes as two words, which overlap: numbers, UUIDs and short names need no call.
+    /// Compares up to 16 bytes as two overlapping words: numbers, UUIDs and short names need no
+    /// call.
     #[inline]
     fn equivalent(&self, key: &PinnedKey) -> bool {
-        let (a, b) = (self.0, key.as_slice());
+        let (a, b) = (self.key, key.as_slice());
         match (a.first_chunk::<8>(), b.first_chunk::<8>(), a.last_chunk::<8>(), b.last_chunk::<8>()) {
             (Some(a_first), Some(b_first), Some(a_last), Some(b_last)) if a.len() <= 16 => {
                 a.len() == b.len() && a_first == b_first && a_last == b_last
@@ -114,7 +134,13 @@ impl Hasher for KeyHasher {
         self.0 = self.0.rotate_left(1) ^ stable_hash(bytes);
     }
 
-    /// A slice tells its length first; a key is one slice.
+    /// Takes the hash of a whole key.
+    #[inline]
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    /// The `Hash` of a slice writes its length first, which the hash of a key does not include.
     #[inline]
     fn write_usize(&mut self, _: usize) {}
 
@@ -135,9 +161,9 @@ mod tests {
         assert_eq!(pins.len(), keys.len());
         for (i, key) in (0..).zip(&keys) {
             assert_eq!(pins.get(key.as_slice()), Some(&ShardId(i)));
-            assert_eq!(pins.get(&Wanted(key)), Some(&ShardId(i)));
+            assert_eq!(pins.get(&Wanted::new(key)), Some(&ShardId(i)));
         }
-        // What stands behind a short key is no part of it.
+        // The bytes behind a short key do not belong to it.
         assert_eq!(pins.get([7, 0].as_slice()), None);
         let mut sorted: Vec<_> = pins.keys().collect();
         sorted.sort_unstable();
@@ -148,12 +174,12 @@ mod tests {
     fn keys_that_differ_in_one_byte_or_in_length_are_different() {
         for key in (1..2 * INLINE).map(|len| vec![7; len]) {
             let pinned = PinnedKey::from(key.as_slice());
-            assert!(Wanted(&key).equivalent(&pinned));
+            assert!(Wanted::new(&key).equivalent(&pinned));
             for at in 0..key.len() {
                 let mut other = key.clone();
                 other[at] = 8;
-                assert!(!Wanted(&other).equivalent(&pinned), "{at} of {}", key.len());
-                assert!(!Wanted(&key[..at]).equivalent(&pinned), "{at} of {}", key.len());
+                assert!(!Wanted::new(&other).equivalent(&pinned), "{at} of {}", key.len());
+                assert!(!Wanted::new(&key[..at]).equivalent(&pinned), "{at} of {}", key.len());
             }
         }
     }

@@ -1,26 +1,33 @@
-//! What has to move, said before anything does.
+//! Plans of moves.
 use super::{
     ShardingError,
     map::{Layout, ShardId, ShardMap},
     pins::PinnedKey,
-    step::{Part, Planned, Step},
+    step::{Chunk, PlannedMove, Step},
 };
 use crate::config::{ConfigError, require};
 
 impl ShardMap {
-    /// The fewest moves of virtual shards after which these shards own all, each as many as another, give or take one. A shard that is not
-    /// listed is emptied, of pinned keys too, which go home; a new one gets its share. Made again when some of it is done, it is what was left.
+    /// Returns the fewest moves of virtual shards after which these shards own all of them, in
+    /// numbers that differ by at most one. A shard that is not listed is emptied; its pinned keys
+    /// return to the shard of their hash. A new shard receives its share. A plan that is made again
+    /// halfway lists the remaining moves.
     ///
     /// # Errors
-    /// Where the map is not hashed; where there are no shards, one is listed twice, or they are more than virtual shards.
-    pub fn plan(&self, shards: &[ShardId]) -> Result<Vec<Planned>, ConfigError> {
+    /// The map is not hashed, there are no shards, one is listed twice, or there are more shards
+    /// than virtual shards.
+    pub fn plan(&self, shards: &[ShardId]) -> Result<Vec<PlannedMove>, ConfigError> {
         let Layout::Slots(count) = self.layout else {
             return Err(ConfigError::new("map", "must be hashed: plan a map of ranges by `plan_to`"));
         };
         let mut wanted = shards.to_vec();
         wanted.sort_unstable();
         wanted.dedup();
-        require(!wanted.is_empty() && wanted.len() == shards.len(), "shards", "must be at least one, none twice")?;
+        require(
+            !wanted.is_empty() && wanted.len() == shards.len(),
+            "shards",
+            "must not be empty, nor list a shard twice",
+        )?;
         require(wanted.len() <= count as usize, "shards", "must be at most as many as virtual shards")?;
 
         let mut slots = self.slots().to_vec();
@@ -30,14 +37,14 @@ impl ShardMap {
         self.plan_to(&Self::of_slots(slots, pinned))
     }
 
-    /// What has to move so that this map becomes that one: first ranges, then keys.
+    /// Returns the moves after which this map equals `wanted`: first ranges, then keys.
     ///
     /// # Errors
-    /// Where one has ranges and the other virtual shards, or another number of them; where one has
-    /// a gap that the other has not, also of a pinned key: a gap has no rows, so it does not move.
-    pub fn plan_to(&self, wanted: &Self) -> Result<Vec<Planned>, ConfigError> {
-        require(self.layout == wanted.layout, "map", "must have the same strategy, and as many virtual shards")?;
-        let mut plan: Vec<Planned> = Vec::new();
+    /// One map has ranges and the other virtual shards, or another number of them. Or one has a gap
+    /// that the other does not have, also for a pinned key: a gap has no rows to move.
+    pub fn plan_to(&self, wanted: &Self) -> Result<Vec<PlannedMove>, ConfigError> {
+        require(self.layout == wanted.layout, "map", "must have the same strategy and number of virtual shards")?;
+        let mut plan: Vec<PlannedMove> = Vec::new();
         for (low, high, owner) in self.cut_by(wanted) {
             let (from, to) = match (owner, wanted.ranges.owner(low)) {
                 (None, None) => continue,
@@ -46,24 +53,24 @@ impl ShardMap {
                 _ => return Err(ConfigError::new("map", "must have the same gaps")),
             };
             match plan.last_mut() {
-                // A run that goes on.
-                Some(Planned { part: Part::Range { high: end, .. }, from: f, to: t, .. })
+                // The run continues.
+                Some(PlannedMove { chunk: Chunk::Range { high: end, .. }, from: f, to: t, .. })
                     if end.as_deref() == Some(low) && *f == from && *t == to =>
                 {
                     *end = high.map(<[u8]>::to_vec);
                 }
-                _ => plan.push(Planned::new(Part::range(low, high), from, to)),
+                _ => plan.push(PlannedMove::new(Chunk::range(low, high), from, to)),
             }
         }
         let mut keys: Vec<&[u8]> = self.pinned.keys().chain(wanted.pinned.keys()).map(PinnedKey::as_slice).collect();
         keys.sort_unstable();
         keys.dedup();
         for key in keys {
-            // One that is listed only there has moved with its range by then.
+            // A key that is pinned only in `wanted` has moved with its range by then.
             let from = self.pinned.get(key).copied().or_else(|| wanted.shard_below(key));
             let to = wanted.shard_of_bytes(key);
             match (from, to) {
-                (Some(from), Some(to)) if from != to => plan.push(Planned::new(Part::Key(key.to_vec()), from, to)),
+                (Some(from), Some(to)) if from != to => plan.push(PlannedMove::new(Chunk::Key(key.to_vec()), from, to)),
                 (Some(_), Some(_)) | (None, None) => {}
                 _ => return Err(ConfigError::new("map", "must have the same gaps")),
             }
@@ -71,7 +78,7 @@ impl ShardMap {
         Ok(plan)
     }
 
-    /// This map's ranges, cut wherever the other's begin.
+    /// Returns this map's ranges, cut at the starts of the other's ranges.
     fn cut_by<'a>(&'a self, other: &'a Self) -> Vec<Cut<'a>> {
         let mut starts: Vec<&[u8]> = self.ranges.iter().chain(other.ranges.iter()).map(|range| range.0).collect();
         starts.sort_unstable();
@@ -82,45 +89,45 @@ impl ShardMap {
 }
 
 impl ShardMap {
-    /// Checks that this map may become that one by a change, without a move: each key keeps the
-    /// shard that owns it, for guards hear of moves alone, and the move under way stays as it is.
+    /// Checks that a change may turn this map into `next` without a move. Each key keeps the shard
+    /// that owns it, because guards learn of moves only, and the current move stays unchanged.
     pub(super) fn check_change(&self, next: &Self) -> Result<(), ShardingError> {
         require(self.layout == next.layout, "map", "must keep its strategy, and its number of virtual shards")?;
         if self.moving != next.moving {
             let begun = next.moving.as_ref().and_then(|work| {
-                let planned = Planned::new(work.part.clone(), work.from, work.to);
+                let planned = PlannedMove::new(work.chunk.clone(), work.from, work.to);
                 self.begin(&if work.step == Step::Frozen { planned.offline() } else { planned }).ok()?.moving
             });
             let may = begun.is_some() && begun == next.moving;
-            require(may, "move", "must be changed by `rebalance`, `resume` or `give_up`")?;
+            require(may, "move", "must be changed by `rebalance`, `resume` or `roll_back`")?;
         }
-        // A key that is pinned is of no range: its rows would be left behind, or copied in vain.
+        // A pinned key belongs to no range: its rows would be left behind, or copied in vain.
         let pins = self.moving.is_none() || self.pinned == next.pinned;
         require(pins, "move", "must end before a key is pinned")?;
         match self.owner_change(next) {
-            Some((part, from, to)) => Err(ShardingError::NeedsMove { part, from, to }),
+            Some((chunk, from, to)) => Err(ShardingError::NeedsMove { chunk, from, to }),
             None => Ok(()),
         }
     }
 
-    /// Finds a part that a shard owns here, and another shard, or none, there. A part without an
-    /// owner may get one: no shard has acknowledged anything for it.
-    fn owner_change(&self, next: &Self) -> Option<(Part, ShardId, Option<ShardId>)> {
+    /// Returns a chunk that a shard owns here, and that has another owner, or none, in `next`. A
+    /// chunk without an owner may get one, because no shard has accepted a write for it.
+    fn owner_change(&self, next: &Self) -> Option<(Chunk, ShardId, Option<ShardId>)> {
         if self.pinned != next.pinned || self.ranges != next.ranges {
             for (low, high, owner) in self.cut_by(next) {
                 let to = next.ranges.owner(low);
-                // Between a key and the same with zero bytes behind it lie but these.
+                // Between a key and the same key followed by zero bytes, only such keys exist.
                 let zeros = high.filter(|high| high.strip_prefix(low).is_some_and(|rest| rest.iter().all(|b| *b == 0)));
                 let pinned = |key| self.pinned.contains_key(key) || next.pinned.contains_key(key);
                 let all_pinned = zeros.is_some_and(|high| (low.len()..high.len()).all(|n| pinned(&high[..n])));
                 if let Some(from) = owner.filter(|_| owner != to && !all_pinned) {
-                    return Some((Part::range(low, high), from, to));
+                    return Some((Chunk::range(low, high), from, to));
                 }
             }
             for key in self.pinned.keys().chain(next.pinned.keys()).map(PinnedKey::as_slice) {
                 let (owner, to) = (self.shard_of_bytes(key), next.shard_of_bytes(key));
                 if let Some(from) = owner.filter(|_| owner != to) {
-                    return Some((Part::Key(key.to_vec()), from, to));
+                    return Some((Chunk::Key(key.to_vec()), from, to));
                 }
             }
         }
@@ -128,10 +135,11 @@ impl ShardMap {
     }
 }
 
-/// A range: from here, to there, and whose it is.
+/// A range with its start, its end and its owner.
 type Cut<'a> = (&'a [u8], Option<&'a [u8]>, Option<ShardId>);
 
-/// Gives these shards as many slots as each other, give or take one, and moves as few as can be.
+/// Assigns an equal number of slots, give or take one, to each of these shards, with the fewest
+/// moves.
 fn deal(slots: &mut [Option<ShardId>], shards: &[ShardId]) {
     let mut held: Vec<(ShardId, usize)> = shards.iter().map(|shard| (*shard, 0)).collect();
     for owner in slots.iter().flatten() {
@@ -141,8 +149,9 @@ fn deal(slots: &mut [Option<ShardId>], shards: &[ShardId]) {
     }
     let all = slots.iter().flatten().count();
     let (each, odd) = (all / held.len(), all % held.len());
-    // Who holds more than an even share keeps the odd ones: that moves least. Then by their numbers alone, so that a plan that is made
-    // again halfway is what was left of it.
+    // Shards with more than an even share keep the odd slots, which moves the fewest. Ties are
+    // broken by the shards' numbers alone, so that a plan that is made again halfway equals the
+    // rest of the first.
     held.sort_by_key(|(shard, count)| (*count <= each, *shard));
     let mut room: Vec<(ShardId, usize)> =
         held.iter().enumerate().map(|(i, (shard, _))| (*shard, each + usize::from(i < odd))).collect();

@@ -1,28 +1,31 @@
-//! Neighbouring ranges of bytes, each with its owner, and a search in them that stays in few cache lines.
+//! Adjacent ranges of bytes with their owners, and a search that touches few cache lines.
 use super::map::ShardId;
 
-/// All bytes, cut into half-open ranges.
+/// All byte strings, divided into half-open ranges.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Ranges {
-    /// Where each begins, and whose it is; sorted, the first begins at nothing.
+    /// Start and owner of each range, sorted; the first start is empty.
     list: Vec<(Vec<u8>, Option<ShardId>)>,
-    /// What all starts but the first begin with, and the eight bytes that follow it in each.
+    /// Common prefix of all starts but the first. `prefixes` has the eight bytes after it of each
+    /// start.
     common: Vec<u8>,
     prefixes: Vec<u64>,
-    /// For each of the first bits in which the prefixes differ, how many of them are below.
+    /// For each value of the first differing bits of the prefixes, the number of prefixes below it.
     index: Vec<u32>,
-    /// How many bits all prefixes begin with, and how far down the ones that follow are to be shifted.
+    /// Number of leading bits that all prefixes share, and the shift that moves the following bits
+    /// down.
     skip: u32,
     shift: u32,
 }
 
-/// The first eight bytes as a number. Where two of them differ they are ordered as their bytes are; where they do not, all bytes say.
+/// Returns the first eight bytes as a number. Different numbers have the order of their bytes; if
+/// they are equal, all bytes must be compared.
 #[inline]
 fn prefix(bytes: &[u8]) -> u64 {
     if let Some(first) = bytes.first_chunk() {
         return u64::from_be_bytes(*first);
     }
-    // From both ends: what overlaps is the same.
+    // Two loads, one from each end. Overlapping bytes are the same in both.
     let left = 64 - 8 * bytes.len() as u32;
     match (bytes.first_chunk(), bytes.last_chunk(), bytes) {
         (Some(first), Some(last), _) => {
@@ -37,7 +40,8 @@ fn prefix(bytes: &[u8]) -> u64 {
 }
 
 impl Ranges {
-    /// Of a list that is sorted, without two of one start; a gap is put before it where it does not begin at nothing.
+    /// Creates the ranges from a sorted list with distinct starts. A gap is prepended if the first
+    /// start is not empty.
     pub(super) fn of(mut list: Vec<(Vec<u8>, Option<ShardId>)>) -> Self {
         if list.first().is_none_or(|first| !first.0.is_empty()) {
             list.insert(0, (Vec::new(), None));
@@ -49,7 +53,7 @@ impl Ranges {
 
     fn index(&mut self) {
         let starts = &self.list[1..];
-        // In a sorted list the first and the last differ first.
+        // In a sorted list the first and the last entry have the shortest common prefix.
         self.common = match (starts.first(), starts.last()) {
             (Some((a, _)), Some((b, _))) => a.iter().zip(b).take_while(|(a, b)| a == b).map(|(a, _)| *a).collect(),
             _ => Vec::new(),
@@ -58,12 +62,12 @@ impl Ranges {
         (self.index, self.skip, self.shift) = (Vec::new(), 0, 0);
         let (Some(first), Some(last)) = (self.prefixes.first(), self.prefixes.last()) else { return };
         self.skip = (first ^ last).leading_zeros();
-        // Two to four places for each prefix.
+        // Two to four index places for each prefix.
         let bits = (self.prefixes.len().ilog2() + 2).min(64 - self.skip.min(63));
         self.shift = 64 - bits;
         let mut below = 0;
         for (at, prefix) in (0..).zip(&self.prefixes) {
-            // Those that are all alike are never looked for here.
+            // If all prefixes are equal, this index is never searched.
             let place = if self.skip == 64 { 0 } else { (prefix << self.skip >> self.shift) as usize };
             while below <= place {
                 self.index.push(at);
@@ -73,12 +77,13 @@ impl Ranges {
         self.index.resize((1 << bits) + 1, u32::try_from(self.prefixes.len()).unwrap_or(u32::MAX));
     }
 
-    /// How many prefixes are below this.
+    /// Returns the number of prefixes below `wanted`.
     #[inline]
     fn below(&self, wanted: u64) -> usize {
         match (self.prefixes.first(), self.prefixes.last()) {
             (Some(first), Some(last)) if wanted > *first && wanted <= *last => {
-                // Between two that begin with the same bits, so it does, too.
+                // `wanted` is between two prefixes with the same leading bits, so it has these
+                // bits, too.
                 let place = (wanted << self.skip >> self.shift) as usize;
                 let (from, to) = (self.index[place] as usize, self.index[place + 1] as usize);
                 from + self.prefixes[from..to].partition_point(|p| *p < wanted)
@@ -88,7 +93,8 @@ impl Ranges {
         }
     }
 
-    /// The number of the range that a position is in. A call of its own, so that a look-up of a virtual shard does not carry it.
+    /// Returns the index of the range that contains a position. Not inlined, so that look-ups of
+    /// virtual shards stay small.
     #[inline(never)]
     pub(super) fn place(&self, position: &[u8]) -> usize {
         let (head, rest) = position.split_at(position.len().min(self.common.len()));
@@ -104,7 +110,7 @@ impl Ranges {
         if self.prefixes.get(from) != Some(&wanted) {
             return from;
         }
-        // Mostly it is alone.
+        // Mostly the prefix is unique.
         let alike = match self.prefixes.get(from + 1) {
             Some(next) if *next == wanted => self.prefixes[from..].partition_point(|p| *p == wanted),
             _ => 1,
@@ -112,13 +118,13 @@ impl Ranges {
         from + self.list[from + 1..=from + alike].partition_point(|(start, _)| start.as_slice() <= position)
     }
 
-    /// Whose a position is.
+    /// Returns the owner of a position.
     #[inline]
     pub(super) fn owner(&self, position: &[u8]) -> Option<ShardId> {
         self.list[self.place(position)].1
     }
 
-    /// The one owner of all of `[low, high)`; `None` where there are several, or none.
+    /// Returns the owner of all of `[low, high)`; `None` if it has several owners, or none.
     pub(super) fn owner_of(&self, low: &[u8], high: Option<&[u8]>) -> Option<ShardId> {
         if high.is_some_and(|high| high <= low) {
             return None;
@@ -130,7 +136,7 @@ impl Ranges {
         rest.all(|(_, other)| *other == Some(owner)).then_some(owner)
     }
 
-    /// Gives `[low, high)` to a shard.
+    /// Assigns `[low, high)` to a shard.
     pub(super) fn assign(&mut self, low: &[u8], high: Option<&[u8]>, to: ShardId) {
         let behind = high.map(|high| (high.to_vec(), self.owner(high)));
         self.list.retain(|(start, _)| start.as_slice() < low || high.is_some_and(|high| start.as_slice() > high));
@@ -139,7 +145,7 @@ impl Ranges {
         self.index();
     }
 
-    /// Drops what lies outside of so many virtual shards, and what is empty: nobody owns it.
+    /// Removes empty ranges and those above the last of `slots` virtual shards: they have no owner.
     pub(super) fn cut_to(&mut self, slots: u32) {
         let (first, end) = ([0; 4], slots.to_be_bytes());
         self.list.retain(|(start, _)| start.as_slice() < end.as_slice());
@@ -150,13 +156,14 @@ impl Ranges {
         }
     }
 
-    /// Joins neighbours of one owner.
+    /// Merges adjacent ranges of one owner.
     pub(super) fn join(&mut self) {
         self.list.dedup_by(|next, before| next.1 == before.1);
         self.index();
     }
 
-    /// Cuts the range that this is in, there; says whether it was not cut there already.
+    /// Splits the range that contains this position. Returns `false` if a range starts there
+    /// already.
     pub(super) fn split(&mut self, at: &[u8]) -> bool {
         let place = self.place(at);
         let fresh = self.list[place].0 != at;
@@ -167,7 +174,8 @@ impl Ranges {
         fresh
     }
 
-    /// Joins the range that begins there with the one before. `None` where none begins there, `Some(false)` where their owners differ.
+    /// Merges the range that starts at this position with the previous one. Returns `None` if no
+    /// range starts there, and `Some(false)` if the owners differ.
     pub(super) fn merge(&mut self, at: &[u8]) -> Option<bool> {
         let place = self.place(at);
         if place == 0 || self.list[place].0 != at {
@@ -181,7 +189,7 @@ impl Ranges {
         Some(alike)
     }
 
-    /// Each range: from here, to there, whose.
+    /// Returns the start, the end and the owner of each range.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], Option<&[u8]>, Option<ShardId>)> {
         let highs = self.list[1..].iter().map(|(start, _)| Some(start.as_slice())).chain([None]);
         self.list.iter().zip(highs).map(|((low, owner), high)| (low.as_slice(), high, *owner))

@@ -1,31 +1,36 @@
-//! Moves parts from shard to shard, by a mover that the user gives; each step is recorded before it is done.
+//! Moves of chunks between shards with a user-supplied mover. Each step is recorded before it is
+//! carried out.
 use std::{fmt, sync::Arc};
 
 use super::{
-    Planned, ShardDirectory, ShardingError, ShardingEvent as Event,
+    PlannedMove, ShardDirectory, ShardingError, ShardingEvent as Event,
     map::{ShardId, ShardMap},
     step::{Move, Step},
 };
 use crate::port::{BoxFuture, PortError};
 
-/// Moves data, and tells shards of the map. Everything may be asked again after a crash, and must then do no harm.
+/// Moves data, and installs maps at shards. All methods may be called again after a crash, and must
+/// then be idempotent.
 ///
-/// At either end each piece of work goes through the shard's own check: [`ShardGuard::enter_move`](super::ShardGuard::enter_move), kept while
-/// it lasts. There a mover that was paused for long, and has been overtaken, is stopped before it writes what is old by now.
+/// At both shards each piece of work holds a permit of the shard's own check,
+/// [`ShardGuard::enter_move`](super::ShardGuard::enter_move). A mover that was paused and
+/// superseded is refused there before it writes outdated rows.
 pub trait Mover: Send + Sync + fmt::Debug {
-    /// Has this shard [install](super::ShardGuard::install) the map, and returns when it has: whoever was let in by an older map
-    /// has left by then. A shard that is down and reads the map when it starts has installed it, too.
+    /// [Installs](super::ShardGuard::install) the map at this shard, and returns when that has
+    /// returned: all permits of older maps were then dropped. A shard that is down, and reads the
+    /// map when it starts, has installed it, too.
     fn install<'a>(&'a self, shard: ShardId, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>>;
 
-    /// Copies the rows of the part from the source to the target, while the source takes writes. `map` says which keys
-    /// are of the part: [`ShardMap::part_has`].
+    /// Copies the rows of the chunk from the source to the target, while the source accepts writes.
+    /// [`ShardMap::chunk_contains`] of `map` tells which keys belong to the chunk.
     fn copy<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>>;
 
-    /// Copies what changed since, deletions too. The source takes no writes of the part; the target holds what it holds when this
-    /// returns. Of a move that is offline this is the only copy.
+    /// Copies the changes since, including deletions. The source accepts no writes to the chunk;
+    /// the target equals it when this returns. For an offline move this is the only copy.
     fn catch_up<'a>(&'a self, work: &'a Move, map: &'a Arc<ShardMap>) -> BoxFuture<'a, Result<(), PortError>>;
 
-    /// Drops the rows of the part at this shard: the source, after a move; the target, of one that is given up.
+    /// Deletes the rows of the chunk at this shard: the source after a move, the target after a
+    /// rollback.
     fn drop_rows<'a>(
         &'a self,
         shard: ShardId,
@@ -35,26 +40,28 @@ pub trait Mover: Send + Sync + fmt::Debug {
 }
 
 impl ShardDirectory {
-    /// Finishes the move under way, if there is one, then makes each of the plan in turn. Gives how many were made. Two that run at once do
-    /// each other no harm, but the work is done twice: run it under a lease or an election.
+    /// Finishes the current move, if there is one, then carries out each planned move in order.
+    /// Returns the number of moves. Concurrent runs do no harm but duplicate work: run this under a
+    /// lease or an election.
     ///
     /// # Errors
-    /// Any of the store's; [`ShardingError::Mover`]; [`ShardingError::Change`] where the plan does
-    /// not fit the map, or not any more. The next run takes up where this one ended; a planned move
-    /// whose part is at its target is passed over.
+    /// Any error of the store, [`ShardingError::Mover`], or [`ShardingError::Change`] if the plan
+    /// does not fit the map. The next run continues where this one ended. A planned move whose
+    /// chunk is at its target is skipped.
     ///
     /// # Cancel safety
-    /// As a crash: the next run goes on from the step that was recorded.
-    pub async fn rebalance(&self, plan: &[Planned], mover: &dyn Mover) -> Result<usize, ShardingError> {
+    /// Dropping the future has the effect of a crash: the next run continues from the recorded
+    /// step.
+    pub async fn rebalance(&self, plan: &[PlannedMove], mover: &dyn Mover) -> Result<usize, ShardingError> {
         let mut made = 0;
         for planned in plan {
             loop {
                 made += usize::from(self.resume(mover).await?);
-                if self.refresh().await?.owner_of(&planned.part) == Some(planned.to) {
+                if self.refresh().await?.owner_of(&planned.chunk) == Some(planned.to) {
                     break;
                 }
                 match self.begin(planned).await {
-                    // Another run was faster: its move is made first.
+                    // Another run was faster: its move is finished first.
                     Err(ShardingError::Change(_)) if self.refresh().await?.moving().is_some() => {}
                     begun => drop(begun?),
                 }
@@ -63,7 +70,7 @@ impl ShardDirectory {
         Ok(made)
     }
 
-    async fn begin(&self, planned: &Planned) -> Result<Arc<ShardMap>, ShardingError> {
+    async fn begin(&self, planned: &PlannedMove) -> Result<Arc<ShardMap>, ShardingError> {
         let map = self
             .change(|map| {
                 *map = map.begin(planned)?;
@@ -76,13 +83,14 @@ impl ShardDirectory {
         Ok(map)
     }
 
-    /// Finishes the move under way; says whether there was one.
+    /// Finishes the current move. Returns `true` if there was one.
     ///
     /// # Errors
-    /// As [`rebalance`](Self::rebalance).
+    /// Same as [`rebalance`](Self::rebalance).
     ///
     /// # Cancel safety
-    /// As a crash: the next run goes on from the step that was recorded.
+    /// Dropping the future has the effect of a crash: the next run continues from the recorded
+    /// step.
     pub async fn resume(&self, mover: &dyn Mover) -> Result<bool, ShardingError> {
         let mut map = self.refresh().await?;
         let mut any = false;
@@ -97,7 +105,8 @@ impl ShardDirectory {
         Ok(any)
     }
 
-    /// Records that this step is done. Where another has recorded it already, or gave the move up, the map is what they made of it.
+    /// Records that this step is done. If another run recorded it already, or rolled back the move,
+    /// returns the map as that run left it.
     async fn step_on(&self, done: &Move) -> Result<Arc<ShardMap>, ShardingError> {
         loop {
             let (map, version) = self.0.read().await?;
@@ -112,17 +121,19 @@ impl ShardDirectory {
         }
     }
 
-    /// Gives up the move under way, unless it has switched already; the target's rows are dropped. Says whether it did.
+    /// Rolls back the current move unless it has switched: deletes the target's rows. Returns
+    /// `true` if there was such a move.
     ///
     /// # Errors
-    /// As [`rebalance`](Self::rebalance).
+    /// Same as [`rebalance`](Self::rebalance).
     ///
     /// # Cancel safety
-    /// As a crash: the next run goes on from the step that was recorded.
-    pub async fn give_up(&self, mover: &dyn Mover) -> Result<bool, ShardingError> {
+    /// Dropping the future has the effect of a crash: the next run continues from the recorded
+    /// step.
+    pub async fn roll_back(&self, mover: &dyn Mover) -> Result<bool, ShardingError> {
         loop {
             let (map, version) = self.0.read().await?;
-            let Some(undoing) = map.given_up() else {
+            let Some(undoing) = map.rolled_back() else {
                 self.0.keep(map);
                 return Ok(false);
             };
@@ -141,9 +152,11 @@ impl ShardDirectory {
     }
 }
 
-/// Does what a recorded step asks for. First both shards learn of it: from then on they refuse what was let in by an earlier one.
+/// Carries out a recorded step. First both shards install its map; from then on they refuse
+/// requests and work of earlier steps.
 async fn perform(work: &Move, map: &Arc<ShardMap>, mover: &dyn Mover) -> Result<(), PortError> {
-    // The source first: where it learns that the part is gone, nobody else may answer for it yet.
+    // The source comes first: until it knows that it lost the chunk, the target must not accept
+    // requests for it.
     mover.install(work.from, map).await?;
     mover.install(work.to, map).await?;
     match work.step {

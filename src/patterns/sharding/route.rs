@@ -1,17 +1,19 @@
-//! From a hash to one of many nodes: jump, rendezvous, ring, maglev. None of them allocates in a look-up.
+//! Hash routers, from a hash to one of many nodes: jump, rendezvous, ring, maglev. A look-up never
+//! allocates.
 use super::key::hash_bytes;
 use crate::{
     config::{ConfigError, require},
     entropy::mix,
 };
 
-/// A node of a router, by its place in the list that it was made of.
+/// The index of a node in the list from which the router was created.
 pub type Node = u32;
 
-/// Jump hash (Lamping, Veach 2014): no memory, exact balance; nodes come and go at the end only.
+/// Returns the bucket of a key by jump hash (Lamping, Veach 2014). It needs no memory and its
+/// balance is exact; nodes can be added and removed only at the end.
 ///
 /// # Panics
-/// Never: no bucket at all is counted as one.
+/// Never: zero buckets count as one.
 #[allow(
     clippy::cast_precision_loss,
     clippy::cast_possible_truncation,
@@ -24,8 +26,9 @@ pub fn jump(mut key: u64, buckets: u32) -> Node {
     let buckets = u64::from(buckets.max(1));
     let mut next = 0_i64;
     loop {
-        // Four jumps at a time, and then a look which of them was the last below: the processor cannot foresee it, and a wrong guess costs as
-        // much as a jump. A jump goes up, or from the highest number below zero, which is above all buckets, too.
+        // Four jumps at a time, then a search for the last one below the bound. The branch is
+        // unpredictable, and a wrong guess costs as much as a jump. A jump goes up, or overflows to
+        // a negative number, which as an unsigned one is above all buckets, too.
         let mut bucket = next;
         for _ in 0..4 {
             key = key.wrapping_mul(2_862_933_555_777_941_757).wrapping_add(1);
@@ -39,16 +42,16 @@ pub fn jump(mut key: u64, buckets: u32) -> Node {
     }
 }
 
-/// A hash's way to one of so many nodes.
+/// A mapping from a hash to one of several nodes.
 pub trait HashRouter {
-    /// How many nodes it has.
+    /// Returns the number of nodes.
     fn nodes(&self) -> usize;
 
-    /// The node of this hash, below [`nodes`](Self::nodes).
+    /// Returns the node of this hash, below [`nodes`](Self::nodes).
     fn node(&self, hash: u64) -> Node;
 }
 
-/// [`jump`] to one of so many buckets.
+/// A router by [`jump`] with this number of buckets.
 #[derive(Debug, Clone, Copy)]
 pub struct Jump(pub u32);
 
@@ -72,8 +75,10 @@ fn named(names: &[impl AsRef<str>]) -> Result<Vec<u64>, ConfigError> {
     Ok(hashes)
 }
 
-/// Rendezvous, or highest random weight (Thaler, Ravishankar 1998): only a removed node's keys move. Linear in the nodes: for many, put
-/// virtual shards in a [`ShardMap`](super::ShardMap), which keeps its moves small at the cost of one table look-up.
+/// Rendezvous hashing, or highest random weight (Thaler, Ravishankar 1998): only the keys of a
+/// removed node move. The cost is linear in the nodes. For many nodes use it to assign the virtual
+/// shards of a [`ShardMap`](super::ShardMap), which keeps the moves small at the cost of one table
+/// look-up.
 #[derive(Debug, Clone)]
 pub struct Rendezvous {
     nodes: Vec<u64>,
@@ -81,18 +86,18 @@ pub struct Rendezvous {
 }
 
 impl Rendezvous {
-    /// Of these names, all of one weight.
+    /// Creates a router over `names`, all of equal weight.
     ///
     /// # Errors
-    /// Where there are none, or two are the same.
+    /// There are no names, or two are equal.
     pub fn new(names: &[impl AsRef<str>]) -> Result<Self, ConfigError> {
         Ok(Self { nodes: named(names)?, weights: None })
     }
 
-    /// Of these names and weights (Schindelhauer, Schomaker 2005).
+    /// Creates a router over these names and weights (Schindelhauer, Schomaker 2005).
     ///
     /// # Errors
-    /// As [`new`](Self::new); also where a weight is not finite and above zero.
+    /// Same as [`new`](Self::new), and if a weight is not finite and above zero.
     pub fn weighted(nodes: &[(impl AsRef<str>, f64)]) -> Result<Self, ConfigError> {
         let names: Vec<&str> = nodes.iter().map(|node| node.0.as_ref()).collect();
         let weights: Vec<f64> = nodes.iter().map(|node| node.1).collect();
@@ -100,7 +105,7 @@ impl Rendezvous {
         Ok(Self { nodes: named(&names)?, weights: Some(weights) })
     }
 
-    /// The node of this hash.
+    /// Returns the node of this hash.
     #[allow(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -112,7 +117,8 @@ impl Rendezvous {
             let mut highest = f64::NEG_INFINITY;
             for (i, (node, weight)) in self.nodes.iter().zip(weights).enumerate() {
                 let unit = ((mix(hash ^ node) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
-                // -ln(u) is at least 1 - u: most nodes are out without a logarithm, with room for what rounding can do.
+                // -ln(u) is at least 1 - u, which excludes most nodes without a logarithm. The
+                // factor allows for rounding.
                 if *weight < highest * (1.0 - unit) * (1.0 - 1e-9) {
                     continue;
                 }
@@ -134,24 +140,24 @@ impl Rendezvous {
     }
 }
 
-/// A ring with virtual nodes (Karger and others 1997): a hash belongs to the next point.
+/// A hash ring with virtual nodes (Karger and others 1997): a hash belongs to the next point.
 #[derive(Debug, Clone)]
 pub struct Ring {
-    /// The high half of each point, and whose it is: what a look-up reads.
+    /// The high half of each point and its node, which look-ups read.
     near: Vec<(u32, Node)>,
-    /// Each point whole, for hashes whose high half is a point's.
+    /// All bits of each point, for hashes whose high half equals a point's.
     points: Vec<u64>,
-    /// For each of the first bits of a hash, the first point at or above them.
+    /// For each value of the first bits of a hash, the first point at or above it.
     index: Vec<u32>,
     shift: u32,
     nodes: usize,
 }
 
 impl Ring {
-    /// Of these names, with so many points for each.
+    /// Creates a ring over `names` with `points` points for each.
     ///
     /// # Errors
-    /// Where there are no names or points, too many, or two names are the same.
+    /// There are no names or no points, there are too many, or two names are equal.
     #[allow(clippy::cast_possible_truncation, reason = "both are below 2^32")]
     pub fn new(names: &[impl AsRef<str>], points: u32) -> Result<Self, ConfigError> {
         require(points > 0, "points", "must be at least 1")?;
@@ -160,7 +166,8 @@ impl Ring {
         require(total.is_some(), "points", "must be fewer than 2^30 in all")?;
         let turns: Vec<u64> = (1..=u64::from(points)).map(mix).collect();
         let of = |node: u64| turns.iter().map(move |turn| mix(node ^ turn));
-        // About two points to each of the index's places: they are in order once each is put into its place, and a place is in order.
+        // About two points for each place of the index. Points are sorted once each is in its place
+        // and each place is sorted.
         let bits = (total.unwrap_or(1).next_power_of_two().trailing_zeros()).clamp(2, 29) - 1;
         let shift = 64 - bits;
         let place = |point: u64| (point >> shift) as usize;
@@ -197,14 +204,15 @@ impl Ring {
         0
     }
 
-    /// The node of this hash.
+    /// Returns the node of this hash.
     #[inline]
     pub fn node(&self, hash: u64) -> Node {
         self.near[self.place(hash)].1
     }
 
-    /// The first node from this hash on that holds fewer than `ceil((1 + e) * (m + 1) / n)` of the `m` keys held so far (Mirrokni,
-    /// Thorup, Zadimoghaddam 2018). `loads` has a number for each node. `None` where a number is missing, or `e` is below 0.
+    /// Returns the first node from this hash on that holds fewer than `ceil((1 + e) * (m + 1) / n)`
+    /// of the `m` keys held so far (Mirrokni, Thorup, Zadimoghaddam 2018). `loads` has a number for
+    /// each node. `None` if a number is missing, or `e` is below 0.
     #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
     pub fn bounded(&self, hash: u64, loads: &[u64], e: f64) -> Option<Node> {
         if loads.len() != self.nodes || e.is_nan() || e < 0.0 {
@@ -218,7 +226,8 @@ impl Ring {
     }
 }
 
-/// Maglev's table (Eisenbud and others 2016): one look-up; a change moves little more than it must.
+/// A Maglev table (Eisenbud and others 2016): one look-up, and a change moves little more than the
+/// minimum.
 #[derive(Debug, Clone)]
 pub struct Maglev {
     table: Vec<Node>,
@@ -226,21 +235,21 @@ pub struct Maglev {
 }
 
 impl Maglev {
-    /// The table's usual size, a prime.
+    /// The default size of the table, a prime.
     pub const SIZE: u32 = 65_537;
 
-    /// Of these names, with a table of [`SIZE`](Self::SIZE).
+    /// Creates a router over `names` with a table of [`SIZE`](Self::SIZE).
     ///
     /// # Errors
-    /// As [`of_size`](Self::of_size).
+    /// Same as [`of_size`](Self::of_size).
     pub fn new(names: &[impl AsRef<str>]) -> Result<Self, ConfigError> {
         Self::of_size(names, Self::SIZE)
     }
 
-    /// Of these names, with a table of this size.
+    /// Creates a router over `names` with a table of this size.
     ///
     /// # Errors
-    /// Where there are no names, or two are the same; where the size is not a prime, or fewer than the names.
+    /// There are no names, or two are equal; the size is not a prime, or below the number of names.
     #[allow(clippy::cast_possible_truncation, reason = "below the size, which has 32 bits")]
     pub fn of_size(names: &[impl AsRef<str>], size: u32) -> Result<Self, ConfigError> {
         let prime = size >= 2
@@ -266,14 +275,14 @@ impl Maglev {
         }
     }
 
-    /// The node of this hash.
+    /// Returns the node of this hash.
     #[allow(clippy::cast_possible_truncation, reason = "the high half of a product is below the length")]
     #[inline]
     pub fn node(&self, hash: u64) -> Node {
         self.table[((u128::from(hash) * self.table.len() as u128) >> 64) as usize]
     }
 
-    /// The whole table.
+    /// Returns the whole table.
     pub fn slots(&self) -> &[Node] {
         &self.table
     }

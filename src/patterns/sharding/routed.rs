@@ -1,4 +1,4 @@
-//! Calls by key: to the shard that owns it, and again where that has changed.
+//! Calls by key: routed to the shard that owns it, and again after that has changed.
 use std::future::Future;
 
 use super::{
@@ -12,27 +12,29 @@ use crate::{
     port::{Failure, PortError},
 };
 
-/// Where a call goes.
+/// The destination of a routed call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Routed {
     /// The shard that owns the key.
     pub shard: ShardId,
-    /// The version of the map that says so: send it along, for the shard's own [check](super::ShardGuard::enter).
+    /// The version of the map. Send it with the request, for the shard's own
+    /// [check](super::ShardGuard::enter).
     pub version: u64,
 }
 
-/// What a call at one shard failed with.
+/// Error of a call at one shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ShardError<E> {
-    /// The shard refused it; nothing was done.
+    /// The shard refused the request; nothing was done.
     #[error(transparent)]
     Refused(#[from] Refused),
-    /// The operation's own error.
+    /// The operation failed.
     #[error("{0}")]
     Failed(E),
 }
 
-/// Of a call through the shard's own pipeline: what the shard refused stays a refusal, which is routed again; all else is the call's error.
+/// Converts the error of a call through the shard's own pipeline. A refusal of the shard stays one,
+/// and is routed again; any other error is the call's.
 ///
 /// ```
 /// # use steadfast::{Pipeline, port::{self, PortError}, sharding::{Refused, ShardError}};
@@ -52,7 +54,7 @@ impl<E> From<CallError<ShardError<E>>> for ShardError<CallError<ShardError<E>>> 
     }
 }
 
-/// A refusal is on its merits: the shard is well, and no breaker counts it against it.
+/// A refusal is on its merits: the shard works, and no breaker counts it as a failure.
 impl<E: Failure> Failure for ShardError<E> {
     fn backend(&self) -> Option<&PortError> {
         match self {
@@ -62,36 +64,39 @@ impl<E: Failure> Failure for ShardError<E> {
     }
 }
 
-/// Why a routed call failed.
+/// Error of a routed call.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum RouteError<E> {
     /// No shard owns the key.
     #[error("no shard owns the key")]
     NoShard,
-    /// The shard refused it for longer than the patience, the last time so; nothing was done.
+    /// The shard still refused the request at the retry time-out, for this reason; nothing was
+    /// done.
     #[error(transparent)]
     Refused(Refused),
     /// The map could not be refreshed; nothing was done.
     #[error(transparent)]
     Directory(ShardingError),
-    /// The operation's own error.
+    /// The operation failed.
     #[error("{0}")]
     Failed(E),
 }
 
 impl ShardDirectory {
-    /// Runs an operation on the shard that owns the key. Where the shard answers that this map is stale, the map is refreshed, once by all
-    /// who ask at the time, and the operation run again; where the key is being moved, after a pause, until the
-    /// [patience](super::ShardDirectoryConfig::patience) ends. A shard that refuses has done nothing, so running it again is safe.
+    /// Runs an operation on the shard that owns the key. If the shard reports that this map is
+    /// stale, the map is refreshed, once for all concurrent callers, and the operation runs again.
+    /// If the key is being moved, the operation runs again after a delay, until the [retry
+    /// time-out](super::ShardDirectoryConfig::retry_timeout). A shard that refuses has done
+    /// nothing, so it is safe to run the operation again.
     ///
-    /// The operation is where each shard's own breaker belongs.
+    /// Put each shard's own breaker into the operation.
     ///
     /// # Errors
     /// [`RouteError`].
     ///
     /// # Cancel safety
-    /// As the operation's.
+    /// That of the operation.
     pub async fn route<T, E, F>(
         &self,
         key: &(impl ShardKey + ?Sized),
@@ -102,7 +107,7 @@ impl ShardDirectory {
     {
         let key = KeyBytes::of(key);
         let mut map = self.map();
-        let mut patience = None;
+        let mut retry_timeout = None;
         loop {
             let refused = match map.shard_of_bytes(key.as_slice()) {
                 Some(shard) => {
@@ -117,12 +122,12 @@ impl ShardDirectory {
                 }
                 None => None,
             };
-            let first = patience.is_none();
-            let (until, pauses) = patience.get_or_insert_with(|| {
+            let first = retry_timeout.is_none();
+            let (until, pauses) = retry_timeout.get_or_insert_with(|| {
                 let config = &self.0.config;
-                (self.0.clock.now() + config.patience, Backoff::checked(config.backoff, &self.0.entropy))
+                (self.0.clock.now() + config.retry_timeout, Backoff::checked(config.backoff, &self.0.entropy))
             });
-            // A stale map is mended by a look; what is under way needs time.
+            // A refresh resolves a stale map at once, while a move needs time.
             let by_a_look = first && matches!(refused, None | Some(Refused::Stale(_)));
             if !by_a_look {
                 let pause = pauses.next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What a directory does beside its calls: it hears of changes, and looks for itself now and then.
+//! Background refresh of the map: by notices and by polling.
 use std::{future::Future, pin::pin};
 
 use super::ShardDirectory;
@@ -9,12 +9,13 @@ use crate::{
 };
 
 impl ShardDirectory {
-    /// Keeps this process's copy of the map fresh until `shutdown` is ready: at a notice, and every
-    /// [`refresh_every`](super::ShardDirectoryConfig::refresh_every), give or take a fifth. Without it a copy is refreshed when a shard
-    /// refuses, which a [`FanOut`](super::FanOut) over too few shards would not notice.
+    /// Keeps this process's copy of the map fresh until `shutdown` completes. It reads the map at
+    /// each notice, and every [`refresh_interval`](super::ShardDirectoryConfig::refresh_interval),
+    /// give or take a fifth. Without this, a copy is refreshed only when a shard refuses a request,
+    /// which a [`FanOut`](super::FanOut) over too few shards would not notice.
     ///
     /// # Cancel safety
-    /// Dropped, it stops to look.
+    /// Dropping the future ends the refreshes.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         let mut shutdown = pin!(shutdown);
         let mut notices = None;
@@ -25,7 +26,7 @@ impl ShardDirectory {
                     First::Other(subscribed) => notices = subscribed,
                 }
             }
-            let pause = scaled(self.0.config.refresh_every, 0.8 + 0.4 * self.0.entropy.unit());
+            let pause = scaled(self.0.config.refresh_interval, 0.8 + 0.4 * self.0.entropy.unit());
             let heard = async {
                 match &mut notices {
                     Some(notices) => {
@@ -37,17 +38,17 @@ impl ShardDirectory {
             if let First::One(()) = race(shutdown.as_mut(), race(heard, self.0.clock.sleep(pause))).await {
                 return;
             }
-            // A failure is an event; the copy from before goes on.
+            // A failure is an event; the previous copy stays in use.
             if let First::One(()) = race(shutdown.as_mut(), self.refresh()).await {
                 return;
             }
         }
     }
 
-    /// `None` where it has to do without for now.
+    /// Returns `None` if there is no subscription for now.
     async fn subscribed(&self) -> Option<Notices> {
         let notifier = self.0.notifier.as_ref()?;
-        match race(notifier.subscribe(&self.0.topic), self.0.clock.sleep(self.0.config.refresh_every)).await {
+        match race(notifier.subscribe(&self.0.topic), self.0.clock.sleep(self.0.config.refresh_interval)).await {
             First::One(subscribed) => subscribed.ok(),
             First::Other(()) => None,
         }

@@ -1,13 +1,13 @@
-//! Which keys are hot: the heaviest of a stream, in bounded memory.
+//! A sketch of the hottest keys of a stream, in limited memory.
 use std::collections::{BTreeSet, HashMap};
 
-/// The heaviest keys of a stream, by Space-Saving (Metwally, Agrawal, El Abbadi 2005): with `n` counters a count is too high by at most
-/// the stream's length divided by `n`, and never too low.
+/// The hottest keys of a stream, by Space-Saving (Metwally, Agrawal, El Abbadi 2005). With `n`
+/// counters, a count is never too low, and too high by at most the stream's length divided by `n`.
 #[derive(Debug, Clone)]
 pub struct HotKeys {
     counters: Vec<Counter>,
     places: HashMap<Box<[u8]>, usize>,
-    /// Each counter's count and place, the lowest first.
+    /// The count and the index of each counter, the lowest count first.
     order: BTreeSet<(u64, usize)>,
     capacity: usize,
 }
@@ -19,24 +19,24 @@ struct Counter {
     over: u64,
 }
 
-/// A key and how often it came.
+/// A key with its count.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HotKey {
     /// The key's bytes.
     pub key: Vec<u8>,
-    /// How often, at most.
+    /// Upper bound of the count.
     pub count: u64,
-    /// By how much that may be too high.
+    /// Maximum error: the true count is at least `count - over`.
     pub over: u64,
 }
 
 impl HotKeys {
-    /// With so many counters, at least one.
+    /// Creates a sketch with `counters` counters, at least one.
     pub fn new(counters: usize) -> Self {
         Self { counters: Vec::new(), places: HashMap::new(), order: BTreeSet::new(), capacity: counters.max(1) }
     }
 
-    /// Counts a key. Allocates only for a key that it did not follow before.
+    /// Counts a key. It allocates only for a key that is not tracked yet.
     pub fn record(&mut self, key: &[u8]) {
         if let Some(at) = self.places.get(key).copied() {
             let count = &mut self.counters[at].count;
@@ -61,19 +61,20 @@ impl HotKeys {
         self.order.insert((over + 1, at));
     }
 
-    /// The heaviest, first.
+    /// Returns the `n` hottest keys, the hottest first.
     pub fn heaviest(&self, n: usize) -> Vec<HotKey> {
         let heaviest = self.order.iter().rev().take(n).map(|(_, at)| &self.counters[*at]);
         heaviest.map(|Counter { key, count, over }| HotKey { key: key.to_vec(), count: *count, over: *over }).collect()
     }
 
-    /// Forgets everything.
+    /// Removes all keys.
     pub fn clear(&mut self) {
         (self.counters, self.places, self.order) = Default::default();
     }
 }
 
-/// How uneven a load is: the largest share in units of the mean. 1 is even; 1 where there is none.
+/// Returns the imbalance of a load: the largest share divided by the mean. 1 is even; 1 for no
+/// load.
 #[allow(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
 pub fn skew(counts: &[u64]) -> f64 {
     let all: u64 = counts.iter().sum();

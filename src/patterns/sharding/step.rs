@@ -1,4 +1,4 @@
-//! What moves, and how far it is.
+//! Chunks, and the steps of their moves.
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
@@ -10,28 +10,30 @@ use super::{
 };
 use crate::config::{ConfigError, require};
 
-/// A part of a map that moves as one.
+/// A chunk of a map, which moves as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
-    /// `[low, high)`: of the keys' bytes; in a hashed map, of the virtual shards' numbers as four bytes, the highest first.
+pub enum Chunk {
+    /// The range `[low, high)` of the keys' bytes. In a hashed map: of the virtual shards' numbers,
+    /// as four bytes in big-endian order.
     Range {
-        /// The first.
+        /// The inclusive start.
         low: Vec<u8>,
-        /// Behind the last; `None` for all that follow.
+        /// The exclusive end; `None` for no end.
         high: Option<Vec<u8>>,
     },
-    /// One key, which is pinned to where it goes: a tenant that moves apart; or which comes home, and is pinned no longer.
+    /// One key, which is pinned at its target, for example a tenant that moves apart. If the target
+    /// is the shard of its range or hash, its pin is removed.
     Key(Vec<u8>),
 }
 
-impl Part {
-    /// The keys `[low, high)`.
+impl Chunk {
+    /// Creates the chunk of the keys `[low, high)`.
     ///
     /// ```
-    /// use steadfast::sharding::Part;
+    /// use steadfast::sharding::Chunk;
     ///
-    /// let eu = Part::keys(&"eu", Some(&"ev"));
+    /// let eu = Chunk::keys(&"eu", Some(&"ev"));
     /// # let _ = eu;
     /// ```
     pub fn keys<K: ShardKey + ?Sized>(low: &K, high: Option<&K>) -> Self {
@@ -39,7 +41,7 @@ impl Part {
         Self::Range { low: bytes(low), high: high.map(bytes) }
     }
 
-    /// One key.
+    /// Creates the chunk of one key.
     pub fn key(key: &(impl ShardKey + ?Sized)) -> Self {
         Self::Key(KeyBytes::of(key).as_slice().to_vec())
     }
@@ -48,15 +50,15 @@ impl Part {
         Self::Range { low: low.to_vec(), high: high.map(<[u8]>::to_vec) }
     }
 
-    /// The virtual shards `[from, to)`. A map refuses a run that is empty, or that ends above its
-    /// last virtual shard.
+    /// Creates the chunk of the virtual shards `[from, to)`. A map refuses a run that is empty, or
+    /// that ends above its last virtual shard.
     pub fn slots(from: u32, to: u32) -> Self {
         let low = if from == 0 { Vec::new() } else { from.to_be_bytes().to_vec() };
         Self::Range { low, high: Some(to.to_be_bytes().to_vec()) }
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for Chunk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Key(key) => write!(f, "key {}", Hex(key)),
@@ -66,57 +68,62 @@ impl fmt::Display for Part {
     }
 }
 
-/// How far a move is. Each step is recorded in the store before it is done, and told to both shards before anything is done for it.
+/// The current step of a move. Each step is recorded in the store first, then installed at both
+/// shards, then carried out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Step {
-    /// The source owns the part and takes writes; its rows are copied.
+    /// The source owns the chunk and accepts writes; its rows are copied.
     Copying,
-    /// The source owns it and takes no writes; what changed since is copied.
+    /// The source owns the chunk and accepts no writes; the changes since are copied.
     Frozen,
-    /// The source owns it and gives no answers any more: the next step may be recorded before it is told.
+    /// The source owns the chunk and accepts no requests, so that the next step may be recorded
+    /// before it is installed.
     Closed,
-    /// The target owns it; the source's rows are dropped.
+    /// The target owns the chunk; the source's rows are deleted.
     Switched,
-    /// The move is given up, the source owns the part and takes writes; the target's rows are dropped.
+    /// The move is rolled back: the source owns the chunk and accepts writes; the target's rows are
+    /// deleted.
     Undoing,
 }
 
-/// A move as it is recorded in the map. It can be sent along with a mover's work, for [the check](super::ShardGuard::enter_move) at the shard.
+/// A move as recorded in the map. Send it with a mover's work, for [the
+/// check](super::ShardGuard::enter_move) at the shard.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Move {
-    /// The version of the map that began it. No other move has it.
+    /// The version of the map that began the move, which identifies it.
     pub id: u64,
-    /// What moves.
-    pub part: Part,
-    /// From where.
+    /// The chunk that moves.
+    pub chunk: Chunk,
+    /// The source.
     pub from: ShardId,
-    /// To where.
+    /// The target.
     pub to: ShardId,
-    /// How far it is.
+    /// The current step.
     pub step: Step,
 }
 
-/// A move that is planned: nothing was done yet.
+/// A planned move, of which nothing was done yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Planned {
-    /// What moves.
-    pub part: Part,
-    /// From where.
+pub struct PlannedMove {
+    /// The chunk to move.
+    pub chunk: Chunk,
+    /// The source.
     pub from: ShardId,
-    /// To where.
+    /// The target.
     pub to: ShardId,
-    /// Whether the source takes no writes from the start: one copy instead of two, for a part whose writers can wait.
+    /// If set, the source accepts no writes from the start: one copy instead of two, for a chunk
+    /// whose writers can wait.
     pub offline: bool,
 }
 
-impl Planned {
-    /// This part, from here to there, online.
-    pub const fn new(part: Part, from: ShardId, to: ShardId) -> Self {
-        Self { part, from, to, offline: false }
+impl PlannedMove {
+    /// Creates a planned online move of this chunk.
+    pub const fn new(chunk: Chunk, from: ShardId, to: ShardId) -> Self {
+        Self { chunk, from, to, offline: false }
     }
 
-    /// The same, offline.
+    /// Makes the move offline.
     #[must_use]
     pub const fn offline(mut self) -> Self {
         self.offline = true;
@@ -125,25 +132,25 @@ impl Planned {
 }
 
 impl ShardMap {
-    /// The map as it is when this part is about to move.
+    /// Returns the map with this move begun.
     ///
     /// # Errors
-    /// Where a move is under way, the map has no such part, or the part is not all `from`'s, or
-    /// goes to where it is.
-    pub fn begin(&self, planned: &Planned) -> Result<Self, ConfigError> {
-        require(self.moving.is_none(), "move", "must wait until the one under way has ended")?;
-        let Planned { part, from, to, offline } = planned.clone();
-        let part = self.checked(&part)?;
-        require(self.owner_of(&part) == Some(from), "from", "must own all of the part")?;
+    /// A move is in progress, the map has no such chunk, `from` does not own all of it, or `to` is
+    /// `from`.
+    pub fn begin(&self, planned: &PlannedMove) -> Result<Self, ConfigError> {
+        require(self.moving.is_none(), "move", "must wait until the current move has ended")?;
+        let PlannedMove { chunk, from, to, offline } = planned.clone();
+        let chunk = self.checked(&chunk)?;
+        require(self.owner_of(&chunk) == Some(from), "from", "must own the whole chunk")?;
         require(from != to, "to", "must be another shard")?;
         let mut next = self.clone();
         next.version += 1;
         let step = if offline { Step::Frozen } else { Step::Copying };
-        next.moving = Some(Move { id: next.version, part, from, to, step });
+        next.moving = Some(Move { id: next.version, chunk, from, to, step });
         Ok(next)
     }
 
-    /// The map when the move under way is a step further; `None` where there is none.
+    /// Returns the map with the current move at its next step; `None` if there is no move.
     #[must_use]
     pub fn advanced(&self) -> Option<Self> {
         let mut next = self.clone();
@@ -153,7 +160,7 @@ impl ShardMap {
             Step::Copying => Step::Frozen,
             Step::Frozen => Step::Closed,
             Step::Closed => {
-                next.assign(&work.part, work.to);
+                next.assign(&work.chunk, work.to);
                 Step::Switched
             }
             Step::Switched | Step::Undoing => return Some(next),
@@ -162,9 +169,10 @@ impl ShardMap {
         Some(next)
     }
 
-    /// The map when the move under way is given up; `None` where there is none, or it is too late: switched.
+    /// Returns the map with the current move rolled back; `None` if there is no move, or if it has
+    /// switched.
     #[must_use]
-    pub fn given_up(&self) -> Option<Self> {
+    pub fn rolled_back(&self) -> Option<Self> {
         let mut next = self.clone();
         let work = next.moving.as_mut().filter(|work| !matches!(work.step, Step::Switched | Step::Undoing))?;
         work.step = Step::Undoing;

@@ -1,22 +1,22 @@
-//! A map as text, for the store.
+//! The text format of a map in a store.
 use std::fmt::{self, Write as _};
 
 use super::{
     map::{Layout, ShardId, ShardMap},
     pins::Pins,
-    step::{Move, Part, Step},
+    step::{Chunk, Move, Step},
 };
 
 const FORM: &str = "steadfast-shards ";
 const FIRST: &str = "steadfast-shards 1";
 
-/// Whether this is a map in a form that a newer release writes.
+/// Returns `true` if this is a map in the format of a newer release.
 pub(super) fn is_newer(text: &str) -> bool {
     let form = text.lines().next().and_then(|first| first.strip_prefix(FORM));
     form.and_then(|form| form.parse::<u64>().ok()).is_some_and(|form| form > 1)
 }
 
-/// An x, and two digits a byte.
+/// Displays bytes as an `x` and two hexadecimal digits for each.
 pub(super) struct Hex<'a>(pub(super) &'a [u8]);
 
 impl fmt::Display for Hex<'_> {
@@ -55,7 +55,7 @@ const STEPS: [(Step, &str); 5] = [
 ];
 
 impl ShardMap {
-    /// As text, which [`from_text`](Self::from_text) reads.
+    /// Formats the map as text, which [`from_text`](Self::from_text) parses.
     pub fn to_text(&self) -> String {
         let mut out = format!("{FIRST}\nversion {}\n", self.version);
         let slots = match self.layout {
@@ -77,16 +77,16 @@ impl ShardMap {
         if let Some(work) = &self.moving {
             let step = STEPS.iter().find(|s| s.0 == work.step).map_or("", |s| s.1);
             let _ = write!(out, "move {} {step} {} {} ", work.id, work.from.0, work.to.0);
-            let _ = match &work.part {
-                Part::Key(key) => writeln!(out, "key {}", Hex(key)),
-                Part::Range { low, high: None } => writeln!(out, "range {} -", Hex(low)),
-                Part::Range { low, high: Some(high) } => writeln!(out, "range {} {}", Hex(low), Hex(high)),
+            let _ = match &work.chunk {
+                Chunk::Key(key) => writeln!(out, "key {}", Hex(key)),
+                Chunk::Range { low, high: None } => writeln!(out, "range {} -", Hex(low)),
+                Chunk::Range { low, high: Some(high) } => writeln!(out, "range {} {}", Hex(low), Hex(high)),
             };
         }
         out
     }
 
-    /// Reads what [`to_text`](Self::to_text) wrote; `None` where it is damaged, or written by a
+    /// Parses the text of [`to_text`](Self::to_text). Returns `None` if it is damaged, or of a
     /// newer release.
     pub fn from_text(text: &str) -> Option<Self> {
         let mut lines = text.lines();
@@ -107,15 +107,15 @@ impl ShardMap {
                 ["pin", key, owner] => {
                     pinned.insert(bytes(key)?.as_slice().into(), shard(owner)?);
                 }
-                ["move", id, step, from, to, ref part @ ..] if moving.is_none() => {
-                    let part = match *part {
-                        ["key", key] => Part::Key(bytes(key)?),
-                        ["range", low, "-"] => Part::Range { low: bytes(low)?, high: None },
-                        ["range", low, high] => Part::Range { low: bytes(low)?, high: Some(bytes(high)?) },
+                ["move", id, step, from, to, ref chunk @ ..] if moving.is_none() => {
+                    let chunk = match *chunk {
+                        ["key", key] => Chunk::Key(bytes(key)?),
+                        ["range", low, "-"] => Chunk::Range { low: bytes(low)?, high: None },
+                        ["range", low, high] => Chunk::Range { low: bytes(low)?, high: Some(bytes(high)?) },
                         _ => return None,
                     };
                     let step = STEPS.iter().find(|s| s.1 == step)?.0;
-                    moving = Some(Move { id: id.parse().ok()?, part, from: shard(from)?, to: shard(to)?, step });
+                    moving = Some(Move { id: id.parse().ok()?, chunk, from: shard(from)?, to: shard(to)?, step });
                 }
                 _ => return None,
             }

@@ -1,34 +1,34 @@
-//! What a limiter tells.
+//! Events of limiters.
 use std::time::Duration;
 
 use crate::{config::Name, observe::Traced, outcome::Reason};
 
-/// Something a limiter did. A call that passes is no event.
+/// An event of a limiter. An admitted call sends none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ThrottlingEvent {
-    /// It rejected a call.
+    /// A call was rejected.
     Rejected {
-        /// Why.
+        /// The reason.
         reason: Reason,
-        /// When the call could pass.
+        /// Time after which the call could pass, if known.
         retry_after: Option<Duration>,
     },
-    /// A call has to wait its turn.
+    /// A call began to wait.
     Queued {
-        /// For how long, where that is known.
+        /// The expected wait, if known.
         wait: Option<Duration>,
     },
-    /// Its limit, or another setting, was changed.
+    /// The limit or another setting was changed.
     LimitChanged,
-    /// It lets no call pass for a time: the other side asked for that, or somebody told it to.
+    /// The limiter admits no call for a time, because of a server's hint or a call of `pause`.
     Paused {
-        /// For how long.
+        /// Length of the pause.
         time: Duration,
     },
-    /// A shedder began to shed.
+    /// A shedder began to shed calls.
     SheddingBegan,
-    /// A shedder sheds nothing any more.
+    /// A shedder stopped shedding calls.
     SheddingEnded,
 }
 
@@ -52,18 +52,18 @@ impl Traced for ThrottlingEvent {
     }
 }
 
-/// What a [`Degradation`](super::Degradation) did.
+/// An event of a [`Degradation`](super::Degradation).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DegradationEvent {
-    /// It switched a feature off.
+    /// A feature was switched off.
     SwitchedOff {
-        /// Which.
+        /// The feature's name.
         feature: Name,
     },
-    /// It switched a feature on again.
+    /// A feature was switched on again.
     SwitchedOn {
-        /// Which.
+        /// The feature's name.
         feature: Name,
     },
 }

@@ -1,13 +1,13 @@
-//! The permits and the rate under every interleaving of two threads.
+//! Model checks of permits and rates under every interleaving of two threads.
 use std::task::Waker;
 
 use loom::{sync::Arc, thread};
 
 use super::{
     AdaptiveLimitConfig, AdaptiveLimiter, QueueOrder, Quota,
-    gauge::Due,
-    gcra::{Gcra, Pace},
-    semaphore::{Semaphore, Wish},
+    concurrency::semaphore::{Admission, Semaphore},
+    rate::gcra::{Gcra, Pace},
+    shed::gauge::Due,
 };
 use crate::{
     outcome::Reason,
@@ -33,7 +33,7 @@ fn loom_permits_are_taken_once() {
 }
 
 #[test]
-fn loom_a_permit_given_back_is_never_missed_by_who_begins_to_wait() {
+fn loom_a_permit_given_back_is_never_missed_by_a_call_that_begins_to_wait() {
     for order in [QueueOrder::Fifo, QueueOrder::NewestFirst] {
         loom::model(move || {
             let semaphore = Arc::new(Semaphore::new(1, 4, order));
@@ -42,17 +42,17 @@ fn loom_a_permit_given_back_is_never_missed_by_who_begins_to_wait() {
             let thread = thread::spawn(move || theirs.give_back(1));
             let wish = semaphore.take_or_wait(1).unwrap();
             thread.join().unwrap();
-            if let Wish::Waits(id) = wish {
-                assert_eq!(semaphore.look(id, Waker::noop()), Some(Ok(())));
+            if let Admission::Waits(id) = wish {
+                assert_eq!(semaphore.poll(id, Waker::noop()), Some(Ok(())));
             }
             assert_eq!(semaphore.free(), 0);
             semaphore.give_back(1);
-            assert!(semaphore.try_take(1), "the mark of waiting is gone with the last who waits");
+            assert!(semaphore.try_take(1), "the mark is cleared with the last waiting call");
         });
     }
 }
 
-/// Wakes by setting a mark.
+/// A waker that sets a mark.
 struct Woken(std::sync::atomic::AtomicBool);
 
 impl std::task::Wake for Woken {
@@ -62,7 +62,7 @@ impl std::task::Wake for Woken {
 }
 
 #[test]
-fn loom_who_looked_in_vain_is_woken() {
+fn loom_a_call_that_polled_in_vain_is_woken() {
     loom::model(|| {
         let semaphore = semaphore(1, 4);
         assert!(semaphore.try_take(1));
@@ -70,29 +70,29 @@ fn loom_who_looked_in_vain_is_woken() {
         let thread = thread::spawn(move || theirs.give_back(1));
         let woken = std::sync::Arc::new(Woken(false.into()));
         let mut in_vain = None;
-        if let Wish::Waits(id) = semaphore.take_or_wait(1).unwrap() {
-            in_vain = semaphore.look(id, &Waker::from(woken.clone())).is_none().then_some(id);
+        if let Admission::Waits(id) = semaphore.take_or_wait(1).unwrap() {
+            in_vain = semaphore.poll(id, &Waker::from(woken.clone())).is_none().then_some(id);
         }
         thread.join().unwrap();
         if let Some(id) = in_vain {
             assert!(woken.0.load(std::sync::atomic::Ordering::SeqCst), "a lost wake-up");
-            assert_eq!(semaphore.look(id, Waker::noop()), Some(Ok(())));
+            assert_eq!(semaphore.poll(id, Waker::noop()), Some(Ok(())));
         }
         assert_eq!(semaphore.free(), 0);
     });
 }
 
 #[test]
-fn loom_turning_the_oldest_away_loses_no_permit() {
+fn loom_rejecting_the_oldest_call_loses_no_permit() {
     loom::model(|| {
         let semaphore = Arc::new(Semaphore::new(1, 1, QueueOrder::NewestFirst));
         assert!(semaphore.try_take(1));
-        let Ok(Wish::Waits(oldest)) = semaphore.take_or_wait(1) else { panic!("it is taken") };
+        let Ok(Admission::Waits(oldest)) = semaphore.take_or_wait(1) else { panic!("it is taken") };
         let theirs = semaphore.clone();
         let thread = thread::spawn(move || theirs.give_back(1));
         let newest = semaphore.take_or_wait(1).unwrap();
         thread.join().unwrap();
-        let oldest_got = match semaphore.look(oldest, Waker::noop()) {
+        let oldest_got = match semaphore.poll(oldest, Waker::noop()) {
             Some(Ok(())) => 1,
             Some(Err(reason)) => {
                 assert_eq!(reason, Reason::QueueFull);
@@ -104,9 +104,9 @@ fn loom_turning_the_oldest_away_loses_no_permit() {
             }
         };
         let newest_got = match newest {
-            Wish::Granted => 1,
-            Wish::Waits(id) => {
-                let got = semaphore.look(id, Waker::noop()) == Some(Ok(()));
+            Admission::Granted => 1,
+            Admission::Waits(id) => {
+                let got = semaphore.poll(id, Waker::noop()) == Some(Ok(()));
                 semaphore.leave(id, 1);
                 i64::from(got)
             }
@@ -122,7 +122,7 @@ fn loom_leaving_the_queue_while_being_served_loses_no_permit() {
     loom::model(|| {
         let semaphore = semaphore(1, 4);
         assert!(semaphore.try_take(1));
-        let Ok(Wish::Waits(id)) = semaphore.take_or_wait(1) else { panic!("it is taken") };
+        let Ok(Admission::Waits(id)) = semaphore.take_or_wait(1) else { panic!("it is taken") };
         let theirs = semaphore.clone();
         let thread = thread::spawn(move || theirs.give_back(1));
         semaphore.leave(id, 1);
@@ -133,32 +133,32 @@ fn loom_leaving_the_queue_while_being_served_loses_no_permit() {
 }
 
 #[test]
-fn loom_leaving_lets_the_next_one_go() {
+fn loom_leaving_the_queue_lets_the_next_call_run() {
     loom::model(|| {
         let semaphore = semaphore(2, 4);
         assert!(semaphore.try_take(2));
-        let Ok(Wish::Waits(large)) = semaphore.take_or_wait(2) else { panic!("it is taken") };
-        let Ok(Wish::Waits(small)) = semaphore.take_or_wait(1) else { panic!("it is taken") };
+        let Ok(Admission::Waits(large)) = semaphore.take_or_wait(2) else { panic!("it is taken") };
+        let Ok(Admission::Waits(small)) = semaphore.take_or_wait(1) else { panic!("it is taken") };
         let theirs = semaphore.clone();
         let thread = thread::spawn(move || theirs.give_back(1));
         semaphore.leave(large, 2);
         thread.join().unwrap();
-        assert_eq!(semaphore.look(small, Waker::noop()), Some(Ok(())));
+        assert_eq!(semaphore.poll(small, Waker::noop()), Some(Ok(())));
         assert_eq!(semaphore.free(), 0);
     });
 }
 
 #[test]
-fn loom_a_resize_settles_everybody() {
+fn loom_a_resize_settles_all_waiting_calls() {
     loom::model(|| {
         let semaphore = semaphore(2, 4);
         assert!(semaphore.try_take(1));
-        let Ok(Wish::Waits(id)) = semaphore.take_or_wait(2) else { panic!("one is taken") };
+        let Ok(Admission::Waits(id)) = semaphore.take_or_wait(2) else { panic!("one is taken") };
         let theirs = semaphore.clone();
         let thread = thread::spawn(move || theirs.give_back(1));
         semaphore.resize(1);
         thread.join().unwrap();
-        match semaphore.look(id, Waker::noop()) {
+        match semaphore.poll(id, Waker::noop()) {
             Some(Ok(())) => semaphore.give_back(2),
             settled => assert_eq!(settled, Some(Err(Reason::TooLarge))),
         }
@@ -193,19 +193,19 @@ fn loom_a_bucket_that_turns_over_loses_nothing() {
 }
 
 #[test]
-fn loom_a_shorter_queue_turns_away_only_whom_it_must() {
+fn loom_a_shorter_queue_rejects_only_excess_calls() {
     loom::model(|| {
         let semaphore = semaphore(1, 4);
         assert!(semaphore.try_take(1));
-        let Ok(Wish::Waits(first)) = semaphore.take_or_wait(1) else { panic!("it is taken") };
-        let Ok(Wish::Waits(second)) = semaphore.take_or_wait(1) else { panic!("it is taken") };
+        let Ok(Admission::Waits(first)) = semaphore.take_or_wait(1) else { panic!("it is taken") };
+        let Ok(Admission::Waits(second)) = semaphore.take_or_wait(1) else { panic!("it is taken") };
         let theirs = semaphore.clone();
         let thread = thread::spawn(move || theirs.give_back(1));
         semaphore.change(1, 0, QueueOrder::Fifo);
         thread.join().unwrap();
-        let looks = [first, second].map(|id| semaphore.look(id, Waker::noop()).expect("everybody is settled"));
-        let got = looks.iter().filter(|look| look.is_ok()).count() as i64;
-        assert_eq!(looks[1], Err(Reason::QueueFull));
+        let results = [first, second].map(|id| semaphore.poll(id, Waker::noop()).expect("all calls are settled"));
+        let got = results.iter().filter(|result| result.is_ok()).count() as i64;
+        assert_eq!(results[1], Err(Reason::QueueFull));
         assert_eq!((semaphore.free() + got, semaphore.size().1), (1, 0));
         if got > 0 {
             semaphore.give_back(got as u32);
@@ -214,9 +214,9 @@ fn loom_a_shorter_queue_turns_away_only_whom_it_must() {
     });
 }
 
-/// It was once `then_some`: who did not get the turn ended that of who had.
+/// `then_some` was once used here: a call that lost the election ended the winner's reading.
 #[test]
-fn loom_the_gauges_are_read_by_one_at_a_time() {
+fn loom_one_task_at_a_time_reads_the_gauges() {
     loom::model(|| {
         let due = Arc::new(Due::new());
         let readers = Arc::new(loom::sync::atomic::AtomicU32::new(0));
@@ -238,13 +238,13 @@ fn loom_the_gauges_are_read_by_one_at_a_time() {
 }
 
 #[test]
-fn loom_changed_settings_are_read_at_once_also_where_somebody_reads_by_the_old_ones() {
+fn loom_a_reading_by_old_settings_is_repeated_at_once() {
     loom::model(|| {
         let due = Arc::new(Due::new());
         let changed = Arc::new(Mutex::new(false));
         let theirs = (due.clone(), changed.clone());
         let thread = thread::spawn(move || {
-            let mut turn = theirs.0.take(1_000).expect("nobody else takes it");
+            let mut turn = theirs.0.take(1_000).expect("no other task takes it");
             let by_old = !*theirs.1.lock();
             turn.again_after(std::time::Duration::from_secs(3_600));
             by_old
@@ -257,7 +257,7 @@ fn loom_changed_settings_are_read_at_once_also_where_somebody_reads_by_the_old_o
 }
 
 #[test]
-fn loom_what_is_taken_back_is_taken_once() {
+fn loom_a_count_is_taken_back_once() {
     loom::model(|| {
         let window = Arc::new(ChangingWindow::new(std::time::Duration::from_nanos(20), 2));
         let at = Instant::from_nanos(1_000);
@@ -270,8 +270,8 @@ fn loom_what_is_taken_back_is_taken_once() {
     });
 }
 
-/// A change of the span takes with it what was counted before; what races with it is counted once or missed, never twice. Who came late once took
-/// the bucket in which all of it was, and it was lost.
+/// A change of the span keeps earlier counts; a count that races with it is kept or missed, never
+/// doubled. A late count once took over the bucket that held all others, and they were lost.
 #[test]
 fn loom_a_window_that_changes_counts_nothing_twice() {
     loom::model(|| {
@@ -281,15 +281,15 @@ fn loom_a_window_that_changes_counts_nothing_twice() {
         let theirs = window.clone();
         let thread = thread::spawn(move || theirs.add_at(stamp));
         ChangingWindow::set_spans([&*window], std::time::Duration::from_nanos(40), at);
-        let told = thread.join().unwrap();
+        let counted = thread.join().unwrap();
         let sum = window.sum(at);
-        assert!(sum == 1 || (told && sum == 2), "{sum}");
+        assert!(sum == 1 || (counted && sum == 2), "{sum}");
     });
 }
 
-/// The limit that is wanted and the places that there are, set one after the other by two at once.
+/// Two tasks change the limit at once, and each then sets the semaphore's capacity.
 #[test]
-fn loom_an_adaptive_limit_s_places_follow_its_last_change() {
+fn loom_an_adaptive_limit_s_capacity_follows_its_last_change() {
     loom::model(|| {
         let config = AdaptiveLimitConfig::default().queue(0, std::time::Duration::from_secs(1));
         let limiter = AdaptiveLimiter::new(config.limits(9, 1, 9)).unwrap();
@@ -297,7 +297,7 @@ fn loom_an_adaptive_limit_s_places_follow_its_last_change() {
         let thread = thread::spawn(move || theirs.reconfigure(config.limits(5, 1, 5)).unwrap());
         limiter.reconfigure(config.limits(3, 1, 3)).unwrap();
         thread.join().unwrap();
-        // It has learnt nothing: it begins anew by whichever came last.
+        // It has learned nothing, so it starts at the `initial` of the last change.
         assert_eq!((limiter.limit(), limiter.in_flight()), (limiter.config().initial, 0));
     });
 }

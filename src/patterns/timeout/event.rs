@@ -1,15 +1,15 @@
-//! What a time-out tells.
+//! Events of a time-out.
 use std::time::Duration;
 
 use crate::observe::Traced;
 
-/// Something a [`Timeout`](super::Timeout) did.
+/// An event of a [`Timeout`](super::Timeout).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TimeoutEvent {
     /// It dropped the work.
     TimedOut {
-        /// How long the work had been given.
+        /// Time that the work had been given.
         after: Duration,
     },
 }

@@ -1,20 +1,22 @@
-//! Time-out: gives the work a bounded time, and drops it when that is over.
+//! Time-out: bounds the time of the work, and drops it when the time is over.
 //!
 //! # When, and when not
 //!
-//! Around every call that leaves the process: a call without a time-out waits for as long as the other side likes, and whatever
-//! stands around it (a breaker that counts failures, a limit that counts places) waits with it. Twice, if there is a retry: once
-//! around the whole call, once around each attempt. Not around work that must not be cut in the middle: dropping a future stops
-//! it at an `.await`, it does not undo what was done before.
+//! For every call that leaves the process: without a time-out a call waits as long as the other
+//! side does, and the policies around it (a breaker that counts failures, a limit that counts
+//! permits) wait with it. With a retry, use two: one around the whole call, one around each
+//! attempt. Not for work that must not be interrupted: dropping a future stops it at an `.await`,
+//! and does not undo its effects.
 //!
 //! # Defaults
 //!
-//! A limit has no default. In the [standard stack](crate::standard) the whole call has 30 s, an attempt 10 s.
+//! A limit has no default. In the [standard stack](crate::standard) the whole call has 30 s, and an
+//! attempt 10 s.
 //!
 //! | value | meaning |
 //! |---|---|
 //! | zero | the work is polled once |
-//! | [`Duration::MAX`](std::time::Duration::MAX) | never: no timer is armed |
+//! | [`Duration::MAX`](std::time::Duration::MAX) | no limit: no timer is armed |
 //!
 //! # Example
 //!
@@ -35,19 +37,22 @@
 //!
 //! # Composing
 //!
-//! The deadline travels inwards: an inner time-out is clipped to what is left of an outer one, a retry does not begin a wait that
-//! would end after it, a limiter refuses at once a turn that would come after it. An operation sees it through
-//! [`Pipeline::call_with`](crate::Pipeline::call_with), can put what is left into a header
-//! ([`AttemptInfo::remaining`](crate::call::AttemptInfo::remaining)), and hands it to an inner pipeline by
-//! [`Pipeline::call_within`](crate::Pipeline::call_within).
+//! The deadline travels inwards. An inner time-out is clipped to the rest of an outer one, a retry
+//! starts no wait that would end after it, and a limiter rejects at once a turn that would come
+//! after it. An operation reads it through [`Pipeline::call_with`](crate::Pipeline::call_with), can
+//! put the remaining time into a header
+//! ([`AttemptInfo::remaining`](crate::call::AttemptInfo::remaining)), and passes it to an inner
+//! pipeline by [`Pipeline::call_within`](crate::Pipeline::call_within).
 //!
-//! The time counts from the moment when the work first waits. Work that is ready at once therefore reads no clock and arms no
-//! timer, which is most of what a time-out costs elsewhere; work that computes for long before its first `.await` is not timed
-//! while it does, as nothing could stop it there anyway.
+//! The time counts from the first wait of the work. Work that is ready at once therefore reads no
+//! clock and arms no timer, which is most of what a time-out costs elsewhere. Work that computes
+//! for long before its first `.await` is not timed meanwhile, as nothing could stop it there
+//! anyway.
 //!
 //! # Changes while in use
 //!
-//! [`Timeout::reconfigure`] changes the limit of all clones. A call whose time runs already keeps what it was given.
+//! [`Timeout::reconfigure`] changes the limit of all clones. A call that already waits keeps its
+//! limit.
 //!
 //! # Guarantees
 //!
@@ -58,8 +63,9 @@
 //!
 //! # Cancel safety
 //!
-//! Dropping the call drops the work. When the time is over the work is dropped first, and the error returned after that: whatever
-//! it held is free when the caller hears of it. A result that is ready in the same poll wins.
+//! If the call is dropped, the work is dropped. When the time is over, the work is dropped before
+//! the error returns, so its resources are free by then. A result that is ready in the same poll
+//! wins.
 //!
 //! # Events
 //!
@@ -68,7 +74,7 @@
 //! # Pitfalls
 //!
 //! A time-out says that the caller stopped waiting, not that the work did not happen: see
-//! [`idempotent`](crate::call::idempotent). A clipped attempt that runs out counts as a failure of
+//! [`idempotent`](crate::call::idempotent). A clipped attempt that times out counts as a failure of
 //! kind `timeout` like any other.
 //!
 //! # Source

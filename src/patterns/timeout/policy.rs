@@ -18,13 +18,15 @@ use crate::{
     time::{Clock, nanos},
 };
 
-/// Gives what is inside it a bounded time.
+/// Bounds the time of the work inside it.
 ///
-/// The time counts from the moment when the work first waits: work that is ready at once reads no clock and arms no timer.
-/// The deadline travels inwards, so an inner time-out is clipped to what is left of an outer one. Clones share the limit and events.
+/// The time counts from the first wait of the work: work that is ready at once reads no clock and
+/// arms no timer. The deadline travels inwards, so an inner time-out is clipped to the rest of an
+/// outer one. Clones share the limit and the events.
 #[derive(Clone, Debug)]
 pub struct Timeout {
-    /// Nanoseconds; read by calls that wait.
+    /// Nanoseconds; `u64::MAX` for no limit. One word that stands for itself, so `Relaxed`
+    /// suffices: a call reads either the old or the new limit.
     limit: Arc<AtomicU64>,
     name: Option<Name>,
     clock: Clock,
@@ -32,27 +34,27 @@ pub struct Timeout {
 }
 
 impl Timeout {
-    /// At most `limit`. Zero lets the work be polled once; [`Duration::MAX`] never fires.
+    /// Creates a time-out of `limit`. Zero polls the work once; [`Duration::MAX`] never fires.
     pub fn new(limit: Duration) -> Self {
         let limit = Arc::new(AtomicU64::new(nanos(limit)));
         Self { limit, name: None, clock: Clock::tokio(), events: Events::new() }
     }
 
-    /// The same with a name, for errors and events.
+    /// Sets the name, for errors and events.
     #[must_use]
     pub fn named(mut self, name: impl Into<Name>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// The same on another clock.
+    /// Sets the clock.
     #[must_use]
     pub fn with_clock(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self
     }
 
-    /// The limit, as it is now.
+    /// Returns the current limit.
     pub fn limit(&self) -> Duration {
         match self.limit.load(Ordering::Relaxed) {
             u64::MAX => Duration::MAX,
@@ -60,24 +62,24 @@ impl Timeout {
         }
     }
 
-    /// Changes the limit while it is in use. A call whose time runs already keeps what it was given; every later one gets the new limit. No limit is
-    /// impossible, so this cannot fail.
+    /// Changes the limit while in use. A call that already waits keeps its limit; later ones get
+    /// the new one. Every limit is valid, so this cannot fail.
     pub fn reconfigure(&self, limit: Duration) {
         self.limit.store(nanos(limit), Ordering::Relaxed);
     }
 
-    /// Its events from now on.
+    /// Subscribes to events, from now on.
     pub fn events(&self) -> Subscription<TimeoutEvent> {
         self.events.subscribe()
     }
 
-    /// Runs `operation` with nothing but this time-out around it.
+    /// Runs `operation` under this time-out alone.
     ///
     /// # Errors
-    /// The operation's own, or the time-out.
+    /// Returns the operation's own error, or the time-out.
     ///
     /// # Cancel safety
-    /// Dropped, it drops the operation.
+    /// If the future is dropped, the operation is dropped.
     #[inline]
     pub fn call<O: Operation>(
         &self,
@@ -88,7 +90,7 @@ impl Timeout {
 }
 
 impl Timeout {
-    /// A call with nothing else around it.
+    /// Runs a call under this policy alone.
     #[inline]
     async fn alone<O: Operation>(&self, mut operation: O) -> Result<O::Output, CallError<O::Error>> {
         if call::alone::is_traced() {
@@ -98,20 +100,20 @@ impl Timeout {
         let deadline = Deadline::new(&self.clock, &self.limit, cx);
         let frame = cx.until(&deadline);
         let done = call::timed(pin!(operation.run(frame.context())), pin!(deadline.over())).await;
-        // The work is dropped by now, before anybody hears of the time-out.
+        // The work is dropped by now, before the time-out is reported.
         if let Some(result) = done {
             return result.map_err(call::alone::failed);
         }
         Err(call::alone::timed_out(self.timed_out(&deadline)))
     }
 
-    /// Returns whether the time of a call is over before it begins.
+    /// Returns `true` if the deadline of a call has passed before it begins.
     #[inline]
     fn is_late(&self, cx: CallContext<'_>) -> bool {
         cx.entered_with_deadline().is_some_and(|deadline| deadline <= self.clock.now())
     }
 
-    /// Tells of the time-out.
+    /// Reports the time-out.
     #[cold]
     fn timed_out(&self, deadline: &Deadline<'_>) -> TimedOut {
         let at = deadline.at(); // first: what was given is known from then on
@@ -128,12 +130,12 @@ impl Policy for Timeout {
         let frame = cx.until(&deadline);
         if !self.is_late(cx) {
             let done = call::timed(pin!(inner.attempt(frame.context())), pin!(deadline.over())).await;
-            // The work is dropped by now, before anybody hears of the time-out.
+            // The work is dropped by now, before the time-out is reported.
             if let Some(outcome) = done {
                 return outcome;
             }
         }
-        inner.ledger().time_out(self.timed_out(&deadline));
+        inner.call_state().time_out(self.timed_out(&deadline));
         Outcome::Judged(Verdict::failure(FailureKind::Timeout).class())
     }
 

@@ -1,4 +1,4 @@
-//! Notices within this process.
+//! The notifier in memory.
 use std::{
     collections::HashMap,
     fmt,
@@ -11,19 +11,19 @@ use tokio::sync::broadcast;
 use super::{Notice, NoticeSource, Notices, Notifier};
 use crate::port::{BoxFuture, Capabilities, Capability, PortError, check_part};
 
-/// Notices within this process. A clone shares the topics.
+/// A notifier within this process. A clone shares the topics.
 ///
-/// A subscriber that falls behind by more than 1,024 notices is told of a gap.
+/// A subscriber that falls behind by more than 1,024 notices receives a [`Gap`](Notice::Gap).
 #[derive(Clone, Default)]
 pub struct InMemoryNotifier(Arc<Mutex<HashMap<String, broadcast::Sender<Bytes>>>>);
 
 const CAN: Capabilities = Capabilities::of("memory", &[Capability::Push]).largest_value(1 << 20).largest_key(1024);
 
-/// How many notices a slow subscriber may be behind before it misses any.
-const RING: usize = 1024;
+/// Number of notices that a slow subscriber may fall behind before it misses any.
+const BUFFERED: usize = 1024;
 
 impl InMemoryNotifier {
-    /// A notifier without subscribers.
+    /// Creates a notifier without subscribers.
     pub fn new() -> Self {
         Self::default()
     }
@@ -42,7 +42,7 @@ impl Notifier for InMemoryNotifier {
         Box::pin(async move {
             super::check(topic, &notice, &CAN)?;
             let mut topics = self.topics();
-            // An error means that the last subscriber is gone, and with it the topic.
+            // A send fails only after the last subscriber was dropped, so the topic is removed too.
             if topics.get(topic).is_some_and(|sender| sender.send(notice).is_err()) {
                 topics.remove(topic);
             }
@@ -54,19 +54,19 @@ impl Notifier for InMemoryNotifier {
         Box::pin(async move {
             check_part("topic", topic, &CAN)?;
             let mut topics = self.topics();
-            let sender = topics.entry(topic.to_owned()).or_insert_with(|| broadcast::Sender::new(RING));
-            Ok(Notices::new(Source { notices: sender.subscribe(), _keeps_the_topic: self.clone() }))
+            let sender = topics.entry(topic.to_owned()).or_insert_with(|| broadcast::Sender::new(BUFFERED));
+            Ok(Notices::new(TopicSubscription { notices: sender.subscribe(), _keeps_the_topic: self.clone() }))
         })
     }
 }
 
-struct Source {
+struct TopicSubscription {
     notices: broadcast::Receiver<Bytes>,
-    /// A sender that is dropped would end the subscription.
+    /// Keeps the sender of the topic: dropping it would end the subscription.
     _keeps_the_topic: InMemoryNotifier,
 }
 
-impl NoticeSource for Source {
+impl NoticeSource for TopicSubscription {
     fn recv(&mut self) -> BoxFuture<'_, Notice> {
         Box::pin(async {
             match self.notices.recv().await {

@@ -1,7 +1,8 @@
-//! Hints between processes: "something changed, look".
+//! Notifications between processes: a hint that something changed.
 //!
-//! A notice may be lost. Whoever acts on one looks at the state behind it, and looks now and then without one, too. A subscriber
-//! that may have missed notices (a lost connection, too slow) is told so by [`Notice::Gap`].
+//! A notice may be lost. A subscriber therefore reads the state behind a notice, and also reads it
+//! from time to time without one. A subscriber that may have missed notices, because its connection
+//! was lost or because it is too slow, receives a [`Notice::Gap`].
 //!
 //! ```
 //! use steadfast::notify::{InMemoryNotifier, Notice, Notifier};
@@ -16,15 +17,18 @@
 //! # }
 //! ```
 //!
-//! # The contract, for those who write a backend
+//! # Guarantees
 //!
-//! The public conformance suite (`testing::conformance`, feature `testing`) holds a backend to each of these by name.
+//! Each backend upholds these. The public conformance suite (`testing::conformance`, feature
+//! `testing`) checks a backend against them, with one named test for each case.
 //!
-//! 1. **From the subscription on.** What is published after [`subscribe`](Notifier::subscribe) returned reaches the subscriber, or a
-//!    [`Gap`](Notice::Gap) does; what was published before it does not.
-//! 2. **Order.** One publisher's notices to a topic come in its order.
-//! 3. **Topics are apart**, and a publisher is never held up by a slow subscriber.
-//! 4. **Never an error, never an end** for a subscriber: a lost connection is mended behind it, and told as a gap.
+//! 1. **From the subscription on.** A notice that is published after
+//!    [`subscribe`](Notifier::subscribe) returned reaches the subscriber, or a [`Gap`](Notice::Gap)
+//!    does. An earlier one does not.
+//! 2. **Order.** Notices of one publisher to one topic arrive in the order of publishing.
+//! 3. **Isolation.** Topics are separate, and a slow subscriber never delays a publisher.
+//! 4. **No errors and no end** for a subscriber. The backend restores a lost connection and reports
+//!    it as a gap. A dropped `recv` loses no notice.
 mod memory;
 
 pub use memory::InMemoryNotifier;
@@ -35,20 +39,20 @@ use bytes::Bytes;
 
 use crate::port::{BoxFuture, Capabilities, PortError, check_part};
 
-/// Publishes hints, and subscribes to them. The [module's page](self) has the contract.
+/// Publishes and subscribes to hints. The [module's page](self) lists the guarantees.
 ///
-/// Object-safe: patterns hold an `Arc<dyn Notifier>`.
+/// The trait is object-safe: patterns hold an `Arc<dyn Notifier>`.
 pub trait Notifier: Send + Sync + fmt::Debug {
-    /// What this backend can do.
+    /// Returns the capabilities of this backend, and the largest sizes that it accepts.
     fn capabilities(&self) -> Capabilities;
 
-    /// Tells all who are subscribed to the topic now, as far as they can be reached.
+    /// Sends a notice to all current subscribers of the topic, as far as they can be reached.
     ///
     /// # Cancel safety
-    /// When the future is dropped it is published or not.
+    /// If the future is dropped, the notice was published or not.
     fn publish<'a>(&'a self, topic: &'a str, notice: Bytes) -> BoxFuture<'a, Result<(), PortError>>;
 
-    /// Hears what is published to the topic from now on.
+    /// Subscribes to the notices that are published to the topic from now on.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
@@ -67,34 +71,34 @@ impl<N: Notifier + ?Sized> Notifier for Arc<N> {
     }
 }
 
-/// What a subscriber hears.
+/// An event of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// What was published.
+    /// A published notice.
     Message(Bytes),
-    /// Notices may have been missed here: look at everything.
+    /// The subscriber may have missed notices: read the whole state.
     Gap,
 }
 
-/// Where a subscription's notices come from: the backend's half of [`Notices`].
+/// The backend's source of notices behind [`Notices`].
 pub trait NoticeSource: Send {
-    /// The next notice; waits for it. Must lose nothing when the future is dropped.
+    /// Waits for the next notice. Dropping the future must lose no notice.
     fn recv(&mut self) -> BoxFuture<'_, Notice>;
 }
 
-/// A subscription to a topic. It ends when it is dropped.
+/// A subscription to a topic. Dropping it ends the subscription.
 pub struct Notices(Box<dyn NoticeSource>);
 
 impl Notices {
-    /// A subscription with this source. For backends.
+    /// Creates a subscription from this source, for backends.
     pub fn new(source: impl NoticeSource + 'static) -> Self {
         Self(Box::new(source))
     }
 
-    /// The next notice; waits for it, for ever if none comes.
+    /// Waits for the next notice, without a limit on the time.
     ///
     /// # Cancel safety
-    /// Dropped while it waits, it loses nothing.
+    /// Dropping the future loses no notice.
     pub async fn recv(&mut self) -> Notice {
         self.0.recv().await
     }
@@ -106,7 +110,7 @@ impl fmt::Debug for Notices {
     }
 }
 
-/// Refuses a notice that breaks a rule that every backend has, or that this one states.
+/// Rejects a notice that violates a rule of all backends, or a limit of this one.
 pub(crate) fn check(topic: &str, notice: &Bytes, can: &Capabilities) -> Result<(), PortError> {
     check_part("topic", topic, can)?;
     if notice.len() > can.max_value() {

@@ -1,38 +1,42 @@
-//! What a backend can do.
+//! Capabilities and size limits of backends.
 use std::fmt;
 
 use super::{PortError, PortErrorKind};
 use crate::config::ConfigError;
 
-/// Something that not every backend can do.
+/// A feature that only some backends have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u8)]
 pub enum Capability {
-    /// What was accepted survives the end of the process, and of the machine as far as the backend's page says.
+    /// Accepted data survives the end of the process. The backend's page says whether it also
+    /// survives a crash of the machine.
     Durable,
     /// Several processes see the same state.
     Shared,
-    /// A write takes effect at one moment between its call and its return, and every later read sees it.
+    /// A write takes effect at one moment between its call and its return, and each later read sees
+    /// it.
     Linearizable,
     /// [`Store::batch`](crate::store::Store::batch): several writes to one partition, all or none.
     AtomicBatch,
-    /// The versions of a key grow, also across deletion: a version can serve as a fencing token.
+    /// The versions of a key grow, also across deletion, so that a version can serve as a fencing
+    /// token.
     OrderedVersions,
-    /// Of a store: fenced writes ([`PutOptions::fence`](crate::store::PutOptions::fence)). Of a lease: tokens that grow.
+    /// For a store: fenced writes ([`PutOptions::fence`](crate::store::PutOptions::fence)). For a
+    /// lease: tokens that grow.
     Fencing,
-    /// Records that end by the backend's own clock.
+    /// Records that expire by the backend's own clock.
     TimeToLive,
-    /// Messages of one group key are handed out one at a time, in order.
+    /// Messages with the same group key are delivered one at a time, in order.
     Groups,
-    /// Messages that have no group key are handed out in the order in which they were sent.
+    /// Messages without a group key are delivered in the order in which they were sent.
     Ordered,
-    /// A message that was sent before with the same de-duplication id and the same group key, or none, is not
-    /// accepted twice.
+    /// A second message with the same de-duplication id is not enqueued. Both messages have the
+    /// same group key, or none.
     Deduplication,
-    /// Messages that become visible later.
+    /// Messages that become visible after a delay.
     Delay,
-    /// A waiting receiver or subscriber is told at once, and does not poll.
+    /// The backend notifies waiting receivers and subscribers at once; they do not poll.
     Push,
 }
 
@@ -52,7 +56,7 @@ impl Capability {
         Self::Push,
     ];
 
-    /// Its name, as errors have it.
+    /// Returns the capability's name, as error messages show it.
     pub const fn as_str(self) -> &'static str {
         match self {
             Self::Durable => "durable",
@@ -77,7 +81,7 @@ impl fmt::Display for Capability {
     }
 }
 
-/// What one backend can do, and how large what it takes may be.
+/// The capabilities of one backend, and the largest sizes that it accepts.
 ///
 /// ```
 /// use steadfast::port::{Capabilities, Capability};
@@ -97,7 +101,7 @@ pub struct Capabilities {
 }
 
 impl Capabilities {
-    /// The backend of this name can do these things; sizes are not limited yet.
+    /// Creates the capabilities of the backend with this name, without limits on sizes.
     pub const fn of(backend: &'static str, capabilities: &[Capability]) -> Self {
         let (mut set, mut i) = (0, 0);
         while i < capabilities.len() {
@@ -107,42 +111,43 @@ impl Capabilities {
         Self { backend, set, value: usize::MAX, batch: usize::MAX, key: usize::MAX }
     }
 
-    /// Sets the most bytes that a value, a body or a notice may have.
+    /// Sets the maximum size of a value, a body or a notice, in bytes.
     #[must_use]
     pub const fn largest_value(mut self, bytes: usize) -> Self {
         self.value = bytes;
         self
     }
 
-    /// Sets the most writes of a batch, messages of one request, rows of a page.
+    /// Sets the maximum number of writes in a batch, messages in a request, and rows in a page.
     #[must_use]
     pub const fn largest_batch(mut self, n: usize) -> Self {
         self.batch = n;
         self
     }
 
-    /// Sets the most bytes of a key's part, a topic, a group key.
+    /// Sets the maximum size of a part of a key, a topic or a group key, in bytes.
     #[must_use]
     pub const fn largest_key(mut self, bytes: usize) -> Self {
         self.key = bytes;
         self
     }
 
-    /// The same with one more: for a port that is built on another.
+    /// Adds a capability, for a port that is built on another one.
     #[must_use]
     pub const fn with(mut self, capability: Capability) -> Self {
         self.set |= 1 << capability as u32;
         self
     }
 
-    /// The same without one: for a wrapper that takes something away.
+    /// Removes a capability, for a wrapper that cannot keep it.
     #[must_use]
     pub const fn without(mut self, capability: Capability) -> Self {
         self.set &= !(1 << capability as u32);
         self
     }
 
-    /// What both can do, and the smaller sizes: for a port that is built on several.
+    /// Keeps the capabilities that both have, and the smaller sizes, for a port that is built on
+    /// several.
     #[must_use]
     pub const fn and(mut self, other: &Self) -> Self {
         const fn min(one: usize, other: usize) -> usize {
@@ -155,35 +160,35 @@ impl Capabilities {
         self
     }
 
-    /// The backend's name, as errors have it.
+    /// Returns the backend's name, as error messages show it.
     pub const fn backend(&self) -> &'static str {
         self.backend
     }
 
-    /// Whether it can do this.
+    /// Returns `true` if the backend has this capability.
     pub const fn has(&self, capability: Capability) -> bool {
         self.set & (1 << capability as u32) != 0
     }
 
-    /// The most bytes of a value, a body or a notice.
+    /// Returns the maximum size of a value, a body or a notice, in bytes.
     pub const fn max_value(&self) -> usize {
         self.value
     }
 
-    /// The most writes of a batch, messages of one request, rows of a page.
+    /// Returns the maximum number of writes in a batch, messages in a request, and rows in a page.
     pub const fn max_batch(&self) -> usize {
         self.batch
     }
 
-    /// The most bytes of a key's part, a topic, a group key.
+    /// Returns the maximum size of a part of a key, a topic or a group key, in bytes.
     pub const fn max_key(&self) -> usize {
         self.key
     }
 
-    /// Refuses a backend that cannot do this.
+    /// Checks that the backend has a capability.
     ///
     /// # Errors
-    /// The backend and the capability, by name.
+    /// [`Unsupported`], with the names of the backend and the capability.
     pub const fn require(&self, capability: Capability) -> Result<(), Unsupported> {
         if self.has(capability) { Ok(()) } else { Err(Unsupported { backend: self.backend, capability }) }
     }
@@ -199,19 +204,19 @@ impl fmt::Debug for Capabilities {
     }
 }
 
-/// A backend that cannot do what is asked of it.
+/// Error of a backend that lacks a required capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the backend `{backend}` lacks the capability `{capability}`")]
 #[non_exhaustive]
 pub struct Unsupported {
     /// The backend's name.
     pub backend: &'static str,
-    /// What it lacks.
+    /// The missing capability.
     pub capability: Capability,
 }
 
 impl Unsupported {
-    /// The same, as the refusal of the setting `field`.
+    /// Converts this into the rejection of the setting `field`.
     pub fn refuse(self, field: &'static str) -> ConfigError {
         ConfigError::new(field, format!("needs `{}`, which the backend `{}` lacks", self.capability, self.backend))
     }
@@ -223,7 +228,7 @@ impl From<Unsupported> for PortError {
     }
 }
 
-/// Refuses a part of a key, a topic, a name: empty, or longer than the backend can hold.
+/// Rejects a part of a key, a topic or a name that is empty, or longer than the backend can hold.
 pub(crate) fn check_part(field: &str, part: &str, can: &Capabilities) -> Result<(), PortError> {
     match part.len() {
         0 => Err(PortError::invalid(field, "must not be empty")),

@@ -1,49 +1,50 @@
-//! The failure of a backend, and what to do about it.
+//! Errors of backends, and how to react to them.
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use crate::outcome::{Classify, FailureKind, Hint, Verdict};
 
-/// What to do about an error.
+/// The reaction that an error calls for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ErrorClass {
-    /// It passes by itself: try again.
+    /// The error is temporary: try again.
     Transient,
-    /// The other side asks for less: try again later, with back-off.
+    /// The backend is overloaded: try again later, with back-off.
     Throttled,
-    /// The same request fails again however often it is sent.
+    /// The same request always fails.
     Permanent,
 }
 
-/// What went wrong between a port and its backend.
+/// The kind of a failure between a port and its backend.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum PortErrorKind {
-    /// An argument breaks a rule of the port: the message names it. Nothing was sent.
+    /// An argument violates a rule of the port; the message names it. Nothing was sent.
     Invalid,
-    /// This backend cannot do that, as its [`Capabilities`](super::Capabilities) say.
+    /// The backend does not support the request, as its [`Capabilities`](super::Capabilities)
+    /// state.
     Unsupported,
     /// The backend was not reached, or the connection was lost.
     Unavailable,
-    /// No answer in time.
+    /// No response arrived in time.
     TimedOut,
     /// The backend is busy, or asks for fewer requests.
     Throttled,
-    /// A bound was reached: of a queue's length, of a disk.
+    /// A limit was reached, such as the length of a queue or the space of a disk.
     Full,
     /// The credentials or the permissions do not suffice.
     Denied,
-    /// What is stored cannot be read: a damaged file, a record of somebody else's.
+    /// The stored data cannot be read: a damaged file, or a record in an unknown format.
     Corrupt,
-    /// What is stored was written by a newer release.
+    /// The stored data was written by a newer release.
     TooNew,
-    /// The port was closed, or its process is going down.
+    /// The port was closed, or its process is shutting down.
     Closed,
-    /// None of these; the same again would fail again.
+    /// Another error. Repeating the request fails again.
     Other,
 }
 
 impl PortErrorKind {
-    /// What to do about it.
+    /// Returns the reaction that this kind calls for.
     pub const fn class(self) -> ErrorClass {
         match self {
             Self::Unavailable | Self::TimedOut => ErrorClass::Transient,
@@ -59,14 +60,15 @@ impl PortErrorKind {
     }
 }
 
-/// The failure of a backend: what went wrong, whether the request may have been applied all the same, and when to come back.
+/// The failure of a backend: its kind, the time after which to retry, and a flag for requests that
+/// may have been applied.
 ///
-/// Cheap to clone: a failed group commit hands the same one to every writer of the group.
+/// A clone is cheap: a failed group commit returns the same error to each writer of the group.
 #[derive(Debug, Clone)]
-pub struct PortError(Arc<Inner>);
+pub struct PortError(Arc<PortErrorDetails>);
 
 #[derive(Debug, Clone)]
-struct Inner {
+struct PortErrorDetails {
     kind: PortErrorKind,
     may_have_been_applied: bool,
     message: String,
@@ -75,9 +77,10 @@ struct Inner {
 }
 
 impl PortError {
-    /// An error of this kind; the message says what happened, where, and if possible what to do. Nothing was applied.
+    /// Creates an error of this kind. The message says what happened, where, and if possible what
+    /// to do. The error states that nothing was applied.
     pub fn new(kind: PortErrorKind, message: impl Into<String>) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(PortErrorDetails {
             kind,
             may_have_been_applied: false,
             message: message.into(),
@@ -86,48 +89,50 @@ impl PortError {
         }))
     }
 
-    /// Refuses the argument `field` because it breaks `rule`, which reads as the end of a sentence: "must not be empty".
+    /// Rejects the argument `field` because it violates `rule`. The rule reads as the end of a
+    /// sentence: "must not be empty".
     pub fn invalid(field: &str, rule: impl fmt::Display) -> Self {
         Self::new(PortErrorKind::Invalid, format!("invalid `{field}`: {rule}"))
     }
 
-    /// The same, with nobody knowing whether the request was applied: it was sent, and no answer came.
+    /// Marks the outcome as unknown: the request was sent, and no response arrived.
     #[must_use]
     pub fn outcome_unknown(mut self) -> Self {
         Arc::make_mut(&mut self.0).may_have_been_applied = true;
         self
     }
 
-    /// The same, and the backend says to wait this long.
+    /// Sets the wait that the backend asks for.
     #[must_use]
     pub fn with_retry_after(mut self, wait: Duration) -> Self {
         Arc::make_mut(&mut self.0).retry_after = Some(wait);
         self
     }
 
-    /// The same, with the error behind it.
+    /// Sets the underlying error.
     #[must_use]
     pub fn with_source(mut self, source: impl Error + Send + Sync + 'static) -> Self {
         Arc::make_mut(&mut self.0).source = Some(Arc::new(source));
         self
     }
 
-    /// What went wrong.
+    /// Returns the kind of the failure.
     pub fn kind(&self) -> PortErrorKind {
         self.0.kind
     }
 
-    /// What to do about it.
+    /// Returns the reaction that the error calls for.
     pub fn class(&self) -> ErrorClass {
         self.0.kind.class()
     }
 
-    /// Whether the request may have been applied although it failed. Read again before you decide.
+    /// Returns `true` if the request may have been applied although it failed. Read the state again
+    /// before you decide.
     pub fn may_have_been_applied(&self) -> bool {
         self.0.may_have_been_applied
     }
 
-    /// How long the backend says to wait.
+    /// Returns the wait that the backend asks for.
     pub fn retry_after(&self) -> Option<Duration> {
         self.0.retry_after
     }
@@ -136,7 +141,7 @@ impl PortError {
 impl fmt::Display for PortError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.message)?;
-        if self.0.may_have_been_applied { f.write_str(" (it may have been applied)") } else { Ok(()) }
+        if self.0.may_have_been_applied { f.write_str(" (the request may have been applied)") } else { Ok(()) }
     }
 }
 
@@ -146,18 +151,19 @@ impl Error for PortError {
     }
 }
 
-/// What the errors of all ports have in common.
+/// Common properties of the errors of all ports.
 pub trait Failure: Error {
-    /// The failure of the backend, where it is one; `None` where the backend is well and the request was refused on its merits: a
-    /// failed precondition, a stale receipt, a lost lease.
+    /// Returns the failure of the backend, or `None` if the backend works and refused the request
+    /// on its merits: a failed precondition, a stale receipt, a lost lease.
     fn backend(&self) -> Option<&PortError>;
 
-    /// What to do about it. A refusal on its merits is permanent: read again before you write again.
+    /// Returns the reaction that the error calls for. A refusal on its merits is permanent: read
+    /// again before you write again.
     fn class(&self) -> ErrorClass {
         self.backend().map_or(ErrorClass::Permanent, PortError::class)
     }
 
-    /// Whether the request may have been applied although it failed.
+    /// Returns `true` if the request may have been applied although it failed.
     fn may_have_been_applied(&self) -> bool {
         self.backend().is_some_and(PortError::may_have_been_applied)
     }
@@ -169,15 +175,17 @@ impl Failure for PortError {
     }
 }
 
-/// The verdict of a pipeline around calls of a port: hand it to [`Pipeline::classify`](crate::Pipeline::classify).
+/// Returns the verdict of a pipeline around calls of a port. Pass this function to
+/// [`Pipeline::classify`](crate::Pipeline::classify).
 ///
-/// A refusal on its merits counts as the client's: the backend is well, and trying again would not help.
+/// A refusal on its merits counts as a client failure: the backend works, and a retry would not
+/// help.
 pub fn verdict<T, E: Failure>(result: &Result<T, E>) -> Verdict {
     let Err(error) = result else { return Verdict::success() };
     let Some(backend) = error.backend() else { return Verdict::failure(FailureKind::Client) };
     let kind = match backend.kind() {
         PortErrorKind::TimedOut => FailureKind::Timeout,
-        // Applied or not: whoever may not repeat has to look first.
+        // The write may have been applied, so only idempotent operations may be repeated.
         PortErrorKind::Unavailable if backend.may_have_been_applied() => FailureKind::Timeout,
         PortErrorKind::Unavailable => FailureKind::Connect,
         PortErrorKind::Throttled => FailureKind::Throttled,
@@ -192,7 +200,7 @@ pub fn verdict<T, E: Failure>(result: &Result<T, E>) -> Verdict {
     })
 }
 
-/// [`verdict`] as a judge: one pipeline with it serves calls of every type.
+/// [`verdict`] as a classifier: one pipeline with it serves calls of all types.
 ///
 /// ```
 /// use steadfast::{Pipeline, port::ByFailure, store::{InMemoryStore, Key, Store, StoreExt}};

@@ -1,8 +1,10 @@
-//! What all ports share: the error that says what to do about it, what a backend can do, the fencing token.
+//! Types that all ports share: the error with its reaction, the capabilities of a backend, the
+//! fencing token.
 //!
-//! A port is a small object-safe trait behind which a pattern keeps its state: [`Store`](crate::store::Store),
-//! [`Queue`](crate::queue::Queue), [`Lease`](crate::lease::Lease), [`Notifier`](crate::notify::Notifier). A pattern holds an
-//! `Arc<dyn ...>`, so it is a concrete type, and the program picks the backend at run time.
+//! A port is a small object-safe trait behind which a pattern keeps its state:
+//! [`Store`](crate::store::Store), [`Queue`](crate::queue::Queue), [`Lease`](crate::lease::Lease),
+//! [`Notifier`](crate::notify::Notifier). A pattern holds an `Arc<dyn ...>`. It is therefore a
+//! concrete type, and the program chooses the backend at run time.
 //!
 //! ```
 //! use steadfast::port::{ErrorClass, PortError, PortErrorKind};
@@ -22,7 +24,8 @@ pub use token::FencingToken;
 
 use std::{future::Future, pin::Pin};
 
-/// What the methods of a port return: the same type as that of this name in the `futures` crates.
+/// Return type of the methods of a port. It is the same type as that of this name in the `futures`
+/// crates.
 ///
-/// The box costs some 20 ns beside a round trip, and buys traits that are object-safe.
+/// The box makes the traits object-safe. It costs some 20 ns, which is little beside a round trip.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

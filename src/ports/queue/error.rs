@@ -1,14 +1,14 @@
-//! Why a queue did not do what was asked.
+//! Errors of a queue.
 use crate::port::{Failure, PortError, Unsupported};
 
-/// Why a queue did not do what was asked.
+/// Error of a queue operation.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum QueueError {
-    /// The receipt is old: the message was handed out again, or settled. Nothing was changed.
-    #[error("the message is no longer this receiver's: it was handed out again, or settled")]
+    /// The receipt is stale: the message was redelivered or already settled. Nothing was changed.
+    #[error("stale receipt: the message was redelivered or already settled")]
     LeaseLost,
-    /// The backend failed, or the request is not one that it takes.
+    /// The backend failed, or it does not accept the request.
     #[error(transparent)]
     Failed(#[from] PortError),
 }
@@ -23,7 +23,7 @@ impl Failure for QueueError {
 }
 
 impl QueueError {
-    /// Whether the receipt was old.
+    /// Returns `true` if the receipt was stale.
     pub fn is_lease_lost(&self) -> bool {
         matches!(self, Self::LeaseLost)
     }

@@ -1,4 +1,4 @@
-//! The queue in this process's memory.
+//! The queue in memory.
 use std::{
     collections::BTreeSet,
     fmt,
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 use super::{
     Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle,
     settle::check_visibility,
-    state::{Ends, State, Stored},
+    state::{Hide, QueueState, StoredMessage},
 };
 use crate::{
     config::Name,
@@ -24,26 +24,27 @@ use crate::{
     time::{Clock, Instant, Timestamp},
 };
 
-/// A queue in this process's memory. For tests, and for work that may go with the process.
+/// A queue in this process's memory, for tests, and for work that may end with the process.
 ///
-/// A clone is the same queue. Without [`bounded`](Self::bounded) it grows for as long as more is sent than handled.
+/// A clone is the same queue. Without [`bounded`](Self::bounded) the queue grows while more
+/// messages are sent than handled.
 #[derive(Clone)]
 pub struct InMemoryQueue {
-    shared: Arc<Shared>,
+    shared: Arc<QueueCore>,
     clock: Clock,
 }
 
-struct Shared {
+struct QueueCore {
     name: Name,
     identity: u64,
-    state: Mutex<State>,
-    /// Somebody who waits may find something now.
-    came: Notify,
-    /// Numbers messages, of this queue and of its dead letters.
+    state: Mutex<QueueState>,
+    /// Notified when a waiting receiver may find a message.
+    available: Notify,
+    /// Counter of message numbers, shared by this queue and its dead letters.
     numbers: Arc<AtomicU64>,
     bound: usize,
     window: Duration,
-    dead: Option<Arc<Shared>>,
+    dead: Option<Arc<QueueCore>>,
 }
 
 const CAN: Capabilities = Capabilities::of(
@@ -61,11 +62,11 @@ const CAN: Capabilities = Capabilities::of(
 .largest_batch(1000)
 .largest_key(1024);
 
-/// For how long a de-duplication id is remembered, if nothing else is set.
+/// Default time for which the queue remembers a de-duplication id.
 const WINDOW: Duration = Duration::from_secs(300);
 
 impl InMemoryQueue {
-    /// An empty queue, with a queue of dead letters beside it.
+    /// Creates an empty queue, with a queue of dead letters beside it.
     pub fn new(name: impl Into<Name>) -> Self {
         Self::make(name.into(), usize::MAX, WINDOW, Clock::default())
     }
@@ -74,29 +75,30 @@ impl InMemoryQueue {
         let numbers = Arc::new(AtomicU64::new(0));
         let entropy = Entropy::from_os();
         let shared = |name, dead, receipts_from| {
-            let state = Mutex::new(State::numbering_receipts_from(receipts_from));
-            let (came, numbers) = (Notify::new(), numbers.clone());
+            let state = Mutex::new(QueueState::numbering_receipts_from(receipts_from));
+            let (available, numbers) = (Notify::new(), numbers.clone());
             let identity = entropy.next_u64();
-            Arc::new(Shared { name, identity, state, came, numbers, bound, window, dead })
+            Arc::new(QueueCore { name, identity, state, available, numbers, bound, window, dead })
         };
-        // Numbers of their own, so that no receipt of the one is good in the other.
+        // Receipts are numbered apart, so that a receipt of one queue is never valid in the other.
         let dead = shared(Name::from(format!("{name}/dead")), None, 1 << 63);
         Self { shared: shared(name, Some(dead), 0), clock }
     }
 
-    /// The same, empty, and full at so many messages.
+    /// Creates an empty queue with these settings that is full at `messages` messages.
     #[must_use]
     pub fn bounded(self, messages: usize) -> Self {
         Self::make(self.shared.name.clone(), messages, self.shared.window, self.clock)
     }
 
-    /// The same, empty, and remembering a de-duplication id for so long. Five minutes by default.
+    /// Creates an empty queue with these settings that remembers a de-duplication id for `window`.
+    /// Five minutes by default.
     #[must_use]
     pub fn deduplicating_for(self, window: Duration) -> Self {
         Self::make(self.shared.name.clone(), self.shared.bound, window, self.clock)
     }
 
-    /// Reads the time from this clock. tokio's by default.
+    /// Sets the clock. tokio's by default.
     #[must_use]
     pub fn with_clock(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
@@ -107,12 +109,12 @@ impl InMemoryQueue {
         Message::check(&messages, &CAN)?;
         let (now, sent_at) = (self.clock.now(), Timestamp::now());
         let mut state = self.shared.state();
-        let known = |state: &mut State, message: &Message| {
+        let known = |state: &mut QueueState, message: &Message| {
             message.deduplication_id.as_deref().and_then(|id| state.duplicate(id, now))
         };
         let room = self.shared.bound.saturating_sub(state.len());
         if messages.len() > room {
-            // What repeats within the request needs room once.
+            // Messages with one de-duplication id within the request take one place.
             let mut ids = BTreeSet::new();
             let new = messages.iter().filter(|message| {
                 known(&mut state, message).is_none()
@@ -131,7 +133,7 @@ impl InMemoryQueue {
             }
             let number = self.shared.numbers.fetch_add(1, Ordering::Relaxed);
             let (until, deduplication) = (now + message.delay, message.deduplication_id.take());
-            let id = state.add(Stored::new(number, message, sent_at), until, now);
+            let id = state.add(StoredMessage::new(number, message, sent_at), until, now);
             if let Some(text) = deduplication {
                 state.remember(text, id.clone(), now + self.shared.window);
             }
@@ -144,7 +146,7 @@ impl InMemoryQueue {
 
     async fn wait_for(&self, max: usize, receive: Receive) -> Vec<Delivery> {
         let end = self.clock.now() + receive.wait;
-        let _wakes_the_next = Leaving(&self.shared);
+        let _wakes_next = WakesNextReceiver(&self.shared);
         loop {
             let next_return = {
                 let now = self.clock.now();
@@ -156,8 +158,8 @@ impl InMemoryQueue {
                 state.next_return()
             };
             let until = next_return.map_or(end, |at| at.min(end));
-            // A notification that comes before this waits is kept for it.
-            race(self.shared.came.notified(), self.clock.sleep_until(until)).await;
+            // `Notify` stores a permit, so a notification before this wait is not lost.
+            race(self.shared.available.notified(), self.clock.sleep_until(until)).await;
         }
     }
 
@@ -165,14 +167,15 @@ impl InMemoryQueue {
         let now = self.clock.now();
         match how {
             Settle::Complete => drop(self.shared.state().remove(receipt)?),
-            Settle::Abandon { after } => self.shared.state().hide(receipt, later(now, after), Ends::Attempt)?,
-            Settle::Release { after } => self.shared.state().hide(receipt, later(now, after), Ends::Uncounted)?,
+            Settle::Abandon { after } => self.shared.state().hide(receipt, visible_at(now, after), Hide::Abandon)?,
+            Settle::Release { after } => self.shared.state().hide(receipt, visible_at(now, after), Hide::Release)?,
             Settle::DeadLetter { reason } => {
                 let dead = self.shared.dead.as_ref().ok_or_else(no_dead_letters)?;
-                // First this queue's lock, then that of its dead letters: nobody takes them the other way round.
+                // Lock order: first this queue, then its dead letters. No code takes them in
+                // reverse.
                 let mut state = self.shared.state();
                 if let Some(stored) = state.remove(receipt)? {
-                    dead.state().add(stored.dead(reason), now, now);
+                    dead.state().add(stored.into_dead_letter(reason), now, now);
                 }
                 drop(state);
                 dead.wake();
@@ -182,35 +185,35 @@ impl InMemoryQueue {
     }
 }
 
-/// When a message comes back; `None` is at once.
-fn later(now: Instant, after: Duration) -> Option<Instant> {
+/// Returns the time at which a message becomes visible again; `None` is at once.
+fn visible_at(now: Instant, after: Duration) -> Option<Instant> {
     (!after.is_zero()).then(|| now + after)
 }
 
-/// Dead letters are settled, but not set aside once more.
+/// Returns the error of a dead letter that would be dead-lettered again.
 fn no_dead_letters() -> QueueError {
     PortError::new(PortErrorKind::Unsupported, "a dead letter cannot be dead-lettered again: complete or abandon it")
         .into()
 }
 
-/// Who goes, with messages, without, or dropped, wakes the next who waits: more may be there, and what this one knew of the time of
-/// the next return must be known by somebody.
-struct Leaving<'a>(&'a Shared);
+/// Wakes the next receiver on drop, whatever the outcome: messages may remain, and the timer for
+/// the next redelivery was owned by this receiver.
+struct WakesNextReceiver<'a>(&'a QueueCore);
 
-impl Drop for Leaving<'_> {
+impl Drop for WakesNextReceiver<'_> {
     fn drop(&mut self) {
         self.0.wake();
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl QueueCore {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One who waits looks.
+    /// Wakes one waiting receiver.
     fn wake(&self) {
-        self.came.notify_one();
+        self.available.notify_one();
     }
 }
 
@@ -248,7 +251,7 @@ impl Queue for InMemoryQueue {
     fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
         Box::pin(async move {
             check_visibility(visibility)?;
-            self.shared.state().hide(receipt, Some(self.clock.now() + visibility), Ends::Not)?;
+            self.shared.state().hide(receipt, Some(self.clock.now() + visibility), Hide::Extend)?;
             self.shared.wake();
             Ok(())
         })

@@ -1,4 +1,4 @@
-//! What goes into a queue, and what comes out.
+//! Messages and deliveries.
 use std::{collections::BTreeMap, fmt, time::Duration};
 
 use bytes::Bytes;
@@ -14,31 +14,35 @@ use crate::{
 /// use std::time::Duration;
 /// use steadfast::queue::Message;
 ///
-/// let message = Message::new("charge 42").group("tenant-7").deduplicate("order-42").delay(Duration::from_secs(5));
+/// let message = Message::new("charge 42")
+///     .group("tenant-7")
+///     .deduplicate("order-42")
+///     .delay(Duration::from_secs(5));
 /// assert_eq!(message.group.as_deref(), Some("tenant-7"));
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct Message {
-    /// What it says: any bytes.
+    /// The payload: any bytes.
     pub body: Bytes,
-    /// What goes with it, by name.
+    /// Named text values that travel with the payload.
     pub headers: BTreeMap<String, String>,
-    /// Messages with the same group key are handed out one at a time, in order.
+    /// Group key. Messages with the same key are delivered one at a time, in order.
     pub group: Option<String>,
-    /// A second message with the same id, and the same group key or none, is not enqueued within the queue's window.
+    /// De-duplication id. Within the queue's window a second message with the same id is not
+    /// enqueued. Both have the same group key, or none.
     pub deduplication_id: Option<String>,
-    /// For how long it is hidden at first.
+    /// Time for which the message is hidden after it was sent.
     pub delay: Duration,
 }
 
 impl Message {
-    /// A message that says this.
+    /// Creates a message with this body.
     pub fn new(body: impl Into<Bytes>) -> Self {
         Self { body: body.into(), ..Self::default() }
     }
 
-    /// Adds a header, or replaces it.
+    /// Adds or replaces a header.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.insert(name.into(), value.into());
@@ -59,31 +63,34 @@ impl Message {
         self
     }
 
-    /// Hides it for so long at first.
+    /// Sets the time for which the message is hidden after it was sent.
     #[must_use]
     pub const fn delay(mut self, delay: Duration) -> Self {
         self.delay = delay;
         self
     }
 
-    /// Its size as backends count it: body, and names and values of headers.
+    /// Returns the size as backends count it: the body, and the names and values of the headers.
     pub fn size(&self) -> usize {
         self.body.len() + self.headers.iter().map(|(name, value)| name.len() + value.len()).sum::<usize>()
     }
 
-    /// Refuses messages that break a rule that every backend has, or that this one states. For backends.
+    /// Rejects messages that violate a rule of all backends, or a limit of this one. For backends.
     ///
     /// # Errors
-    /// `Invalid` or `Unsupported`, by name.
+    /// `Invalid` or `Unsupported`, with the name of the field or the capability.
     pub fn check(messages: &[Self], can: &Capabilities) -> Result<(), PortError> {
         if messages.len() > can.max_batch() {
-            let rule = format_args!("must be at most {} at once, are {}", can.max_batch(), messages.len());
+            let rule = format_args!("must have at most {} entries, has {}", can.max_batch(), messages.len());
             return Err(PortError::invalid("messages", rule));
         }
         for message in messages {
             if message.size() > can.max_value() {
-                let rule =
-                    format_args!("must be at most {} bytes with its headers, is {}", can.max_value(), message.size());
+                let rule = format_args!(
+                    "must be at most {} bytes including its headers, is {}",
+                    can.max_value(),
+                    message.size()
+                );
                 return Err(PortError::invalid("body", rule));
             }
             if let Some(group) = &message.group {
@@ -102,7 +109,7 @@ impl Message {
     }
 }
 
-/// Which message it is, for as long as it lives: the same in each delivery, and as a dead letter.
+/// The id of a message, which is the same in each delivery and as a dead letter.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct MessageId(Opaque);
 
@@ -110,7 +117,7 @@ pub struct MessageId(Opaque);
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Receipt(Opaque);
 
-/// A backend's own name for something: text for most, two numbers where text would have to be built for each message.
+/// An identifier of a backend. Most are text; two numbers avoid building a text for each message.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Opaque {
     Numbers(u64, u64),
@@ -120,17 +127,17 @@ enum Opaque {
 macro_rules! opaque {
     ($name:ident) => {
         impl $name {
-            /// Made from the backend's text. For backends.
+            /// Creates it from the backend's text. For backends.
             pub fn new(text: impl Into<Box<str>>) -> Self {
                 Self(Opaque::Text(text.into()))
             }
 
-            /// Made from the backend's numbers. For backends.
+            /// Creates it from the backend's numbers. For backends.
             pub const fn from_numbers(one: u64, other: u64) -> Self {
                 Self(Opaque::Numbers(one, other))
             }
 
-            /// The backend's text, if it was made from one.
+            /// Returns the backend's text, if it was created from one.
             pub fn as_text(&self) -> Option<&str> {
                 match &self.0 {
                     Opaque::Text(text) => Some(text),
@@ -138,7 +145,7 @@ macro_rules! opaque {
                 }
             }
 
-            /// The backend's numbers, if it was made from them.
+            /// Returns the backend's numbers, if it was created from them.
             pub const fn as_numbers(&self) -> Option<(u64, u64)> {
                 match self.0 {
                     Opaque::Numbers(one, other) => Some((one, other)),
@@ -160,38 +167,40 @@ macro_rules! opaque {
 opaque!(MessageId);
 opaque!(Receipt);
 
-/// A message as it is handed out.
+/// A received message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Delivery {
-    /// Which message it is.
+    /// The id of the message.
     pub id: MessageId,
-    /// The right to settle it.
+    /// The right to settle this delivery.
     pub receipt: Receipt,
-    /// What it says.
+    /// The payload.
     pub body: Bytes,
-    /// What goes with it.
+    /// The headers.
     pub headers: BTreeMap<String, String>,
-    /// Its group key.
+    /// The group key.
     pub group: Option<String>,
-    /// How often it was handed out, this time included: 1 at first.
+    /// Number of deliveries so far, this one included: 1 at first.
     pub deliveries: u32,
-    /// Earlier deliveries that were abandoned, or that ended without being settled. Released ones are not counted.
+    /// Number of earlier deliveries that were abandoned, or that expired without being settled.
+    /// Released ones are not counted.
     pub attempts: u32,
-    /// Deliveries in a row that ended without being settled: the process died, or the lease was lost. An abandoned delivery
-    /// resets the count; a released one leaves it as it was.
+    /// Number of consecutive deliveries that expired without being settled: the process died, or
+    /// the lease was lost. An abandoned delivery resets the count; a released one keeps it.
     pub expiries: u32,
-    /// When it was accepted, by the wall clock: for people.
+    /// Wall-clock time at which the message was accepted, for people.
     pub sent_at: Timestamp,
-    /// Why it was set aside, if it is a dead letter.
+    /// Reason for which the message was dead-lettered, if it was.
     pub reason: Option<String>,
 }
 
 impl Delivery {
-    /// Creates a delivery without headers, group and reason, for backends: the fields are public.
+    /// Creates a delivery without headers, group and reason, for backends. The fields are public.
     ///
-    /// A backend that counts attempts sets [`attempts`](Self::attempts) and [`expiries`](Self::expiries); until then each earlier
-    /// delivery is an attempt, and none expired.
+    /// A backend that counts attempts sets [`attempts`](Self::attempts) and
+    /// [`expiries`](Self::expiries). Until then each earlier delivery counts as an attempt, and
+    /// none as expired.
     pub fn new(id: MessageId, receipt: Receipt, body: Bytes, deliveries: u32, sent_at: Timestamp) -> Self {
         Self {
             id,
@@ -208,34 +217,36 @@ impl Delivery {
     }
 }
 
-/// A message as it lies in the queue.
+/// A message in the queue, as a peek returns it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Peeked {
-    /// Which message it is.
+    /// The id of the message.
     pub id: MessageId,
-    /// What it says.
+    /// The payload.
     pub body: Bytes,
-    /// What goes with it.
+    /// The headers.
     pub headers: BTreeMap<String, String>,
-    /// Its group key.
+    /// The group key.
     pub group: Option<String>,
-    /// How often it was handed out so far.
+    /// Number of deliveries so far.
     pub deliveries: u32,
-    /// Deliveries that were abandoned, or that ended without being settled; the latter count from the next delivery on.
+    /// Number of deliveries that were abandoned, or that expired without being settled. The latter
+    /// are counted at the next delivery.
     pub attempts: u32,
-    /// Deliveries in a row that ended without being settled, as in [`Delivery::expiries`].
+    /// Number of consecutive deliveries that expired without being settled, as in
+    /// [`Delivery::expiries`].
     pub expiries: u32,
-    /// When it was accepted, by the wall clock: for people.
+    /// Wall-clock time at which the message was accepted, for people.
     pub sent_at: Timestamp,
-    /// Whether it is hidden now: handed out, or delayed.
+    /// `true` if the message is hidden now: in flight, or delayed.
     pub hidden: bool,
-    /// Why it was set aside, if it is a dead letter.
+    /// Reason for which the message was dead-lettered, if it was.
     pub reason: Option<String>,
 }
 
 impl Peeked {
-    /// A message without headers, group and reason: the fields are public. For backends.
+    /// Creates a message without headers, group and reason, for backends. The fields are public.
     pub fn new(id: MessageId, body: Bytes, deliveries: u32, sent_at: Timestamp, hidden: bool) -> Self {
         Self {
             id,
@@ -252,19 +263,20 @@ impl Peeked {
     }
 }
 
-/// How many messages a queue holds.
+/// Number of messages in a queue, by state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Depth {
-    /// Could be handed out now. (Messages that wait behind one of their group count here.)
+    /// Messages that could be received now. Messages behind another one of their group are counted
+    /// here.
     pub visible: u64,
-    /// Were never handed out and are delayed.
+    /// Messages that are delayed and were never delivered.
     pub delayed: u64,
-    /// Were handed out, and are hidden.
+    /// Messages that were delivered, and are hidden.
     pub in_flight: u64,
 }
 
 impl Depth {
-    /// All of them.
+    /// Returns the number of all messages.
     pub const fn total(&self) -> u64 {
         self.visible + self.delayed + self.in_flight
     }

@@ -1,4 +1,4 @@
-//! Several queues as one, where one queue's throughput is not enough.
+//! Several queues as one, for more throughput than one queue has.
 use std::{
     fmt,
     sync::{
@@ -17,22 +17,24 @@ use crate::{
     port::{BoxFuture, Capabilities, Capability, PortError, PortErrorKind},
 };
 
-/// Several queues as one. A message goes to the queue that its group key decides, or else its de-duplication id; one that has neither goes to the
-/// next in turn.
+/// Several queues as one: its partitions. A message goes to the partition of its group key, or else
+/// of its de-duplication id. A message with neither goes to the partitions in turn.
 ///
-/// Order holds within a group, as a group is in one queue, and nowhere else: [`Ordered`](Capability::Ordered) is not stated. The number of
-/// queues decides where a key is: change it only while they are empty. A `send` of several messages is all or none for each queue,
-/// not for all of them.
+/// - **Order** holds within a group, because a group is in one partition, and nowhere else:
+///   [`Ordered`](Capability::Ordered) is not stated.
+/// - **The number of partitions** determines the partition of a key. Change it only while they are
+///   empty.
+/// - **A `send`** of several messages accepts all or none for each partition, not for all of them.
+/// - **A de-duplication id** is remembered by the partition of its message. It must therefore come
+///   with the same group key each time, or with none each time: under another group it may be
+///   accepted again.
+/// - **A `receive`** polls one partition after the other, and returns the messages of the first
+///   that has any. No taken message waits for another partition. If all are empty, it waits at all
+///   of them at once, and drops the other waits when messages arrive.
+/// - **A partition that does not respond** delays the receives that reach it; the next receive
+///   begins with the next partition. Set a time-out for receives, as a listener does.
 ///
-/// A de-duplication id is remembered by the queue of its message. So an id must come with the same group key each time, or
-/// with none each time: under another group it may be accepted again.
-///
-/// A `receive` asks one queue after the other, and returns the messages of the first that has some: no message that was taken
-/// waits for another queue. If none has, it waits at all of them at once, and drops the other waits when messages come.
-/// A queue that does not answer holds up the receives that reach it; the next receive begins with the next queue. Bound your
-/// receives, as a listener does.
-///
-/// A clone is the same.
+/// A clone is the same queue.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -40,187 +42,199 @@ use crate::{
 ///
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), steadfast::queue::QueueError> {
-/// let parts = (0..4).map(|i| Arc::new(InMemoryQueue::new(format!("jobs-{i}"))) as Arc<dyn Queue>);
-/// let queue = PartitionedQueue::new(parts.collect()).unwrap();
+/// let partition = |i| Arc::new(InMemoryQueue::new(format!("jobs-{i}"))) as Arc<dyn Queue>;
+/// let partitions = (0..4).map(partition);
+/// let queue = PartitionedQueue::new(partitions.collect()).unwrap();
 /// queue.send((0..100).map(|i| Message::new("job").group(format!("tenant-{i}"))).collect()).await?;
 /// assert_eq!(queue.depth().await?.total(), 100);
 /// # Ok(())
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct PartitionedQueue(Arc<Inner>);
+pub struct PartitionedQueue(Arc<Partitions>);
 
-struct Inner {
-    parts: Vec<Arc<dyn Queue>>,
-    /// Whose turn it is to be sent what has no key, and to be asked first.
-    send: AtomicUsize,
-    ask: AtomicUsize,
+struct Partitions {
+    queues: Vec<Arc<dyn Queue>>,
+    /// Number of the next send without a key, and of the next receive: each begins with another
+    /// partition.
+    next_send: AtomicUsize,
+    next_receive: AtomicUsize,
 }
 
-/// What goes to one part of a request, and where each was in it.
-type Lot<T> = (Vec<usize>, Vec<T>);
+impl Partitions {
+    const fn new(queues: Vec<Arc<dyn Queue>>) -> Self {
+        Self { queues, next_send: AtomicUsize::new(0), next_receive: AtomicUsize::new(0) }
+    }
+}
 
-/// How many bits of a number tell the part.
+/// The partition of a request for one partition: the indices in the request, and the items.
+type RequestPart<T> = (Vec<usize>, Vec<T>);
+
+/// Number of bits of an identifier that hold the partition.
 const BITS: u32 = 16;
 
 impl PartitionedQueue {
-    /// These queues as one. Their order matters.
+    /// Combines these queues into one. Their order matters.
     ///
     /// # Errors
-    /// Where there is none, or more than 65,535.
-    pub fn new(parts: Vec<Arc<dyn Queue>>) -> Result<Self, ConfigError> {
-        require(!parts.is_empty() && parts.len() < 1 << BITS, "parts", "must be from 1 to 65,535")?;
-        Ok(Self(Arc::new(Inner { parts, send: AtomicUsize::new(0), ask: AtomicUsize::new(0) })))
+    /// [`ConfigError`] if there is no queue, or if there are more than 65,535.
+    pub fn new(queues: Vec<Arc<dyn Queue>>) -> Result<Self, ConfigError> {
+        require(!queues.is_empty() && queues.len() < 1 << BITS, "queues", "must be from 1 to 65,535")?;
+        Ok(Self(Arc::new(Partitions::new(queues))))
     }
 
-    /// Which of the queues messages with this key go to.
-    pub fn part_of(&self, key: &str) -> usize {
-        (stable_hash(key.as_bytes()) % self.0.parts.len() as u64) as usize
+    /// Returns the index of the queue for messages with this key.
+    pub fn partition_of(&self, key: &str) -> usize {
+        (stable_hash(key.as_bytes()) % self.0.queues.len() as u64) as usize
     }
 
-    fn part(&self, message: &Message) -> usize {
+    fn partition(&self, message: &Message) -> usize {
         match message.group.as_deref().or(message.deduplication_id.as_deref()) {
-            Some(key) => self.part_of(key),
-            None => self.0.send.fetch_add(1, Ordering::Relaxed) % self.0.parts.len(),
+            Some(key) => self.partition_of(key),
+            None => self.0.next_send.fetch_add(1, Ordering::Relaxed) % self.0.queues.len(),
         }
     }
 
     fn receipt<'a>(&'a self, receipt: &Receipt) -> Result<(usize, &'a Arc<dyn Queue>, Receipt), QueueError> {
-        let (part, receipt) = match receipt.as_numbers() {
+        let (partition, receipt) = match receipt.as_numbers() {
             Some((one, other)) => {
-                let (part, one) = split(one);
-                (Some(part), Receipt::from_numbers(one, other))
+                let (partition, one) = split(one);
+                (Some(partition), Receipt::from_numbers(one, other))
             }
             None => {
                 let text = receipt.as_text().and_then(|text| text.split_once(':'));
-                let (part, text) = text.ok_or(QueueError::LeaseLost)?;
+                let (partition, text) = text.ok_or(QueueError::LeaseLost)?;
                 (
-                    part.parse().ok(),
-                    untold(text).map_or_else(|| Receipt::new(text), |(a, b)| Receipt::from_numbers(a, b)),
+                    partition.parse().ok(),
+                    parse_numbers(text).map_or_else(|| Receipt::new(text), |(a, b)| Receipt::from_numbers(a, b)),
                 )
             }
         };
-        let part = part.ok_or(QueueError::LeaseLost)?;
-        let queue = self.0.parts.get(part).ok_or(QueueError::LeaseLost)?;
-        Ok((part, queue, receipt))
+        let partition = partition.ok_or(QueueError::LeaseLost)?;
+        let queue = self.0.queues.get(partition).ok_or(QueueError::LeaseLost)?;
+        Ok((partition, queue, receipt))
     }
 
-    async fn ask(&self, receive: Receive) -> Result<Vec<Delivery>, QueueError> {
-        let parts = &self.0.parts;
-        let first = self.0.ask.fetch_add(1, Ordering::Relaxed);
-        let order = (0..parts.len()).map(|at| first.wrapping_add(at) % parts.len());
+    async fn receive_from_any(&self, receive: Receive) -> Result<Vec<Delivery>, QueueError> {
+        let queues = &self.0.queues;
+        let first = self.0.next_receive.fetch_add(1, Ordering::Relaxed);
+        let order = (0..queues.len()).map(|at| first.wrapping_add(at) % queues.len());
         let mut failed = None;
-        for part in order.clone() {
-            match self.ask_one(part, receive.wait(Duration::ZERO)).await {
+        for partition in order.clone() {
+            match self.receive_from(partition, receive.wait(Duration::ZERO)).await {
                 (_, Ok(taken)) if taken.is_empty() => {}
-                (part, Ok(taken)) => return Ok(of_part(part, taken)),
+                (partition, Ok(taken)) => return Ok(of_partition(partition, taken)),
                 (_, Err(error)) => failed = Some(error),
             }
         }
         if !receive.wait.is_zero() {
-            // A wait that is dropped takes nothing with it, unless a message came to two parts at the same moment.
-            let mut waits: FuturesUnordered<_> = order.map(|part| self.ask_one(part, receive)).collect();
+            // A dropped wait takes no message, unless messages arrived at two partitions at the
+            // same moment. That message comes back after its visibility time-out.
+            let mut waits: FuturesUnordered<_> = order.map(|partition| self.receive_from(partition, receive)).collect();
             failed = None;
             while let Some(answer) = waits.next().await {
                 match answer {
                     (_, Ok(taken)) if taken.is_empty() => {}
-                    (part, Ok(taken)) => return Ok(of_part(part, taken)),
+                    (partition, Ok(taken)) => return Ok(of_partition(partition, taken)),
                     (_, Err(error)) => failed = Some(error),
                 }
             }
         }
-        // A part that fails does not hold back the messages of the others.
+        // A failing partition does not hold back the messages of the others.
         failed.map_or(Ok(Vec::new()), Err)
     }
 
-    async fn ask_one(&self, part: usize, receive: Receive) -> (usize, Result<Vec<Delivery>, QueueError>) {
-        (part, self.0.parts[part].receive(receive).await)
+    async fn receive_from(&self, partition: usize, receive: Receive) -> (usize, Result<Vec<Delivery>, QueueError>) {
+        (partition, self.0.queues[partition].receive(receive).await)
     }
 }
 
-/// A number with the part in its uppermost bits; nothing where they are in use.
-const fn joined(part: usize, number: u64) -> Option<u64> {
-    if number >> (64 - BITS) == 0 { Some((part as u64) << (64 - BITS) | number) } else { None }
+/// Returns the number with the partition in its uppermost bits; `None` if the number uses them.
+const fn with_partition(partition: usize, number: u64) -> Option<u64> {
+    if number >> (64 - BITS) == 0 { Some((partition as u64) << (64 - BITS) | number) } else { None }
 }
 
 const fn split(number: u64) -> (usize, u64) {
     ((number >> (64 - BITS)) as usize, number & (u64::MAX >> BITS))
 }
 
-/// Numbers too large to have the part in them, as text.
-fn told(part: usize, (one, other): (u64, u64)) -> String {
-    format!("{part}:#{one}#{other}")
+/// Formats numbers that are too large to hold the partition.
+fn format_numbers(partition: usize, (one, other): (u64, u64)) -> String {
+    format!("{partition}:#{one}#{other}")
 }
 
-fn untold(text: &str) -> Option<(u64, u64)> {
+fn parse_numbers(text: &str) -> Option<(u64, u64)> {
     let (one, other) = text.strip_prefix('#')?.split_once('#')?;
     Some((one.parse().ok()?, other.parse().ok()?))
 }
 
-macro_rules! of_part {
+macro_rules! of_partition {
     ($name:ident, $type:ident) => {
-        fn $name(part: usize, it: &$type) -> $type {
+        fn $name(partition: usize, it: &$type) -> $type {
             match (it.as_numbers(), it.as_text()) {
-                (Some((one, other)), _) => match joined(part, one) {
+                (Some((one, other)), _) => match with_partition(partition, one) {
                     Some(one) => $type::from_numbers(one, other),
-                    None => $type::new(told(part, (one, other))),
+                    None => $type::new(format_numbers(partition, (one, other))),
                 },
-                (None, text) => $type::new(format!("{part}:{}", text.unwrap_or_default())),
+                (None, text) => $type::new(format!("{partition}:{}", text.unwrap_or_default())),
             }
         }
     };
 }
-of_part!(id_of_part, MessageId);
-of_part!(receipt_of_part, Receipt);
+of_partition!(id_of_partition, MessageId);
+of_partition!(receipt_of_partition, Receipt);
 
-fn of_part(part: usize, mut deliveries: Vec<Delivery>) -> Vec<Delivery> {
+fn of_partition(partition: usize, mut deliveries: Vec<Delivery>) -> Vec<Delivery> {
     for delivery in &mut deliveries {
-        delivery.id = id_of_part(part, &delivery.id);
-        delivery.receipt = receipt_of_part(part, &delivery.receipt);
+        delivery.id = id_of_partition(partition, &delivery.id);
+        delivery.receipt = receipt_of_partition(partition, &delivery.receipt);
     }
     deliveries
 }
 
 impl Queue for PartitionedQueue {
-    /// What all of them can do, but for the order of several, and the smallest sizes.
+    /// Returns the capabilities that all partitions have, except order, and the smallest sizes.
     fn capabilities(&self) -> Capabilities {
-        let mut all = self.0.parts.iter().map(|part| part.capabilities());
+        let mut all = self.0.queues.iter().map(|queue| queue.capabilities());
         let first = all.next().unwrap_or(Capabilities::of("partitioned", &[]));
         all.fold(first, |these, those| these.and(&those).without(Capability::Ordered))
     }
 
-    /// A hash of theirs, in their order.
+    /// Returns a hash of the identities of the partitions, in their order.
     fn identity(&self) -> String {
-        let parts: Vec<String> = self.0.parts.iter().map(|part| part.identity()).collect();
-        format!("partitioned-{}-{:016x}", parts.len(), stable_hash(parts.join(" ").as_bytes()))
+        let identities: Vec<String> = self.0.queues.iter().map(|queue| queue.identity()).collect();
+        format!("partitioned-{}-{:016x}", identities.len(), stable_hash(identities.join(" ").as_bytes()))
     }
 
     fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
         Box::pin(async move {
             Message::check(&messages, &self.capabilities())?;
-            let mut lots: Vec<Lot<Message>> = self.0.parts.iter().map(|_| Default::default()).collect();
+            let mut requests: Vec<RequestPart<Message>> = self.0.queues.iter().map(|_| Default::default()).collect();
             let mut ids: Vec<Option<MessageId>> = messages.iter().map(|_| None).collect();
             for (at, message) in messages.into_iter().enumerate() {
-                let lot = &mut lots[self.part(&message)];
-                lot.0.push(at);
-                lot.1.push(message);
+                let items = &mut requests[self.partition(&message)];
+                items.0.push(at);
+                items.1.push(message);
             }
             let mut accepted = false;
-            for (part, (places, lot)) in lots.into_iter().enumerate().filter(|(_, (places, _))| !places.is_empty()) {
-                let sent = self.0.parts[part].send(lot).await.map_err(|error| match error {
-                    // Some of them were accepted: nobody may think that none was.
+            for (partition, (places, items)) in
+                requests.into_iter().enumerate().filter(|(_, (places, _))| !places.is_empty())
+            {
+                let sent = self.0.queues[partition].send(items).await.map_err(|error| match error {
+                    // An earlier partition accepted its messages, so the error must not claim that
+                    // none was.
                     QueueError::Failed(error) if accepted => QueueError::Failed(error.outcome_unknown()),
                     error => error,
                 })?;
                 accepted = true;
-                places.into_iter().zip(sent).for_each(|(at, id)| ids[at] = Some(id_of_part(part, &id)));
+                places.into_iter().zip(sent).for_each(|(at, id)| ids[at] = Some(id_of_partition(partition, &id)));
             }
-            ids.into_iter().collect::<Option<_>>().ok_or_else(too_few)
+            ids.into_iter().collect::<Option<_>>().ok_or_else(too_few_results)
         })
     }
 
     fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
-        Box::pin(self.ask(receive))
+        Box::pin(self.receive_from_any(receive))
     }
 
     fn settle<'a>(
@@ -229,27 +243,28 @@ impl Queue for PartitionedQueue {
     ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
         Box::pin(async move {
             let mut answers: Vec<Option<Result<(), QueueError>>> = settlements.iter().map(|_| None).collect();
-            let mut lots: Vec<Lot<(Receipt, Settle)>> = self.0.parts.iter().map(|_| Default::default()).collect();
+            let mut requests: Vec<RequestPart<(Receipt, Settle)>> =
+                self.0.queues.iter().map(|_| Default::default()).collect();
             for (at, (receipt, how)) in settlements.into_iter().enumerate() {
                 match self.receipt(&receipt) {
-                    Ok((part, _, receipt)) => {
-                        lots[part].0.push(at);
-                        lots[part].1.push((receipt, how));
+                    Ok((partition, _, receipt)) => {
+                        requests[partition].0.push(at);
+                        requests[partition].1.push((receipt, how));
                     }
                     Err(error) => answers[at] = Some(Err(error)),
                 }
             }
-            let lots = lots.into_iter().zip(&self.0.parts).filter(|((places, _), _)| !places.is_empty());
-            let requests = lots.map(async |((places, lot), part)| (places, part.settle(lot).await));
-            // All at once: a part that is slow does not keep the messages of the others from being settled.
+            let requests = requests.into_iter().zip(&self.0.queues).filter(|((places, _), _)| !places.is_empty());
+            let requests = requests.map(async |((places, items), queue)| (places, queue.settle(items).await));
+            // All at once: a slow partition does not delay settling the messages of the others.
             for (places, settled) in join_all(requests).await {
                 match settled {
                     Ok(settled) => places.into_iter().zip(settled).for_each(|(at, answer)| answers[at] = Some(answer)),
-                    // The request to one of them failed, and not those to the others.
+                    // Only the request to this partition failed.
                     Err(error) => places.into_iter().for_each(|at| answers[at] = Some(Err(error.clone()))),
                 }
             }
-            Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(too_few()))).collect())
+            Ok(answers.into_iter().map(|answer| answer.unwrap_or_else(|| Err(too_few_results()))).collect())
         })
     }
 
@@ -263,7 +278,7 @@ impl Queue for PartitionedQueue {
     fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
         Box::pin(async move {
             let mut all = Depth::default();
-            for one in join_all(self.0.parts.iter().map(|part| part.depth())).await {
+            for one in join_all(self.0.queues.iter().map(|queue| queue.depth())).await {
                 let one = one?;
                 all.visible += one.visible;
                 all.delayed += one.delayed;
@@ -273,14 +288,14 @@ impl Queue for PartitionedQueue {
         })
     }
 
-    /// The oldest of all parts, by their wall clocks.
+    /// Returns the oldest messages of all partitions, by their wall clocks.
     fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
         Box::pin(async move {
             let mut peeked = Vec::new();
-            let parts = join_all(self.0.parts.iter().map(|queue| queue.peek(max))).await;
-            for (part, some) in parts.into_iter().enumerate() {
+            let partitions = join_all(self.0.queues.iter().map(|queue| queue.peek(max))).await;
+            for (partition, some) in partitions.into_iter().enumerate() {
                 peeked.extend(some?.into_iter().map(|mut peeked| {
-                    peeked.id = id_of_part(part, &peeked.id);
+                    peeked.id = id_of_partition(partition, &peeked.id);
                     peeked
                 }));
             }
@@ -293,26 +308,26 @@ impl Queue for PartitionedQueue {
     fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
         Box::pin(async move {
             let mut gone = 0;
-            for part in &self.0.parts {
-                gone += part.purge().await?;
+            for queue in &self.0.queues {
+                gone += queue.purge().await?;
             }
             Ok(gone)
         })
     }
 
-    /// Theirs as one; `None` where one of them has none.
+    /// Returns the dead letters of all partitions as one queue; `None` if a partition has none.
     fn dead_letters(&self) -> Option<Arc<dyn Queue>> {
-        let parts: Option<Vec<_>> = self.0.parts.iter().map(|part| part.dead_letters()).collect();
-        Some(Arc::new(Self(Arc::new(Inner { parts: parts?, send: AtomicUsize::new(0), ask: AtomicUsize::new(0) }))))
+        let queues: Option<Vec<_>> = self.0.queues.iter().map(|queue| queue.dead_letters()).collect();
+        Some(Arc::new(Self(Arc::new(Partitions::new(queues?)))))
     }
 }
 
-fn too_few() -> QueueError {
-    PortError::new(PortErrorKind::Other, "a backend gave fewer answers than it was asked for").into()
+fn too_few_results() -> QueueError {
+    PortError::new(PortErrorKind::Other, "a backend returned fewer results than requested").into()
 }
 
 impl fmt::Debug for PartitionedQueue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PartitionedQueue").field(&self.0.parts).finish()
+        f.debug_tuple("PartitionedQueue").field(&self.0.queues).finish()
     }
 }

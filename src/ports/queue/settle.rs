@@ -1,37 +1,37 @@
-//! Taking messages, and what becomes of those that were taken.
+//! Receiving and settling messages.
 use std::time::Duration;
 
 use crate::port::{Capabilities, PortError};
 
-/// How to take messages.
+/// Options of a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Receive {
-    /// At most so many.
+    /// Maximum number of messages.
     pub max: usize,
-    /// For how long they are hidden from all others.
+    /// Time for which the messages are hidden from other receivers.
     pub visibility: Duration,
-    /// For how long to wait for the first. Not at all by default.
+    /// Time to wait for the first message. Zero by default.
     pub wait: Duration,
 }
 
 impl Receive {
-    /// At most `max` messages, hidden for `visibility`, without waiting.
+    /// Creates options for at most `max` messages, hidden for `visibility`, without waiting.
     pub const fn new(max: usize, visibility: Duration) -> Self {
         Self { max, visibility, wait: Duration::ZERO }
     }
 
-    /// Waits for the first message, at most so long.
+    /// Sets the time to wait for the first message.
     #[must_use]
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
     }
 
-    /// How many to take at most from this backend; refuses what breaks a rule. For backends.
+    /// Returns the maximum number of messages to take from this backend. For backends.
     ///
     /// # Errors
-    /// `Invalid`, with the field's name and the rule.
+    /// `Invalid`, with the field's name and the rule, if an option violates a rule.
     pub fn check(&self, can: &Capabilities) -> Result<usize, PortError> {
         if self.max == 0 {
             return Err(PortError::invalid("max", "must be at least 1"));
@@ -41,46 +41,48 @@ impl Receive {
     }
 }
 
-/// Refuses a time for which a message cannot be hidden.
+/// Rejects a visibility time-out of zero.
 pub(crate) fn check_visibility(visibility: Duration) -> Result<(), PortError> {
     if visibility.is_zero() { Err(PortError::invalid("visibility", "must be longer than zero")) } else { Ok(()) }
 }
 
-/// What becomes of a message that was received.
+/// The way to settle a received message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Settle {
-    /// It was handled: it goes.
+    /// Removes the message: it was handled.
     Complete,
-    /// It was not: it becomes visible again after so long. The delivery counts as an attempt.
+    /// Makes the message visible again later: it was not handled. The delivery counts as an
+    /// attempt.
     Abandon {
-        /// After how long; zero is at once.
+        /// Time until the message is visible again; zero is at once.
         after: Duration,
     },
-    /// Nothing was tried with it: it becomes visible again after so long. The delivery does not count as an attempt.
+    /// Makes the message visible again later: it was not tried. The delivery does not count as an
+    /// attempt.
     Release {
-        /// After how long; zero is at once.
+        /// Time until the message is visible again; zero is at once.
         after: Duration,
     },
-    /// It cannot be handled: it moves to the dead letters.
+    /// Moves the message to the dead letters: it cannot be handled.
     DeadLetter {
-        /// Why, for people.
+        /// The reason, for people.
         reason: String,
     },
 }
 
 impl Settle {
-    /// It was not handled, and becomes visible again after so long.
+    /// Creates a settlement that makes a failed message visible again after `after`.
     pub const fn abandon(after: Duration) -> Self {
         Self::Abandon { after }
     }
 
-    /// Nothing was tried with it, and it becomes visible again after so long.
+    /// Creates a settlement that makes an untried message visible again after `after`.
     pub const fn release(after: Duration) -> Self {
         Self::Release { after }
     }
 
-    /// It cannot be handled.
+    /// Creates a settlement that moves the message to the dead letters.
     pub fn dead_letter(reason: impl Into<String>) -> Self {
         Self::DeadLetter { reason: reason.into() }
     }

@@ -1,4 +1,5 @@
-//! The machine of the queue in memory. Takes `now` as an argument; knows neither async nor tokio.
+//! State machine of the queue in memory. It takes `now` as an argument, and uses neither async nor
+//! tokio.
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap, VecDeque},
     time::Duration,
@@ -9,30 +10,31 @@ use bytes::Bytes;
 use super::{Delivery, Depth, Message, MessageId, Peeked, QueueError, Receipt};
 use crate::time::{Instant, Timestamp};
 
-/// What is in a queue.
+/// The messages of a queue.
 ///
-/// Messages lie in slots that are used again. Each is in exactly one of four states, and but for the last in one of three orders: new
-/// ones in the order of sending, those that came back in the same order, hidden ones by the time of their return, and those
-/// behind another of their group nowhere: their group has them.
+/// Messages are in slots that are reused. Each message is in one of four states. New messages are
+/// ordered by sending (`fresh`), returned ones likewise (`returned`), hidden ones by the time of
+/// their return (`hidden`). A message behind another of its group is in none of these: only its
+/// group holds it.
 #[derive(Default)]
-pub(super) struct State {
-    slots: Vec<Option<Stored>>,
+pub(super) struct QueueState {
+    slots: Vec<Option<StoredMessage>>,
     free: Vec<usize>,
-    fresh: VecDeque<Place>,
-    returned: BTreeSet<Place>,
-    hidden: BTreeSet<(Instant, Place)>,
+    fresh: VecDeque<OrderKey>,
+    returned: BTreeSet<OrderKey>,
+    hidden: BTreeSet<(Instant, OrderKey)>,
     groups: HashMap<String, VecDeque<usize>>,
-    /// By de-duplication id; and in the order of their end.
+    /// Sent messages by de-duplication id; `ends` has the ids in the order in which they expire.
     sent: HashMap<String, (MessageId, Instant)>,
     ends: VecDeque<(Instant, String)>,
-    /// Numbers deliveries: no receipt comes twice.
+    /// Counter of deliveries, so that no receipt repeats.
     handed_out: u64,
 }
 
-/// The number of the message, which gives the order, and its slot.
-type Place = (u64, usize);
+/// The number of a message, which determines its order, and its slot.
+type OrderKey = (u64, usize);
 
-pub(super) struct Stored {
+pub(super) struct StoredMessage {
     number: u64,
     body: Bytes,
     headers: BTreeMap<String, String>,
@@ -42,33 +44,33 @@ pub(super) struct Stored {
     expiries: u32,
     sent_at: Timestamp,
     reason: Option<String>,
-    /// When its own delay is over, if it has one.
+    /// End of the message's own delay, if it has one.
     delayed: Option<Instant>,
-    /// The number of the delivery that may settle it; 0 is none.
+    /// Number of the delivery that may settle the message; 0 is none.
     receipt: u64,
-    at: At,
+    position: Position,
 }
 
-/// What becomes of a delivery whose message is hidden anew.
+/// The reason for which a delivered message is hidden again.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ends {
-    /// It goes on: its message is hidden for longer.
-    Not,
-    /// It ends, and was an attempt.
-    Attempt,
-    /// It ends, and was none.
-    Uncounted,
+pub(super) enum Hide {
+    /// The delivery continues: its message is hidden for longer.
+    Extend,
+    /// The delivery ends, and counts as an attempt.
+    Abandon,
+    /// The delivery ends, and does not count as an attempt.
+    Release,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum At {
+enum Position {
     Fresh,
     Returned,
     Hidden(Instant),
-    Behind,
+    BehindItsGroup,
 }
 
-impl Stored {
+impl StoredMessage {
     pub(super) fn new(number: u64, message: Message, sent_at: Timestamp) -> Self {
         let Message { body, headers, group, .. } = message;
         Self {
@@ -83,12 +85,12 @@ impl Stored {
             reason: None,
             delayed: None,
             receipt: 0,
-            at: At::Behind,
+            position: Position::BehindItsGroup,
         }
     }
 
-    /// The same, set aside.
-    pub(super) fn dead(mut self, reason: String) -> Self {
+    /// Converts the message into a dead letter.
+    pub(super) fn into_dead_letter(mut self, reason: String) -> Self {
         (self.reason, self.delayed, self.receipt) = (Some(reason), None, 0);
         self
     }
@@ -98,8 +100,8 @@ impl Stored {
     }
 }
 
-impl State {
-    /// An empty one, whose receipts have numbers above this.
+impl QueueState {
+    /// Creates an empty state whose receipts have numbers above this one.
     pub(super) fn numbering_receipts_from(handed_out: u64) -> Self {
         Self { handed_out, ..Self::default() }
     }
@@ -108,7 +110,8 @@ impl State {
         self.slots.len() - self.free.len()
     }
 
-    /// The id of a message with this de-duplication id, if one was sent within the window.
+    /// Returns the id of the message with this de-duplication id, if one was sent within the
+    /// window.
     pub(super) fn duplicate(&mut self, id: &str, now: Instant) -> Option<MessageId> {
         while let Some((end, id)) = self.ends.front()
             && *end <= now
@@ -124,12 +127,12 @@ impl State {
         self.sent.insert(id, (message, end));
     }
 
-    /// Adds a message, hidden until then.
-    pub(super) fn add(&mut self, mut stored: Stored, until: Instant, now: Instant) -> MessageId {
+    /// Adds a message that is hidden until `until`.
+    pub(super) fn add(&mut self, mut stored: StoredMessage, until: Instant, now: Instant) -> MessageId {
         let id = stored.id();
         let group = stored.group.clone();
         stored.delayed = (until > now).then_some(until);
-        stored.at = stored.delayed.map_or(At::Fresh, At::Hidden);
+        stored.position = stored.delayed.map_or(Position::Fresh, Position::Hidden);
         let slot = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
@@ -141,13 +144,14 @@ impl State {
             first = members.is_empty();
             members.push_back(slot);
         }
-        match stored.at {
-            _ if !first => stored.at = At::Behind,
-            At::Hidden(until) => drop(self.hidden.insert((until, place))),
+        match stored.position {
+            _ if !first => stored.position = Position::BehindItsGroup,
+            Position::Hidden(until) => drop(self.hidden.insert((until, place))),
             _ if self.fresh.back().is_none_or(|last| *last < place) => self.fresh.push_back(place),
-            // A dead letter is older than what was sent since.
+            // A dead letter is older than messages that were sent since, so it is inserted in
+            // order.
             _ => {
-                stored.at = At::Returned;
+                stored.position = Position::Returned;
                 self.returned.insert(place);
             }
         }
@@ -155,7 +159,7 @@ impl State {
         id
     }
 
-    /// Hands out up to so many, hidden until then.
+    /// Delivers up to `max` messages, hidden for `visibility`.
     pub(super) fn take(&mut self, max: usize, now: Instant, visibility: Duration) -> Vec<Delivery> {
         self.bring_back(now);
         let until = now + visibility;
@@ -166,13 +170,13 @@ impl State {
             self.handed_out += 1;
             let Some(stored) = &mut self.slots[place.1] else { continue };
             if stored.receipt != 0 {
-                // The last delivery ended without a word.
+                // The receipt is still set, so the last delivery expired without being settled.
                 stored.attempts = stored.attempts.saturating_add(1);
                 stored.expiries = stored.expiries.saturating_add(1);
             }
             stored.receipt = self.handed_out;
             stored.deliveries = stored.deliveries.saturating_add(1);
-            stored.at = At::Hidden(until);
+            stored.position = Position::Hidden(until);
             self.hidden.insert((until, place));
             let receipt = Receipt::from_numbers(place.1 as u64, stored.receipt);
             let mut delivery =
@@ -186,8 +190,8 @@ impl State {
         taken
     }
 
-    /// The oldest that can be handed out.
-    fn next(&mut self) -> Option<Place> {
+    /// Removes and returns the oldest visible message.
+    fn next(&mut self) -> Option<OrderKey> {
         match (self.fresh.front(), self.returned.first()) {
             (Some(fresh), Some(returned)) if returned < fresh => self.returned.pop_first(),
             (None, Some(_)) => self.returned.pop_first(),
@@ -195,7 +199,7 @@ impl State {
         }
     }
 
-    /// Makes visible what is due.
+    /// Makes messages visible whose time is over.
     fn bring_back(&mut self, now: Instant) {
         while let Some((until, place)) = self.hidden.first().copied()
             && until <= now
@@ -203,17 +207,17 @@ impl State {
             self.hidden.pop_first();
             self.returned.insert(place);
             if let Some(stored) = &mut self.slots[place.1] {
-                stored.at = At::Returned;
+                stored.position = Position::Returned;
             }
         }
     }
 
-    /// When the next hidden message comes back.
+    /// Returns the time at which the next hidden message becomes visible.
     pub(super) fn next_return(&self) -> Option<Instant> {
         self.hidden.first().map(|(until, _)| *until)
     }
 
-    /// The slot of the message that this receipt may settle.
+    /// Returns the slot of the message that this receipt may settle.
     fn slot(&self, receipt: &Receipt) -> Result<usize, QueueError> {
         let (slot, number) = receipt.as_numbers().ok_or(QueueError::LeaseLost)?;
         let slot = usize::try_from(slot).unwrap_or(usize::MAX);
@@ -223,56 +227,56 @@ impl State {
         }
     }
 
-    /// Takes the message out for good.
-    pub(super) fn remove(&mut self, receipt: &Receipt) -> Result<Option<Stored>, QueueError> {
+    /// Removes the message from the queue.
+    pub(super) fn remove(&mut self, receipt: &Receipt) -> Result<Option<StoredMessage>, QueueError> {
         let slot = self.slot(receipt)?;
-        self.leave(slot);
+        self.detach(slot);
         let stored = self.slots[slot].take();
         self.free.push(slot);
         if let Some(group) = stored.as_ref().and_then(|stored| stored.group.as_ref()) {
-            self.move_up(&group.clone());
+            self.release_next_of_group(&group.clone());
         }
         Ok(stored)
     }
 
-    /// Hides the message until then, or makes it visible at once; `ends` says what becomes of its delivery.
-    pub(super) fn hide(&mut self, receipt: &Receipt, until: Option<Instant>, ends: Ends) -> Result<(), QueueError> {
+    /// Hides the message until `until`, or makes it visible at once.
+    pub(super) fn hide(&mut self, receipt: &Receipt, until: Option<Instant>, reason: Hide) -> Result<(), QueueError> {
         let slot = self.slot(receipt)?;
-        self.leave(slot);
+        self.detach(slot);
         let Some(stored) = &mut self.slots[slot] else { return Ok(()) };
         let place = (stored.number, slot);
-        if ends != Ends::Not {
+        if reason != Hide::Extend {
             stored.receipt = 0;
         }
-        if ends == Ends::Attempt {
+        if reason == Hide::Abandon {
             (stored.attempts, stored.expiries) = (stored.attempts.saturating_add(1), 0);
         }
         match until {
             Some(until) => {
-                stored.at = At::Hidden(until);
+                stored.position = Position::Hidden(until);
                 self.hidden.insert((until, place));
             }
             None => {
-                stored.at = At::Returned;
+                stored.position = Position::Returned;
                 self.returned.insert(place);
             }
         }
         Ok(())
     }
 
-    /// Takes a message that was handed out from the order that it is in.
-    fn leave(&mut self, slot: usize) {
+    /// Removes a delivered message from the order that holds it.
+    fn detach(&mut self, slot: usize) {
         let Some(stored) = &self.slots[slot] else { return };
         let place = (stored.number, slot);
-        match stored.at {
-            At::Hidden(until) => drop(self.hidden.remove(&(until, place))),
-            At::Returned => drop(self.returned.remove(&place)),
-            At::Fresh | At::Behind => {}
+        match stored.position {
+            Position::Hidden(until) => drop(self.hidden.remove(&(until, place))),
+            Position::Returned => drop(self.returned.remove(&place)),
+            Position::Fresh | Position::BehindItsGroup => {}
         }
     }
 
-    /// The first of a group has gone: the next one's turn has come.
-    fn move_up(&mut self, group: &str) {
+    /// Makes the next message of a group available after the first was removed.
+    fn release_next_of_group(&mut self, group: &str) {
         let Some(members) = self.groups.get_mut(group) else { return };
         members.pop_front();
         let Some(next) = members.front().copied() else {
@@ -283,11 +287,11 @@ impl State {
         let place = (stored.number, next);
         match stored.delayed {
             Some(until) => {
-                stored.at = At::Hidden(until);
+                stored.position = Position::Hidden(until);
                 self.hidden.insert((until, place));
             }
             None => {
-                stored.at = At::Returned;
+                stored.position = Position::Returned;
                 self.returned.insert(place);
             }
         }
@@ -306,10 +310,10 @@ impl State {
     }
 
     pub(super) fn peek(&self, max: usize, now: Instant) -> Vec<Peeked> {
-        let mut all: Vec<&Stored> = self.slots.iter().flatten().collect();
+        let mut all: Vec<&StoredMessage> = self.slots.iter().flatten().collect();
         all.sort_unstable_by_key(|stored| stored.number);
         let peeked = all.into_iter().take(max).map(|stored| {
-            let hidden = matches!(stored.at, At::Hidden(until) if until > now);
+            let hidden = matches!(stored.position, Position::Hidden(until) if until > now);
             let mut peeked = Peeked::new(stored.id(), stored.body.clone(), stored.deliveries, stored.sent_at, hidden);
             (peeked.attempts, peeked.expiries) = (stored.attempts, stored.expiries);
             peeked.headers.clone_from(&stored.headers);
@@ -320,7 +324,8 @@ impl State {
         peeked.collect()
     }
 
-    /// Deletes all messages, and gives their number. What was sent stays known for its window.
+    /// Deletes all messages, and returns their number. De-duplication ids are kept for their
+    /// window.
     pub(super) fn purge(&mut self) -> u64 {
         let gone = self.len() as u64;
         let (sent, ends) = (std::mem::take(&mut self.sent), std::mem::take(&mut self.ends));

@@ -1,28 +1,28 @@
-//! Why a store did not do what was asked.
+//! Errors of a store.
 use super::Version;
 use crate::port::{Failure, FencingToken, PortError, Unsupported};
 
-/// Why a store did not do what was asked.
+/// Error of a store operation.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The record is not as the precondition asks. Nothing was written.
-    #[error("the record is not as expected: {}", .current.map_or("it is absent".to_owned(), |v| format!("its version is {v}")))]
+    /// The precondition does not hold. Nothing was written.
+    #[error("precondition failed: {}", .current.map_or("the record is absent".to_owned(), |v| format!("the current version is {v}")))]
     Conflict {
-        /// Which write of the batch; 0 where there was one.
+        /// Index of the write in its batch; 0 for a single write.
         write: usize,
-        /// The version that is current, or `None` where there is no record.
+        /// The current version, or `None` if there is no record.
         current: Option<Version>,
     },
-    /// A write of an earlier holder of the lease, come too late. Nothing was written.
-    #[error("the fencing token is too low: the record has seen {highest}")]
+    /// The fencing token is older than one that the key has seen. Nothing was written.
+    #[error("stale fencing token: the highest token seen for this key is {highest}")]
     Fenced {
-        /// Which write of the batch; 0 where there was one.
+        /// Index of the write in its batch; 0 for a single write.
         write: usize,
-        /// The highest token that the record has seen.
+        /// The highest token that the key has seen.
         highest: FencingToken,
     },
-    /// The backend failed, or the request is not one that it takes.
+    /// The backend failed, or it does not accept the request.
     #[error(transparent)]
     Failed(#[from] PortError),
 }
@@ -37,12 +37,12 @@ impl Failure for StoreError {
 }
 
 impl StoreError {
-    /// Whether a precondition did not hold.
+    /// Returns `true` if a precondition did not hold.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Conflict { .. })
     }
 
-    /// The same, of this write of a batch. For backends.
+    /// Sets the index of the write in its batch, for backends.
     #[must_use]
     pub fn of_write(mut self, i: usize) -> Self {
         if let Self::Conflict { write, .. } | Self::Fenced { write, .. } = &mut self {
@@ -51,7 +51,7 @@ impl StoreError {
         self
     }
 
-    /// Whether a fencing token was too low.
+    /// Returns `true` if the fencing token was stale.
     pub fn is_fenced(&self) -> bool {
         matches!(self, Self::Fenced { .. })
     }

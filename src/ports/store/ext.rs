@@ -1,4 +1,4 @@
-//! What is convenient on every store.
+//! Convenience methods of stores.
 use std::future::Future;
 
 use bytes::Bytes;
@@ -6,15 +6,16 @@ use bytes::Bytes;
 use super::{Key, Precondition, PutOptions, Record, Row, Scan, Store, StoreError, Version};
 use crate::port::FencingToken;
 
-/// What is convenient on every [`Store`]: built on its methods, never implemented by a backend.
+/// Convenience methods of every [`Store`], built on its own methods. Backends do not implement
+/// them.
 pub trait StoreExt: Store {
-    /// Puts a record where there is none.
+    /// Writes a record if none exists.
     ///
     /// # Errors
-    /// [`Conflict`](StoreError::Conflict) where there is one.
+    /// [`Conflict`](StoreError::Conflict) if one exists.
     ///
     /// # Cancel safety
-    /// As [`Store::put`].
+    /// Same as [`Store::put`].
     fn insert(
         &self,
         key: Key<'_>,
@@ -24,13 +25,13 @@ pub trait StoreExt: Store {
         async move { self.put(key, value, Precondition::Absent.into()).await }
     }
 
-    /// Puts a record in place of this version of it: compare and set.
+    /// Replaces this version of a record: a compare-and-set.
     ///
     /// # Errors
-    /// [`Conflict`](StoreError::Conflict) where it is of another, or absent.
+    /// [`Conflict`](StoreError::Conflict) if the record has another version, or is absent.
     ///
     /// # Cancel safety
-    /// As [`Store::put`].
+    /// Same as [`Store::put`].
     fn replace(
         &self,
         key: Key<'_>,
@@ -41,13 +42,13 @@ pub trait StoreExt: Store {
         async move { self.put(key, value, Precondition::Version(version).into()).await }
     }
 
-    /// Puts a record under a fencing token, unless the key has seen a higher one.
+    /// Writes a record under a fencing token, unless the key has seen a higher one.
     ///
     /// # Errors
-    /// [`Fenced`](StoreError::Fenced) where it has.
+    /// [`Fenced`](StoreError::Fenced) if the key has seen a higher token.
     ///
     /// # Cancel safety
-    /// As [`Store::put`].
+    /// Same as [`Store::put`].
     fn put_fenced(
         &self,
         key: Key<'_>,
@@ -58,16 +59,18 @@ pub trait StoreExt: Store {
         async move { self.put(key, value, PutOptions::new().fence(token)).await }
     }
 
-    /// Reads the record, lets `change` make the new value from it, and puts that in its place; again from the start whenever
-    /// another writer was faster. `change` that gives `None` leaves the record as it is. Gives the record as it is then.
+    /// Reads the record, computes its new value with `change`, and replaces it. Starts again if
+    /// another writer was faster. If `change` returns `None`, the record stays unchanged. Returns
+    /// the record as it is afterwards.
     ///
-    /// Of any number of concurrent updates one succeeds in each round, so this ends; under heavy contention give it a time-out.
+    /// In each round one of the concurrent updates succeeds, so that all of them end. Under heavy
+    /// contention set a time-out.
     ///
     /// # Errors
-    /// Any of the store's but a conflict.
+    /// Any error of the store except a conflict.
     ///
     /// # Cancel safety
-    /// The last write is applied whole or not at all.
+    /// The last write is applied as a whole or not at all.
     fn update(
         &self,
         key: Key<'_>,
@@ -87,10 +90,11 @@ pub trait StoreExt: Store {
         }
     }
 
-    /// All rows of a scan, page after page. Bound it by the scan's range: they are all held at once.
+    /// Returns all rows of a scan, page after page. All rows are in memory at once: limit them by
+    /// the scan's range.
     ///
     /// # Errors
-    /// Any of the store's.
+    /// Any error of the store.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.

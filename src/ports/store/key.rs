@@ -1,27 +1,27 @@
-//! Where a record lies, and which write of it one has seen.
+//! Keys and versions of records.
 use std::fmt;
 
 use crate::port::{Capabilities, PortError, check_part};
 
-/// Where a record lies: a partition, and a row in it.
+/// The location of a record: a partition, and a row in it.
 ///
-/// Writes to one partition can be batched, and its rows scanned in order; different partitions have nothing to do with each
-/// other.
+/// Writes to one partition can be batched, and its rows can be scanned in order. Different
+/// partitions are independent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Key<'a> {
-    /// The partition.
+    /// The partition key.
     pub partition: &'a str,
-    /// The row in it.
+    /// The row key within the partition.
     pub row: &'a str,
 }
 
 impl<'a> Key<'a> {
-    /// The key of this row in this partition.
+    /// Creates the key of this row in this partition.
     pub const fn new(partition: &'a str, row: &'a str) -> Self {
         Self { partition, row }
     }
 
-    /// Refuses a key that is empty in a part, or longer than the backend can hold. For backends.
+    /// Rejects a key with a part that is empty, or longer than the backend can hold. For backends.
     ///
     /// # Errors
     /// `Invalid`, with the part's name and the rule.
@@ -37,17 +37,18 @@ impl fmt::Display for Key<'_> {
     }
 }
 
-/// Which write a record is of: the classical ETag. It never comes again for that key.
+/// The version of a record: the ETag of cloud tables. Each write creates a new one, which never
+/// repeats for that key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Version(u64);
 
 impl Version {
-    /// The version of this number. For backends.
+    /// Creates a version from its number, for backends.
     pub const fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// Its number: for logs, and for backends.
+    /// Returns the version's number, for logs and backends.
     pub const fn as_u64(self) -> u64 {
         self.0
     }

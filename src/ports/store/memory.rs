@@ -1,4 +1,4 @@
-//! The store in this process's memory: a real one, with versions, batches, fences and times to live.
+//! The store in memory, with versions, batches, fencing tokens and times to live.
 use std::{
     collections::BTreeMap,
     fmt,
@@ -17,36 +17,36 @@ use crate::{
     time::{Clock, Instant},
 };
 
-/// A store in this process's memory. For tests, and for state that may go with the process.
+/// A store in this process's memory, for tests, and for state that may end with the process.
 ///
-/// A clone shares the records. Every operation is done by the time its future is first polled. A
-/// page of a scan reads the rows that it returns, and one more. Each write deletes up to two
-/// records that have ended; a scan deletes all of them.
+/// A clone shares the records. Each operation completes in the first poll of its future. A page of
+/// a scan reads the rows that it returns, and one more. Each write deletes up to two expired
+/// records; a scan deletes all of them.
 #[derive(Clone, Default)]
 pub struct InMemoryStore {
-    shared: Arc<Mutex<State>>,
+    shared: Arc<Mutex<StoreState>>,
     clock: Clock,
 }
 
 #[derive(Default)]
-struct State {
-    partitions: BTreeMap<String, BTreeMap<String, Entry>>,
-    /// The highest token of each key that was ever written with one.
+struct StoreState {
+    partitions: BTreeMap<String, BTreeMap<String, StoredRecord>>,
+    /// The highest fencing token of each key that was written with one.
     fences: BTreeMap<(String, String), FencingToken>,
-    /// Keys of the records that end, in the order of their ends; with the version, so that no two
-    /// are one.
+    /// Keys of the records that expire, in the order of expiry. The version makes each entry
+    /// unique.
     ends: BTreeMap<(Instant, Version), (String, String)>,
-    /// One counter for all keys: so versions grow, also across deletion.
+    /// One counter of writes for all keys, so that versions grow, also across deletion.
     writes: u64,
 }
 
-struct Entry {
+struct StoredRecord {
     value: Bytes,
     version: Version,
     ends: Option<Instant>,
 }
 
-impl Entry {
+impl StoredRecord {
     fn is_live(&self, now: Instant) -> bool {
         #[cfg(test)]
         tests::count_a_row();
@@ -69,19 +69,19 @@ const CAN: Capabilities = Capabilities::of(
 .largest_key(1024);
 
 impl InMemoryStore {
-    /// An empty store.
+    /// Creates an empty store.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads the time for records that end from this clock. tokio's by default.
+    /// Sets the clock for the expiry of records. tokio's clock by default.
     #[must_use]
     pub fn with_clock(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self
     }
 
-    /// Every record that is there now, by partition and row: for tests to look at.
+    /// Returns all current records by partition and row, for tests.
     pub fn records(&self) -> BTreeMap<(String, String), Record> {
         let (state, now) = (self.state(), self.clock.now());
         let rows = state.partitions.iter().flat_map(|(p, rows)| rows.iter().map(move |(row, entry)| (p, row, entry)));
@@ -90,7 +90,7 @@ impl InMemoryStore {
             .collect()
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, StoreState> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -100,26 +100,26 @@ impl InMemoryStore {
         for (i, write) in writes.iter().enumerate() {
             state.check(partition, write, now).map_err(|e| e.of_write(i))?;
         }
-        // Twice what is written, so that what has ended becomes less.
+        // Sweeping twice the number of new records makes expired ones dwindle.
         state.sweep(now, 2 * writes.len());
         Ok(writes.into_iter().map(|write| state.apply(partition, write, now)).collect())
     }
 }
 
-/// What a write did.
+/// The result of a write.
 enum Applied {
     Put(Version),
     Deleted(bool),
 }
 
-impl Entry {
+impl StoredRecord {
     fn record(&self) -> Record {
         Record { value: self.value.clone(), version: self.version }
     }
 }
 
-impl State {
-    fn live(&self, partition: &str, row: &str, now: Instant) -> Option<&Entry> {
+impl StoreState {
+    fn live(&self, partition: &str, row: &str, now: Instant) -> Option<&StoredRecord> {
         self.partitions.get(partition)?.get(row).filter(|entry| entry.is_live(now))
     }
 
@@ -145,7 +145,7 @@ impl State {
                 if let Some(ends) = ends {
                     self.ends.insert((ends, version), (partition.to_owned(), row.clone()));
                 }
-                let entry = Entry { value, version, ends };
+                let entry = StoredRecord { value, version, ends };
                 let before = self.partitions.entry(partition.to_owned()).or_default().insert(row, entry);
                 self.forget_end(before.as_ref());
                 Applied::Put(version)
@@ -158,7 +158,7 @@ impl State {
         }
     }
 
-    fn remove(&mut self, partition: &str, row: &str) -> Option<Entry> {
+    fn remove(&mut self, partition: &str, row: &str) -> Option<StoredRecord> {
         let rows = self.partitions.get_mut(partition)?;
         let removed = rows.remove(row);
         if rows.is_empty() {
@@ -167,13 +167,13 @@ impl State {
         removed
     }
 
-    fn forget_end(&mut self, gone: Option<&Entry>) {
-        if let Some(Entry { ends: Some(ends), version, .. }) = gone {
+    fn forget_end(&mut self, gone: Option<&StoredRecord>) {
+        if let Some(StoredRecord { ends: Some(ends), version, .. }) = gone {
             self.ends.remove(&(*ends, *version));
         }
     }
 
-    /// Deletes records that have ended, at most so many.
+    /// Deletes up to `most` expired records.
     fn sweep(&mut self, now: Instant, most: usize) {
         for _ in 0..most {
             let Some(first) = self.ends.first_entry().filter(|first| first.key().0 <= now) else { return };
@@ -182,9 +182,9 @@ impl State {
         }
     }
 
-    /// One page: reads what it returns, and one row more.
+    /// Returns one page. Reads the rows that it returns, and one more.
     fn page(&mut self, scan: &Scan, limit: usize, now: Instant) -> Page {
-        // Each record is swept once, so no page meets what has ended.
+        // Each record is swept once, so that no page has to skip expired rows.
         self.sweep(now, usize::MAX);
         let Some(rows) = self.partitions.get(&scan.partition) else { return Page::default() };
         let (from, to) = scan.bounds();
@@ -192,7 +192,7 @@ impl State {
         if is_empty(from, to) {
             return Page::default();
         }
-        let row = |(row, entry): (&String, &Entry)| {
+        let row = |(row, entry): (&String, &StoredRecord)| {
             #[cfg(test)]
             tests::count_a_row();
             Row { row: row.clone(), value: entry.value.clone(), version: entry.version }
@@ -209,7 +209,7 @@ impl State {
     }
 }
 
-/// Whether no row lies between; a `BTreeMap` panics at such a range.
+/// Returns `true` if no row lies between the bounds; a `BTreeMap` panics at such a range.
 fn is_empty(from: Bound<&str>, to: Bound<&str>) -> bool {
     match (from, to) {
         (Bound::Included(from), Bound::Included(to)) => from > to,
@@ -227,7 +227,7 @@ impl Store for InMemoryStore {
         Box::pin(async move {
             key.check(&CAN)?;
             let now = self.clock.now();
-            Ok(self.state().live(key.partition, key.row, now).map(Entry::record))
+            Ok(self.state().live(key.partition, key.row, now).map(StoredRecord::record))
         })
     }
 
@@ -239,7 +239,7 @@ impl Store for InMemoryStore {
     ) -> BoxFuture<'a, Result<Version, StoreError>> {
         Box::pin(async move {
             let versions = self.batch(key.partition, vec![Write::put(key.row, value, options)]).await?;
-            // One put, one version.
+            // One put returns one version.
             Ok(versions.into_iter().flatten().next().unwrap_or(Version::new(0)))
         })
     }
@@ -306,12 +306,12 @@ mod tests {
     }
 
     #[test]
-    fn a_page_reads_what_it_returns_and_one_row_more() {
+    fn a_page_reads_the_rows_that_it_returns_and_one_more() {
         run(async {
             let (clock, hand) = Clock::manual();
             let store = InMemoryStore::new().with_clock(&clock);
             for i in 0..10_000 {
-                // Every second one ends.
+                // Every second record expires.
                 let options = PutOptions::new();
                 let options = if i % 2 == 0 { options.ttl(Duration::from_secs(1)) } else { options };
                 store.put(Key::new("p", &format!("{i:05}")), "x".into(), options).await.unwrap();
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_nobody_reads_or_scans_go_when_they_have_ended() {
+    fn expired_records_are_deleted_without_reads_or_scans() {
         run(async {
             let (clock, hand) = Clock::manual();
             let store = InMemoryStore::new().with_clock(&clock);
@@ -340,7 +340,7 @@ mod tests {
                 (state.partitions.len(), state.ends.len())
             };
             assert_eq!(held(&store), (1000, 1000));
-            // Ends of records that were deleted or replaced are not kept.
+            // Expiry entries of records that were deleted or replaced are removed.
             for _ in 0..10 {
                 store.put(Key::new("same", "r"), "x".into(), options).await.unwrap();
             }

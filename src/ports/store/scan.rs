@@ -1,4 +1,4 @@
-//! Reading a partition page by page.
+//! Scans of a partition, page by page.
 use std::ops::Bound;
 
 use bytes::Bytes;
@@ -6,7 +6,7 @@ use bytes::Bytes;
 use super::Version;
 use crate::port::{Capabilities, PortError, check_part};
 
-/// Which rows of a partition to read, in which order, how many at once.
+/// A query over the rows of a partition: the rows, their order, and the size of a page.
 ///
 /// ```
 /// use steadfast::store::Scan;
@@ -18,106 +18,108 @@ use crate::port::{Capabilities, PortError, check_part};
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Scan {
-    /// The partition.
+    /// The partition to scan.
     pub partition: String,
-    /// Which of its rows. All by default.
+    /// The rows to return. All by default.
     pub rows: Rows,
-    /// In which order. Ascending by default.
+    /// The order of the rows. Ascending by default.
     pub order: Order,
-    /// How many rows a page has at most. 100 by default; the backend may give fewer.
+    /// Maximum number of rows in a page. 100 by default; the backend may return fewer.
     pub limit: usize,
-    /// Where the page before ended. The beginning by default.
+    /// End of the previous page, behind which this one begins. `None`, the default, is the
+    /// beginning.
     pub after: Option<Continuation>,
 }
 
-/// Which rows, by the order of their bytes.
+/// A set of rows, by the order of their bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Rows {
-    /// All.
+    /// All rows.
     #[default]
     All,
-    /// Those that begin so.
+    /// Rows with this prefix.
     Prefix(String),
-    /// Those between.
+    /// Rows between these bounds.
     Range(Bound<String>, Bound<String>),
 }
 
-/// In which order rows come.
+/// Order of the rows of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
-    /// The smallest first.
+    /// Smallest first.
     #[default]
     Ascending,
-    /// The largest first.
+    /// Largest first.
     Descending,
 }
 
-/// Where a page ended. Opaque: hand it back, to the same scan; as text it can travel.
+/// The end of a page, as an opaque token. Pass it back to the same scan; as text it can be sent
+/// elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Continuation(String);
 
-/// A row as a scan gives it.
+/// A row of a scan.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Row {
-    /// Its key in the partition.
+    /// The row key within the partition.
     pub row: String,
-    /// What is stored.
+    /// The stored value.
     pub value: Bytes,
-    /// Which write stored it.
+    /// The version of the record.
     pub version: Version,
 }
 
-/// One page of a partition, as it was at one moment.
+/// One page of a scan, as a snapshot of its partition at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Page {
     /// The rows, in the scan's order.
     pub rows: Vec<Row>,
-    /// How to go on; `None` after the last page.
+    /// The token of the next page; `None` after the last one.
     pub next: Option<Continuation>,
 }
 
 impl Scan {
-    /// All rows of this partition, ascending, 100 a page.
+    /// Creates a scan of all rows of this partition, ascending, 100 in a page.
     pub fn partition(partition: impl Into<String>) -> Self {
         Self { partition: partition.into(), rows: Rows::All, order: Order::Ascending, limit: 100, after: None }
     }
 
-    /// Only rows that begin so.
+    /// Limits the scan to rows with this prefix.
     #[must_use]
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.rows = Rows::Prefix(prefix.into());
         self
     }
 
-    /// Only rows between.
+    /// Limits the scan to rows between these bounds.
     #[must_use]
     pub fn range(mut self, from: Bound<String>, to: Bound<String>) -> Self {
         self.rows = Rows::Range(from, to);
         self
     }
 
-    /// The largest first.
+    /// Returns the largest row first.
     #[must_use]
     pub fn descending(mut self) -> Self {
         self.order = Order::Descending;
         self
     }
 
-    /// At most so many rows a page.
+    /// Sets the maximum number of rows in a page.
     #[must_use]
     pub fn limit(mut self, rows: usize) -> Self {
         self.limit = rows;
         self
     }
 
-    /// Goes on where a page ended.
+    /// Continues behind the end of a page.
     #[must_use]
     pub fn after(mut self, page: Continuation) -> Self {
         self.after = Some(page);
         self
     }
 
-    /// Refuses what breaks a rule that every backend has. For backends.
+    /// Rejects a scan that violates a rule of all backends. For backends.
     ///
     /// # Errors
     /// `Invalid`, with the field's name and the rule.
@@ -126,8 +128,9 @@ impl Scan {
         if self.limit == 0 { Err(PortError::invalid("limit", "must be at least 1")) } else { Ok(()) }
     }
 
-    /// The bounds of the rows that are still to come: those of [`rows`](Self::rows), behind [`after`](Self::after). Where the
-    /// lower one is above the upper there are none. For backends.
+    /// Returns the bounds of the remaining rows: those of [`rows`](Self::rows) behind
+    /// [`after`](Self::after). If the lower bound is above the upper one, no rows remain. For
+    /// backends.
     pub fn bounds(&self) -> (Bound<&str>, Bound<String>) {
         let (mut from, mut to) = match &self.rows {
             Rows::All => (Bound::Unbounded, Bound::Unbounded),
@@ -160,11 +163,13 @@ impl Scan {
     }
 }
 
-/// What every text with this prefix is below: the prefix with its last character raised by one.
+/// Returns the exclusive upper bound of all texts with this prefix: the prefix with its last
+/// character incremented.
 fn after_prefix(prefix: &str) -> Bound<String> {
     let mut end: Vec<char> = prefix.chars().collect();
     while let Some(last) = end.pop() {
-        // The order of characters is that of their bytes in UTF-8. Over the surrogates, which are no characters.
+        // Characters have the order of their UTF-8 bytes. The surrogates are skipped: they are not
+        // characters.
         let next = if last == '\u{d7ff}' { Some('\u{e000}') } else { char::from_u32(last as u32 + 1) };
         if let Some(next) = next {
             end.push(next);
@@ -175,7 +180,7 @@ fn after_prefix(prefix: &str) -> Bound<String> {
 }
 
 impl Rows {
-    /// Whether this row is one of them.
+    /// Returns `true` if the set contains this row.
     pub fn contains(&self, row: &str) -> bool {
         use std::ops::RangeBounds;
         match self {
@@ -190,12 +195,12 @@ impl Rows {
 }
 
 impl Continuation {
-    /// Behind this row. For backends.
+    /// Creates the token of a page that ended with this row. For backends.
     pub fn behind(row: impl Into<String>) -> Self {
         Self(row.into())
     }
 
-    /// As text, to travel.
+    /// Returns the token as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! A write, and what it asks of the record before it.
+//! Writes, and their preconditions.
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -6,23 +6,24 @@ use bytes::Bytes;
 use super::{StoreError, Version};
 use crate::port::{Capabilities, Capability, FencingToken, PortError, check_part};
 
-/// What a write asks of the record before it.
+/// The state of the record that a write requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Precondition {
-    /// Nothing: whatever is there, or nothing.
+    /// No requirement.
     #[default]
     Any,
-    /// That there is none.
+    /// No record exists.
     Absent,
-    /// That it is of this version still.
+    /// The record still has this version.
     Version(Version),
 }
 
 impl Precondition {
-    /// Whether a record of this version, or none, is as asked. For backends.
+    /// Checks the precondition against the current version, `None` if there is no record. For
+    /// backends.
     ///
     /// # Errors
-    /// [`StoreError::Conflict`] of write 0.
+    /// [`StoreError::Conflict`], with 0 as the index of the write.
     pub fn check(self, current: Option<Version>) -> Result<(), StoreError> {
         let holds = match self {
             Self::Any => true,
@@ -33,49 +34,51 @@ impl Precondition {
     }
 }
 
-/// How to put a record.
+/// Options of a put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct PutOptions {
-    /// What is asked of the record before it. Nothing by default.
+    /// The required state of the record. None by default.
     pub when: Precondition,
-    /// After how long the record ends, by the store's own clock. Never by default.
+    /// Time to live of the record, by the store's own clock. Without limit by default.
     pub ttl: Option<Duration>,
-    /// The token of the lease under which it is written: refused if the key has seen a higher one. None by default.
+    /// Fencing token of the lease under which the record is written. The store refuses it if the
+    /// key has seen a higher one. None by default.
     pub fence: Option<FencingToken>,
 }
 
-/// How to delete a record.
+/// Options of a delete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct DeleteOptions {
-    /// What is asked of the record. Nothing by default.
+    /// The required state of the record. None by default.
     pub when: Precondition,
-    /// The token of the lease under which it is deleted: refused if the key has seen a higher one. None by default.
+    /// Fencing token of the lease under which the record is deleted. The store refuses it if the
+    /// key has seen a higher one. None by default.
     pub fence: Option<FencingToken>,
 }
 
 impl PutOptions {
-    /// Asks nothing, lasts, is not fenced.
+    /// Creates options without precondition, time to live and fencing token.
     pub const fn new() -> Self {
         Self { when: Precondition::Any, ttl: None, fence: None }
     }
 
-    /// Sets what is asked of the record before it.
+    /// Sets the required state of the record.
     #[must_use]
     pub const fn when(mut self, when: Precondition) -> Self {
         self.when = when;
         self
     }
 
-    /// Sets after how long the record ends.
+    /// Sets the time to live of the record.
     #[must_use]
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// Sets the token of the lease under which it is written.
+    /// Sets the fencing token of the lease under which the record is written.
     #[must_use]
     pub const fn fence(mut self, token: FencingToken) -> Self {
         self.fence = Some(token);
@@ -84,19 +87,19 @@ impl PutOptions {
 }
 
 impl DeleteOptions {
-    /// Asks nothing, is not fenced.
+    /// Creates options without precondition and fencing token.
     pub const fn new() -> Self {
         Self { when: Precondition::Any, fence: None }
     }
 
-    /// Sets what is asked of the record.
+    /// Sets the required state of the record.
     #[must_use]
     pub const fn when(mut self, when: Precondition) -> Self {
         self.when = when;
         self
     }
 
-    /// Sets the token of the lease under which it is deleted.
+    /// Sets the fencing token of the lease under which the record is deleted.
     #[must_use]
     pub const fn fence(mut self, token: FencingToken) -> Self {
         self.fence = Some(token);
@@ -119,43 +122,43 @@ impl From<Precondition> for DeleteOptions {
 /// One write of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Write {
-    /// As [`Store::put`](super::Store::put).
+    /// A write like [`Store::put`](super::Store::put).
     Put {
-        /// The row.
+        /// The row key.
         row: String,
-        /// What to store.
+        /// The value to store.
         value: Bytes,
-        /// How.
+        /// The options of the put.
         options: PutOptions,
     },
-    /// As [`Store::delete`](super::Store::delete).
+    /// A write like [`Store::delete`](super::Store::delete).
     Delete {
-        /// The row.
+        /// The row key.
         row: String,
-        /// How.
+        /// The options of the delete.
         options: DeleteOptions,
     },
 }
 
 impl Write {
-    /// Puts a record in this row.
+    /// Creates a put of this row.
     pub fn put(row: impl Into<String>, value: impl Into<Bytes>, options: impl Into<PutOptions>) -> Self {
         Self::Put { row: row.into(), value: value.into(), options: options.into() }
     }
 
-    /// Deletes the record in this row.
+    /// Creates a delete of this row.
     pub fn delete(row: impl Into<String>, options: impl Into<DeleteOptions>) -> Self {
         Self::Delete { row: row.into(), options: options.into() }
     }
 
-    /// The row that it writes to.
+    /// Returns the key of the row that this writes to.
     pub fn row(&self) -> &str {
         match self {
             Self::Put { row, .. } | Self::Delete { row, .. } => row,
         }
     }
 
-    /// What it asks of the record.
+    /// Returns the precondition.
     pub const fn when(&self) -> Precondition {
         match self {
             Self::Put { options, .. } => options.when,
@@ -163,7 +166,7 @@ impl Write {
         }
     }
 
-    /// The token under which it is made.
+    /// Returns the fencing token.
     pub const fn fence(&self) -> Option<FencingToken> {
         match self {
             Self::Put { options, .. } => options.fence,
@@ -171,11 +174,11 @@ impl Write {
         }
     }
 
-    /// Refuses what breaks a rule that every backend has, or that this one states. For backends: call it before anything is
-    /// sent.
+    /// Rejects a write that violates a rule of all backends, or a limit of this one. Backends call
+    /// it before they send anything.
     ///
     /// # Errors
-    /// `Invalid` or `Unsupported`, by name.
+    /// `Invalid` or `Unsupported`, with the name of the field or the capability.
     pub fn check(&self, can: &Capabilities) -> Result<(), PortError> {
         check_part("row", self.row(), can)?;
         if self.fence().is_some() {
@@ -194,21 +197,22 @@ impl Write {
                 }
             }
             Self::Delete { options, .. } if options.when == Precondition::Absent => {
-                Err(PortError::invalid("when", "must not ask that the record to delete be absent"))
+                Err(PortError::invalid("when", "must not be `Absent` for a delete"))
             }
             Self::Delete { .. } => Ok(()),
         }
     }
 
-    /// The same for a whole batch.
+    /// Checks a whole batch.
     ///
     /// # Errors
-    /// As [`check`](Self::check); also where two writes name one row, or where there are too many.
+    /// Same as [`check`](Self::check), and `Invalid` if two writes name one row, or if there are
+    /// too many writes.
     pub fn check_batch(partition: &str, writes: &[Self], can: &Capabilities) -> Result<(), PortError> {
         can.require(Capability::AtomicBatch)?;
         check_part("partition", partition, can)?;
         if writes.len() > can.max_batch() {
-            let rule = format_args!("must be at most {} writes, are {}", can.max_batch(), writes.len());
+            let rule = format_args!("must have at most {} entries, has {}", can.max_batch(), writes.len());
             return Err(PortError::invalid("writes", rule));
         }
         let mut rows: Vec<&str> = writes.iter().map(Self::row).collect();
@@ -216,7 +220,7 @@ impl Write {
         if let Some(twice) = rows.windows(2).find(|pair| pair[0] == pair[1]) {
             return Err(PortError::invalid(
                 "writes",
-                format_args!("must name each row once, {:?} is there twice", twice[0]),
+                format_args!("must name each row once, but {:?} occurs twice", twice[0]),
             ));
         }
         writes.iter().try_for_each(|write| write.check(can))

@@ -25,20 +25,20 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct JournalConfig {
-    /// How many entries are replayed in a second at most, by each process that replays: so that who has just recovered is not flooded. 10 by
-    /// default.
+    /// Maximum number of entries that each process replays in a second, so that a service that has
+    /// just recovered is not flooded. 10 by default.
     pub per_second: u32,
-    /// How many entries are replayed at once. 4 by default.
+    /// Maximum number of entries replayed at once. 4 by default.
     pub concurrency: u32,
-    /// Maximum number of attempts before an entry is a dead letter. An entry that is handed back or refused is no attempt.
-    /// 10 by default.
+    /// Maximum number of attempts before an entry becomes a dead letter. A released or refused
+    /// entry is not an attempt. 10 by default.
     pub max_attempts: u32,
-    /// The delays after which an entry that failed is tried again. 1 s to 60 s by default, with full jitter.
+    /// Delays before a failed entry is tried again. 1 s to 60 s by default, with full jitter.
     pub retry: BackoffConfig,
-    /// The delays between looks at an empty journal. 100 ms to 5 s by default.
+    /// Delays between polls of an empty journal. 100 ms to 5 s by default.
     pub idle: IdleConfig,
-    /// For how long an entry is hidden from other processes at a time; it is renewed. After a crash it is replayed so much later. 30 s by
-    /// default.
+    /// Time for which a lease hides an entry from other processes; it is renewed. After a crash the
+    /// entry is replayed that much later. 30 s by default.
     #[serde(with = "human")]
     pub visibility: Duration,
 }
@@ -57,42 +57,42 @@ impl Default for JournalConfig {
 }
 
 impl JournalConfig {
-    /// Sets how many entries are replayed in a second.
+    /// Sets the maximum number of entries replayed in a second.
     #[must_use]
     pub const fn per_second(mut self, entries: u32) -> Self {
         self.per_second = entries;
         self
     }
 
-    /// Sets how many entries are replayed at once.
+    /// Sets the maximum number of entries replayed at once.
     #[must_use]
     pub const fn concurrency(mut self, entries: u32) -> Self {
         self.concurrency = entries;
         self
     }
 
-    /// Sets the maximum number of attempts before an entry is a dead letter.
+    /// Sets the maximum number of attempts before an entry becomes a dead letter.
     #[must_use]
     pub const fn max_attempts(mut self, attempts: u32) -> Self {
         self.max_attempts = attempts;
         self
     }
 
-    /// Sets the delays after which an entry that failed is tried again.
+    /// Sets the delays before a failed entry is tried again.
     #[must_use]
     pub const fn retry(mut self, retry: BackoffConfig) -> Self {
         self.retry = retry;
         self
     }
 
-    /// Sets the delays between looks at an empty journal.
+    /// Sets the delays between polls of an empty journal.
     #[must_use]
     pub const fn idle(mut self, idle: IdleConfig) -> Self {
         self.idle = idle;
         self
     }
 
-    /// Sets for how long an entry is hidden from others at a time.
+    /// Sets the time for which a lease hides an entry.
     #[must_use]
     pub const fn visibility(mut self, visibility: Duration) -> Self {
         self.visibility = visibility;
@@ -103,7 +103,7 @@ impl JournalConfig {
         Quota::per_second(self.per_second).burst(1)
     }
 
-    /// How long one request to the queue may take.
+    /// Returns the time limit of one request to the queue.
     pub(super) fn call_timeout(&self) -> Duration {
         self.listener().call_limit()
     }
@@ -116,12 +116,12 @@ impl JournalConfig {
             .retry(self.retry)
             .idle(self.idle)
             .visibility(self.visibility);
-        // Who waits for the gate is told at once.
-        let hard = listener.hard_limit;
-        listener.stop_within(Duration::ZERO, hard)
+        // Entries that wait for the gate are released at once.
+        let kill_timeout = listener.kill_timeout;
+        listener.stop_within(Duration::ZERO, kill_timeout)
     }
 
-    /// The rest is checked where the listener is made.
+    /// Checks the settings that the listener does not check.
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require((1..=1_000_000).contains(&self.per_second), "per_second", "must lie between 1 and 1000000")?;
         require((1..=100_000).contains(&self.concurrency), "concurrency", "must lie between 1 and 100000")?;

@@ -1,4 +1,4 @@
-//! The journal: what it is made of, and the ways in.
+//! The journal, and the functions that defer calls.
 use std::{
     fmt,
     sync::{
@@ -14,17 +14,18 @@ use crate::{
     observe::{Events, Subscription},
     outcome::CallError,
     port::{Capability, Failure, PortError, PortErrorKind},
-    queue::{Queue, QueueError, QueueExt},
-    queue_listener::{IdempotencyFilter, QueueListener},
+    queue::{IdempotencyFilter, Queue, QueueError, QueueExt},
+    queue_listener::QueueListener,
     race::{First, race},
     sync::Mutex,
     throttling::RateLimiter,
     time::Clock,
 };
 
-/// Keeps in a queue what could not be done now, and does it later. The [module's page](super) says how.
+/// Keeps refused calls in a queue and replays them later. The [module's page](super) has the
+/// details.
 ///
-/// A clone is the same journal.
+/// Clones are the same journal.
 #[derive(Clone)]
 pub struct Journal(pub(super) Arc<Inner>);
 
@@ -32,12 +33,13 @@ pub(super) struct Inner {
     parts: Parts,
     config: Mutex<JournalConfig>,
     pub(super) pace: RateLimiter,
-    /// Entries wait for the gate.
+    /// `true` while entries wait for the gate. Only the exchange decides which entry reports the
+    /// change, so `Relaxed` suffices.
     waiting: AtomicBool,
     events: Events<Event>,
 }
 
-/// What a journal is made from.
+/// The parts of a journal.
 #[derive(Clone)]
 struct Parts {
     queue: Arc<dyn Queue>,
@@ -64,10 +66,11 @@ impl Parts {
 }
 
 impl Journal {
-    /// A journal in this queue. The queue is the journal's own: what others send there is set aside.
+    /// Creates a journal in this queue. The queue belongs to the journal alone: other messages
+    /// become dead letters.
     ///
     /// # Errors
-    /// Where a setting breaks its rule.
+    /// If a setting breaks its rule.
     pub fn new(queue: Arc<dyn Queue>, config: JournalConfig) -> Result<Self, ConfigError> {
         let parts = Parts { queue, filter: None, clock: Clock::default(), entropy: Entropy::from_os(), name: None };
         Self::make(parts, config)
@@ -89,36 +92,38 @@ impl Journal {
     fn with(self, change: impl FnOnce(&mut Parts)) -> Self {
         let mut parts = self.0.parts.clone();
         change(&mut parts);
-        // What was made of these settings once can be made of them again.
+        // The same settings were valid before, so this does not fail.
         Self::make(parts, self.config()).unwrap_or(self)
     }
 
-    /// A new journal of the same settings with a name, for events.
+    /// Returns a new journal of the same settings with a name for events.
     #[must_use]
     pub fn named(self, name: impl Into<Name>) -> Self {
         self.with(|parts| parts.name = Some(name.into()))
     }
 
-    /// A new journal of the same settings on another clock.
+    /// Returns a new journal of the same settings on this clock.
     #[must_use]
     pub fn with_clock(self, clock: &Clock) -> Self {
         self.with(|parts| parts.clock = clock.clone())
     }
 
-    /// A new journal of the same settings with other randomness for its delays.
+    /// Returns a new journal of the same settings with this source of random delays.
     #[must_use]
     pub fn with_entropy(self, entropy: &Entropy) -> Self {
         self.with(|parts| parts.entropy = entropy.clone())
     }
 
-    /// A new journal that remembers in this store for so long which keys were done, and does none of them again: for another side that does not
-    /// know idempotency keys. (A process that is killed between the work and the note does it again all the same.)
+    /// Returns a new journal that records replayed keys in this store for `window`, and replays
+    /// none of them again. For services that do not support idempotency keys. (If a process is
+    /// killed between the call and the record, the call is repeated.)
     ///
-    /// The memory belongs to the journal's queue, by its [`identity`](Queue::identity): journals of different queues may remember in
-    /// one store, and journals of one queue remember together, whatever their names are.
+    /// The records belong to the journal's queue, by its [`identity`](Queue::identity). Journals of
+    /// different queues may share a store, and journals of one queue share their records, whatever
+    /// their names.
     ///
     /// # Errors
-    /// Where the store lacks [`TimeToLive`](Capability::TimeToLive), or the window is zero.
+    /// If the store lacks [`TimeToLive`](Capability::TimeToLive), or the window is zero.
     pub fn remembering(
         self,
         store: Arc<dyn crate::store::Store>,
@@ -135,59 +140,63 @@ impl Journal {
         Self::make(parts, self.config())
     }
 
-    /// Changes the settings while it is in use: the pace at once, the others from the next [`run`](Self::run) on.
+    /// Changes the settings at run time: the pace at once, the others from the next
+    /// [`run`](Self::run) on.
     ///
     /// # Errors
-    /// Where a setting breaks a rule; then nothing has changed.
+    /// If a setting breaks a rule; then nothing has changed.
     pub fn reconfigure(&self, config: JournalConfig) -> Result<(), ConfigError> {
         config.check()?;
         self.0.parts.listener(&config)?;
         self.0.pace.set_quota(config.quota()).map_err(|e| ConfigError::new("per_second", e.rule().to_owned()))?;
         *self.0.config.lock() = config;
-        self.0.tell(|| Event::ConfigChanged);
+        self.0.emit(|| Event::ConfigChanged);
         Ok(())
     }
 
-    /// Its settings, as they are now.
+    /// Returns the current settings.
     pub fn config(&self) -> JournalConfig {
         *self.0.config.lock()
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> Option<&str> {
         self.0.parts.name.as_ref().map(Name::as_str)
     }
 
-    /// The queue that it is kept in: its depth is what is to be done, its dead letters what could not.
+    /// Returns the queue of the journal. Its depth is the number of pending entries; its dead
+    /// letters are the entries that failed.
     pub fn queue(&self) -> &Arc<dyn Queue> {
         &self.0.parts.queue
     }
 
-    /// Its events from now on.
+    /// Subscribes to the events that follow.
     pub fn events(&self) -> Subscription<Event> {
         self.0.events.subscribe()
     }
 
-    /// Keeps this body under this idempotency key, to be done later. Once it returned it is as safe as the queue.
+    /// Defers a body under this idempotency key. Once this returned, the entry is as durable as the
+    /// queue.
     ///
     /// # Errors
-    /// As [`defer_entry`](Self::defer_entry).
+    /// See [`defer_entry`](Self::defer_entry).
     ///
     /// # Cancel safety
-    /// As [`defer_entry`](Self::defer_entry).
+    /// See [`defer_entry`](Self::defer_entry).
     pub async fn defer(&self, key: impl Into<String>, body: impl Into<bytes::Bytes>) -> Result<(), QueueError> {
         self.defer_entry(Entry::new(key, body)).await
     }
 
-    /// Keeps this entry, to be done later. A queue with [`Deduplication`](Capability::Deduplication) keeps one of those with the same key in its
-    /// window: it is safe to defer again what may have been deferred.
+    /// Defers an entry. A queue with [`Deduplication`](Capability::Deduplication) keeps one entry
+    /// per key in its window, so an entry that may have been deferred can safely be deferred again.
     ///
     /// # Errors
-    /// Those of the queue, and `TimedOut` where it takes too long. `Unsupported` where the entry has an order and the queue has no
-    /// [`Groups`](Capability::Groups); `Invalid` where it has no key.
+    /// Those of the queue, and `TimedOut` if it takes too long. `Unsupported` if the entry has an
+    /// order key and the queue has no [`Groups`](Capability::Groups); `Invalid` if the entry has no
+    /// key.
     ///
     /// # Cancel safety
-    /// When the future is dropped it is kept or not: defer it again, under the same key.
+    /// Not cancel safe: the entry may have been deferred. Defer it again under the same key.
     pub async fn defer_entry(&self, entry: Entry) -> Result<(), QueueError> {
         if entry.key.is_empty() {
             return Err(PortError::invalid("key", "must not be empty").into());
@@ -197,29 +206,31 @@ impl Journal {
         let message = entry.into_message(queue.capabilities().has(Capability::Deduplication));
         let failure = match race(queue.send_one(message), clock.sleep(self.config().call_timeout())).await {
             First::One(Ok(_)) => {
-                self.0.tell(|| Event::Deferred { key: key.unwrap_or_default() });
+                self.0.emit(|| Event::Deferred { key: key.unwrap_or_default() });
                 return Ok(());
             }
             First::One(Err(error)) => error,
             First::Other(()) => {
-                PortError::new(PortErrorKind::TimedOut, "the journal's queue took too long").outcome_unknown().into()
+                PortError::new(PortErrorKind::TimedOut, "the journal's queue timed out").outcome_unknown().into()
             }
         };
         let kind = failure.backend().map(PortError::kind);
-        self.0.tell(|| Event::DeferFailed { key: key.unwrap_or_default(), kind });
+        self.0.emit(|| Event::DeferFailed { key: key.unwrap_or_default(), kind });
         Err(failure)
     }
 
-    /// Defers a call that a policy refused, say an open breaker or a shedder: what was not done now is done later. Anything else is as it
-    /// was, and so is the refusal where the queue does not take it ([`DeferFailed`](Event::DeferFailed) tells).
+    /// Defers a call that a policy rejected, such as an open breaker or a shedder. Any other result
+    /// is returned unchanged, and so is the rejection if the queue fails
+    /// ([`DeferFailed`](Event::DeferFailed) reports it).
     ///
-    /// A refusal says that the last attempt was not sent. An earlier one of the same call may have been: send it under the same key.
+    /// A rejection says that the last attempt was not sent. An earlier attempt of the same call may
+    /// have been, so send it under the same key.
     ///
     /// # Errors
-    /// The call's own.
+    /// The error of the call.
     ///
     /// # Cancel safety
-    /// As [`defer_entry`](Self::defer_entry).
+    /// See [`defer_entry`](Self::defer_entry).
     pub async fn or_defer<T, E>(
         &self,
         result: Result<T, CallError<E>>,
@@ -246,20 +257,20 @@ impl Inner {
         self.parts.listener(&config)
     }
 
-    pub(super) fn tell(&self, event: impl FnOnce() -> Event) {
+    pub(super) fn emit(&self, event: impl FnOnce() -> Event) {
         self.events.send(self.parts.name.as_ref(), self.parts.clock.now(), event);
     }
 
-    /// Told once, however many entries wait.
-    pub(super) fn waits(&self, wait: std::time::Duration) {
+    /// Reports once that entries wait, however many there are.
+    pub(super) fn report_waiting(&self, wait: std::time::Duration) {
         if !self.waiting.swap(true, Relaxed) {
-            self.tell(|| Event::Waiting { wait });
+            self.emit(|| Event::Waiting { wait });
         }
     }
 
-    pub(super) fn goes_on(&self) {
+    pub(super) fn report_replaying(&self) {
         if self.waiting.load(Relaxed) && self.waiting.swap(false, Relaxed) {
-            self.tell(|| Event::Replaying);
+            self.emit(|| Event::Replaying);
         }
     }
 }

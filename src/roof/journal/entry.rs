@@ -1,4 +1,4 @@
-//! What is deferred, and what comes back for replay.
+//! Entries of a journal, before and during replay.
 use std::{collections::BTreeMap, fmt, ops::Deref, sync::Arc};
 
 use bytes::Bytes;
@@ -8,10 +8,11 @@ use crate::{
     time::Timestamp,
 };
 
-/// The header of an entry's idempotency key, in the queue. Send it to the other side by the same name.
+/// Header with the idempotency key of an entry, in the queue. Send it to the service under the same
+/// name.
 pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
-/// Something to do later.
+/// A deferred call.
 ///
 /// ```
 /// use steadfast::journal::Entry;
@@ -22,38 +23,40 @@ pub const IDEMPOTENCY_KEY: &str = "idempotency-key";
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Entry {
-    /// What tells it from all others, and is the same however often it is tried: the other side does nothing twice for one key.
+    /// Idempotency key. It is the same for each attempt, so that the service performs the call
+    /// once.
     pub key: String,
-    /// What is to be done: any bytes.
+    /// Description of the call, as bytes.
     pub body: Bytes,
-    /// What goes with it, by name.
+    /// Headers by name.
     pub headers: BTreeMap<String, String>,
-    /// Entries with the same are replayed one at a time, in the order in which they were deferred.
+    /// Order key. Entries with the same key are replayed one at a time, in the order in which they
+    /// were deferred.
     pub order: Option<String>,
 }
 
 impl Entry {
-    /// To do this, under this idempotency key.
+    /// Returns an entry with this idempotency key and body.
     pub fn new(key: impl Into<String>, body: impl Into<Bytes>) -> Self {
         Self { key: key.into(), body: body.into(), headers: BTreeMap::new(), order: None }
     }
 
-    /// Replays it after those that were deferred before it with the same order key. The queue has to have
-    /// [`Groups`](crate::port::Capability::Groups).
+    /// Sets the order key: the entry is replayed after those deferred before it with the same key.
+    /// The queue must have [`Groups`](crate::port::Capability::Groups).
     #[must_use]
     pub fn in_order_of(mut self, order: impl Into<String>) -> Self {
         self.order = Some(order.into());
         self
     }
 
-    /// Adds a header, or replaces it.
+    /// Adds or replaces a header.
     #[must_use]
     pub fn header(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.headers.insert(name.into(), value.into());
         self
     }
 
-    /// As the queue takes it.
+    /// Returns the message for the queue.
     pub(super) fn into_message(self, deduplicates: bool) -> Message {
         let mut message = Message::new(self.body).header(IDEMPOTENCY_KEY, self.key.clone());
         for (name, value) in self.headers {
@@ -66,7 +69,7 @@ impl Entry {
     }
 }
 
-/// An entry that is to be done now. Reads as its [`Entry`]; a clone is the same.
+/// An entry during replay. Dereferences to its [`Entry`]; clones share it.
 #[derive(Clone)]
 pub struct Replay(Arc<Inner>);
 
@@ -77,19 +80,20 @@ struct Inner {
 }
 
 impl Replay {
-    /// `None` where it has no idempotency key: it is of somebody else.
+    /// Returns `None` if the message has no idempotency key and so is not from a journal.
     pub(super) fn of(delivery: Delivery) -> Option<Self> {
         let Delivery { body, mut headers, group: order, deliveries, sent_at: deferred_at, .. } = delivery;
         let key = headers.remove(IDEMPOTENCY_KEY)?;
         Some(Self(Arc::new(Inner { entry: Entry { key, body, headers, order }, deferred_at, deliveries })))
     }
 
-    /// When it was deferred, by the wall clock: for people.
+    /// Returns the wall-clock time at which the entry was deferred, for people.
     pub fn deferred_at(&self) -> Timestamp {
         self.0.deferred_at
     }
 
-    /// How often it was taken, this time included: 1 at first. Above 1 it may have been done before.
+    /// Returns the number of deliveries including this one. Above 1 the call may have been made
+    /// before.
     pub fn deliveries(&self) -> u32 {
         self.0.deliveries
     }

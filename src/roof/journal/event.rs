@@ -1,55 +1,56 @@
-//! What a journal tells.
+//! Events of a journal.
 use std::time::Duration;
 
 use crate::{observe::Traced, port::PortErrorKind};
 
-/// Something a [`Journal`](super::Journal) did.
+/// An event of a [`Journal`](super::Journal).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum JournalEvent {
-    /// It took an entry.
+    /// An entry was deferred.
     Deferred {
-        /// Its key.
+        /// Idempotency key of the entry.
         key: String,
     },
-    /// An entry could not be taken: the call's own refusal stands.
+    /// An entry could not be deferred, so the rejection of its call was returned.
     DeferFailed {
-        /// Its key.
+        /// Idempotency key of the entry.
         key: String,
-        /// How; `None` where it took too long.
+        /// Kind of the failure, or `None` if the request timed out.
         kind: Option<PortErrorKind>,
     },
-    /// An entry was done.
+    /// An entry was replayed successfully.
     Replayed {
-        /// Its key.
+        /// Idempotency key of the entry.
         key: String,
-        /// How often it was taken.
+        /// Number of deliveries so far.
         deliveries: u32,
     },
-    /// An entry failed while the gate was open: it is tried again later, or was tried for the last time.
+    /// A replay failed while the gate was open. It is tried again later, unless this was the last
+    /// attempt.
     Failed {
-        /// Its key.
+        /// Idempotency key of the entry.
         key: String,
-        /// How often it was taken.
+        /// Number of deliveries so far.
         deliveries: u32,
-        /// How.
+        /// Error text of the replay.
         error: String,
     },
-    /// An entry can never be done, and is set aside.
+    /// An entry can never be replayed and becomes a dead letter.
     Poisoned {
-        /// Its key.
+        /// Idempotency key of the entry.
         key: String,
-        /// Why.
+        /// Reason that the dead letter carries.
         reason: String,
     },
     /// Entries wait for the gate.
     Waiting {
-        /// For how long, as far as is known.
+        /// Expected wait, as far as it is known.
         wait: Duration,
     },
-    /// The gate is open: entries are replayed.
+    /// The gate is open again, and entries are replayed.
     Replaying,
-    /// Its settings were changed.
+    /// The settings were changed.
     ConfigChanged,
 }
 
@@ -62,13 +63,13 @@ impl Traced for JournalEvent {
         const TARGET: &str = "steadfast::journal";
         match self {
             Self::Deferred { key } => tracing::info!(target: TARGET, journal, key, "deferred"),
-            Self::DeferFailed { key, kind } => tracing::warn!(target: TARGET, journal, key, ?kind, "not deferred"),
+            Self::DeferFailed { key, kind } => tracing::warn!(target: TARGET, journal, key, ?kind, "defer failed"),
             Self::Replayed { key, deliveries } => tracing::info!(target: TARGET, journal, key, deliveries, "replayed"),
             Self::Failed { key, deliveries, error } => {
                 tracing::warn!(target: TARGET, journal, key, deliveries, error, "replay failed");
             }
-            Self::Poisoned { key, reason } => tracing::warn!(target: TARGET, journal, key, reason, "set aside"),
-            Self::Waiting { wait } => tracing::info!(target: TARGET, journal, ?wait, "waiting"),
+            Self::Poisoned { key, reason } => tracing::warn!(target: TARGET, journal, key, reason, "dead-lettered"),
+            Self::Waiting { wait } => tracing::info!(target: TARGET, journal, ?wait, "waiting for the gate"),
             Self::Replaying => tracing::info!(target: TARGET, journal, "replaying"),
             Self::ConfigChanged => tracing::info!(target: TARGET, journal, "config changed"),
         }

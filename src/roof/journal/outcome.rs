@@ -1,4 +1,4 @@
-//! What came of a call that may be deferred, what came of a replay, and when there is to be none.
+//! Results of deferrable calls and of replays, and the gate.
 use std::{fmt, time::Duration};
 
 use crate::{
@@ -6,54 +6,57 @@ use crate::{
     outcome::{CallError, Cause},
 };
 
-/// What came of a call that may be deferred. From [`Journal::or_defer`](super::Journal::or_defer).
+/// Result of a deferrable call. Returned by [`Journal::or_defer`](super::Journal::or_defer).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Served<T> {
-    /// It was made.
+    /// The call was made.
     Now(T),
-    /// It was refused, and is in the journal.
+    /// The call was rejected and is in the journal.
     Later,
 }
 
-/// What came of a replay: the handler's word decides what becomes of the entry.
+/// Result of a replay, which decides what becomes of the entry.
 ///
 /// A handler may return this, `()`, or a `Result<(), E>`, whose error is a [failure](Self::failed).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Replayed {
-    /// It is done: it goes.
+    /// The call was made; the entry is removed.
     Done,
-    /// It was refused before it was sent: it waits, and that is not held against it.
+    /// The call was rejected before it was sent. The entry waits, and no attempt is counted.
     Refused {
-        /// For how long, where that is known; at most [30 s](crate::queue_listener::Handled::LONGEST_REFUSAL).
+        /// Delay before the next attempt, if known; at most [30
+        /// s](crate::queue_listener::Disposition::LONGEST_REFUSAL).
         after: Option<Duration>,
     },
-    /// It failed. Held against it only while the gate is open: else it is the other side's failure.
+    /// The call failed. This counts as an attempt only while the gate is open; otherwise the
+    /// service is to blame.
     Failed {
-        /// When to try again, where that is known.
+        /// Delay before the next attempt, if known.
         after: Option<Duration>,
-        /// How, for people.
+        /// Error text, for people.
         error: String,
     },
-    /// It can never be done: it is set aside.
+    /// The call can never be made; the entry becomes a dead letter.
     Poison {
-        /// Why, for people.
+        /// Reason, for people.
         reason: String,
     },
 }
 
 impl Replayed {
-    /// It failed.
+    /// Returns a failure.
     pub fn failed(error: impl fmt::Display) -> Self {
         Self::Failed { after: None, error: error.to_string() }
     }
 
-    /// It can never be done.
+    /// Returns the result of an entry that can never be replayed.
     pub fn poison(reason: impl fmt::Display) -> Self {
         Self::Poison { reason: reason.to_string() }
     }
 
-    /// What came of a call through a pipeline: where a policy refused it, it waits.
+    /// Converts the result of a call through a pipeline. If a policy rejected the call, the entry
+    /// waits.
     pub fn of_call<T, E: fmt::Display>(result: Result<T, CallError<E>>) -> Self {
         let Err(error) = result else { return Self::Done };
         let after = error.retry_after();
@@ -80,18 +83,19 @@ impl<E: fmt::Display> From<Result<(), E>> for Replayed {
     }
 }
 
-/// Whether entries are replayed now.
+/// Permission to replay entries now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gate {
-    /// They are.
+    /// Entries are replayed.
     Open,
-    /// They are not; look again after so long, at the latest after a second.
+    /// No entries are replayed. The gate is checked again after this time, at most a second.
     Shut(Duration),
 }
 
 impl Gate {
-    /// Shut while this breaker rejects. Once its time is over it is open: if nobody else calls, an entry is the first probe, and the breaker bounds
-    /// how many are.
+    /// Returns a gate that is shut while this breaker rejects calls. It opens when the breaker
+    /// admits a probe: if no other caller comes, an entry is the first probe, and the breaker
+    /// bounds the number of probes.
     pub fn of(breaker: &CircuitBreaker) -> Self {
         match breaker.state() {
             State::Closed | State::HalfOpen => Self::Open,
@@ -100,12 +104,12 @@ impl Gate {
         }
     }
 
-    /// Shut where it is to be shut for some time.
+    /// Returns a gate that is shut for this time, or open if the time is zero.
     pub fn shut_for(wait: Duration) -> Self {
         if wait.is_zero() { Self::Open } else { Self::Shut(wait) }
     }
 
-    /// Whether it is shut.
+    /// Returns `true` if the gate is shut.
     pub fn is_shut(self) -> bool {
         self != Self::Open
     }

@@ -1,29 +1,33 @@
-//! Replaying: in turn, at a pace, behind a gate.
+//! Replay of entries: in order, at a pace, behind a gate.
 use std::{future::Future, time::Duration};
 
 use super::{Gate, Journal, JournalEvent as Event, Replay, Replayed, defer::Inner};
 use crate::{
     port::PortError,
-    queue_listener::{Cancelled, Handled, Work},
+    queue_listener::{Cancelled, Disposition, Work},
     race::{First, race},
 };
 
-/// How long a shut gate is not looked at, at the most; and how long a refused entry waits, where nobody knows better.
+/// Maximum interval between two checks of a shut gate; and the delay of a refused entry whose
+/// refusal gives none.
 const LOOK: Duration = Duration::from_secs(1);
 
 impl Journal {
-    /// Takes entries while `gate` is open and has them done, until `shutdown` is ready; then stops in order. Run it beside your service, in as many
-    /// processes as you like.
+    /// Replays entries while `gate` is open, until `shutdown` completes; then stops. Run it beside
+    /// your service, in any number of processes.
     ///
-    /// `replay` does what the entry says, through the same pipeline as the calls, and under the entry's key. An entry whose call is refused waits in
-    /// hand, for as long as the refusal says but [30 s](Handled::LONGEST_REFUSAL) at most, and so does one that fails when the gate shuts over it; one that fails while the gate is open is tried again later, and is a dead letter after
-    /// [`max_attempts`](super::JournalConfig::max_attempts).
+    /// `replay` makes the call of an entry, through the same pipeline as direct calls, and under
+    /// the key of the entry. An entry whose call is rejected stays in memory for the delay of the
+    /// rejection, [30 s](Disposition::LONGEST_REFUSAL) at most. So does one that fails while the
+    /// gate is shut. An entry that fails while the gate is open is tried again later, and becomes a
+    /// dead letter after [`max_attempts`](super::JournalConfig::max_attempts).
     ///
     /// # Errors
-    /// Only what does not pass by itself: no permission, a queue that was closed. It stops in order before.
+    /// Only permanent ones: no permission, or a closed queue. The run stops in the same way first.
     ///
     /// # Cancel safety
-    /// Dropped, it drops what it has in hand; those entries are replayed after their visibility time-out, by whoever runs then. Prefer `shutdown`.
+    /// A dropped run drops its entries. They are replayed after their visibility time-out, by any
+    /// process that runs then. Prefer `shutdown`.
     pub async fn run<F, H>(
         &self,
         shutdown: impl Future<Output = ()>,
@@ -35,7 +39,7 @@ impl Journal {
         H: Future<Output: Into<Replayed>>,
     {
         let inner = &*self.0;
-        // It was made before, of the same settings.
+        // The same settings were valid before.
         let listener = inner.listener().map_err(|e| PortError::invalid(e.field(), e.rule()))?;
         let (gate, replay) = (&gate, &replay);
         listener.run(shutdown, |work: Work| inner.replay(work, gate, replay)).await
@@ -43,48 +47,50 @@ impl Journal {
 }
 
 impl Inner {
-    async fn replay<F, H>(&self, work: Work, gate: impl Fn() -> Gate, replay: &F) -> Handled
+    async fn replay<F, H>(&self, work: Work, gate: impl Fn() -> Gate, replay: &F) -> Disposition
     where
         F: Fn(Replay) -> H,
         H: Future<Output: Into<Replayed>>,
     {
         let cancel = work.cancel().clone();
         let Some(entry) = Replay::of(work.into_delivery()) else {
-            return Handled::dead_letter("no entry of a journal: it has no idempotency key");
+            return Disposition::dead_letter("not a journal entry: no idempotency key");
         };
         loop {
             if !self.may_go(&gate, &cancel).await {
-                return Handled::HandBack;
+                return Disposition::Release;
             }
             match replay(entry.clone()).await.into() {
                 Replayed::Done => {
-                    self.tell(|| Event::Replayed { key: entry.key.clone(), deliveries: entry.deliveries() });
-                    return Handled::Complete;
+                    self.emit(|| Event::Replayed { key: entry.key.clone(), deliveries: entry.deliveries() });
+                    return Disposition::Complete;
                 }
                 Replayed::Poison { reason } => {
-                    self.tell(|| Event::Poisoned { key: entry.key.clone(), reason: reason.clone() });
-                    return Handled::dead_letter(reason);
+                    self.emit(|| Event::Poisoned { key: entry.key.clone(), reason: reason.clone() });
+                    return Disposition::dead_letter(reason);
                 }
                 Replayed::Failed { after, error } if !gate().is_shut() => {
                     let (key, deliveries) = (&entry.key, entry.deliveries());
-                    self.tell(|| Event::Failed { key: key.clone(), deliveries, error: error.clone() });
-                    return Handled::Retry { after, error };
+                    self.emit(|| Event::Failed { key: key.clone(), deliveries, error: error.clone() });
+                    return Disposition::Retry { after, error };
                 }
-                // Not its fault: it waits here, so that its deliveries are not used up by an outage.
+                // The service is to blame: the entry waits here, so that an outage uses up no
+                // deliveries.
                 Replayed::Failed { .. } => {}
                 Replayed::Refused { after } => {
-                    if !self.waits_for_the_other_side(after.unwrap_or(LOOK), &gate, &cancel).await {
-                        return Handled::HandBack;
+                    if !self.wait_after_refusal(after.unwrap_or(LOOK), &gate, &cancel).await {
+                        return Disposition::Release;
                     }
                 }
             }
         }
     }
 
-    /// Waits after a refusal, for [`LONGEST_REFUSAL`](Handled::LONGEST_REFUSAL) at most: a hint that is wrong, or that the service
-    /// comes back before, costs no more. A gate that shuts meanwhile knows better. Returns false as [`may_go`](Self::may_go) does.
-    async fn waits_for_the_other_side(&self, wait: Duration, gate: impl Fn() -> Gate, cancel: &Cancelled) -> bool {
-        let until = self.clock().now() + wait.min(Handled::LONGEST_REFUSAL);
+    /// Waits after a refusal, at most for [`LONGEST_REFUSAL`](Disposition::LONGEST_REFUSAL), which
+    /// bounds the cost of a wrong delay. If the gate shuts meanwhile, the wait ends. Returns
+    /// `false` in the same cases as [`may_go`](Self::may_go).
+    async fn wait_after_refusal(&self, wait: Duration, gate: impl Fn() -> Gate, cancel: &Cancelled) -> bool {
+        let until = self.clock().now() + wait.min(Disposition::LONGEST_REFUSAL);
         loop {
             let left = until - self.clock().now();
             if left.is_zero() || gate().is_shut() {
@@ -96,21 +102,22 @@ impl Inner {
         }
     }
 
-    /// Waits until the gate is open and it is this entry's turn; false where the run stops, or the entry's lease cannot be kept.
+    /// Waits until the gate is open and the rate limit admits the entry. Returns `false` if the run
+    /// stops or the lease cannot be kept.
     async fn may_go(&self, gate: impl Fn() -> Gate, cancel: &Cancelled) -> bool {
         loop {
             while let Gate::Shut(wait) = gate() {
-                self.waits(wait);
+                self.report_waiting(wait);
                 let wait = self.clock().sleep(wait.clamp(Duration::from_millis(1), LOOK));
                 if let First::One(()) = race(cancel.cancelled(), wait).await {
                     return false;
                 }
             }
-            self.goes_on();
+            self.report_replaying();
             if let First::One(()) = race(cancel.cancelled(), self.pace.acquire()).await {
                 return false;
             }
-            // It may have shut while this one waited for its turn.
+            // The gate may have shut during the wait for the rate limit.
             if !gate().is_shut() {
                 return true;
             }

@@ -1,4 +1,4 @@
-//! The one document.
+//! The configuration document.
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -12,8 +12,11 @@ use crate::{
     throttling::{AdaptiveLimitConfig, ClientThrottleConfig, ConcurrencyLimitConfig, RateLimitConfig, ShedderConfig},
 };
 
-/// Settings of the [`Standard`](super::Standard) stack. An empty document is the default: time-outs of 30 s and 10 s, three
-/// attempts within a budget of 20 %, a breaker at one half, no limits, no hedge. `false` switches a part off, `true` takes its defaults.
+/// Settings of the [`Standard`](super::Standard) stack.
+///
+/// An empty document is the default: time-outs of 30 s and 10 s, three attempts within a budget of
+/// 20 %, a breaker at a failure rate of one half, no limits, no hedge. `false` switches a part off,
+/// `true` uses its defaults.
 ///
 /// ```
 /// use steadfast::standard::StandardConfig;
@@ -26,42 +29,42 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct StandardConfig {
-    /// After which failures a call's substitute takes their place, and how long it may take. Off by default:
-    /// [`call_or`](crate::Pipeline::call_or) then goes by defaults of its own.
+    /// Failures after which the call's fallback runs, and its maximum time. Off by default:
+    /// [`call_or`](crate::Pipeline::call_or) then uses its own defaults.
     #[serde(with = "switch")]
     pub fallback: Option<FallbackConfig>,
-    /// The time of the whole call. 30 s by default.
+    /// Time-out of the whole call. 30 s by default.
     #[serde(with = "switch_time")]
     pub timeout: Option<Duration>,
-    /// Giving up what matters less while a gauge is above its limit; the gauges come [by code](super::Standard::with_gauge). Off by
-    /// default.
+    /// Load shedding by priority while a gauge is above its limit. Gauges are added [in
+    /// code](super::Standard::with_gauge). Off by default.
     #[serde(with = "switch")]
     pub shed: Option<ShedderConfig>,
-    /// How often. No limit by default.
+    /// Rate limit. Off by default.
     #[serde(with = "switch")]
     pub rate_limit: Option<RateLimitConfig>,
-    /// How many at once. No limit by default.
+    /// Concurrency limit. Off by default.
     #[serde(with = "switch")]
     pub concurrency_limit: Option<ConcurrencyLimitConfig>,
-    /// How many at once, where the limit finds itself: in the place of the one that is given. Off by default.
+    /// Adaptive concurrency limit, instead of a fixed one. Off by default.
     #[serde(with = "switch")]
     pub adaptive_limit: Option<AdaptiveLimitConfig>,
-    /// Repeating what failed. On by default.
+    /// Retries. On by default.
     #[serde(with = "switch")]
     pub retry: Option<RetryConfig>,
-    /// The bound on what retries and hedges add to the load. On by default.
+    /// Limit on the load that retries and hedges add. On by default.
     #[serde(with = "switch")]
     pub retry_budget: Option<RetryBudgetConfig>,
     /// A further attempt beside a slow one. Off by default.
     #[serde(with = "switch")]
     pub hedge: Option<HedgeConfig>,
-    /// Sending no more than the other side accepts. Off by default.
+    /// Client-side throttling by the share of accepted calls. Off by default.
     #[serde(with = "switch")]
     pub client_throttle: Option<ClientThrottleConfig>,
-    /// Rejecting while too much fails. On by default.
+    /// Circuit breaker. On by default.
     #[serde(with = "switch")]
     pub circuit_breaker: Option<CircuitBreakerConfig>,
-    /// The time of each attempt. 10 s by default.
+    /// Time-out of each attempt. 10 s by default.
     #[serde(with = "switch_time")]
     pub attempt_timeout: Option<Duration>,
 }
@@ -80,7 +83,7 @@ impl Default for StandardConfig {
 }
 
 impl StandardConfig {
-    /// Nothing at all: for building up in code.
+    /// Settings with every part off, for building up in code.
     pub const fn none() -> Self {
         Self {
             fallback: None,
@@ -108,7 +111,7 @@ impl StandardConfig {
         require(
             self.concurrency_limit.is_none() || self.adaptive_limit.is_none(),
             "adaptive_limit",
-            "must be off where `concurrency_limit` is on: the one finds itself, the other is given",
+            "must be off if `concurrency_limit` is on: choose one of them",
         )?;
         part("fallback", self.fallback.as_ref(), FallbackConfig::check)?;
         part("shed", self.shed.as_ref(), ShedderConfig::check)?;

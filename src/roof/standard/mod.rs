@@ -1,23 +1,25 @@
-//! The ready-made stack: one documented order, every part optional, from one document.
+//! The standard stack: one documented order of policies, every part optional, from one document.
 //!
 //! Outermost first:
 //!
 //! | part of the document | default | what it does | why here |
 //! |---|---|---|---|
-//! | `fallback` | off | a substitute, [given with the call](crate::Pipeline::call_or), after some failures | it can mend whatever comes |
-//! | `timeout` | 30 s | bounds the whole call | waiting and retries, too |
-//! | `shed` | off | gives up what matters less, by [gauges](Standard::with_gauge) | costs the other side nothing |
-//! | `rate_limit` | off | so many in a time | the same |
-//! | `concurrency_limit`, or `adaptive_limit` | off | so many at once | a call that waits for its turn holds no place |
-//! | `retry`, with `retry_budget` | three attempts, 20 % | repeats what is [marked as idempotent](crate::call::idempotent), or surely was not sent | around the breaker: a rejection is not repeated |
+//! | `fallback` | off | a fallback, [given with the call](crate::Pipeline::call_or), after some failures | it sees every failure |
+//! | `timeout` | 30 s | bounds the whole call | waits and retries included |
+//! | `shed` | off | sheds less important calls, by [gauges](Standard::with_gauge) | costs the other side nothing |
+//! | `rate_limit` | off | bounds calls per time | the same |
+//! | `concurrency_limit`, or `adaptive_limit` | off | bounds concurrent calls | a call that waits for the rate limit holds no permit |
+//! | `retry`, with `retry_budget` | three attempts, 20 % | repeats operations that are [marked as idempotent](crate::call::idempotent), or were certainly not sent | around the breaker: a rejection is not repeated |
 //! | `hedge` | off | a second attempt beside a slow one | each attempt of a retry is hedged, from the same budget |
-//! | `client_throttle` | off | sends what is accepted | counts attempts, as the other side does |
-//! | `circuit_breaker` | at one half | rejects while too much fails | each attempt, not each call, is what it counts |
-//! | `attempt_timeout` | 10 s | bounds each attempt | one that hangs becomes a failure that the breaker sees and the retry mends |
+//! | `client_throttle` | off | rejects in proportion to rejected attempts | counts attempts, as the other side does |
+//! | `circuit_breaker` | failure rate of one half | rejects while too many attempts fail | counts each attempt, not each call |
+//! | `attempt_timeout` | 10 s | bounds each attempt | an attempt that hangs becomes a failure for the breaker and the retry |
 //!
-//! Faults on purpose (feature `chaos`) are not in the document of a stack: put the policy inside, `pipeline.then(chaos)`.
+//! Injected faults (feature `chaos`) are not in the document of a stack: put that policy inside,
+//! `pipeline.then(chaos)`.
 //!
-//! The whole document can be [replaced](Standard::reconfigure) while calls run, parts switched on and off: what they know is kept.
+//! [`Standard::reconfigure`] replaces the whole document while calls run, and switches parts on and
+//! off. Parts keep their state.
 //!
 //! ```
 //! use steadfast::standard::{Standard, StandardConfig};
@@ -43,8 +45,19 @@
 //! # });
 //! ```
 //!
-//! The type of a call through so many policies is deep, and the compiler bounds that depth; should it ever say "queries overflow the depth
-//! limit", [`boxed`](crate::Pipeline::boxed) cuts it.
+//! The type of a call through so many policies is deep, and the compiler bounds that depth. If it
+//! reports "queries overflow the depth limit", [`boxed`](crate::Pipeline::boxed) shortens the type.
+//!
+//! # Guarantees
+//!
+//! 1. The order is that of the table, outermost first, and each part is optional.
+//! 2. All settings come from one document with defaults. An unknown field or an invalid value is
+//!    rejected with its path, and nothing changes.
+//! 3. A new document changes the stack while calls run: parts keep their state, and no call is
+//!    lost.
+//! 4. [`explain`](Standard::explain) lists the parts in order, with warnings about their settings.
+//! 5. The type of a call is shallow enough to be called through several `async fn`s of the user. A
+//!    call that succeeds allocates nothing.
 mod config;
 mod parts;
 mod stack;

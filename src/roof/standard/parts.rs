@@ -1,4 +1,4 @@
-//! The parts of the stack, each of which is there, on or off.
+//! The parts of the stack, each of which is on or off.
 use std::time::Duration;
 
 use super::{StandardConfig, stack::Surroundings};
@@ -28,7 +28,7 @@ pub(super) struct Parts {
     pub(super) attempt_timeout: Switch<Timeout>,
 }
 
-/// Whether a call may be made at all. One layer, not four: the compiler bounds how deep they nest.
+/// The policies that admit a call. One layer, not four: the compiler bounds how deep they nest.
 #[derive(Debug)]
 pub(super) struct Admission {
     pub(super) shed: Switch<Shedder>,
@@ -38,21 +38,21 @@ pub(super) struct Admission {
     pub(super) adaptive_limit: Switch<AdaptiveLimiter>,
 }
 
-/// The throttle around the breaker, in one layer too.
+/// The throttle around the breaker, also in one layer.
 #[derive(Debug)]
 pub(super) struct Guard {
     pub(super) throttle: Switch<ClientThrottle>,
     pub(super) breaker: Switch<CircuitBreaker>,
 }
 
-/// A part by its settings, or by the defaults and off.
+/// Creates a part from its settings, or from the defaults and switched off.
 fn part<C: Clone + Default, P>(config: Option<&C>, make: impl FnOnce(C) -> P) -> Switch<P> {
     let part = Switch::new(make(config.cloned().unwrap_or_default()));
     part.set(config.is_some());
     part
 }
 
-/// Gives a part its new settings, and switches it.
+/// Changes the settings of a part, and switches it.
 fn change<C: Clone, P>(
     part: &Switch<P>,
     config: Option<&C>,
@@ -73,7 +73,7 @@ fn set_limit(timeout: &Timeout, limit: Duration) -> Result<(), ConfigError> {
 impl Parts {
     pub(super) fn new(config: &StandardConfig, with: &Surroundings) -> Self {
         let Surroundings { name, clock, entropy, gauges } = with;
-        // Each part is called by the stack's name and its own.
+        // Each part is named after the stack and itself.
         let title = |part: &str| {
             Some(Name::from(name.as_ref().map_or_else(|| part.to_owned(), |name| format!("{name}.{part}"))))
         };
@@ -119,7 +119,8 @@ impl Parts {
         }
     }
 
-    /// For settings that were checked before. What may be refused still comes first: then nothing has changed.
+    /// Applies settings that were checked before. The one step that may fail comes first, so that
+    /// nothing has changed then.
     pub(super) fn reconfigure(&self, config: &StandardConfig, with: &Surroundings) -> Result<(), ConfigError> {
         let Self { admission, guard, .. } = self;
         change(&admission.shed, config.shed.as_ref(), Shedder::reconfigure).map_err(|e| e.within("shed"))?;
@@ -140,7 +141,7 @@ impl Parts {
     }
 }
 
-/// What a call was admitted with.
+/// The permits of an admitted call.
 struct Admitted<'a> {
     place: Option<ConcurrencyPermit<'a>>,
     adaptive: Option<AdaptivePermit<'a>>,
@@ -150,16 +151,16 @@ impl Admission {
     #[inline]
     async fn admit(&self, cx: CallContext<'_>) -> Result<Admitted<'_>, Rejected> {
         if let Some(shed) = self.shed.get() {
-            shed.try_admit(cx.priority())?;
+            shed.try_acquire(cx.priority())?;
         }
         if let Some(limit) = self.rate_limit.get() {
-            limit.admit(cx).await?;
+            limit.acquire_for(cx).await?;
         }
         let mut admitted = Admitted { place: None, adaptive: None };
         if let Some(limit) = self.adaptive_limit.get() {
-            admitted.adaptive = Some(limit.admit(cx).await?);
+            admitted.adaptive = Some(limit.acquire_for(cx).await?);
         } else if let Some(limit) = self.concurrency_limit.get() {
-            admitted.place = Some(limit.admit(|| cx.deadline()).await?);
+            admitted.place = Some(limit.acquire_within(|| cx.deadline()).await?);
         }
         Ok(admitted)
     }

@@ -1,9 +1,9 @@
-//! The stack itself.
+//! The stack.
 use std::{fmt, sync::Arc};
 
 use super::{StandardConfig, parts::Parts};
 use crate::{
-    call::{Attempt, ByMut, CallContext, Explanation, Identity, Pipeline, Policy, Stack},
+    call::{Attempt, BorrowedAttempt, CallContext, Explanation, Identity, Pipeline, Policy, Stack},
     circuit_breaker::CircuitBreaker,
     config::{ConfigError, Name},
     entropy::Entropy,
@@ -19,15 +19,15 @@ use crate::{
 
 /// The standard stack as one policy. A clone shares its state.
 #[derive(Clone)]
-pub struct Standard(Arc<Inner>);
+pub struct Standard(Arc<StandardInner>);
 
-struct Inner {
+struct StandardInner {
     config: Mutex<StandardConfig>,
     surroundings: Surroundings,
     parts: Parts,
 }
 
-/// What the parts are made with, beside their settings.
+/// The components from which the parts are made, beside their settings.
 #[derive(Debug, Clone)]
 pub(super) struct Surroundings {
     pub(super) name: Option<Name>,
@@ -37,21 +37,21 @@ pub(super) struct Surroundings {
 }
 
 impl Standard {
-    /// The stack by these settings.
+    /// Creates the stack.
     ///
     /// # Errors
-    /// Where a setting breaks its rule; the field is named by its path in the document. Every part is checked, also a budget
-    /// without a retry to use it.
+    /// Returns a [`ConfigError`] if a setting is out of range; it names the field by its path in
+    /// the document. Every part is checked, also a budget without a retry that uses it.
     pub fn new(config: StandardConfig) -> Result<Self, ConfigError> {
         config.check()?;
         let (clock, entropy) = (Clock::tokio(), Entropy::from_os());
         Ok(Self::make(config, Surroundings { name: None, clock, entropy, gauges: Gauges::default() }))
     }
 
-    /// For settings that were checked before.
+    /// Creates a stack from settings that were checked before.
     fn make(config: StandardConfig, surroundings: Surroundings) -> Self {
         let parts = Parts::new(&config, &surroundings);
-        Self(Arc::new(Inner { config: Mutex::new(config), surroundings, parts }))
+        Self(Arc::new(StandardInner { config: Mutex::new(config), surroundings, parts }))
     }
 
     fn changed(&self, change: impl FnOnce(&mut Surroundings)) -> Self {
@@ -60,28 +60,30 @@ impl Standard {
         Self::make(self.config(), surroundings)
     }
 
-    /// A new stack of the same settings with a name; its parts are called `name.retry` and so on.
+    /// Creates a new stack with the same settings and a name; its parts are named `name.retry` and
+    /// so on.
     #[must_use]
     pub fn named(self, name: impl Into<Name>) -> Self {
         self.changed(|with| with.name = Some(name.into()))
     }
 
-    /// A new stack of the same settings on another clock.
+    /// Creates a new stack with the same settings on another clock.
     #[must_use]
     pub fn with_clock(self, clock: &Clock) -> Self {
         self.changed(|with| with.clock = clock.clone())
     }
 
-    /// A new stack of the same settings with other randomness for its jitter.
+    /// Creates a new stack with the same settings and another source of randomness for its jitter.
     #[must_use]
     pub fn with_entropy(self, entropy: &Entropy) -> Self {
         self.changed(|with| with.entropy = entropy.clone())
     }
 
-    /// A new stack of the same settings whose shedder watches this gauge too, also one that the document switches on later.
+    /// Creates a new stack with the same settings whose shedder also watches this gauge. This holds
+    /// for a shedder that the document switches on later, too.
     ///
     /// # Errors
-    /// If the shedder is on and has no limits for a gauge of this name.
+    /// Returns an error if the shedder is on and has no limits for a gauge of this name.
     pub fn with_gauge(self, name: impl Into<Name>, gauge: impl Reading) -> Result<Self, ConfigError> {
         let gauges = self.0.surroundings.gauges.clone().and(name.into(), gauge);
         if let Some(shed) = self.config().shed {
@@ -90,13 +92,16 @@ impl Standard {
         Ok(self.changed(|with| with.gauges = gauges))
     }
 
-    /// Its settings, as they are now.
+    /// Returns the current settings.
     pub fn config(&self) -> StandardConfig {
         self.0.config.lock().clone()
     }
 
-    /// Changes the settings while it is in use, for all clones. Each part keeps what it knows, also while it is switched off: a breaker stays open, a limit as full
-    /// as it was. Calls under way end under what admitted them, or under the new settings, as the parts' own `reconfigure` says; none is lost.
+    /// Replaces the settings while in use, for all clones.
+    ///
+    /// Each part keeps its state, also while it is switched off: a breaker stays open, a limit
+    /// stays as full as it was. Calls in flight end under the settings that admitted them or under
+    /// the new ones, as documented at `reconfigure` of each part; none is lost.
     ///
     /// ```
     /// use steadfast::standard::{Standard, StandardConfig};
@@ -113,72 +118,73 @@ impl Standard {
     /// ```
     ///
     /// # Errors
-    /// As [`new`](Self::new), and where a gauge that the shedder watches has no limits. Then nothing has changed.
+    /// As [`new`](Self::new), and if the shedder watches a gauge without limits. Nothing has
+    /// changed then.
     pub fn reconfigure(&self, config: StandardConfig) -> Result<(), ConfigError> {
         config.check()?;
-        // Held to the end, so that two who change it do not mix their documents.
+        // Held to the end, so that two concurrent changes do not mix their documents.
         let mut current = self.0.config.lock();
         self.0.parts.reconfigure(&config, &self.0.surroundings)?;
         *current = config;
         Ok(())
     }
 
-    /// The fallback, if it is on.
+    /// Returns the fallback, if it is on.
     pub fn fallback(&self) -> Option<&Fallback> {
         self.0.parts.fallback.get()
     }
 
-    /// The time-out of the whole call, if it is on.
+    /// Returns the time-out of the whole call, if it is on.
     pub fn timeout(&self) -> Option<&Timeout> {
         self.0.parts.timeout.get()
     }
 
-    /// The shedder, if it is on.
+    /// Returns the shedder, if it is on.
     pub fn shed(&self) -> Option<&Shedder> {
         self.0.parts.admission.shed.get()
     }
 
-    /// The rate limit, if it is on.
+    /// Returns the rate limit, if it is on.
     pub fn rate_limit(&self) -> Option<&RateLimiter> {
         self.0.parts.admission.rate_limit.get()
     }
 
-    /// The concurrency limit, if it is on.
+    /// Returns the concurrency limit, if it is on.
     pub fn concurrency_limit(&self) -> Option<&ConcurrencyLimiter> {
         self.0.parts.admission.concurrency_limit.get()
     }
 
-    /// The concurrency limit that finds itself, if it is on.
+    /// Returns the adaptive concurrency limit, if it is on.
     pub fn adaptive_limit(&self) -> Option<&AdaptiveLimiter> {
         self.0.parts.admission.adaptive_limit.get()
     }
 
-    /// The retry, if it is on.
+    /// Returns the retry, if it is on.
     pub fn retry(&self) -> Option<&Retry> {
         self.0.parts.retry.get()
     }
 
-    /// The hedge, if it is on.
+    /// Returns the hedge, if it is on.
     pub fn hedge(&self) -> Option<&Hedge> {
         self.0.parts.hedge.get()
     }
 
-    /// The client throttle, if it is on.
+    /// Returns the client throttle, if it is on.
     pub fn client_throttle(&self) -> Option<&ClientThrottle> {
         self.0.parts.guard.throttle.get()
     }
 
-    /// The circuit breaker, if it is on.
+    /// Returns the circuit breaker, if it is on.
     pub fn circuit_breaker(&self) -> Option<&CircuitBreaker> {
         self.0.parts.guard.breaker.get()
     }
 
-    /// The time-out of each attempt, if it is on.
+    /// Returns the time-out of each attempt, if it is on.
     pub fn attempt_timeout(&self) -> Option<&Timeout> {
         self.0.parts.attempt_timeout.get()
     }
 
-    /// A pipeline of this stack alone, of the same name.
+    /// Creates a pipeline of this stack alone, with the same name.
     pub fn into_pipeline(self) -> Pipeline<Stack<Identity, Self>> {
         match self.0.surroundings.name.clone() {
             Some(name) => Pipeline::new().named(name).then(self),
@@ -186,7 +192,7 @@ impl Standard {
         }
     }
 
-    /// What it does, in order, with warnings where the settings will hurt.
+    /// Describes the policies, in order, with warnings about their settings.
     pub fn explain(&self) -> Explanation {
         let mut explanation = Explanation::new(self.0.surroundings.name.clone());
         self.describe(&mut explanation);
@@ -198,10 +204,11 @@ impl Policy for Standard {
     #[inline]
     async fn around<A: Attempt>(&self, mut inner: A, cx: CallContext<'_>) -> Outcome {
         let Parts { fallback, timeout, admission, retry, budget: _, hedge, guard, attempt_timeout } = &self.0.parts;
-        // Not a pipeline's `then`, which begins with a policy that does nothing: the compiler bounds how deep they nest.
+        // Not built by `Pipeline::then`, which begins with a policy that does nothing: the compiler
+        // bounds how deep they nest.
         let attempt = Stack::new(guard, attempt_timeout);
         let stack = Stack::new(timeout, Stack::new(admission, Stack::new(retry, Stack::new(hedge, attempt))));
-        let outcome = stack.around(ByMut(&mut inner), cx).await;
+        let outcome = stack.around(BorrowedAttempt(&mut inner), cx).await;
         match fallback.get() {
             Some(fallback) => fallback.settle(inner, outcome, cx).await,
             None => outcome,

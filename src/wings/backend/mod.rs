@@ -1,5 +1,7 @@
-//! The backends: the ports, on engines that outlive a process. Each stands behind a feature of its name.
+//! Backends: implementations of the ports on engines that outlive a process. Each one is behind a
+//! feature of its name.
 //!
-//! They implement [ports](crate::port) and know no pattern: a pattern that works on one works on all that can do what it needs.
+//! A backend implements [ports](crate::port) and knows no pattern. A pattern works on each backend
+//! that has the capabilities it needs.
 #[cfg(feature = "sqlite")]
 pub mod sqlite;

@@ -16,8 +16,8 @@ use crate::outcome::{CallError, Cause, FailureKind, PolicyKind, Rejected};
 ///
 /// let (clock, _) = Clock::manual();
 /// let limiter = KeyedRateLimiter::new(Quota::per_minute(2)).unwrap().with_clock(&clock);
-/// let _ = (limiter.check(&"tenant"), limiter.check(&"tenant"));
-/// let answer: Response<String> = refusal(&limiter.check(&"tenant").unwrap_err());
+/// let _ = (limiter.try_acquire(&"tenant"), limiter.try_acquire(&"tenant"));
+/// let answer: Response<String> = refusal(&limiter.try_acquire(&"tenant").unwrap_err());
 /// assert_eq!((answer.status().as_u16(), &answer.headers()["retry-after"]), (429, &http::HeaderValue::from_static("30")));
 /// ```
 pub fn refusal<B: Default>(rejected: &Rejected) -> Response<B> {

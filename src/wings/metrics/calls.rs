@@ -10,7 +10,7 @@ use ::metrics::{Counter, Gauge, Histogram};
 
 use super::{
     registry::{Scope, Words},
-    words::{KINDS, REASONS, reason},
+    words::{KINDS, REASONS},
 };
 use crate::{
     call::{Attempt, CallContext, Policy},
@@ -61,7 +61,7 @@ impl CallMeter {
     /// Counts a refusal that was made outside of any pipeline, by a policy's own door, as a call that was rejected.
     pub fn count_rejection(&self, rejected: &Rejected) {
         self.0.rejected.count.increment(1);
-        self.0.rejections.count(reason(rejected.reason()));
+        self.0.rejections.count(rejected.reason().as_str());
     }
 }
 
@@ -109,8 +109,8 @@ impl<'a> Call<'a> {
             Outcome::Judged(Class::Failure { kind, .. }) => self.fail(kind),
             Outcome::Rejected => {
                 self.count(&meter.rejected);
-                if let Some(rejected) = inner.ledger().rejection() {
-                    meter.rejections.count(reason(rejected.reason()));
+                if let Some(rejected) = inner.call_state().rejection() {
+                    meter.rejections.count(rejected.reason().as_str());
                 }
             }
         }

@@ -27,20 +27,20 @@
 //! | `steadfast_retry_gave_up_total` | counter | `stop` | calls that failed in the end, by why no attempt followed |
 //! | `steadfast_retry_delay_seconds` | histogram, s |  | waits before further attempts |
 //! | `steadfast_retry_budget_balance` | gauge |  | retries that the budget allows now |
-//! | `steadfast_circuit_breaker_state` | gauge | `state` | 1 for the state it is in, 0 for the others |
+//! | `steadfast_circuit_breaker_state` | gauge | `state` | 1 for the current state, 0 for the others |
 //! | `steadfast_circuit_breaker_transitions_total` | counter | `to` | changes of state |
-//! | `steadfast_circuit_breaker_openings_total` | counter | `rule` | openings by the rule that fired |
-//! | `steadfast_circuit_breaker_state_duration_seconds` | histogram, s | `state` | how long it was in a state that it left |
-//! | `steadfast_circuit_breaker_failures_total` | counter |  | failures of calls that it let through |
-//! | `steadfast_circuit_breaker_slow_total` | counter |  | calls that were slow |
-//! | `steadfast_circuit_breaker_spared_total` | counter |  | openings that were not, because too many of its family are open |
-//! | `steadfast_circuit_breaker_rejected_total` | counter |  | calls that it rejected |
-//! | `steadfast_circuit_breaker_share` | gauge |  | the share of calls that it lets pass, from 0 to 1 |
-//! | `steadfast_circuit_breaker_window_calls` | gauge |  | calls in its window |
-//! | `steadfast_circuit_breaker_window_failures` | gauge |  | failures in its window |
-//! | `steadfast_circuit_breaker_window_slow` | gauge |  | slow calls in its window |
-//! | `steadfast_circuit_breaker_keys` | gauge | `state` | keys of a family of breakers, by their state |
-//! | `steadfast_shared_breaker_store_up` | gauge |  | 1 while the store answers by which processes share a breaker |
+//! | `steadfast_circuit_breaker_openings_total` | counter | `rule` | openings by rule |
+//! | `steadfast_circuit_breaker_state_duration_seconds` | histogram, s | `state` | time spent in a state, when it ends |
+//! | `steadfast_circuit_breaker_failures_total` | counter |  | failures of calls that passed |
+//! | `steadfast_circuit_breaker_slow_total` | counter |  | slow calls |
+//! | `steadfast_circuit_breaker_suppressed_total` | counter |  | openings suppressed because `max_open` was reached |
+//! | `steadfast_circuit_breaker_rejected_total` | counter |  | rejected calls |
+//! | `steadfast_circuit_breaker_share` | gauge |  | share of the calls that pass, from 0 to 1 |
+//! | `steadfast_circuit_breaker_window_calls` | gauge |  | calls in the window |
+//! | `steadfast_circuit_breaker_window_failures` | gauge |  | failures in the window |
+//! | `steadfast_circuit_breaker_window_slow` | gauge |  | slow calls in the window |
+//! | `steadfast_circuit_breaker_keys` | gauge | `state` | keys of a registry of breakers, by state |
+//! | `steadfast_shared_breaker_store_up` | gauge |  | 1 while the store through which processes share a breaker answers |
 //! | `steadfast_shared_breaker_reports` | gauge |  | other processes whose breaker is open |
 //! | `steadfast_shared_breaker_events_total` | counter | `event` | reported, opened_with_others, store_failed, notifier_failed |
 //! | `steadfast_throttling_rejected_total` | counter | `policy`, `reason` | calls that a limiter refused |
@@ -99,7 +99,7 @@
 //! | `steadfast_queue_listener_polls_total` | counter |  | requests for messages |
 //! | `steadfast_queue_listener_empty_polls_total` | counter |  | those that found none |
 //! | `steadfast_queue_listener_requests_total` | counter |  | requests to the queue of all kinds |
-//! | `steadfast_queue_listener_messages_total` | counter | `event` | messages: received, handled, failed, dead_lettered, lease_lost, duplicate, handed_back, refused |
+//! | `steadfast_queue_listener_messages_total` | counter | `event` | messages: received, handled, failed, dead_lettered, lease_lost, duplicate, released, refused |
 //! | `steadfast_sharding_map_version` | gauge |  | the version of the map that this process goes by |
 //! | `steadfast_sharding_map_changes_total` | counter |  | times that it got another map |
 //! | `steadfast_sharding_refresh_failures_total` | counter |  | times that the map could not be read |

@@ -1,9 +1,5 @@
 //! What is an enumeration in the code, as words for labels.
-use crate::{
-    circuit_breaker::State,
-    hedge::{HedgeCause, Held},
-    outcome::{Reason, Stop, TripRule},
-};
+use crate::{hedge::SuppressReason, outcome::StopReason};
 
 /// The kinds of failures.
 pub(super) const KINDS: [&str; 9] =
@@ -14,7 +10,7 @@ pub(super) const REASONS: [&str; 12] = [
     "circuit_open",
     "isolated",
     "probes_taken",
-    "ramping_up",
+    "slow_start",
     "rate_limited",
     "too_large",
     "queue_full",
@@ -25,108 +21,12 @@ pub(super) const REASONS: [&str; 12] = [
     "switched_off",
 ];
 
-pub(super) const fn reason(reason: Reason) -> &'static str {
-    match reason {
-        Reason::CircuitOpen { .. } => "circuit_open",
-        Reason::Isolated { .. } => "isolated",
-        Reason::ProbesTaken => "probes_taken",
-        Reason::RampingUp => "ramping_up",
-        Reason::RateLimited => "rate_limited",
-        Reason::TooLarge => "too_large",
-        Reason::QueueFull => "queue_full",
-        Reason::WaitedTooLong { .. } => "waited_too_long",
-        Reason::AskedToPause => "asked_to_pause",
-        Reason::StoreDown => "store_down",
-        Reason::LikelyRefused => "likely_refused",
-        Reason::Shed { .. } => "shed",
-        Reason::SwitchedOff => "switched_off",
-        Reason::Injected { .. } => "injected",
-        _ => "custom",
-    }
+/// Reasons why a retry made no further attempt.
+pub(super) fn stops() -> [&'static str; StopReason::ALL.len()] {
+    StopReason::ALL.map(StopReason::as_str)
 }
 
-pub(super) const fn state(state: State) -> &'static str {
-    match state {
-        State::Closed => "closed",
-        State::Open => "open",
-        State::HalfOpen => "half_open",
-        State::Isolated => "isolated",
-    }
-}
-
-/// The rules by which a breaker opens.
-pub(super) const RULES: [&str; 8] = [
-    "failure_rate",
-    "slow_call_rate",
-    "consecutive_failures",
-    "weighted_failures",
-    "unavailable",
-    "probes",
-    "undecided",
-    "by_hand",
-];
-
-pub(super) const fn rule(rule: TripRule) -> &'static str {
-    match rule {
-        TripRule::FailureRate => "failure_rate",
-        TripRule::SlowCallRate => "slow_call_rate",
-        TripRule::ConsecutiveFailures => "consecutive_failures",
-        TripRule::WeightedFailures => "weighted_failures",
-        TripRule::Unavailable => "unavailable",
-        TripRule::Probes => "probes",
-        TripRule::Undecided => "undecided",
-        _ => "by_hand",
-    }
-}
-
-/// Why a retry stopped.
-pub(super) const STOPS: [&str; 12] = [
-    "attempts",
-    "not_retryable",
-    "not_idempotent",
-    "total_time",
-    "deadline",
-    "hint_too_long",
-    "told_not_to",
-    "budget",
-    "backoff_ended",
-    "nested",
-    "spent",
-    "cut_short",
-];
-
-pub(super) const fn stop(stop: Stop) -> &'static str {
-    match stop {
-        Stop::Attempts => "attempts",
-        Stop::NotRetryable => "not_retryable",
-        Stop::NotIdempotent => "not_idempotent",
-        Stop::TotalTime => "total_time",
-        Stop::Deadline => "deadline",
-        Stop::HintTooLong => "hint_too_long",
-        Stop::ToldNotTo => "told_not_to",
-        Stop::Budget => "budget",
-        Stop::BackoffEnded => "backoff_ended",
-        Stop::Nested => "nested",
-        Stop::Spent => "spent",
-        _ => "cut_short",
-    }
-}
-
-/// Why a hedge is not made.
-pub(super) const HELD: [&str; 4] = ["budget", "pushed_back", "rejected", "deadline"];
-
-pub(super) const fn held(why: Held) -> &'static str {
-    match why {
-        Held::Budget => "budget",
-        Held::PushedBack => "pushed_back",
-        Held::Rejected => "rejected",
-        _ => "deadline",
-    }
-}
-
-pub(super) const fn cause(cause: &HedgeCause) -> &'static str {
-    match cause {
-        HedgeCause::Late { .. } => "late",
-        _ => "failed",
-    }
+/// Reasons why a hedge started no further attempt.
+pub(super) fn suppressed() -> [&'static str; SuppressReason::ALL.len()] {
+    SuppressReason::ALL.map(SuppressReason::as_str)
 }

@@ -13,6 +13,12 @@
 //! assert_eq!(hand.block_on(pipeline.call(idempotent(|| service.call()))).unwrap(), 200);
 //! assert_eq!(service.calls(), 3);
 //! ```
+//!
+//! # Guarantees
+//!
+//! 1. A script is followed step by step, and its last step repeats forever. An invalid script is
+//!    rejected with the step and the rule. The service counts calls that run, end and are dropped.
+//! 2. The harness drops a future once at each await point, then lets one run to its end.
 pub mod conformance;
 mod drops;
 pub mod faults;

@@ -52,7 +52,7 @@
 //! between two attempts no place in the inner service is held.
 //!
 //! A request is cloned only inside a retry or a hedge; without one it is moved. One that cannot be cloned is moved too, and then no other
-//! attempt follows: the call fails with the error that it met, and the retry says [`Spent`](crate::outcome::Stop::Spent).
+//! attempt follows: the call fails with the error that it met, and the retry says [`Spent`](crate::outcome::StopReason::Spent).
 //! As no retry of this pipeline repeats it, a retry in the handler does its own work.
 //!
 //! With feature `http`, `HttpRequests` knows what a client sends (what may be repeated, by its method; the deadline as a header), and
@@ -80,6 +80,17 @@
 //! let app: Router = Router::new().route("/", get(async || "hello")).layer(layer);
 //! # }
 //! ```
+//!
+//! # Guarantees
+//!
+//! 1. `poll_ready` reserves nothing that a drop would leak. No permit of the inner service is held
+//!    between two attempts, and a dropped call returns everything.
+//! 2. A request is cloned only for a retry or a hedge. A request that cannot be cloned, or must not
+//!    be repeated, is sent once.
+//! 3. Clones of a service, and services of one layer, share the state of the policies. Errors are
+//!    flat, and contain the service's own.
+//! 4. Deadlines and priorities travel in headers, from a client to a server and on to the handler's
+//!    own calls.
 //!
 //! # Cancel safety
 //!

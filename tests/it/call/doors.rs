@@ -1,5 +1,6 @@
-//! A policy's own door and a pipeline of that policy alone: the same answers, calls, times, events and counters, whatever the
-//! service does; and the boxed and the traced pipeline as the plain one.
+//! Calls through a single policy, and through a boxed or traced pipeline, equal calls through a
+//! plain pipeline.
+//! They have the same answers, times, events and counters, whatever the service does.
 use std::{fmt::Debug, time::Duration};
 
 use futures::FutureExt;
@@ -26,7 +27,8 @@ struct Stage {
     service: ScriptedService,
 }
 
-/// All that can be seen of some calls in a row: each answer with its time, the service's view, and what the policy tells.
+/// The observations of some calls in a row: answers with their times, the service's view, and
+/// events.
 fn seen<E: Clone + Debug>(
     script: &str,
     run: impl FnOnce(&Stage) -> (Vec<String>, Subscription<E>, String),
@@ -43,7 +45,7 @@ fn seen<E: Clone + Debug>(
 }
 
 impl Stage {
-    /// The answers of calls in a row, 40 ms between each; a panic is an answer too.
+    /// Makes calls in a row, 40 ms apart; a panic is an answer, too.
     fn answers<F: Future<Output: Debug>>(&self, mut call: impl FnMut() -> F) -> Vec<String> {
         let mut one = || {
             self.hand.advance(MS(40));
@@ -54,7 +56,7 @@ impl Stage {
     }
 }
 
-/// Both ways of calling one policy.
+/// The two ways of calling one policy.
 macro_rules! compare {
     ($script:expr, |$stage:ident| $policy:expr, |$it:ident| $state:expr) => {{
         let door = seen($script, |$stage| {
@@ -90,7 +92,7 @@ fn script() -> impl Strategy<Value = String> {
     prop::collection::vec(step, 1..12).prop_map(|steps| steps.join(", "))
 }
 
-/// Keeps the panics of these scripts, hundreds of them, from the test's output.
+/// Suppresses the messages of the hundreds of panics of these scripts.
 fn quietly() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -117,17 +119,19 @@ fn standard(stage: &Stage) -> Standard {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
+    // Guarantee: call 2.
     #[test]
-    fn ground_a_time_out_s_door_is_a_pipeline_of_it(script in script()) {
+    fn a_call_through_a_time_out_equals_a_call_through_its_pipeline(script in script()) {
         quietly();
         compare!(&script, |stage| Timeout::new(MS(100)).named("t").with_clock(&stage.clock), |timeout| timeout.limit());
     }
 
+    // Guarantee: call 2.
     #[test]
-    fn ground_a_breaker_s_door_is_a_pipeline_of_it(script in script(), slow: bool) {
+    fn a_call_through_a_breaker_equals_a_call_through_its_pipeline(script in script(), slow: bool) {
         quietly();
-        let mut config = CircuitBreakerConfig::default().count_window(4, 3).probes(2, 1.0);
-        config.open.base = MS(50);
+        let mut config = CircuitBreakerConfig::default().count_window(4, 3).permitted_calls(2, 1.0);
+        config.open.initial_delay = MS(50);
         if slow {
             config.trip.slow_call = Some(MS(100));
             config.trip.slow_call_rate = Some(0.5);
@@ -139,8 +143,9 @@ proptest! {
         );
     }
 
+    // Guarantee: call 2.
     #[test]
-    fn ground_a_retry_s_door_is_a_pipeline_of_it(script in script(), attempts in 1u32..5, idempotent: bool) {
+    fn a_call_through_a_retry_equals_a_call_through_its_pipeline(script in script(), attempts in 1u32..5, idempotent: bool) {
         quietly();
         let budget = || RetryBudget::new(RetryBudgetConfig::default().ratio(0.5).min_per_second(1).window(MS(1000))).unwrap();
         let config = RetryConfig::default().max_attempts(attempts).idempotent(idempotent).max_elapsed(MS(600));
@@ -151,8 +156,9 @@ proptest! {
         );
     }
 
+    // Guarantee: call 2.
     #[test]
-    fn ground_the_limiters_doors_are_pipelines_of_them(script in script()) {
+    fn a_call_through_a_limiter_equals_a_call_through_its_pipeline(script in script()) {
         quietly();
         compare!(
             &script,
@@ -162,14 +168,14 @@ proptest! {
         compare!(
             &script,
             |stage| RateLimiter::new(Quota::per_second(10)).unwrap().with_clock(&stage.clock),
-            |limiter| limiter.check().err().and_then(|rejected| rejected.retry_after())
+            |limiter| limiter.try_acquire().err().and_then(|rejected| rejected.retry_after())
         );
     }
 
-    // Guarantee: pipeline 1.
-    /// The standard stack, plain, boxed, and with a `tracing` subscriber that wants its spans.
+    // Guarantee: call 2.
+    /// The standard stack: plain, boxed, and with a `tracing` subscriber that wants spans.
     #[test]
-    fn boxed_and_traced_calls_are_as_plain_ones(script in script()) {
+    fn boxed_and_traced_calls_equal_plain_ones(script in script()) {
         quietly();
         let by = |boxed: bool| seen(&script, |stage| {
             let standard = standard(stage);

@@ -1,4 +1,4 @@
-//! Every async door that `drops.rs` does not go through, dropped at every await point in turn.
+//! Async methods that `drops.rs` does not cover, dropped at every await point in turn.
 use std::time::Duration;
 
 use steadfast::{
@@ -15,7 +15,7 @@ use steadfast::{
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// A stack in which every part is at work, and a service that keeps it busy.
+/// A stack with every part switched on, and a service that keeps it busy.
 fn busy() -> (Standard, ScriptedService, ManualClock) {
     let (clock, hand) = Clock::manual();
     let mut config = StandardConfig::default();
@@ -31,7 +31,7 @@ fn busy() -> (Standard, ScriptedService, ManualClock) {
     (Standard::new(config).unwrap().with_clock(&clock), service, hand)
 }
 
-/// Nothing is held, and what the breaker counts is what ended by itself or by a time-out, never what was dropped.
+/// Checks that no permit is held, and that the breaker counts calls that ended, never dropped ones.
 fn conserved(stack: &Standard, service: &ScriptedService) {
     let limiter = stack.concurrency_limit().unwrap();
     assert_eq!((limiter.available(), limiter.waiting(), service.running()), (2, 0, 0));
@@ -40,16 +40,18 @@ fn conserved(stack: &Standard, service: &ScriptedService) {
     assert!(breaker.calls as usize <= service.calls());
 }
 
+// Guarantee: call 5.
 #[test]
-fn ground_a_boxed_pipeline_gives_everything_back() {
+fn a_dropped_call_through_a_boxed_pipeline_returns_all_permits() {
     let (stack, service, hand) = busy();
     let pipeline = Pipeline::new().then(stack.clone()).classify(ScriptedService::classify).boxed();
     let polls = drop_at_every_await(&hand, || pipeline.call(|| service.call()), |_| conserved(&stack, &service));
     assert!(polls >= 2, "{polls}");
 }
 
+// Guarantee: call 5.
 #[test]
-fn ground_a_traced_pipeline_gives_everything_back() {
+fn a_dropped_call_with_tracing_returns_all_permits() {
     let (stack, service, hand) = busy();
     let pipeline = Pipeline::new().then(stack.clone()).classify(ScriptedService::classify);
     let polls = tracing::subscriber::with_default(tracing_subscriber::registry(), || {
@@ -58,8 +60,9 @@ fn ground_a_traced_pipeline_gives_everything_back() {
     assert!(polls >= 2, "{polls}");
 }
 
+// Guarantee: call 5.
 #[test]
-fn ground_the_doors_that_tell_and_take_the_attempt_give_everything_back() {
+fn a_dropped_call_with_or_within_an_attempt_returns_all_permits() {
     let (stack, service, hand) = busy();
     let pipeline = Pipeline::new().then(stack.clone()).classify(ScriptedService::classify);
     drop_at_every_await(&hand, || pipeline.call_with(|_| service.call()), |_| conserved(&stack, &service));
@@ -69,9 +72,10 @@ fn ground_the_doors_that_tell_and_take_the_attempt_give_everything_back() {
     drop_at_every_await(&hand, within, |_| conserved(&stack, &service));
 }
 
-/// Three calls at once for two places: dropped at any point, all three leave nothing behind.
+// Guarantee: call 5.
+/// Three concurrent calls for two permits, dropped at any point.
 #[test]
-fn ground_calls_that_wait_for_each_other_give_everything_back() {
+fn dropped_calls_that_wait_for_each_other_return_all_permits() {
     let (stack, service, hand) = busy();
     let pipeline = Pipeline::new().then(stack.clone()).classify(ScriptedService::classify);
     let three = || async {
@@ -83,19 +87,24 @@ fn ground_calls_that_wait_for_each_other_give_everything_back() {
     assert_eq!(service.most_running(), 2);
 }
 
+// Guarantee: call 5.
 #[test]
-fn ground_several_permits_waited_for_are_given_back() {
+fn a_dropped_wait_for_several_permits_returns_them() {
     for config in [Quota::per_second(10).burst(5).into(), RateLimitConfig::from(Quota::per_second(5)).strict()] {
         let (clock, hand) = Clock::manual();
         let limiter = RateLimiter::new(config).unwrap().with_clock(&clock);
-        limiter.check_n(5).unwrap();
-        let before = limiter.check().unwrap_err().retry_after();
+        limiter.try_acquire_n(5).unwrap();
+        let before = limiter.try_acquire().unwrap_err().retry_after();
         let polls = drop_at_every_await(
             &hand,
             || limiter.acquire_n(3, MS(60_000)),
             |polls| {
                 if polls < 2 {
-                    assert_eq!(limiter.check().unwrap_err().retry_after(), before, "no turn is kept by a dropped call");
+                    assert_eq!(
+                        limiter.try_acquire().unwrap_err().retry_after(),
+                        before,
+                        "no turn is kept by a dropped call"
+                    );
                 }
             },
         );
@@ -103,8 +112,9 @@ fn ground_several_permits_waited_for_are_given_back() {
     }
 }
 
+// Guarantee: call 5.
 #[test]
-fn ground_a_heavy_call_that_waits_lets_light_ones_by_when_it_is_dropped() {
+fn light_calls_pass_when_a_waiting_heavy_call_is_dropped() {
     let (clock, hand) = Clock::manual();
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(3).queue(4, MS(1000))).unwrap().with_clock(&clock);
     let taken = limiter.try_acquire().unwrap();
@@ -121,9 +131,10 @@ fn ground_a_heavy_call_that_waits_lets_light_ones_by_when_it_is_dropped() {
     drop(taken);
 }
 
-/// A place that is granted in the moment in which its call is dropped goes to the next.
+// Guarantee: call 5.
+/// The call is dropped after its permit was granted and before it was polled.
 #[test]
-fn ground_a_place_granted_to_a_dropped_call_goes_to_the_next() {
+fn a_permit_granted_to_a_dropped_call_goes_to_the_next_call() {
     let (clock, hand) = Clock::manual();
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(4, MS(1000))).unwrap().with_clock(&clock);
     let taken = limiter.try_acquire().unwrap();
@@ -138,10 +149,12 @@ fn ground_a_place_granted_to_a_dropped_call_goes_to_the_next() {
     assert_eq!((limiter.available(), limiter.waiting()), (1, 0));
 }
 
+// Guarantee: call 5.
 #[test]
-fn ground_a_probe_under_a_retry_gives_its_place_back() {
+fn a_dropped_probe_inside_a_retry_returns_its_permit() {
     let (clock, hand) = Clock::manual();
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().probes(1, 1.0)).unwrap().with_clock(&clock);
+    let breaker =
+        CircuitBreaker::new(CircuitBreakerConfig::default().permitted_calls(1, 1.0)).unwrap().with_clock(&clock);
     breaker.force_open(MS(1));
     hand.advance(MS(1));
     let service = ScriptedService::new("ok in 10ms", &clock).unwrap();
@@ -165,7 +178,7 @@ fn ground_a_probe_under_a_retry_gives_its_place_back() {
 
 #[test]
 #[expect(clippy::await_holding_refcell_ref, reason = "one future at a time borrows, and is dropped before the next")]
-fn ground_a_listener_s_wait_dropped_at_any_point_loses_no_event() {
+fn a_dropped_wait_for_an_event_loses_no_event() {
     let (clock, hand) = Clock::manual();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
     let events = std::cell::RefCell::new(breaker.events());

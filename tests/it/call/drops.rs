@@ -1,4 +1,4 @@
-//! Every public future, dropped at every await point in turn: all counters conserved.
+//! Public futures, dropped at every await point in turn: all counters are conserved.
 use std::time::Duration;
 
 use steadfast::{
@@ -14,10 +14,11 @@ use steadfast::{
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
+// Guarantee: call 5.
 #[test]
-fn ground_a_half_open_breaker_keeps_its_places() {
+fn a_dropped_probe_returns_its_permit_to_a_half_open_breaker() {
     let (clock, hand) = Clock::manual();
-    let config = CircuitBreakerConfig::default().probes(1, 1.0);
+    let config = CircuitBreakerConfig::default().permitted_calls(1, 1.0);
     let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
     breaker.force_open(MS(1));
     hand.advance(MS(1));
@@ -37,12 +38,13 @@ fn ground_a_half_open_breaker_keeps_its_places() {
     assert_eq!(polls, 2);
 }
 
+// Guarantee: call 5.
 #[test]
-fn ground_a_limiter_s_places_and_queue_are_conserved() {
+fn dropped_calls_return_the_permits_and_queue_places_of_a_limiter() {
     let (clock, hand) = Clock::manual();
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(2).queue(1, MS(5000))).unwrap().with_clock(&clock);
     let taken = [limiter.try_acquire().unwrap(), limiter.try_acquire().unwrap()];
-    // Waits in the queue until its patience ends.
+    // Waits in the queue until its maximum wait ends.
     let polls = drop_at_every_await(
         &hand,
         || limiter.acquire(),
@@ -54,20 +56,21 @@ fn ground_a_limiter_s_places_and_queue_are_conserved() {
     drop_at_every_await(&hand, || limiter.call(|| service.call()), |_| assert_eq!(limiter.available(), 2));
 }
 
+// Guarantee: call 5.
 #[test]
-fn ground_a_rate_limit_s_turns_are_given_back() {
+fn a_dropped_wait_returns_its_slot_of_a_rate_limit() {
     for config in [Quota::per_second(1).into(), RateLimitConfig::from(Quota::per_second(1)).strict()] {
         let (clock, hand) = Clock::manual();
         let limiter = RateLimiter::new(config).unwrap().with_clock(&clock);
-        limiter.check().unwrap();
+        limiter.try_acquire().unwrap();
         let start = hand.now();
         let polls = drop_at_every_await(
             &hand,
             || limiter.acquire(),
             |polls| {
                 if polls < 2 {
-                    // Nothing is reserved beyond the permit that was taken at first.
-                    assert_eq!(limiter.check().unwrap_err().retry_after(), Some(MS(1000)));
+                    // Nothing is reserved beyond the permit that was taken first.
+                    assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(MS(1000)));
                     assert_eq!(hand.now(), start);
                 }
             },
@@ -76,8 +79,9 @@ fn ground_a_rate_limit_s_turns_are_given_back() {
     }
 }
 
+// Guarantee: call 5.
 #[test]
-fn ground_a_retry_drops_its_attempt_and_makes_no_other() {
+fn a_dropped_retry_drops_its_attempt_and_starts_no_other() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("503 in 10ms", &clock).unwrap();
     let retry = Retry::new(RetryConfig::default().idempotent(true))
@@ -97,8 +101,9 @@ fn ground_a_retry_drops_its_attempt_and_makes_no_other() {
     assert_eq!(made, [0, 1, 1, 2, 2, 3, 3]);
 }
 
+// Guarantee: call 5.
 #[test]
-fn ground_the_whole_stack_gives_everything_back() {
+fn a_dropped_call_through_a_full_stack_returns_all_permits() {
     let (clock, hand) = Clock::manual();
     let mut config = StandardConfig::default();
     config.retry = Some(RetryConfig::default().idempotent(true));
@@ -122,8 +127,9 @@ fn ground_the_whole_stack_gives_everything_back() {
     assert_eq!(service.most_running(), 1);
 }
 
+// Guarantee: call 5.
 #[test]
-fn ground_a_time_out_drops_its_work_with_it() {
+fn a_dropped_time_out_drops_its_work() {
     let (clock, hand) = Clock::manual();
     let timeout = Timeout::new(MS(100)).with_clock(&clock);
     let service = ScriptedService::new("hang", &clock).unwrap();

@@ -1,4 +1,4 @@
-//! Events, as they are sent: outside any lock, so that whoever is told may do as they like.
+//! Events are sent outside any lock, so that a listener may call the policy.
 use std::{
     sync::{
         atomic::{AtomicBool, Ordering},
@@ -19,7 +19,8 @@ fn breaker() -> (CircuitBreaker, ManualClock) {
     (CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock), hand)
 }
 
-/// A `tracing` layer that, told of an isolation, closes the breaker: from another thread, and again itself.
+/// A `tracing` layer that closes the breaker on an isolation, first from another thread, then
+/// itself.
 struct UsesTheBreaker(CircuitBreaker);
 
 impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for UsesTheBreaker {
@@ -31,9 +32,10 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for UsesTheBreaker {
     }
 }
 
-/// Ground: events are sent outside any lock. The outbox's own was held: a `tracing` layer that called back waited for ever.
+/// Regression: the lock of the outbox was held, so a `tracing` layer that called back waited
+/// forever.
 #[test]
-fn ground_a_listener_may_use_what_it_listens_to() {
+fn a_listener_may_use_the_policy_that_it_listens_to() {
     let (done, ended) = mpsc::channel();
     std::thread::spawn(move || {
         let (breaker, _hand) = breaker();
@@ -46,7 +48,7 @@ fn ground_a_listener_may_use_what_it_listens_to() {
         }
         done.send(told).unwrap();
     });
-    // So long only if it never ends.
+    // This long only if it never ends.
     let told = ended.recv_timeout(Duration::from_secs(20)).expect("a lock is held while events are sent");
     assert_eq!(told, [(1, Event::Isolated), (2, Event::Closed), (3, Event::Closed)]);
 }
@@ -61,7 +63,7 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for PanicsOnce {
 }
 
 #[test]
-fn ground_a_panic_in_a_tracing_layer_leaves_no_gap_and_later_events_come() {
+fn events_after_a_panic_in_a_tracing_layer_arrive_without_a_gap() {
     let (breaker, _hand) = breaker();
     let mut events = breaker.events();
     let listener = tracing_subscriber::registry().with(PanicsOnce(false.into()));
@@ -76,7 +78,8 @@ fn ground_a_panic_in_a_tracing_layer_leaves_no_gap_and_later_events_come() {
     }
 }
 
-/// A `tracing` layer in which each event makes two more: the outbox never empties by itself. Counts the events that it is told.
+/// A `tracing` layer in which each event causes two more, so that the outbox never empties by
+/// itself. It counts the events that it receives.
 struct Floods(CircuitBreaker, std::sync::Arc<std::sync::atomic::AtomicUsize>);
 
 impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Floods {
@@ -86,9 +89,10 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Floods {
     }
 }
 
-/// The sender of everybody's events never came back from one call, and what waited grew without a bound.
+/// Regression: a call that sent the events of other tasks never returned, and its queue grew
+/// without bound.
 #[test]
-fn a_call_sends_a_bounded_number_of_events_and_what_is_dropped_is_counted() {
+fn a_call_sends_a_bounded_number_of_events_and_counts_dropped_ones() {
     let (done, ended) = mpsc::channel();
     std::thread::spawn(move || {
         let (breaker, _hand) = breaker();
@@ -104,7 +108,7 @@ fn a_call_sends_a_bounded_number_of_events_and_what_is_dropped_is_counted() {
                 calls.push(sent.load(Ordering::SeqCst) - before);
             }
         });
-        // What it makes now comes after what was dropped.
+        // Events from now on come after the dropped ones.
         drop(breaker.try_acquire().unwrap_err());
         let (mut told, mut missed, mut last) = (0, 0, 0);
         loop {
@@ -120,13 +124,13 @@ fn a_call_sends_a_bounded_number_of_events_and_what_is_dropped_is_counted() {
     let (calls, told, missed, last, rejected) =
         ended.recv_timeout(Duration::from_secs(60)).expect("the call sends for ever");
     assert!(calls.iter().all(|sent| (1..=2_200).contains(sent)), "{calls:?}");
-    // Each rejection, and the isolation, has a number: told, or counted among the missed.
+    // Each rejection, and the isolation, has a number: received, or counted as missed.
     assert_eq!(told + missed, rejected + 1);
     assert_eq!(last, rejected + 1);
     assert!(missed > 0);
 }
 
-/// One caller is held up in a `tracing` layer: the others neither wait nor pile up events.
+/// One caller is blocked in a `tracing` layer: the others neither wait nor collect events.
 #[test]
 fn events_that_wait_for_a_slow_sender_are_bounded() {
     let (breaker, _hand) = breaker();

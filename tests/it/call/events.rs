@@ -1,4 +1,4 @@
-//! Events: typed, in order, numbered without gaps, never in the way of a call.
+//! Events: typed, ordered, numbered without gaps, and never a delay for a call.
 use std::{
     sync::{Arc, Barrier},
     time::Duration,
@@ -16,7 +16,7 @@ fn breaker() -> (CircuitBreaker, steadfast::testing::ManualClock) {
 }
 
 #[test]
-fn ground_events_are_numbered_without_gaps_in_the_order_of_what_happened() {
+fn events_are_numbered_without_gaps_in_order_of_occurrence() {
     const THREADS: usize = 4;
     let (breaker, _hand) = breaker();
     let mut events = breaker.events();
@@ -40,7 +40,7 @@ fn ground_events_are_numbered_without_gaps_in_the_order_of_what_happened() {
 }
 
 #[test]
-fn ground_a_slow_listener_delays_nothing_and_is_told_what_it_missed() {
+fn a_slow_listener_delays_no_call_and_learns_how_many_events_it_missed() {
     let (breaker, _hand) = breaker();
     let mut slow = breaker.events();
     for _ in 0..2000 {
@@ -51,7 +51,7 @@ fn ground_a_slow_listener_delays_nothing_and_is_told_what_it_missed() {
 }
 
 #[test]
-fn ground_a_panicking_listener_breaks_nothing() {
+fn a_panicking_listener_breaks_no_call() {
     let (breaker, hand) = breaker();
     let mut events = breaker.events();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -68,7 +68,7 @@ fn ground_a_panicking_listener_breaks_nothing() {
 }
 
 #[test]
-fn ground_a_waiting_listener_is_woken_and_a_dropped_recv_loses_nothing() {
+fn a_waiting_listener_is_woken_and_a_dropped_recv_loses_no_event() {
     let (breaker, _hand) = breaker();
     let mut events = breaker.events();
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -82,7 +82,7 @@ fn ground_a_waiting_listener_is_woken_and_a_dropped_recv_loses_nothing() {
 }
 
 #[test]
-fn ground_no_event_is_kept_for_nobody() {
+fn no_event_is_kept_without_a_listener() {
     let (breaker, hand) = breaker();
     breaker.isolate();
     breaker.force_open(Duration::from_secs(1));
@@ -94,7 +94,7 @@ fn ground_no_event_is_kept_for_nobody() {
     assert_eq!((first.number, first.what, first.at), (1, Event::HalfOpened, hand.now()));
 }
 
-/// What a subscriber is told, one line each.
+/// The lines that a subscriber received.
 #[derive(Clone, Default)]
 struct Told(Arc<std::sync::Mutex<Vec<String>>>);
 
@@ -133,7 +133,7 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Told {
 }
 
 #[test]
-fn ground_tracing_is_told_of_calls_attempts_and_events() {
+fn calls_attempts_and_events_are_traced() {
     use steadfast::{
         Pipeline,
         retry::{Retry, RetryConfig},
@@ -170,7 +170,7 @@ fn ground_tracing_is_told_of_calls_attempts_and_events() {
     );
 }
 
-/// Target and level of each event that a subscriber is told.
+/// Target and level of each event that a subscriber received.
 #[derive(Clone, Default)]
 struct Levels(Arc<std::sync::Mutex<Vec<(String, tracing::Level)>>>);
 
@@ -181,7 +181,7 @@ impl<S: tracing::Subscriber> tracing_subscriber::Layer<S> for Levels {
 }
 
 #[test]
-fn ground_each_policy_tells_tracing_under_its_room_at_a_fitting_level() {
+fn each_policy_traces_under_its_own_target_and_a_fitting_level() {
     use steadfast::{
         hedge::{Hedge, HedgeConfig},
         retry::{Retry, RetryConfig},
@@ -207,7 +207,7 @@ fn ground_each_policy_tells_tracing_under_its_room_at_a_fitting_level() {
         drop(breaker.try_acquire());
         saw("circuit_breaker", Level::INFO);
         let limiter = RateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
-        limiter.check().and_then(|()| limiter.check()).unwrap_err();
+        limiter.try_acquire().and_then(|()| limiter.try_acquire()).unwrap_err();
         saw("throttling", Level::INFO);
         let hang = ScriptedService::new("hang", &clock).unwrap();
         let timeout = Timeout::new(Duration::from_secs(1)).with_clock(&clock);
@@ -226,7 +226,7 @@ fn ground_each_policy_tells_tracing_under_its_room_at_a_fitting_level() {
 }
 
 #[test]
-fn ground_tracing_is_told_of_a_fallback_and_of_what_the_operation_is_called() {
+fn fallbacks_and_operation_names_are_traced() {
     use steadfast::{
         Pipeline,
         call::{OperationName, named},
@@ -253,11 +253,11 @@ fn ground_tracing_is_told_of_a_fallback_and_of_what_the_operation_is_called() {
     });
     let told = told.0.lock().unwrap();
     let failed =
-        "steadfast::fallback message=the fallback failed, too fallback=\"yesterday\" after=Failure(Overloaded)";
+        "steadfast::fallback message=the fallback also failed fallback=\"yesterday\" after=Failure(Overloaded)";
     assert_eq!(
         *told,
         [
-            "steadfast::chaos message=chaos switched off chaos=\"storm\"",
+            "steadfast::chaos message=chaos disabled chaos=\"storm\"",
             "call pipeline=\"shop\"",
             "attempt operation=\"price\" number=1",
             "steadfast::fallback message=fell back fallback=\"yesterday\" after=Failure(Overloaded)",

@@ -1,5 +1,5 @@
-//! Leases whose calls are dropped at every await point: a name has one holder, and nobody is left
-//! out for ever.
+//! Lease calls dropped at every await point: a name has one holder, and no process is locked out
+//! forever.
 use std::{cell::Cell, sync::Arc, time::Duration};
 
 use steadfast::{
@@ -17,7 +17,7 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const TERM: Duration = Duration::from_secs(60);
 
-/// Two doors to the same names, the first behind a slow line.
+/// Two leases on the same names, the first behind a slow network.
 struct Doors {
     hand: ManualClock,
     slow: Arc<dyn Lease>,
@@ -55,7 +55,7 @@ fn line(clock: &Clock) -> FaultClient {
 }
 
 #[test]
-fn dropped_at_every_await_an_acquisition_is_made_or_not_and_asking_again_tells() {
+fn a_dropped_acquire_takes_effect_fully_or_not_at_all() {
     Doors::each(|doors| {
         let mut highest = FencingToken::new(0);
         let polls = drop_at_every_await(
@@ -75,7 +75,7 @@ fn dropped_at_every_await_an_acquisition_is_made_or_not_and_asking_again_tells()
 }
 
 #[test]
-fn dropped_at_every_await_a_renewal_shortens_no_term_and_revives_none() {
+fn a_dropped_renewal_shortens_no_term_and_revives_none() {
     Doors::each(|doors| {
         let token = doors.granted(&doors.slow, "a").unwrap();
         let renew = || doors.slow.renew("job", "a", token, TERM);
@@ -89,7 +89,7 @@ fn dropped_at_every_await_a_renewal_shortens_no_term_and_revives_none() {
         drop_at_every_await(&doors.hand, renew, |_| {
             assert!(doors.hand.block_on(renew()).unwrap_err().is_not_held());
         });
-        // A challenger over a store has to see the last renewal for a term.
+        // A challenger over a store must see the last renewal for a whole term.
         if doors.granted(&doors.quick, "b").is_none() {
             doors.hand.advance(TERM);
             assert!(doors.granted(&doors.quick, "b").is_some());
@@ -98,7 +98,7 @@ fn dropped_at_every_await_a_renewal_shortens_no_term_and_revives_none() {
 }
 
 #[test]
-fn dropped_at_every_await_a_release_is_made_or_not() {
+fn a_dropped_release_takes_effect_fully_or_not_at_all() {
     Doors::each(|doors| {
         let (mut kept, mut released) = (0, 0);
         let polls = drop_at_every_await(
@@ -108,7 +108,7 @@ fn dropped_at_every_await_a_release_is_made_or_not() {
                 doors.slow.release("job", "a", token)
             },
             |_| match doors.granted(&doors.quick, "b") {
-                // Free, so it was granted at once; it goes again.
+                // The name is free, so it was granted at once, and is released again.
                 Some(token) => {
                     released += 1;
                     doors.hand.block_on(doors.quick.release("job", "b", token)).unwrap();
@@ -121,7 +121,7 @@ fn dropped_at_every_await_a_release_is_made_or_not() {
 }
 
 #[test]
-fn dropped_at_every_await_a_look_changes_nothing_and_a_request_is_made_or_not() {
+fn a_dropped_read_changes_nothing() {
     Doors::each(|doors| {
         let token = doors.granted(&doors.quick, "b").unwrap();
         let told = || doors.hand.block_on(doors.quick.renew("job", "b", token, TERM)).unwrap().release_requested;

@@ -1,4 +1,4 @@
-//! Tests of `call`.
+//! Tests of calls and pipelines.
 mod doors;
 mod drop_doors;
 mod drops;
@@ -7,3 +7,4 @@ mod events;
 mod lease_drops;
 mod nested;
 mod pipeline;
+mod timeout_nesting;

@@ -1,4 +1,4 @@
-//! Pipelines inside pipelines: refusals, marks, retries and budgets seen across them.
+//! Nested pipelines: rejections, marks, retries and budgets across them.
 use std::{
     cell::Cell,
     convert::Infallible,
@@ -19,7 +19,7 @@ use steadfast::{
     fallback::{Fallback, FallbackConfig},
     hedge::{Hedge, HedgeConfig},
     http::{ByStatus, status_of},
-    outcome::{ByCallError, Stop},
+    outcome::{ByCallError, StopReason},
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig, RetryEvent},
     standard::{Standard, StandardConfig},
     time::Clock,
@@ -40,8 +40,9 @@ fn repeating() -> RetryConfig {
     RetryConfig::default().idempotent(true)
 }
 
+// Guarantee: call 7.
 #[test]
-fn a_refusal_inside_a_nested_pipeline_is_a_refusal_outside_it() {
+fn a_rejection_by_a_nested_pipeline_is_a_rejection_of_the_outer_call() {
     let (clock, hand) = Clock::manual();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
     let outer = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(1, 1)).unwrap().with_clock(&clock);
@@ -67,14 +68,15 @@ fn a_refusal_inside_a_nested_pipeline_is_a_refusal_outside_it() {
     assert_eq!((outer.state(), outer.snapshot().calls), (State::Closed, 0), "nobody's failure");
     assert_eq!(status_of(&error), 503);
     assert_eq!(error.into_operation().unwrap().attempts(), 0);
-    // Where refusals are repeated, after the time that the inner breaker gives.
+    // If rejections are retried, then after the time that the inner breaker states.
     let (answer, asked) = call(repeating().retry_rejections(true));
     assert_eq!((answer.unwrap(), asked), (7, 2));
     assert!((S(30)..S(31)).contains(&(hand.now() - start)));
 }
 
+// Guarantee: call 7.
 #[test]
-fn an_error_of_a_nested_pipeline_keeps_the_verdict_that_was_given_there() {
+fn an_error_of_a_nested_pipeline_keeps_its_verdict() {
     let (clock, hand) = Clock::manual();
     let verdict = Verdict::failure(FailureKind::Throttled).weighing(9).with_retry_after(S(7));
     let inner = Pipeline::new().classify(move |_: &Result<(), ()>| verdict);
@@ -85,7 +87,7 @@ fn an_error_of_a_nested_pipeline_keeps_the_verdict_that_was_given_there() {
     let error = hand.block_on(outer.call(|| inner.call(std::future::pending::<Result<(), ()>>))).unwrap_err();
     assert_eq!(error.verdict().kind(), Some(FailureKind::Timeout));
     assert_eq!(Verdict::refused().class(), Class::Ignore);
-    // A substitute is asked for where refusals ask for one.
+    // A fallback runs if rejections trigger it.
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
     breaker.isolate();
     let (inner, falls) =
@@ -95,9 +97,10 @@ fn an_error_of_a_nested_pipeline_keeps_the_verdict_that_was_given_there() {
     assert!(answer.is_degraded());
 }
 
-/// What must not run twice, through a hedge and a retry that are inside its attempt.
+// Guarantee: call 7.
+/// An operation that must not run twice, with a hedge and a retry inside its attempt.
 #[test]
-fn the_mark_of_what_must_not_run_twice_travels_into_nested_pipelines() {
+fn the_mark_not_idempotent_travels_into_nested_pipelines() {
     let (clock, hand) = Clock::manual();
     for marked in [true, false] {
         for hedged in [true, false] {
@@ -126,7 +129,8 @@ fn the_mark_of_what_must_not_run_twice_travels_into_nested_pipelines() {
             assert_eq!(runs.load(SeqCst), if marked { 1 } else { more }, "hedged: {hedged}");
         }
     }
-    // What is marked itself, say a read on the way to the charge, keeps its own mark. Through two pipelines, too.
+    // An inner operation with its own mark, say a read on the way to the charge, keeps that mark,
+    // also through two pipelines.
     let runs = Cell::new(0);
     let inner = Pipeline::new().then(retry(&clock, RetryConfig::default()));
     let charge = |attempt: AttemptInfo| {
@@ -146,8 +150,9 @@ fn the_mark_of_what_must_not_run_twice_travels_into_nested_pipelines() {
     assert_eq!(runs.get(), 3);
 }
 
-/// How often the innermost operation runs where it fails as of `kind`, inside an outer and an inner retry, and why the inner one stopped.
-fn runs(outer: RetryConfig, marked: Option<bool>, inner: RetryConfig, kind: FailureKind) -> (u32, Option<Stop>) {
+/// Counts the runs of an operation that fails with `kind` inside an outer and an inner retry.
+/// Returns also the reason why the inner one stopped.
+fn runs(outer: RetryConfig, marked: Option<bool>, inner: RetryConfig, kind: FailureKind) -> (u32, Option<StopReason>) {
     let (clock, hand) = Clock::manual();
     let (runs, stopped) = (AtomicU32::new(0), std::sync::Mutex::new(None));
     let judge = move |result: &Result<(), ()>| {
@@ -176,30 +181,36 @@ fn runs(outer: RetryConfig, marked: Option<bool>, inner: RetryConfig, kind: Fail
     (runs.load(SeqCst), stop)
 }
 
+// Guarantee: retry 7.
 #[test]
-fn only_a_retry_that_repeats_the_failure_takes_the_attempts_from_one_inside() {
+fn an_inner_retry_leaves_only_those_failures_that_the_outer_one_repeats() {
     use FailureKind::{Connect, Overloaded, Timeout};
     let (inner, two) = (RetryConfig::default().max_attempts(4), RetryConfig::default().max_attempts(2));
-    // It repeats: the inner one leaves the attempts to it, and says so.
-    assert_eq!(runs(two, Some(true), inner, Overloaded), (2, Some(Stop::Nested)));
-    assert_eq!(runs(two.idempotent(true), None, inner, Overloaded), (2, Some(Stop::Nested)));
-    // It makes one attempt.
-    assert_eq!(runs(RetryConfig::default().max_attempts(1), Some(true), inner, Overloaded), (4, Some(Stop::Attempts)));
-    // It repeats only what was not sent, for the operation may not run twice.
+    // The outer one repeats: the inner one leaves the attempts to it and reports that.
+    assert_eq!(runs(two, Some(true), inner, Overloaded), (2, Some(StopReason::Nested)));
+    assert_eq!(runs(two.idempotent(true), None, inner, Overloaded), (2, Some(StopReason::Nested)));
+    // The outer one makes one attempt.
+    assert_eq!(
+        runs(RetryConfig::default().max_attempts(1), Some(true), inner, Overloaded),
+        (4, Some(StopReason::Attempts))
+    );
+    // The outer one repeats only failures that prove that nothing was sent, as the operation must
+    // not run twice.
     for marked in [None, Some(false)] {
-        assert_eq!(runs(two, marked, inner, Overloaded), (4, Some(Stop::Attempts)));
-        assert_eq!(runs(two, marked, inner, Connect), (2, Some(Stop::Nested)));
+        assert_eq!(runs(two, marked, inner, Overloaded), (4, Some(StopReason::Attempts)));
+        assert_eq!(runs(two, marked, inner, Connect), (2, Some(StopReason::Nested)));
     }
-    // It repeats failures of another kind.
+    // The outer one repeats failures of another kind.
     let timeouts = two.retry_on(KindSet::of(&[Timeout]));
-    assert_eq!(runs(timeouts, Some(true), inner, Overloaded), (4, Some(Stop::Attempts)));
-    assert_eq!(runs(timeouts, Some(true), inner, Timeout), (2, Some(Stop::Nested)));
-    // Asked to, the inner one multiplies.
-    assert_eq!(runs(two, Some(true), inner.retry_nested(true), Overloaded), (8, Some(Stop::Attempts)));
+    assert_eq!(runs(timeouts, Some(true), inner, Overloaded), (4, Some(StopReason::Attempts)));
+    assert_eq!(runs(timeouts, Some(true), inner, Timeout), (2, Some(StopReason::Nested)));
+    // With `retry_nested` the inner one multiplies.
+    assert_eq!(runs(two, Some(true), inner.retry_nested(true), Overloaded), (8, Some(StopReason::Attempts)));
 }
 
+// Guarantee: retry 7.
 #[test]
-fn a_retry_inside_another_in_one_pipeline_tells_that_it_leaves_the_attempts_and_loses_no_history() {
+fn an_inner_retry_reports_that_it_leaves_the_attempts_to_the_outer_one() {
     let (clock, hand) = Clock::manual();
     let (outer, inner) = (retry(&clock, repeating()), retry(&clock, repeating()));
     let mut events = inner.events();
@@ -207,15 +218,15 @@ fn a_retry_inside_another_in_one_pipeline_tells_that_it_leaves_the_attempts_and_
     let calls = AtomicU32::new(0);
     let error = hand.block_on(pipeline.call(|| ready(Err::<(), _>(calls.fetch_add(1, SeqCst))))).unwrap_err();
     let history = error.history().unwrap();
-    assert_eq!((error.attempts(), history.stop), (3, Stop::Attempts));
+    assert_eq!((error.attempts(), history.stop), (3, StopReason::Attempts));
     assert!(matches!(history.first, Some(steadfast::Cause::Operation(0))), "{history:?}");
     for _ in 0..2 {
         let event = events.try_recv().unwrap().unwrap().what;
-        assert!(matches!(event, RetryEvent::GaveUp { attempts: 1, stop: Stop::Nested, .. }), "{event:?}");
+        assert!(matches!(event, RetryEvent::GaveUp { attempts: 1, stop: StopReason::Nested, .. }), "{event:?}");
     }
 }
 
-/// A service that counts its requests, and asks another through a pipeline with a retry.
+/// A service that counts its requests, and calls another service through a pipeline with a retry.
 #[derive(Clone)]
 struct Handler {
     behind: Arc<AtomicU32>,
@@ -245,8 +256,9 @@ impl Service<Request<()>> for Handler {
     }
 }
 
+// Guarantee: call 7.
 #[test]
-fn a_server_s_standard_stack_leaves_the_retry_in_its_handler_to_work() {
+fn the_standard_stack_of_a_server_does_not_suppress_retries_of_its_handler() {
     let (clock, hand) = Clock::manual();
     for method in ["GET", "POST"] {
         let stack = Standard::new(StandardConfig::default()).unwrap().with_clock(&clock);
@@ -260,7 +272,7 @@ fn a_server_s_standard_stack_leaves_the_retry_in_its_handler_to_work() {
     }
 }
 
-/// A service that answers 503 and names a time.
+/// A service that answers 503 with a `retry-after`.
 #[derive(Clone)]
 struct Away(&'static str, Arc<AtomicU32>);
 
@@ -279,9 +291,10 @@ impl Service<Request<()>> for Away {
     }
 }
 
-/// The request is moved into its only attempt: that it cannot be sent again stands beside the server's hint.
+// Guarantee: retry 3.
+/// The request is moved into its only attempt; that is recorded beside the server's hint.
 #[test]
-fn a_hint_reaches_every_policy_of_a_layer_though_the_request_cannot_be_sent_again() {
+fn a_hint_reaches_every_policy_even_if_the_request_cannot_be_repeated() {
     let (clock, hand) = Clock::manual();
     for seconds in [60, 90, 600] {
         let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
@@ -294,13 +307,14 @@ fn a_hint_reaches_every_policy_of_a_layer_though_the_request_cannot_be_sent_agai
         let error = hand.block_on(service.call(get())).unwrap_err();
         assert_eq!((error.retry_after(), away.1.load(SeqCst)), (Some(S(seconds)), 1));
     }
-    // Also to the caller, where the answer is made an error; with a retry that says why it stopped.
+    // The hint also reaches the caller if the answer becomes an error; a retry states why it
+    // stopped.
     let verdict = Verdict::failure(FailureKind::Overloaded).with_hint(Hint::RetryAfter(S(9)));
     let judge = move |_: &Result<Response<()>, &'static str>| verdict;
     let pipeline = Pipeline::new().then(retry(&clock, repeating())).classify(judge);
     let mut service = PipelineLayer::new(pipeline).once().layer(Refuses);
     let error = hand.block_on(service.call(())).unwrap_err();
-    assert_eq!((error.retry_after(), error.history().unwrap().stop), (Some(S(9)), Stop::Spent));
+    assert_eq!((error.retry_after(), error.history().unwrap().stop), (Some(S(9)), StopReason::Spent));
 }
 
 #[derive(Clone)]
@@ -320,8 +334,9 @@ impl Service<()> for Refuses {
     }
 }
 
+// Guarantee: call 7.
 #[test]
-fn a_budget_is_told_of_a_call_once_however_many_pipelines_it_goes_through() {
+fn a_budget_counts_a_call_once_across_nested_pipelines() {
     let (clock, hand) = Clock::manual();
     for hedged in [true, false] {
         let config = RetryBudgetConfig::default().ratio(1.0).min_per_second(0);
@@ -352,7 +367,7 @@ fn a_budget_is_told_of_a_call_once_however_many_pipelines_it_goes_through() {
     }
 }
 
-/// One task repeats without a delay what fails at once; another ends it.
+/// One task retries immediate failures without a delay; another one ends it.
 #[test]
 fn a_retry_without_a_delay_lets_other_tasks_run() {
     for own_delays in [true, false] {
@@ -372,8 +387,9 @@ fn a_retry_without_a_delay_lets_other_tasks_run() {
     }
 }
 
+// Guarantee: retry 3.
 #[test]
-fn a_server_s_wait_and_a_delay_of_the_retry_s_own_are_not_added_up() {
+fn a_requested_wait_and_the_delay_of_the_retry_are_not_added() {
     let flat = |jitter| BackoffConfig::default().between(S(10), S(10)).jitter(jitter);
     for (asked, jitter, own, least, most) in [
         (S(10), Jitter::Equal, None, S(10), S(11)),
@@ -400,8 +416,9 @@ fn a_server_s_wait_and_a_delay_of_the_retry_s_own_are_not_added_up() {
     }
 }
 
+// Guarantee: hedge 7.
 #[test]
-fn one_answer_keeps_a_hedge_from_hedging_for_a_minute_at_most() {
+fn one_hint_stops_hedging_for_at_most_a_minute() {
     for seconds in [61, 86_400, 999_999_999] {
         let (clock, hand) = Clock::manual();
         let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock);
@@ -425,8 +442,9 @@ fn one_answer_keeps_a_hedge_from_hedging_for_a_minute_at_most() {
     }
 }
 
+// Guarantee: call 7.
 #[test]
-fn a_call_whose_time_is_over_before_it_begins_is_not_run() {
+fn a_call_whose_deadline_has_passed_does_not_run() {
     let (clock, hand) = Clock::manual();
     hand.advance(S(100));
     for late in [S(0), MS(1), S(50)] {
@@ -441,14 +459,14 @@ fn a_call_whose_time_is_over_before_it_begins_is_not_run() {
         let answer = hand.block_on(Pipeline::new().then(timeout).call_within(attempt, work));
         assert!(answer.unwrap_err().is_timed_out() && runs.load(SeqCst) == 0);
     }
-    // With a moment left it is run.
+    // With a moment left it runs.
     let timeout = Timeout::new(S(5)).with_clock(&clock);
     let attempt = AttemptInfo::with_deadline(hand.now() + Duration::from_nanos(1));
     assert!(hand.block_on(Pipeline::new().then(timeout).call_within(attempt, || ready(Ok::<_, ()>(())))).is_ok());
 }
 
 #[test]
-fn a_reset_in_epoch_time_is_measured_by_the_clock_of_the_answer() {
+fn a_reset_time_is_measured_by_the_clock_of_the_response() {
     use steadfast::{http::retry_after, time::Timestamp};
     let mut headers = http::HeaderMap::new();
     for (name, value) in [

@@ -1,4 +1,4 @@
-//! Pipeline, behaviours 1, 3 and 5, and the one flat error of the shared ground.
+//! Pipeline: order of policies, shared state, explanation, and the flat error.
 use std::{
     fmt,
     sync::{
@@ -21,7 +21,7 @@ use steadfast::{
 
 const S: fn(u64) -> Duration = Duration::from_secs;
 
-/// Writes down when calls go in and come out.
+/// A policy that records when calls enter and leave.
 #[derive(Clone)]
 struct Mark(&'static str, Arc<std::sync::Mutex<String>>);
 
@@ -38,9 +38,9 @@ fn run<T>(future: impl Future<Output = T>) -> T {
     Clock::manual().1.block_on(future)
 }
 
-// Guarantee: pipeline 1.
+// Guarantee: call 1.
 #[test]
-fn outermost_first() {
+fn policies_run_in_the_order_in_which_they_were_added() {
     let log = Arc::default();
     let mark = |name| Mark(name, Arc::clone(&log));
     let pipeline = Pipeline::new().then(mark("a")).then(mark("b")).then(mark("c"));
@@ -48,9 +48,9 @@ fn outermost_first() {
     assert_eq!(*log.lock().unwrap(), "(a(b(c)))");
 }
 
-// Guarantee: pipeline 1.
+// Guarantee: call 1.
 #[test]
-fn serves_operations_of_any_type_and_lends() {
+fn a_pipeline_serves_operations_of_any_type_that_may_borrow() {
     let pipeline = Pipeline::new().then(Timeout::new(S(1)));
     let text = String::from("lent");
     assert_eq!(run(pipeline.call(|| async { Ok::<_, fmt::Error>(text.as_str()) })).unwrap(), "lent");
@@ -58,7 +58,7 @@ fn serves_operations_of_any_type_and_lends() {
     assert_eq!(run(pipeline.call(async || Ok::<_, ()>(text.len()))).unwrap(), 4);
 }
 
-// Guarantee: pipeline 1.
+// Guarantee: call 2.
 #[test]
 fn clones_and_a_policy_used_twice_share_state() {
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(4, 4)).unwrap();
@@ -71,9 +71,9 @@ fn clones_and_a_policy_used_twice_share_state() {
     assert_eq!(breaker.state(), State::Open);
 }
 
-// Guarantee: pipeline 1.
+// Guarantee: call 1.
 #[test]
-fn a_call_can_be_spawned_with_what_it_borrows() {
+fn a_call_can_be_spawned_with_the_data_that_it_borrows() {
     fn is_send_and_sync<T: Send + Sync>(_: &T) {}
     let pipeline = Pipeline::new()
         .then(Timeout::new(S(1)))
@@ -96,9 +96,9 @@ fn a_call_can_be_spawned_with_what_it_borrows() {
     });
 }
 
-// Guarantee: pipeline 1.
+// Guarantee: call 2.
 #[test]
-fn a_boxed_one_is_for_a_field_and_behaves_the_same() {
+fn a_boxed_pipeline_fits_into_a_field_and_behaves_the_same() {
     struct Repository {
         calls: BoxedPipeline<u16, steadfast::testing::ScriptedError>,
     }
@@ -112,9 +112,9 @@ fn a_boxed_one_is_for_a_field_and_behaves_the_same() {
     assert!(repository.calls.explain().to_string().contains("`repository`"));
 }
 
-// Guarantee: pipeline 1.
+// Guarantee: call 1.
 #[test]
-fn an_operation_of_one_s_own_may_keep_state_across_attempts() {
+fn a_custom_operation_may_keep_state_across_attempts() {
     struct Counting<'a>(&'a mut u32);
     impl Operation for Counting<'_> {
         type Output = u32;
@@ -131,9 +131,9 @@ fn an_operation_of_one_s_own_may_keep_state_across_attempts() {
     assert_eq!(hand.block_on(pipeline.call(Counting(&mut sum))).unwrap(), 6);
 }
 
-// Guarantee: pipeline 1.
+// Guarantee: call 6.
 #[test]
-fn a_policy_that_does_nothing_at_all_is_an_error_and_no_panic() {
+fn a_policy_that_makes_no_attempt_causes_an_error_and_no_panic() {
     struct Lazy;
     impl Policy for Lazy {
         async fn around<A: Attempt>(&self, _: A, _: CallContext<'_>) -> Outcome {
@@ -141,11 +141,12 @@ fn a_policy_that_does_nothing_at_all_is_an_error_and_no_panic() {
         }
     }
     let error = run(Pipeline::new().then(Lazy).call(|| async { Ok::<_, fmt::Error>(()) })).unwrap_err();
-    assert_eq!(error.to_string(), "rejected by the policy: it neither made an attempt nor refused it");
+    assert_eq!(error.to_string(), "rejected by the policy: it neither made an attempt nor rejected the call");
 }
 
+// Guarantee: call 6.
 #[test]
-fn ground_the_error_is_flat_whatever_the_order() {
+fn the_error_is_flat_in_any_order_of_policies() {
     let (clock, hand) = Clock::manual();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().named("db").with_clock(&clock);
     breaker.force_open(S(3));
@@ -162,8 +163,9 @@ fn ground_the_error_is_flat_whatever_the_order() {
     check(hand.block_on(Pipeline::new().then(retry()).then(timeout()).then(breaker).call(work)).unwrap_err());
 }
 
+// Guarantee: call 6.
 #[test]
-fn ground_one_classifier_is_heard_by_all_and_judges_values_too() {
+fn one_classifier_serves_all_policies_and_judges_values() {
     let (clock, hand) = Clock::manual();
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(3, 3)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new()
@@ -189,7 +191,7 @@ fn ground_one_classifier_is_heard_by_all_and_judges_values_too() {
 }
 
 #[test]
-fn ground_errors_map_and_show_their_source() {
+fn errors_can_be_mapped_and_have_a_source() {
     let error = run(Pipeline::new().call(|| async { Err::<(), _>(fmt::Error) })).unwrap_err();
     assert_eq!(error.to_string(), fmt::Error.to_string());
     assert_eq!(error.verdict().kind(), Some(FailureKind::Other));
@@ -199,14 +201,14 @@ fn ground_errors_map_and_show_their_source() {
     assert_eq!(custom.to_string(), "rejected by the gate: closed; try again in 2s");
 }
 
-/// The warnings of a pipeline that says what it is.
+/// The warnings of a pipeline whose explanation contains them.
 fn warnings<P: Policy, C>(pipeline: &Pipeline<P, C>) -> String {
     pipeline.explain().warnings().join("\n")
 }
 
-// Guarantee: pipeline 3.
+// Guarantee: call 3.
 #[test]
-fn explain_prints_the_order() {
+fn explain_lists_the_policies_in_order() {
     let pipeline = Pipeline::new()
         .named("billing")
         .then(Timeout::new(S(2)).named("total"))
@@ -230,9 +232,9 @@ fn explain_prints_the_order() {
     assert!(Pipeline::new().explain().to_string().contains("(no policy)"));
 }
 
-// Guarantee: pipeline 3.
+// Guarantee: call 3.
 #[test]
-fn explain_warns_of_what_will_hurt() {
+fn explain_warns_about_risky_settings() {
     let retry = || Retry::new(RetryConfig::default().idempotent(true)).unwrap();
     let breaker = || CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
     let timeout = |s| Timeout::new(S(s));

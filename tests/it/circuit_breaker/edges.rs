@@ -1,4 +1,4 @@
-//! Circuit breaker: what was once wrong, and the edges of its settings.
+//! Circuit breaker: regressions, and limits of its settings.
 use std::{panic::AssertUnwindSafe, time::Duration};
 
 use futures::FutureExt;
@@ -16,9 +16,9 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 const FAILED: Verdict = Verdict::failure(FailureKind::Server);
 const OK: Verdict = Verdict::success();
 
-/// Was: the event of an opening at a success was laid down and not sent before the next event.
+/// Regression: the event of an opening at a success was sent only with the next event.
 #[test]
-fn ground_an_opening_at_a_success_is_told_at_once() {
+fn the_event_of_an_opening_at_a_success_is_sent_at_once() {
     let rules = TripConfig::default().failure_rate(0.5);
     for config in [probes(1, 1.0).count_window(10, 4), probes(1, 1.0).time_window(S(10), 10, 4)] {
         let (breaker, _hand) = breaker(config.trip(rules));
@@ -32,9 +32,9 @@ fn ground_an_opening_at_a_success_is_told_at_once() {
 }
 
 // Guarantee: circuit_breaker 7.
-/// Was: after 256 changes of state the time windows took outcomes of long ago for their own.
+/// Regression: after 256 changes of state, time windows counted outcomes of an older generation.
 #[test]
-fn closing_empties_the_time_windows_however_often_it_changed_its_state() {
+fn closing_empties_the_time_windows_after_any_number_of_state_changes() {
     let rules = TripConfig::default().failure_rate(1.0).weighted_failures(100, S(1000));
     let (breaker, _hand) = breaker(probes(1, 1.0).time_window(S(1000), 10, 100).trip(rules));
     record(&breaker, FAILED.weighing(90), 1);
@@ -46,9 +46,10 @@ fn closing_empties_the_time_windows_however_often_it_changed_its_state() {
     assert_eq!(breaker.state(), State::Closed);
 }
 
-/// Was: with a set of kinds that did not name it, a panic was an answer, and closed a half-open breaker.
+/// Regression: if the set of kinds did not name it, a panic counted as a success, and closed a
+/// half-open breaker.
 #[test]
-fn ground_a_panic_is_a_failure_whatever_the_set_of_kinds() {
+fn a_panic_is_a_failure_for_every_set_of_kinds() {
     let (breaker, hand) = ready(probes(1, 1.0).failures(KindSet::of(&[FailureKind::Timeout])));
     let panics = breaker.call(|| async { if true { panic!("boom") } else { Ok::<(), ()>(()) } });
     assert!(hand.block_on(AssertUnwindSafe(panics).catch_unwind()).is_err());
@@ -56,9 +57,9 @@ fn ground_a_panic_is_a_failure_whatever_the_set_of_kinds() {
 }
 
 // Guarantee: circuit_breaker 5.
-/// Was: a breaker that was opened or closed by hand after a long calm did not count the calm.
+/// Regression: a breaker that was opened or closed manually after a long calm did not count the calm.
 #[test]
-fn calm_counts_also_where_a_hand_ends_it() {
+fn the_calm_before_a_manual_change_counts() {
     let acts: [fn(&CircuitBreaker); 3] = [|b| b.force_open(S(1)), CircuitBreaker::isolate, |_| ()];
     for act in acts {
         let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(1, 1));
@@ -66,7 +67,7 @@ fn calm_counts_also_where_a_hand_ends_it() {
             record(&breaker, FAILED, 1);
             breaker.close();
         }
-        hand.advance(S(2 * 60)); // two of four forgotten
+        hand.advance(S(2 * 60)); // two of four are forgotten
         act(&breaker);
         breaker.close();
         record(&breaker, FAILED, 1);
@@ -75,7 +76,7 @@ fn calm_counts_also_where_a_hand_ends_it() {
 }
 
 // Guarantee: circuit_breaker 9.
-/// Was: the kind of a failure from before the reset was told as the last cause.
+/// Regression: a rejection carried the kind of a failure from before the reset.
 #[test]
 fn reset_forgets_the_last_failure() {
     let (breaker, _hand) = breaker(CircuitBreakerConfig::default());
@@ -94,7 +95,7 @@ fn a_window_as_long_as_min_calls_is_judged_when_it_is_full() {
     record(&breaker, FAILED, 1);
     record(&breaker, OK, 3);
     assert_eq!(breaker.state(), State::Closed);
-    record(&breaker, OK, 1); // the fifth call, and the failure is just still among them
+    record(&breaker, OK, 1); // the fifth call; the failure is still among them
     assert_eq!(breaker.state(), State::Open);
 }
 
@@ -102,7 +103,7 @@ fn a_window_as_long_as_min_calls_is_judged_when_it_is_full() {
 #[test]
 fn no_factor_and_no_hint_overflows() {
     let mut open = OpenConfig::default();
-    (open.factor, open.cap, open.jitter, open.max_hint) = (f64::MAX, Duration::MAX, 1.0, Duration::MAX);
+    (open.factor, open.max_delay, open.jitter, open.max_hint) = (f64::MAX, Duration::MAX, 1.0, Duration::MAX);
     let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(1, 1).open(open));
     for verdict in
         [FAILED, FAILED, FAILED.with_retry_after(Duration::MAX), FAILED.with_hint(Hint::UnavailableFor(Duration::MAX))]
@@ -129,7 +130,7 @@ fn unavailable_for_no_time_probes_at_once() {
 
 // Guarantee: circuit_breaker 9.
 #[test]
-fn by_hand_while_half_open_makes_its_probes_late() {
+fn a_manual_change_while_half_open_makes_its_probes_late() {
     type Act = fn(&CircuitBreaker);
     let acts: [(Act, State); 4] = [
         (|b| b.force_open(S(9)), State::Open),
@@ -147,7 +148,7 @@ fn by_hand_while_half_open_makes_its_probes_late() {
         }
         breaker.force_open(S(1));
         hand.advance(S(1));
-        // The next cycle has all its places.
+        // The next cycle has all its permits.
         let next: Vec<_> = (0..3).map(|_| breaker.try_acquire().unwrap()).collect();
         assert!(breaker.try_acquire().is_err());
         next.into_iter().for_each(|probe| probe.record(OK));

@@ -1,4 +1,4 @@
-//! Circuit breaker, behaviour 8: recovery by a health probe instead of user traffic.
+//! Circuit breaker: recovery by a health probe instead of callers' requests.
 use std::{
     future::{Future, pending},
     panic::AssertUnwindSafe,
@@ -13,8 +13,8 @@ use futures::FutureExt;
 use steadfast::{
     FailureKind, KindSet, Reason, Verdict,
     circuit_breaker::{
-        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, HalfOpenConfig, OpenConfig, State, TripConfig,
-        Undecided,
+        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, HalfOpenConfig, OnTimeout, OpenConfig, State,
+        TripConfig,
     },
     outcome::TripRule,
     testing::{ManualClock, ScriptedService, drop_at_every_await},
@@ -25,11 +25,12 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 
 fn breaker(config: CircuitBreakerConfig) -> (CircuitBreaker, Clock, ManualClock) {
     let (clock, hand) = Clock::manual();
-    let open = OpenConfig::default().times(S(1), S(8)).jitter(0.0);
+    let open = OpenConfig::default().delays(S(1), S(8)).jitter(0.0);
     (CircuitBreaker::new(config.open(open)).unwrap().with_clock(&clock), clock, hand)
 }
 
-/// A probe that says what the list says, then that all is well; and the times at which it was asked.
+/// Returns a probe that fails `fails` times and then succeeds, and that records the times of its
+/// calls.
 fn probe<'a>(
     clock: &'a Clock,
     fails: u32,
@@ -50,23 +51,23 @@ fn is_send<T: Send>(t: T) -> T {
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn it_probes_when_the_open_time_is_over_with_the_open_time_as_back_off() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(2, 1.0));
+fn the_loop_probes_after_each_open_time() {
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(2, 1.0));
     let asked = Mutex::new(Vec::new());
     let start = hand.now();
     breaker.force_open(S(3));
     hand.block_on(is_send(breaker.run(probe(&clock, 3, &asked), clock.sleep(S(60)))));
-    // Openings by failed probes are 1, 2 and 4 s long; then two good ones, one after the other.
+    // The forced opening lasts 3 s, those by failed probes 1, 2 and 4 s; then two probes succeed.
     let after: Vec<_> = asked.lock().unwrap().iter().map(|at| (*at - start).as_secs()).collect();
     assert_eq!(after, [3, 4, 6, 10, 10]);
     assert_eq!(breaker.state(), State::Closed);
-    assert_eq!(hand.now() - start, S(60), "it runs until it is told to end");
+    assert_eq!(hand.now() - start, S(60), "the loop runs until shutdown");
 }
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn callers_are_not_let_through_as_probes_while_it_runs() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
+fn callers_do_not_probe_while_the_loop_runs() {
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     breaker.force_open(S(1));
     let gate = tokio::sync::Semaphore::new(0);
     let probe = || async { gate.acquire().await.map(drop) };
@@ -74,7 +75,7 @@ fn callers_are_not_let_through_as_probes_while_it_runs() {
         let mut run = Box::pin(breaker.run(probe, pending()));
         assert!(futures::poll!(&mut run).is_pending());
         clock.sleep(S(1)).await;
-        // Its time is over, and the loop has not looked yet.
+        // The open time is over, and the loop has not been polled yet.
         assert_eq!(breaker.try_acquire().unwrap_err().reason(), Reason::ProbesTaken);
         assert!(futures::poll!(&mut run).is_pending());
         assert_eq!(breaker.state(), State::HalfOpen);
@@ -88,8 +89,8 @@ fn callers_are_not_let_through_as_probes_while_it_runs() {
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn without_the_loop_callers_probe_again() {
-    let (breaker, _clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
+fn callers_probe_again_after_the_loop_is_dropped() {
+    let (breaker, _clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     breaker.force_open(S(1));
     hand.block_on(async {
         let mut run = Box::pin(breaker.run(async || Ok::<_, ()>(()), pending()));
@@ -104,8 +105,8 @@ fn without_the_loop_callers_probe_again() {
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn one_probe_at_a_time_also_where_several_loops_run() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(5, 1.0));
+fn several_loops_probe_one_at_a_time() {
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(5, 1.0));
     breaker.force_open(S(1));
     let (running, most, all) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
     let probe = || async {
@@ -122,9 +123,9 @@ fn one_probe_at_a_time_also_where_several_loops_run() {
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn a_probe_that_hangs_is_dropped_and_decides_nothing() {
-    for (undecided, state) in [(Undecided::Open, State::Open), (Undecided::Close, State::Closed)] {
-        let half_open = HalfOpenConfig::default().probes(1, 1.0).max(S(10), undecided);
+fn a_health_probe_that_hangs_is_dropped_and_the_half_open_state_times_out() {
+    for (on_timeout, state) in [(OnTimeout::Open, State::Open), (OnTimeout::Close, State::Closed)] {
+        let half_open = HalfOpenConfig::default().permitted_calls(1, 1.0).max_duration(S(10), on_timeout);
         let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().half_open(half_open));
         let service = ScriptedService::new("hang", &clock).unwrap();
         breaker.force_open(S(1));
@@ -134,23 +135,23 @@ fn a_probe_that_hangs_is_dropped_and_decides_nothing() {
         assert_eq!(breaker.state(), state);
         if state == State::Open {
             let Reason::CircuitOpen { rule, .. } = breaker.try_acquire().unwrap_err().reason() else { panic!() };
-            assert_eq!(rule, TripRule::Undecided);
+            assert_eq!(rule, TripRule::HalfOpenTimeout);
         }
-        assert!(breaker.snapshot().rejected <= 1, "the loop's own attempts are no rejected calls");
+        assert!(breaker.snapshot().rejected <= 1, "attempts of the loop do not count as rejected calls");
     }
 }
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn every_error_of_a_probe_is_a_failure_and_slowness_too_if_it_is_a_rule() {
-    let kinds = CircuitBreakerConfig::default().probes(1, 1.0).failures(KindSet::of(&[FailureKind::Timeout]));
+fn every_error_of_a_health_probe_is_a_failure_and_so_is_slowness_under_a_slow_call_rule() {
+    let kinds = CircuitBreakerConfig::default().permitted_calls(1, 1.0).failures(KindSet::of(&[FailureKind::Timeout]));
     let (one, clock, hand) = breaker(kinds);
     one.force_open(S(1));
     hand.block_on(one.run(async || Err::<(), _>("ill"), clock.sleep(Duration::from_millis(1500))));
     assert_eq!(one.state(), State::Open);
 
     let slow = TripConfig::default().slow_call_rate(0.5, Duration::from_millis(100));
-    let (one, clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0).trip(slow));
+    let (one, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0).trip(slow));
     one.force_open(S(1));
     let probe = async || {
         clock.sleep(Duration::from_millis(200)).await;
@@ -162,7 +163,7 @@ fn every_error_of_a_probe_is_a_failure_and_slowness_too_if_it_is_a_rule() {
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn an_isolated_one_is_not_probed() {
+fn an_isolated_breaker_is_not_probed() {
     let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default());
     let asked = Mutex::new(Vec::new());
     breaker.isolate();
@@ -173,8 +174,8 @@ fn an_isolated_one_is_not_probed() {
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn it_hears_of_an_opening_while_it_waits_and_serves_several() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0).count_window(1, 1));
+fn the_loop_probes_after_each_of_several_openings() {
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0).count_window(1, 1));
     let asked = Mutex::new(Vec::new());
     let start = hand.now();
     hand.block_on(async {
@@ -187,13 +188,13 @@ fn it_hears_of_an_opening_while_it_waits_and_serves_several() {
         futures::join!(fails, breaker.run(probe(&clock, 0, &asked), clock.sleep(S(300))));
     });
     let after: Vec<_> = asked.lock().unwrap().iter().map(|at| (*at - start).as_secs()).collect();
-    assert_eq!(after, [11, 101, 201], "the calm between them is longer than `stable_for`");
+    assert_eq!(after, [11, 101, 201], "the calm between them is longer than `reset_after`");
 }
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn a_hint_of_the_server_is_honoured_by_the_probe() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
+fn the_loop_waits_for_as_long_as_the_server_announced() {
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     let asked = Mutex::new(Vec::new());
     let start = hand.now();
     let away = steadfast::Hint::UnavailableFor(S(120));
@@ -204,8 +205,8 @@ fn a_hint_of_the_server_is_honoured_by_the_probe() {
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn its_failures_are_told_like_any_other() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
+fn failures_of_health_probes_are_sent_as_events() {
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     breaker.force_open(S(1));
     let mut events = breaker.events();
     let asked = Mutex::new(Vec::new());
@@ -228,22 +229,25 @@ fn its_failures_are_told_like_any_other() {
 
 // Guarantee: circuit_breaker 8.
 #[test]
-fn a_probe_that_panics_is_a_bad_one_and_the_panic_goes_on() {
-    let (breaker, _clock, hand) = breaker(CircuitBreakerConfig::default().probes(1, 1.0));
+fn a_health_probe_that_panics_fails_and_the_panic_unwinds() {
+    let (breaker, _clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(1, 1.0));
     breaker.force_open(S(1));
     let run = breaker.run(|| async { if true { panic!("boom") } else { Ok::<_, ()>(()) } }, pending());
     assert!(hand.block_on(AssertUnwindSafe(run).catch_unwind()).is_err());
     assert_eq!(breaker.state(), State::Open);
     hand.advance(S(60));
-    assert!(breaker.try_acquire().is_ok(), "the loop is gone, and callers probe");
+    assert!(breaker.try_acquire().is_ok(), "callers probe after the loop has ended");
 }
 
 #[test]
-fn ground_a_loop_of_probes_dropped_anywhere_leaves_the_breaker_to_its_callers() {
+fn a_loop_dropped_at_any_await_frees_its_permits() {
     let (clock, hand) = Clock::manual();
-    let open = OpenConfig::default().times(S(1), S(1)).jitter(0.0);
-    let make =
-        || CircuitBreaker::new(CircuitBreakerConfig::default().probes(2, 1.0).open(open)).unwrap().with_clock(&clock);
+    let open = OpenConfig::default().delays(S(1), S(1)).jitter(0.0);
+    let make = || {
+        CircuitBreaker::new(CircuitBreakerConfig::default().permitted_calls(2, 1.0).open(open))
+            .unwrap()
+            .with_clock(&clock)
+    };
     let (service, current) =
         (ScriptedService::new("ok in 10ms, 503 in 10ms, ok in 10ms", &clock).unwrap(), Mutex::new(make()));
     let made = AtomicU32::new(0);
@@ -262,7 +266,7 @@ fn ground_a_loop_of_probes_dropped_anywhere_leaves_the_breaker_to_its_callers() 
             assert_eq!(service.running(), 0);
             if breaker.state() != State::Closed {
                 hand.advance(S(2));
-                // No place is lost: two callers probe, and close it.
+                // No permit is lost: two callers probe, and close the breaker.
                 (0..2).for_each(|_| breaker.try_acquire().unwrap().record(Verdict::success()));
             }
             assert_eq!(breaker.state(), State::Closed);
@@ -272,10 +276,10 @@ fn ground_a_loop_of_probes_dropped_anywhere_leaves_the_breaker_to_its_callers() 
 }
 
 // Guarantee: circuit_breaker 8.
-/// On real threads: a storm of callers while the loop is at work sees no probe of theirs admitted.
+/// On real threads: while the loop runs, no caller of many is admitted as a probe.
 #[test]
-fn under_load_no_caller_is_a_probe() {
-    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().probes(3, 1.0));
+fn under_load_no_caller_probes_while_the_loop_runs() {
+    let (breaker, clock, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(3, 1.0));
     breaker.force_open(S(1));
     let admitted = Arc::new(AtomicU32::new(0));
     hand.block_on(async {

@@ -1,4 +1,4 @@
-//! Circuit breaker, behaviour 10: a breaker a key.
+//! Circuit breaker: the registry of breakers per key.
 use std::{sync::Barrier, time::Duration};
 
 use steadfast::{
@@ -16,15 +16,15 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 const FAILED: Verdict = Verdict::failure(FailureKind::Server);
 const OK: Verdict = Verdict::success();
 
-fn family(config: impl Into<KeyedBreakersConfig>) -> (KeyedBreakers<u32>, ManualClock) {
+fn registry(config: impl Into<KeyedBreakersConfig>) -> (KeyedBreakers<u32>, ManualClock) {
     let (clock, hand) = Clock::manual();
     (KeyedBreakers::new(config).unwrap().with_clock(&clock).named_by(|key| format!("host-{key}").into()), hand)
 }
 
-/// Opens after two failures of two calls.
+/// Returns a configuration that opens after two failures of two calls.
 fn quick() -> CircuitBreakerConfig {
-    let open = OpenConfig::default().times(S(10), S(10)).jitter(0.0).stable_for(S(60));
-    CircuitBreakerConfig::default().count_window(2, 2).probes(1, 1.0).open(open)
+    let open = OpenConfig::default().delays(S(10), S(10)).jitter(0.0).reset_after(S(60));
+    CircuitBreakerConfig::default().count_window(2, 2).permitted_calls(1, 1.0).open(open)
 }
 
 fn record(breaker: &CircuitBreaker, verdict: Verdict, times: usize) {
@@ -33,8 +33,8 @@ fn record(breaker: &CircuitBreaker, verdict: Verdict, times: usize) {
 
 // Guarantee: circuit_breaker 10.
 #[test]
-fn each_key_has_a_breaker_of_its_own_made_on_first_use() {
-    let (hosts, hand) = family(quick());
+fn each_key_has_its_own_breaker_created_on_first_use() {
+    let (hosts, hand) = registry(quick());
     assert!(hosts.is_empty() && hosts.peek(&1).is_none());
     record(&hosts.get(&1), FAILED, 2);
     record(&hosts.get(&2), OK, 2);
@@ -42,7 +42,7 @@ fn each_key_has_a_breaker_of_its_own_made_on_first_use() {
     assert_eq!((hosts.get(&1).state(), hosts.get(&2).state()), (State::Open, State::Closed));
     assert!(hand.block_on(hosts.call(&1, async || Ok::<_, ()>(()))).unwrap_err().is_rejected());
     assert!(hand.block_on(hosts.call(&2, async || Ok::<_, ()>(()))).is_ok());
-    // A clone of the family has the same keys, and a key's breaker is a policy like any other.
+    // A clone of the registry has the same keys, and a key's breaker is a policy like any other.
     let pipeline = Pipeline::new().then(hosts.clone().get(&1));
     assert!(hand.block_on(pipeline.call(async || Ok::<_, ()>(()))).unwrap_err().is_rejected());
     assert_eq!(hosts.get(&1).try_acquire().unwrap_err().name(), Some("host-1"));
@@ -51,7 +51,7 @@ fn each_key_has_a_breaker_of_its_own_made_on_first_use() {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn racing_callers_get_the_same_breaker() {
-    let (hosts, _hand) = family(quick());
+    let (hosts, _hand) = registry(quick());
     let barrier = Barrier::new(8);
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -64,13 +64,16 @@ fn racing_callers_get_the_same_breaker() {
         }
     });
     assert_eq!(hosts.len(), 500);
-    assert!(hosts.iter().all(|(_, breaker)| breaker.snapshot().calls == 2), "a window of two, seen by all eight");
+    assert!(
+        hosts.iter().all(|(_, breaker)| breaker.snapshot().calls == 2),
+        "a window of two, filled by all eight threads"
+    );
 }
 
 // Guarantee: circuit_breaker 10.
 #[test]
 fn all_keys_are_enumerable() {
-    let (hosts, _hand) = family(quick());
+    let (hosts, _hand) = registry(quick());
     (0..1000).for_each(|key| drop(hosts.get(&key)));
     hosts.get(&7).isolate();
     record(&hosts.get(&8), FAILED, 2);
@@ -80,22 +83,22 @@ fn all_keys_are_enumerable() {
     assert!(keys.into_iter().eq(0..1000));
     let not_closed: Vec<_> = hosts.iter().filter(|(_, breaker)| breaker.state() != State::Closed).collect();
     assert_eq!(not_closed.len(), hosts.open_now());
-    drop(not_closed); // who holds a breaker keeps it
-    // Whoever goes through them may change them meanwhile.
+    drop(not_closed); // a breaker that is held is kept
+    // Keys may be removed during the iteration.
     hosts.iter().for_each(|(key, _)| assert!(hosts.forget(&key)));
     assert!(hosts.is_empty() && hosts.open_now() == 0);
 }
 
 // Guarantee: circuit_breaker 10.
 #[test]
-fn an_idle_key_is_forgotten_and_one_in_use_is_not() {
-    let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).idle(S(100)));
+fn an_idle_key_is_removed_and_a_used_one_is_not() {
+    let (hosts, hand) = registry(KeyedBreakersConfig::from(quick()).idle(S(100)));
     (0..100).for_each(|key| record(&hosts.get(&key), OK, 1));
     hand.advance(S(99));
     hosts.forget_idle();
-    assert_eq!(hosts.len(), 100, "no time to be idle in");
+    assert_eq!(hosts.len(), 100, "too early to be idle");
     hand.advance(S(1));
-    hosts.forget_idle(); // all were used since the beginning
+    hosts.forget_idle(); // all were used since the start
     assert_eq!(hosts.len(), 100);
     (0..10).for_each(|key| drop(hosts.get(&key)));
     hand.advance(S(100));
@@ -108,14 +111,14 @@ fn an_idle_key_is_forgotten_and_one_in_use_is_not() {
 
 // Guarantee: circuit_breaker 10.
 #[test]
-fn what_is_still_of_use_is_not_forgotten() {
-    let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).idle(S(1)));
-    let held = hosts.get(&0); //          somebody holds it
-    hosts.get(&1).isolate(); //           by hand, until a hand closes it
-    hosts.get(&2).force_open(S(1000)); // open yet
-    record(&hosts.get(&3), FAILED, 2); // remembers an opening
+fn breakers_that_are_held_isolated_open_or_have_openings_to_remember_are_not_removed() {
+    let (hosts, hand) = registry(KeyedBreakersConfig::from(quick()).idle(S(1)));
+    let held = hosts.get(&0); //          held outside the registry
+    hosts.get(&1).isolate(); //           until it is closed manually
+    hosts.get(&2).force_open(S(1000)); // still open
+    record(&hosts.get(&3), FAILED, 2); // has an opening to remember
     hosts.get(&3).close();
-    drop(hosts.get(&4)); //               nothing to remember
+    drop(hosts.get(&4)); //               has nothing to remember
     let sweep = |after| {
         for _ in 0..2 {
             hand.advance(after);
@@ -126,19 +129,19 @@ fn what_is_still_of_use_is_not_forgotten() {
         keys
     };
     assert_eq!(sweep(S(1)), [0, 1, 2, 3]);
-    assert_eq!(sweep(S(100)), [0, 1, 2], "after `stable_for` the opening is forgotten");
+    assert_eq!(sweep(S(100)), [0, 1, 2], "after `reset_after` the opening is forgotten");
     drop(held);
     assert_eq!(sweep(S(100)), [1, 2]);
-    // Long after its time, with nobody who came to probe.
+    // Long after its open time, without a call that probed.
     assert_eq!(sweep(S(1000)), [1]);
     assert_eq!(hosts.open_now(), 1);
 }
 
 // Guarantee: circuit_breaker 10.
-/// Traffic by ever new keys does not grow the table beyond those that are not idle.
+/// New keys without end do not grow the table beyond the keys that are not idle.
 #[test]
-fn room_is_made_before_the_table_grows() {
-    let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).idle(S(1)));
+fn idle_keys_are_removed_before_the_table_grows() {
+    let (hosts, hand) = registry(KeyedBreakersConfig::from(quick()).idle(S(1)));
     for round in 0..50u32 {
         (0..1000).for_each(|key| drop(hosts.get(&(round * 1000 + key))));
         hand.advance(S(1));
@@ -148,22 +151,22 @@ fn room_is_made_before_the_table_grows() {
 
 // Guarantee: circuit_breaker 10.
 #[test]
-fn a_guard_keeps_at_most_a_share_of_the_family_open() {
-    let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).max_open(0.3));
+fn rules_open_at_most_max_open_of_a_registry() {
+    let (hosts, hand) = registry(KeyedBreakersConfig::from(quick()).max_open(0.3));
     (0..10).for_each(|key| drop(hosts.get(&key)));
     let mut events = hosts.events();
     (0..10).for_each(|key| record(&hosts.get(&key), FAILED, 4 - 2 * usize::from(hosts.open_now() < 3)));
     assert_eq!((hosts.open_now(), hosts.states()[1]), (3, 3));
     let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).collect();
-    let spared: Vec<_> = told
+    let suppressed: Vec<_> = told
         .iter()
-        .filter(|event| matches!(event.what, CircuitBreakerEvent::Spared { rule: TripRule::FailureRate }))
+        .filter(|event| matches!(event.what, CircuitBreakerEvent::Suppressed { rule: TripRule::FailureRate }))
         .collect();
-    assert_eq!(spared.len(), 7, "told once each, not at every failure");
-    assert_eq!(spared[0].source.as_ref().unwrap().as_str(), "host-3");
+    assert_eq!(suppressed.len(), 7, "sent once per breaker, not at every failure");
+    assert_eq!(suppressed[0].source.as_ref().unwrap().as_str(), "host-3");
     let snapshot = hosts.get(&9).snapshot();
-    assert_eq!((snapshot.total_spared, snapshot.failures, snapshot.state), (3, 2, State::Closed));
-    // As soon as another one closes there is room for one of those that still fail.
+    assert_eq!((snapshot.total_suppressed, snapshot.failures, snapshot.state), (3, 2, State::Closed));
+    // When another one closes, one of those that still fail may open.
     hand.advance(S(10));
     hosts.get(&0).try_acquire().unwrap().record(OK);
     assert_eq!(hosts.open_now(), 2);
@@ -173,8 +176,8 @@ fn a_guard_keeps_at_most_a_share_of_the_family_open() {
 
 // Guarantee: circuit_breaker 10.
 #[test]
-fn the_guard_counts_half_open_and_isolated_ones_and_lets_hands_act() {
-    let (hosts, hand) = family(KeyedBreakersConfig::from(quick()).max_open(0.5));
+fn max_open_counts_half_open_and_isolated_breakers_and_permits_manual_openings() {
+    let (hosts, hand) = registry(KeyedBreakersConfig::from(quick()).max_open(0.5));
     (0..4).for_each(|key| drop(hosts.get(&key)));
     hosts.get(&0).isolate();
     record(&hosts.get(&1), FAILED, 2);
@@ -184,7 +187,7 @@ fn the_guard_counts_half_open_and_isolated_ones_and_lets_hands_act() {
     assert_eq!((hosts.get(&1).state(), hosts.open_now()), (State::HalfOpen, 2));
     record(&hosts.get(&2), FAILED, 3);
     assert_eq!(hosts.get(&2).state(), State::Closed);
-    probe.record(FAILED); // open again: it was counted
+    probe.record(FAILED); // open again: it was counted already
     assert_eq!(hosts.open_now(), 2);
     hosts.get(&3).force_open(S(1));
     hosts.get(&3).force_open(S(1));
@@ -196,7 +199,7 @@ fn the_guard_counts_half_open_and_isolated_ones_and_lets_hands_act() {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn at_least_one_may_be_open() {
-    let (hosts, _hand) = family(KeyedBreakersConfig::from(quick()).max_open(0.01));
+    let (hosts, _hand) = registry(KeyedBreakersConfig::from(quick()).max_open(0.01));
     record(&hosts.get(&0), FAILED, 2);
     record(&hosts.get(&1), FAILED, 2);
     assert_eq!((hosts.get(&0).state(), hosts.get(&1).state()), (State::Open, State::Closed));
@@ -204,8 +207,8 @@ fn at_least_one_may_be_open() {
 
 // Guarantee: circuit_breaker 10.
 #[test]
-fn racing_openings_keep_to_the_share() {
-    let (hosts, _hand) = family(KeyedBreakersConfig::from(quick()).max_open(0.25));
+fn racing_openings_do_not_exceed_max_open() {
+    let (hosts, _hand) = registry(KeyedBreakersConfig::from(quick()).max_open(0.25));
     let breakers: Vec<_> = (0..64).map(|key| hosts.get(&key)).collect();
     let barrier = Barrier::new(8);
     std::thread::scope(|scope| {
@@ -224,8 +227,8 @@ fn racing_openings_keep_to_the_share() {
 
 // Guarantee: circuit_breaker 10.
 #[test]
-fn settings_are_replaced_for_all_keys_or_for_none() {
-    let (hosts, _hand) = family(quick());
+fn the_configuration_is_replaced_for_all_keys_or_for_none() {
+    let (hosts, _hand) = registry(quick());
     (0..100).for_each(|key| record(&hosts.get(&key), if key % 2 == 0 { FAILED } else { OK }, 1));
     let before = hosts.config();
     let bad = KeyedBreakersConfig::from(quick().count_window(0, 0)).max_open(0.5);
@@ -233,9 +236,9 @@ fn settings_are_replaced_for_all_keys_or_for_none() {
     assert_eq!(hosts.reconfigure(before.max_open(0.0)).unwrap_err().field(), "max_open");
     assert_eq!(hosts.reconfigure(before.idle(Duration::ZERO)).unwrap_err().field(), "idle");
     assert_eq!(hosts.config(), before);
-    // A member's settings are the family's.
+    // A breaker's configuration is the registry's.
     assert!(hosts.get(&0).reconfigure(CircuitBreakerConfig::default()).is_err());
-    // One failure is enough now: those that have one open at once, as many as may.
+    // One failure is enough now: breakers that have one open at once, up to `max_open`.
     let mut events = hosts.events();
     let row = quick().count_window(2, 1).trip(TripConfig::default().failure_rate(0.5));
     hosts.reconfigure(KeyedBreakersConfig::from(row).max_open(0.25)).unwrap();
@@ -249,7 +252,7 @@ fn settings_are_replaced_for_all_keys_or_for_none() {
 // Guarantee: circuit_breaker 10.
 #[test]
 fn events_and_transitions_of_all_keys_come_in_one_stream_by_name() {
-    let (hosts, _hand) = family(quick());
+    let (hosts, _hand) = registry(quick());
     let (mut events, mut transitions) = (hosts.events(), hosts.transitions());
     std::thread::scope(|scope| {
         for n in 0..4u32 {
@@ -272,8 +275,8 @@ fn events_and_transitions_of_all_keys_come_in_one_stream_by_name() {
 
 // Guarantee: circuit_breaker 10.
 #[test]
-fn shadow_mode_of_a_family_and_of_a_member() {
-    let (hosts, _hand) = family(quick());
+fn shadow_mode_can_be_set_for_one_breaker_and_for_the_registry() {
+    let (hosts, _hand) = registry(quick());
     (0..2).for_each(|key| hosts.get(&key).isolate());
     hosts.get(&0).set_shadow(true);
     assert!(hosts.get(&0).try_acquire().is_ok() && hosts.get(&1).try_acquire().is_err());
@@ -282,7 +285,7 @@ fn shadow_mode_of_a_family_and_of_a_member() {
 }
 
 #[test]
-fn ground_a_call_by_key_dropped_anywhere_gives_its_place_back() {
+fn a_call_by_key_dropped_at_any_await_frees_its_permit() {
     let (clock, hand) = Clock::manual();
     let hosts = KeyedBreakers::<u32>::new(quick()).unwrap().with_clock(&clock);
     let kept = hosts.get(&1);
@@ -296,7 +299,7 @@ fn ground_a_call_by_key_dropped_anywhere_gives_its_place_back() {
             assert_eq!(service.running(), 0);
             match kept.state() {
                 State::Open => assert_eq!(polls, 0),
-                State::HalfOpen => assert!(kept.try_acquire().is_ok(), "the place is free again"),
+                State::HalfOpen => assert!(kept.try_acquire().is_ok(), "the permit is free again"),
                 state => assert_eq!((polls, state), (2, State::Closed)),
             }
         },
@@ -310,24 +313,25 @@ fn ground_a_call_by_key_dropped_anywhere_gives_its_place_back() {
     assert!(hosts.is_empty(), "no dropped call holds a key");
 }
 
-/// Foreign code ran under a shard's lock: one that asked for another key, or panicked, took the shard with it.
+/// Regression: `named_by` callbacks ran under a shard's lock, so that one that used another key or
+/// panicked blocked the shard.
 #[test]
 fn the_name_of_a_key_is_made_outside_the_locks() {
     let (done, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        let family: std::sync::OnceLock<KeyedBreakers<u32>> = std::sync::OnceLock::new();
-        let family = std::sync::Arc::new(family);
-        let inside = family.clone();
+        let registry: std::sync::OnceLock<KeyedBreakers<u32>> = std::sync::OnceLock::new();
+        let registry = std::sync::Arc::new(registry);
+        let inside = registry.clone();
         let named = KeyedBreakers::new(quick()).unwrap().named_by(move |key: &u32| {
-            // It looks at all keys, and makes its own before it is done.
-            if let (Some(family), 0..10) = (inside.get(), *key) {
-                let others = family.iter().count();
-                family.get(&(key + 1));
+            // It iterates over all keys, and creates another before it returns.
+            if let (Some(registry), 0..10) = (inside.get(), *key) {
+                let others = registry.iter().count();
+                registry.get(&(key + 1));
                 return format!("host-{key} after {others}").into();
             }
             format!("host-{key}").into()
         });
-        family.set(named.clone()).unwrap();
+        registry.set(named.clone()).unwrap();
         named.get(&0);
         done.send(named.len()).unwrap();
     });

@@ -1,10 +1,11 @@
-//! Circuit breaker, behaviours 7 and 13: the ramp after closing, totals and gauges, flapping, thresholds without head-room.
+//! Circuit breaker: slow start after closing, totals and gauges, flapping, thresholds without
+//! head-room.
 use std::time::Duration;
 
 use steadfast::{
     FailureKind, Pipeline, Reason, Verdict,
     circuit_breaker::{
-        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, OpenConfig, RampConfig, State, TripConfig,
+        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, OpenConfig, SlowStartConfig, State, TripConfig,
     },
     observe::Subscription,
     testing::ManualClock,
@@ -24,15 +25,15 @@ fn told(events: &mut Subscription<CircuitBreakerEvent>) -> Vec<CircuitBreakerEve
     std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect()
 }
 
-/// Closed by a probe just now, with this ramp.
-fn ramping(ramp: RampConfig) -> (CircuitBreaker, ManualClock) {
-    let (breaker, hand) = ready(probes(1, 1.0).count_window(100, 100).ramp(ramp));
+/// Returns a breaker that a probe has just closed, with this slow start.
+fn in_slow_start(slow_start: SlowStartConfig) -> (CircuitBreaker, ManualClock) {
+    let (breaker, hand) = ready(probes(1, 1.0).count_window(100, 100).slow_start(slow_start));
     breaker.try_acquire().unwrap().record(OK);
     assert_eq!(breaker.state(), State::Closed);
     (breaker, hand)
 }
 
-/// How many of so many calls pass.
+/// Returns the number of calls, of `calls`, that pass.
 fn admitted(breaker: &CircuitBreaker, calls: usize) -> usize {
     (0..calls)
         .filter(|_| {
@@ -46,8 +47,8 @@ fn admitted(breaker: &CircuitBreaker, calls: usize) -> usize {
 
 // Guarantee: circuit_breaker 7.
 #[test]
-fn a_ramp_in_steps_admits_just_its_shares() {
-    let (breaker, hand) = ramping(RampConfig::stepped(S(10), 0.2, 4));
+fn a_stepped_slow_start_admits_its_shares() {
+    let (breaker, hand) = in_slow_start(SlowStartConfig::stepped(S(10), 0.2, 4));
     for share in [0.2, 0.4, 0.6, 0.8] {
         for at in [S(0), Duration::from_millis(2499)] {
             hand.advance(at);
@@ -63,8 +64,8 @@ fn a_ramp_in_steps_admits_just_its_shares() {
 
 // Guarantee: circuit_breaker 7.
 #[test]
-fn a_linear_ramp_grows_with_every_moment() {
-    let (breaker, hand) = ramping(RampConfig::linear(S(10), 0.1));
+fn the_share_of_a_linear_slow_start_grows_continuously() {
+    let (breaker, hand) = in_slow_start(SlowStartConfig::linear(S(10), 0.1));
     let mut before = 0;
     for tenth in 0..10 {
         let passed = admitted(&breaker, 1000);
@@ -79,19 +80,19 @@ fn a_linear_ramp_grows_with_every_moment() {
 
 // Guarantee: circuit_breaker 7.
 #[test]
-fn the_first_call_of_a_ramp_passes_and_a_refused_one_is_told_why() {
-    let (breaker, _hand) = ramping(RampConfig::linear(S(10), 0.5));
+fn the_first_call_of_a_slow_start_passes_and_a_rejection_names_the_slow_start() {
+    let (breaker, _hand) = in_slow_start(SlowStartConfig::linear(S(10), 0.5));
     assert!(breaker.try_acquire().is_ok());
     let rejected = breaker.try_acquire().unwrap_err();
-    assert_eq!((rejected.reason(), rejected.retry_after()), (Reason::RampingUp, None));
-    assert_eq!(rejected.to_string(), "rejected by the circuit breaker `db`: ramping up after an outage");
+    assert_eq!((rejected.reason(), rejected.retry_after()), (Reason::SlowStart, None));
+    assert_eq!(rejected.to_string(), "rejected by the circuit breaker `db`: in slow start after an outage");
     assert!(breaker.try_acquire().is_ok());
     assert_eq!(breaker.snapshot().rejected, 1);
 }
 
 // Guarantee: circuit_breaker 7.
 #[test]
-fn without_a_ramp_all_calls_pass_at_once() {
+fn without_a_slow_start_all_calls_pass_after_closing() {
     let (breaker, _hand) = ready(probes(1, 1.0));
     breaker.try_acquire().unwrap().record(OK);
     assert_eq!(admitted(&breaker, 1000), 1000);
@@ -99,14 +100,14 @@ fn without_a_ramp_all_calls_pass_at_once() {
 
 // Guarantee: circuit_breaker 7.
 #[test]
-fn closed_by_hand_it_has_no_ramp() {
+fn a_manual_close_skips_the_slow_start_and_ends_one() {
     for act in [CircuitBreaker::close, CircuitBreaker::reset] {
-        let (breaker, _hand) = breaker(CircuitBreakerConfig::default().ramp(RampConfig::default()));
+        let (breaker, _hand) = breaker(CircuitBreakerConfig::default().slow_start(SlowStartConfig::default()));
         breaker.isolate();
         act(&breaker);
         assert_eq!(admitted(&breaker, 100), 100);
-        // It also ends one.
-        let (breaker, _hand) = ramping(RampConfig::default());
+        // It ends a slow start too.
+        let (breaker, _hand) = in_slow_start(SlowStartConfig::default());
         act(&breaker);
         assert_eq!(admitted(&breaker, 100), 100);
     }
@@ -114,18 +115,18 @@ fn closed_by_hand_it_has_no_ramp() {
 
 // Guarantee: circuit_breaker 7.
 #[test]
-fn the_end_of_a_ramp_is_told_once() {
-    let (breaker, hand) = ramping(RampConfig::linear(S(10), 0.5));
+fn the_end_of_a_slow_start_is_sent_once() {
+    let (breaker, hand) = in_slow_start(SlowStartConfig::linear(S(10), 0.5));
     let mut events = breaker.events();
     hand.advance(S(10));
     assert_eq!(admitted(&breaker, 10), 10);
-    assert_eq!(told(&mut events), [CircuitBreakerEvent::RampedUp]);
+    assert_eq!(told(&mut events), [CircuitBreakerEvent::SlowStartEnded]);
 }
 
 // Guarantee: circuit_breaker 7.
 #[test]
-fn it_opens_again_also_while_it_ramps_up() {
-    let (breaker, hand) = ready(probes(1, 1.0).count_window(4, 4).ramp(RampConfig::linear(S(10), 0.5)));
+fn failures_during_a_slow_start_open_the_breaker() {
+    let (breaker, hand) = ready(probes(1, 1.0).count_window(4, 4).slow_start(SlowStartConfig::linear(S(10), 0.5)));
     breaker.try_acquire().unwrap().record(OK);
     let mut failures = 0;
     while breaker.state() == State::Closed {
@@ -138,36 +139,36 @@ fn it_opens_again_also_while_it_ramps_up() {
     hand.advance(S(60));
     breaker.try_acquire().unwrap().record(OK);
     let passed = admitted(&breaker, 100);
-    assert!(passed.abs_diff(50) <= 1, "a ramp of its own: {passed}");
+    assert!(passed.abs_diff(50) <= 1, "a new slow start: {passed}");
 }
 
 // Guarantee: circuit_breaker 7.
 #[test]
-fn a_ramp_that_is_configured_away_ends() {
-    let (breaker, hand) = ramping(RampConfig::linear(S(10), 0.5));
+fn a_slow_start_ends_if_it_is_configured_away_and_continues_if_it_is_changed() {
+    let (breaker, hand) = in_slow_start(SlowStartConfig::linear(S(10), 0.5));
     assert!(admitted(&breaker, 100) <= 51);
     breaker.reconfigure(probes(1, 1.0)).unwrap();
     assert_eq!(admitted(&breaker, 100), 100);
-    // And one that is made longer goes on.
-    let (breaker, _) = (ramping(RampConfig::linear(S(10), 0.5)).0, hand);
-    breaker.reconfigure(probes(1, 1.0).ramp(RampConfig::stepped(S(100), 0.25, 1))).unwrap();
+    // One that is made longer continues.
+    let (breaker, _) = (in_slow_start(SlowStartConfig::linear(S(10), 0.5)).0, hand);
+    breaker.reconfigure(probes(1, 1.0).slow_start(SlowStartConfig::stepped(S(100), 0.25, 1))).unwrap();
     assert!(admitted(&breaker, 100).abs_diff(25) <= 1);
 }
 
 // Guarantee: circuit_breaker 7.
 #[test]
-fn shadow_mode_lets_all_pass_in_a_ramp() {
-    let (breaker, _hand) = ramping(RampConfig::linear(S(10), 0.25));
+fn shadow_mode_lets_all_calls_pass_in_a_slow_start() {
+    let (breaker, _hand) = in_slow_start(SlowStartConfig::linear(S(10), 0.25));
     breaker.set_shadow(true);
     assert_eq!(admitted(&breaker, 100), 100);
-    assert!(breaker.snapshot().rejected.abs_diff(75) <= 1, "it counts what it would have rejected");
+    assert!(breaker.snapshot().rejected.abs_diff(75) <= 1, "it counts the calls that it would have rejected");
 }
 
 // Guarantee: circuit_breaker 7.
-/// Eight threads at one share: just that many pass, whoever they are.
+/// Eight threads at one share: exactly that share of their calls passes.
 #[test]
-fn the_share_holds_under_concurrency() {
-    let (breaker, _hand) = ramping(RampConfig::stepped(S(10), 0.25, 1));
+fn eight_threads_pass_exactly_the_share_of_a_slow_start() {
+    let (breaker, _hand) = in_slow_start(SlowStartConfig::stepped(S(10), 0.25, 1));
     let passed: usize = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..8).map(|_| scope.spawn(|| admitted(&breaker, 1000))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).sum()
@@ -177,7 +178,7 @@ fn the_share_holds_under_concurrency() {
 
 // Guarantee: circuit_breaker 13.
 #[test]
-fn the_gauges_tell_the_state_as_a_number_and_the_time_in_it() {
+fn the_snapshot_has_the_state_as_a_number_and_the_time_in_it() {
     let (breaker, hand) = breaker(probes(1, 1.0));
     hand.advance(S(100));
     let gauge = || (breaker.state().number(), breaker.snapshot().in_state);
@@ -205,7 +206,7 @@ fn the_gauges_tell_the_state_as_a_number_and_the_time_in_it() {
 
 // Guarantee: circuit_breaker 13.
 #[test]
-fn closing_a_closed_one_does_not_end_its_time_in_the_state() {
+fn closing_a_closed_breaker_does_not_restart_its_time_in_the_state() {
     let (breaker, hand) = breaker(probes(1, 1.0));
     hand.advance(S(10));
     breaker.close();
@@ -213,7 +214,7 @@ fn closing_a_closed_one_does_not_end_its_time_in_the_state() {
     hand.advance(S(10));
     let snapshot = breaker.snapshot();
     assert_eq!((snapshot.in_state, snapshot.time_in(State::Closed)), (S(20), S(20)));
-    // Opened anew, it goes on being open.
+    // Opened again, it remains in the open state.
     breaker.force_open(S(5));
     hand.advance(S(2));
     breaker.force_open(S(5));
@@ -223,21 +224,22 @@ fn closing_a_closed_one_does_not_end_its_time_in_the_state() {
 
 // Guarantee: circuit_breaker 13.
 #[test]
-fn totals_count_over_its_whole_life() {
+fn totals_cover_the_whole_life_of_a_breaker() {
     let (breaker, hand) = breaker(probes(1, 1.0).count_window(4, 4));
     for n in 1..=3 {
         record(&breaker, FAILED, 4);
         assert!(breaker.try_acquire().is_err());
         hand.advance(S(60));
         breaker.try_acquire().unwrap().record(OK);
-        breaker.reset(); // not even this forgets the totals
+        breaker.reset(); // keeps the totals
         let snapshot = breaker.snapshot();
         assert_eq!((snapshot.total_openings, snapshot.total_failures, snapshot.rejected), (n, 4 * n, n));
         assert_eq!(snapshot.time_in(State::Open), S(60 * n));
     }
 }
 
-/// Opens it `n` times, each time as long after it has closed.
+/// Opens the breaker `n` times, each time `closed_for` after it has closed, and returns the
+/// flapping events.
 fn flap(breaker: &CircuitBreaker, hand: &ManualClock, n: usize, closed_for: Duration) -> Vec<CircuitBreakerEvent> {
     let mut events = breaker.events();
     for _ in 0..n {
@@ -251,23 +253,23 @@ fn flap(breaker: &CircuitBreaker, hand: &ManualClock, n: usize, closed_for: Dura
 }
 
 #[test]
-fn flapping_is_told() {
-    let config = probes(1, 1.0).count_window(1, 1).open(OpenConfig::default().stable_for(S(60)));
+fn openings_soon_after_closing_are_sent_as_flapping() {
+    let config = probes(1, 1.0).count_window(1, 1).open(OpenConfig::default().reset_after(S(60)));
     let (breaker, hand) = breaker(config);
     let flapped = |times| CircuitBreakerEvent::Flapped { times };
-    // The first opening comes after no closing; the next two are two in a row; then it flaps.
+    // The first opening comes after no closing; the next two are two in a row; then the breaker flaps.
     assert_eq!(flap(&breaker, &hand, 3, S(59)), []);
     assert_eq!(flap(&breaker, &hand, 2, S(59)), [flapped(3), flapped(4)]);
-    // Calm ends it.
+    // Calm ends the flapping.
     assert_eq!(flap(&breaker, &hand, 3, S(60)), []);
     assert_eq!(flap(&breaker, &hand, 3, S(1)), [flapped(3)]);
     breaker.reset();
     assert_eq!(flap(&breaker, &hand, 2, S(1)), []);
 }
 
-/// A long outage is none: it never closed meanwhile.
+/// The breaker does not close during a long outage.
 #[test]
-fn a_long_outage_is_no_flapping() {
+fn a_long_outage_is_not_flapping() {
     let (breaker, hand) = breaker(probes(1, 1.0).count_window(1, 1));
     let mut events = breaker.events();
     record(&breaker, FAILED, 1);
@@ -279,7 +281,7 @@ fn a_long_outage_is_no_flapping() {
 }
 
 #[test]
-fn thresholds_without_head_room_are_warned_of() {
+fn thresholds_without_head_room_cause_warnings() {
     let warnings = |config: CircuitBreakerConfig| {
         let breaker = CircuitBreaker::new(config).unwrap();
         let warnings = Pipeline::new().then(breaker).then(Timeout::new(S(1))).explain().warnings();
@@ -295,7 +297,7 @@ fn thresholds_without_head_room_are_warned_of() {
         (rate(0.1).count_window(100, 10), "10 % failures over 10 calls"),
         (rate(0.5).count_window(10, 2), "50 % failures over 2 calls"),
         (rate(0.04).count_window(1_000_000, 1_000_000), "4 % failures over 1000000 calls"),
-        (row(1), "a row of 1 failures"),
+        (row(1), "1 consecutive failures"),
         (probes(10, 1.0), "opening again after 1 bad of 10 probes"),
     ] {
         let warnings = warnings(bad);

@@ -1,4 +1,4 @@
-//! Circuit breaker, behaviours 1 to 5: the rules, the windows, being open.
+//! Circuit breaker: the rules, the windows, the open state.
 mod edges;
 mod health;
 mod keyed;
@@ -43,7 +43,7 @@ pub(crate) fn record(breaker: &CircuitBreaker, verdict: Verdict, times: usize) {
     }
 }
 
-/// How many failures in a row it takes from here.
+/// Records failures until the breaker is open, and returns their number.
 fn failures_to_open(breaker: &CircuitBreaker) -> usize {
     (1..10_000)
         .find(|_| {
@@ -66,7 +66,7 @@ fn opened_by(breaker: &CircuitBreaker) -> TripRule {
 
 // Guarantee: circuit_breaker 1.
 #[test]
-fn each_rule_opens_it_and_the_error_and_the_event_name_the_rule() {
+fn each_rule_opens_the_breaker_and_the_error_and_the_event_name_the_rule() {
     let window = |rules| only(rules).count_window(10, 5);
     let rules = TripConfig::default();
     for (config, rule) in [
@@ -98,7 +98,7 @@ fn the_rules_are_joined_by_or() {
 
 // Guarantee: circuit_breaker 1.
 #[test]
-fn a_success_ends_a_row_of_failures() {
+fn a_success_ends_consecutive_failures() {
     let (breaker, _hand) = breaker(only(TripConfig::default().consecutive_failures(3)));
     for _ in 0..20 {
         record(&breaker, FAILED, 2);
@@ -110,7 +110,7 @@ fn a_success_ends_a_row_of_failures() {
 
 // Guarantee: circuit_breaker 1.
 #[test]
-fn slow_calls_open_it_though_they_succeed() {
+fn slow_calls_open_the_breaker_though_they_succeed() {
     let config = only(TripConfig::default().slow_call_rate(0.5, MS(100))).count_window(10, 4);
     let (breaker, hand) = breaker(config);
     for (took, state) in [(100, State::Closed), (101, State::Closed), (101, State::Closed), (5, State::Open)] {
@@ -147,7 +147,7 @@ fn weights_by_kind_add_up_within_their_period_alone() {
 
 // Guarantee: circuit_breaker 1.
 #[test]
-fn one_outcome_opens_it_for_as_long_as_it_says() {
+fn one_outcome_opens_the_breaker_for_the_time_that_it_announces() {
     let (breaker, _hand) = breaker(CircuitBreakerConfig::default());
     record(&breaker, FAILED.with_hint(Hint::UnavailableFor(S(300))), 1);
     assert_eq!(opened_by(&breaker), TripRule::Unavailable);
@@ -156,7 +156,7 @@ fn one_outcome_opens_it_for_as_long_as_it_says() {
 
 // Guarantee: circuit_breaker 2.
 #[test]
-fn the_rate_is_judged_from_min_calls_on_also_at_a_success() {
+fn the_rate_is_judged_from_min_calls_on_at_a_success_too() {
     let (breaker, _hand) = breaker(only(TripConfig::default().failure_rate(0.5)).count_window(10, 5));
     record(&breaker, FAILED, 3);
     record(&breaker, OK, 1);
@@ -166,9 +166,9 @@ fn the_rate_is_judged_from_min_calls_on_also_at_a_success() {
 }
 
 // Guarantee: circuit_breaker 2.
-/// Seen elsewhere: after 1,000 failures.
+/// Another crate needs 1,000 failures.
 #[test]
-fn the_count_window_slides_five_failures_after_a_thousand_successes() {
+fn after_a_thousand_successes_five_failures_in_a_window_of_ten_open_the_breaker() {
     let (breaker, _hand) = breaker(only(TripConfig::default().failure_rate(0.5)).count_window(10, 10));
     record(&breaker, OK, 1000);
     assert_eq!(failures_to_open(&breaker), 5);
@@ -176,12 +176,12 @@ fn the_count_window_slides_five_failures_after_a_thousand_successes() {
 
 // Guarantee: circuit_breaker 2.
 #[test]
-fn a_failure_leaves_the_window_after_as_many_calls() {
+fn a_failure_leaves_the_count_window_after_as_many_calls_as_it_holds() {
     let (breaker, _hand) = breaker(only(TripConfig::default().failure_rate(0.2)).count_window(10, 10));
     record(&breaker, OK, 20);
     for _ in 0..50 {
         record(&breaker, FAILED, 1);
-        record(&breaker, OK, 9); // the failure is the oldest now, and the next call pushes it out
+        record(&breaker, OK, 9); // the failure is now the oldest; the next call pushes it out
     }
     assert_eq!((breaker.state(), breaker.snapshot().failures), (State::Closed, 1));
     record(&breaker, OK, 1);
@@ -190,7 +190,7 @@ fn a_failure_leaves_the_window_after_as_many_calls() {
 
 // Guarantee: circuit_breaker 3.
 #[test]
-fn an_outcome_counts_from_t_to_t_plus_w_less_a_bucket_and_never_at_t_plus_w() {
+fn an_outcome_counts_for_the_time_window_less_one_bucket_and_not_for_longer_than_the_window() {
     let config = only(TripConfig::default().failure_rate(1.0)).time_window(S(10), 10, 1000);
     for offset in [0, 1, 250, 999] {
         let (breaker, hand) = breaker(config);
@@ -205,7 +205,7 @@ fn an_outcome_counts_from_t_to_t_plus_w_less_a_bucket_and_never_at_t_plus_w() {
 
 // Guarantee: circuit_breaker 3.
 #[test]
-fn a_time_window_opens_on_what_is_left_in_it() {
+fn a_time_window_opens_on_the_calls_that_are_left_in_it() {
     let (breaker, hand) = breaker(only(TripConfig::default().failure_rate(0.5)).time_window(S(10), 10, 4));
     record(&breaker, OK, 100);
     hand.advance(S(6));
@@ -216,9 +216,9 @@ fn a_time_window_opens_on_what_is_left_in_it() {
     assert_eq!(breaker.state(), State::Open);
 }
 
-// Guarantee: circuit_breaker 4.
+// Guarantee: circuit_breaker 4, 12.
 #[test]
-fn open_rejects_without_running_and_says_all_about_it() {
+fn an_open_breaker_rejects_without_running_the_operation_and_describes_the_opening() {
     let config = CircuitBreakerConfig::default().count_window(4, 4).open_for(S(8), S(8));
     let (breaker, hand) = breaker(config);
     hand.advance(S(1));
@@ -245,12 +245,12 @@ fn open_rejects_without_running_and_says_all_about_it() {
 }
 
 // Guarantee: circuit_breaker 4.
-/// Seen elsewhere: 200 of 200.
+/// Another crate admits 200 of 200.
 #[test]
-fn of_ten_thousand_racing_callers_exactly_the_probes_are_admitted() {
+fn of_ten_thousand_racing_callers_exactly_the_permitted_number_pass() {
     const THREADS: usize = 8;
-    let (breaker, hand) = breaker(CircuitBreakerConfig::default().probes(5, 1.0));
-    // Not its events: rejections would push others out.
+    let (breaker, hand) = breaker(CircuitBreakerConfig::default().permitted_calls(5, 1.0));
+    // Transitions instead of events: rejections would push other events out.
     let mut transitions = breaker.transitions();
     for round in 0..20 {
         breaker.force_open(S(1));
@@ -263,7 +263,7 @@ fn of_ten_thousand_racing_callers_exactly_the_probes_are_admitted() {
                     for _ in 0..10_000 / THREADS {
                         if let Ok(permit) = breaker.try_acquire() {
                             admitted.fetch_add(1, SeqCst);
-                            std::mem::forget(permit); // on its way for ever
+                            std::mem::forget(permit); // in flight for ever
                         }
                     }
                 });
@@ -277,7 +277,7 @@ fn of_ten_thousand_racing_callers_exactly_the_probes_are_admitted() {
 
 // Guarantee: circuit_breaker 4.
 #[test]
-fn the_next_caller_at_the_time_is_the_first_probe_and_one_before_is_not() {
+fn the_first_caller_after_the_open_time_is_the_first_probe() {
     let (breaker, hand) = breaker(CircuitBreakerConfig::default());
     breaker.force_open(S(2));
     hand.advance(S(2) - Duration::from_nanos(1));
@@ -288,7 +288,7 @@ fn the_next_caller_at_the_time_is_the_first_probe_and_one_before_is_not() {
     drop(probe);
 }
 
-/// Opens it again and again; how long it stays open each time.
+/// Opens the breaker `n` times, and returns the duration of each opening.
 fn open_times(breaker: &CircuitBreaker, hand: &ManualClock, n: usize) -> Vec<Duration> {
     (0..n)
         .map(|_| {
@@ -310,13 +310,14 @@ fn open_times(breaker: &CircuitBreaker, hand: &ManualClock, n: usize) -> Vec<Dur
 
 fn open(jitter: f64) -> OpenConfig {
     let mut open = OpenConfig::default();
-    (open.base, open.factor, open.cap, open.jitter, open.stable_for) = (S(1), 2.0, S(10), jitter, S(60));
+    (open.initial_delay, open.factor, open.max_delay, open.jitter, open.reset_after) =
+        (S(1), 2.0, S(10), jitter, S(60));
     open
 }
 
 // Guarantee: circuit_breaker 5.
 #[test]
-fn the_open_time_grows_with_openings_in_a_row_and_is_clamped() {
+fn the_open_time_grows_with_consecutive_openings_up_to_the_maximum() {
     let (breaker, hand) = breaker(CircuitBreakerConfig::default().open(open(0.0)));
     assert_eq!(open_times(&breaker, &hand, 6), [S(1), S(2), S(4), S(8), S(10), S(10)]);
     assert_eq!(breaker.snapshot().openings, 6);
@@ -324,12 +325,12 @@ fn the_open_time_grows_with_openings_in_a_row_and_is_clamped() {
 
 // Guarantee: circuit_breaker 5.
 #[test]
-fn it_decays_only_after_stable_time_closed() {
+fn the_open_time_shrinks_only_after_reset_after_in_the_closed_state() {
     let (breaker, hand) = breaker(CircuitBreakerConfig::default().open(open(0.0)));
     open_times(&breaker, &hand, 3);
     hand.advance(S(59));
     assert_eq!(open_times(&breaker, &hand, 1), [S(8)]);
-    hand.advance(S(120)); // two of four forgotten
+    hand.advance(S(120)); // two of four are forgotten
     assert_eq!(open_times(&breaker, &hand, 1), [S(4)]);
     hand.advance(S(100_000));
     assert_eq!(open_times(&breaker, &hand, 1), [S(1)]);
@@ -337,7 +338,7 @@ fn it_decays_only_after_stable_time_closed() {
 
 // Guarantee: circuit_breaker 5.
 #[test]
-fn it_is_jittered_upwards_within_the_cap() {
+fn jitter_lengthens_the_open_time_within_the_maximum() {
     let (breaker, hand) = breaker(CircuitBreakerConfig::default().open(open(0.5)));
     let times = open_times(&breaker, &hand, 8);
     for (time, least) in times.iter().zip([1, 2, 4, 8, 10, 10, 10, 10]) {
@@ -348,7 +349,7 @@ fn it_is_jittered_upwards_within_the_cap() {
 
 // Guarantee: circuit_breaker 5.
 #[test]
-fn a_hint_lengthens_it_and_never_shortens_it() {
+fn a_hint_lengthens_the_open_time_and_never_shortens_it() {
     for (hint, open_for) in [(S(30), S(30)), (MS(10), S(1)), (S(86_400), S(900))] {
         let (breaker, _hand) = breaker(CircuitBreakerConfig::default().count_window(1, 1).open(open(0.0)));
         record(&breaker, FAILED.with_retry_after(hint), 1);
@@ -357,7 +358,7 @@ fn a_hint_lengthens_it_and_never_shortens_it() {
 }
 
 #[test]
-fn a_clone_is_the_same_breaker_also_in_another_thread() {
+fn a_clone_in_another_thread_is_the_same_breaker() {
     let (breaker, _hand) = breaker(CircuitBreakerConfig::default().count_window(10, 10));
     let other = Arc::new(breaker.clone());
     std::thread::spawn(move || record(&other, FAILED, 10)).join().unwrap();

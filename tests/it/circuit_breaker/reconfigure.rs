@@ -1,11 +1,11 @@
-//! Circuit breaker: its settings are replaced while it is in use.
+//! Circuit breaker: replacing the configuration while it is in use.
 use std::time::Duration;
 
 use steadfast::{
     FailureKind, Hint, Verdict,
     circuit_breaker::{
-        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, HalfOpenConfig, OpenConfig, RampConfig, State,
-        TripConfig, Undecided,
+        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, HalfOpenConfig, OnTimeout, OpenConfig,
+        SlowStartConfig, State, TripConfig,
     },
 };
 
@@ -23,11 +23,11 @@ fn rate(share: f64) -> CircuitBreakerConfig {
 }
 
 #[test]
-fn ground_a_bad_configuration_is_refused_whole_and_later_good_ones_apply() {
+fn an_invalid_configuration_is_refused_as_a_whole_and_later_valid_ones_apply() {
     let (breaker, _hand) = breaker(rate(0.5).count_window(10, 10));
     record(&breaker, FAILED, 4);
     let before = (breaker.config(), breaker.snapshot());
-    // Its window is good, its rule is not.
+    // The window is valid, the rule is not.
     let refused = breaker.reconfigure(rate(1.5).count_window(3, 3)).unwrap_err();
     assert_eq!(refused.field(), "trip.failure_rate");
     assert_eq!((breaker.config(), breaker.snapshot()), before);
@@ -40,7 +40,7 @@ fn ground_a_bad_configuration_is_refused_whole_and_later_good_ones_apply() {
 }
 
 #[test]
-fn ground_clones_share_the_new_settings() {
+fn clones_share_the_new_configuration() {
     let (breaker, _hand) = breaker(rate(0.5).count_window(10, 10));
     let clone = breaker.clone();
     breaker.reconfigure(rate(0.5).count_window(2, 2)).unwrap();
@@ -50,7 +50,7 @@ fn ground_clones_share_the_new_settings() {
 }
 
 #[test]
-fn ground_what_is_kept_is_judged_by_the_new_rules_at_once() {
+fn kept_outcomes_are_judged_by_the_new_rules_at_once() {
     for config in [rate(0.9).count_window(10, 4), rate(0.9).time_window(S(10), 10, 4)] {
         let (breaker, _hand) = breaker(config);
         let mut events = breaker.events();
@@ -66,8 +66,8 @@ fn ground_what_is_kept_is_judged_by_the_new_rules_at_once() {
 }
 
 #[test]
-fn ground_a_count_window_keeps_its_last_outcomes_whatever_its_new_size() {
-    // From full to larger, to smaller, and to one that it fills just so.
+fn a_count_window_keeps_its_last_outcomes_at_any_new_size() {
+    // From a full window to a larger, a smaller, and an equal one.
     for (size, filled) in [(20, 10), (4, 4), (10, 10)] {
         let (breaker, _hand) = breaker(rate(1.0).count_window(10, 10));
         record(&breaker, FAILED, 9);
@@ -76,7 +76,7 @@ fn ground_a_count_window_keeps_its_last_outcomes_whatever_its_new_size() {
         breaker.reconfigure(rate(1.0).count_window(size, size)).unwrap();
         let snapshot = breaker.snapshot();
         assert_eq!((snapshot.calls, snapshot.failures), (filled, 3), "{size}");
-        // And goes on from there: the failures leave it when as many calls have come.
+        // The failures leave the new window after as many calls as it holds.
         record(&breaker, OK, size as usize - 3);
         assert_eq!(breaker.snapshot().failures, 3, "{size}");
         record(&breaker, OK, 3);
@@ -85,7 +85,7 @@ fn ground_a_count_window_keeps_its_last_outcomes_whatever_its_new_size() {
 }
 
 #[test]
-fn ground_a_time_window_of_another_shape_begins_anew_also_if_it_is_larger() {
+fn a_time_window_of_another_shape_starts_empty() {
     let (breaker, hand) = breaker(rate(1.0).time_window(S(10), 10, 1000));
     for (time, buckets) in [(10, 20), (1000, 1000), (10, 3), (10, 10), (20, 1)] {
         record(&breaker, FAILED, 5);
@@ -102,13 +102,13 @@ fn ground_a_time_window_of_another_shape_begins_anew_also_if_it_is_larger() {
         assert_eq!(breaker.snapshot().failures, 0, "{time} s in {buckets}");
     }
     record(&breaker, FAILED, 3);
-    // The same shape, another rule: kept.
+    // Same shape, another rule: kept.
     breaker.reconfigure(rate(0.9).time_window(S(20), 1, 1000)).unwrap();
     assert_eq!(breaker.snapshot().failures, 3);
 }
 
 #[test]
-fn ground_from_a_count_window_to_a_time_window_and_back() {
+fn a_change_between_count_window_and_time_window_starts_empty() {
     let (breaker, _hand) = breaker(rate(1.0).count_window(10, 10));
     for config in
         [rate(0.5).time_window(S(10), 10, 4), rate(0.5).count_window(4, 4), rate(0.5).time_window(S(10), 10, 4)]
@@ -123,7 +123,7 @@ fn ground_from_a_count_window_to_a_time_window_and_back() {
 }
 
 #[test]
-fn ground_a_row_of_failures_goes_on_if_the_rule_stays() {
+fn consecutive_failures_are_kept_while_their_rule_stays() {
     let row = |n| CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(n));
     let (breaker, _hand) = breaker(row(10));
     record(&breaker, FAILED, 4);
@@ -133,7 +133,7 @@ fn ground_a_row_of_failures_goes_on_if_the_rule_stays() {
     record(&breaker, FAILED, 1);
     assert_eq!(breaker.state(), State::Open);
     breaker.reset();
-    // Off and on again, it begins anew: nobody looked for the end of a row.
+    // Off and on again, the count restarts: without the rule no success ended it.
     record(&breaker, FAILED, 5);
     breaker.reconfigure(rate(1.0)).unwrap();
     record(&breaker, OK, 1);
@@ -143,7 +143,7 @@ fn ground_a_row_of_failures_goes_on_if_the_rule_stays() {
 }
 
 #[test]
-fn ground_calls_under_way_count_under_the_new_settings() {
+fn calls_in_flight_count_under_the_new_configuration() {
     let (breaker, _hand) = breaker(rate(1.0).count_window(10, 10));
     let flying: Vec<_> = (0..4).map(|_| breaker.try_acquire().unwrap()).collect();
     breaker.reconfigure(rate(0.5).count_window(4, 4)).unwrap();
@@ -156,7 +156,7 @@ fn ground_calls_under_way_count_under_the_new_settings() {
 }
 
 #[test]
-fn ground_calls_under_way_from_before_an_opening_still_count_for_nothing() {
+fn calls_in_flight_from_before_an_opening_do_not_count() {
     let (breaker, _hand) = breaker(rate(1.0).count_window(10, 10));
     let flying: Vec<_> = (0..4).map(|_| breaker.try_acquire().unwrap()).collect();
     breaker.isolate();
@@ -167,11 +167,11 @@ fn ground_calls_under_way_from_before_an_opening_still_count_for_nothing() {
 }
 
 #[test]
-fn ground_open_it_stays_open_and_opens_by_the_new_times_next() {
-    let (breaker, hand) = breaker(probes(1, 1.0).open(OpenConfig::default().times(S(10), S(10)).jitter(0.0)));
+fn an_open_breaker_keeps_its_open_time_and_opens_by_the_new_times_next() {
+    let (breaker, hand) = breaker(probes(1, 1.0).open(OpenConfig::default().delays(S(10), S(10)).jitter(0.0)));
     breaker.force_open(S(10));
     hand.advance(S(4));
-    let other = probes(2, 1.0).open(OpenConfig::default().times(S(30), S(60)).jitter(0.0).factor(1.0));
+    let other = probes(2, 1.0).open(OpenConfig::default().delays(S(30), S(60)).jitter(0.0).factor(1.0));
     breaker.reconfigure(other).unwrap();
     assert_eq!(breaker.try_acquire().unwrap_err().retry_after(), Some(S(6)));
     hand.advance(S(6));
@@ -182,9 +182,9 @@ fn ground_open_it_stays_open_and_opens_by_the_new_times_next() {
     assert_eq!(breaker.try_acquire().unwrap_err().retry_after(), Some(S(30)));
 }
 
-/// Fewer probes than have come back already decide at once; more let more calls pass.
+/// A smaller number that has already been reached decides at once; a larger one lets more calls pass.
 #[test]
-fn ground_half_open_it_is_decided_by_the_new_number_of_probes() {
+fn a_half_open_breaker_is_decided_by_the_new_number_of_probes() {
     let (breaker, _hand) = ready(probes(5, 1.0));
     (0..2).for_each(|_| breaker.try_acquire().unwrap().record(OK));
     breaker.reconfigure(probes(2, 1.0)).unwrap();
@@ -199,9 +199,10 @@ fn ground_half_open_it_is_decided_by_the_new_number_of_probes() {
     assert_eq!(breaker.state(), State::Closed);
 }
 
-/// A family of settings is told to a breaker while eight threads call: nothing is lost, and it opens by the last one's rules.
+/// The configuration changes 400 times while four threads record: no outcome is lost, and the breaker
+/// opens by the last rules.
 #[test]
-fn ground_settings_are_replaced_under_load() {
+fn the_configuration_can_be_replaced_under_load() {
     let (breaker, _hand) = breaker(rate(1.0).count_window(100, 100));
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -224,19 +225,24 @@ fn ground_settings_are_replaced_under_load() {
 }
 
 #[test]
-fn config_setters_of_the_parts_set_their_fields() {
-    let open = OpenConfig::default().times(S(1), S(2)).factor(3.0).jitter(0.4).stable_for(S(5)).max_hint(S(6));
-    assert_eq!((open.base, open.cap, open.factor, open.jitter), (S(1), S(2), 3.0, 0.4));
-    assert_eq!((open.stable_for, open.max_hint), (S(5), S(6)));
-    let half = HalfOpenConfig::default().probes(7, 0.8).max(S(9), Undecided::Close);
-    assert_eq!((half.probes, half.success_rate, half.max, half.undecided), (7, 0.8, S(9), Undecided::Close));
-    const RAMP: RampConfig = RampConfig::stepped(Duration::from_secs(10), 0.5, 5);
-    assert_eq!((RAMP.time, RAMP.from, RAMP.steps), (S(10), 0.5, 5));
-    assert!(CircuitBreaker::new(CircuitBreakerConfig::default().open(open).half_open(half).ramp(RAMP)).is_ok());
+fn the_setters_of_the_parts_set_their_fields() {
+    let open = OpenConfig::default().delays(S(1), S(2)).factor(3.0).jitter(0.4).reset_after(S(5)).max_hint(S(6));
+    assert_eq!((open.initial_delay, open.max_delay, open.factor, open.jitter), (S(1), S(2), 3.0, 0.4));
+    assert_eq!((open.reset_after, open.max_hint), (S(5), S(6)));
+    let half = HalfOpenConfig::default().permitted_calls(7, 0.8).max_duration(S(9), OnTimeout::Close);
+    assert_eq!(
+        (half.permitted_calls, half.success_rate, half.max_duration, half.on_timeout),
+        (7, 0.8, S(9), OnTimeout::Close)
+    );
+    const SLOW_START: SlowStartConfig = SlowStartConfig::stepped(Duration::from_secs(10), 0.5, 5);
+    assert_eq!((SLOW_START.window, SLOW_START.min_share, SLOW_START.steps), (S(10), 0.5, 5));
+    assert!(
+        CircuitBreaker::new(CircuitBreakerConfig::default().open(open).half_open(half).slow_start(SLOW_START)).is_ok()
+    );
 }
 
 #[test]
-fn ground_the_kinds_that_count_are_the_new_ones() {
+fn the_new_kinds_of_failure_count() {
     let (breaker, _hand) = breaker(rate(0.5).count_window(2, 2));
     let timeouts = steadfast::KindSet::of(&[FailureKind::Timeout]);
     breaker.reconfigure(rate(0.5).count_window(2, 2).failures(timeouts)).unwrap();

@@ -1,4 +1,4 @@
-//! Circuit breaker, half-open: the limit is for probes that hang, at any rate of calls.
+//! Circuit breaker, half-open: the time limit is for probes that hang, at any rate of calls.
 use std::{
     collections::VecDeque,
     future::{pending, ready as ready_with},
@@ -8,7 +8,7 @@ use std::{
 use steadfast::{
     FailureKind, Pipeline, Verdict,
     circuit_breaker::{
-        CircuitBreaker, CircuitBreakerConfig, HalfOpenConfig, KeyedBreakers, OpenConfig, State, Undecided,
+        CircuitBreaker, CircuitBreakerConfig, HalfOpenConfig, KeyedBreakers, OnTimeout, OpenConfig, State,
     },
     entropy::Entropy,
     standard::{Standard, StandardConfig},
@@ -23,18 +23,18 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 const FAILED: Verdict = Verdict::failure(FailureKind::Server);
 const OK: Verdict = Verdict::success();
 
-/// From a call a second to a call a day.
+/// Intervals from one call per second to one call per day, in seconds.
 const EVERY: [u64; 14] = [1, 2, 5, 7, 8, 10, 11, 15, 30, 31, 60, 600, 3600, 86_400];
 
-/// Fails until the breaker is open, then succeeds at each call, one call in each interval. The breaker must not open again, and must close
-/// after just as many good calls as it asks for.
+/// Fails until the breaker is open, then succeeds at each call, one call per interval. The breaker
+/// must not open again, and must close after exactly as many successes as it requires.
 fn recovers(hand: &ManualClock, every: Duration, breaker: impl Fn() -> CircuitBreaker, call: impl Fn(bool) -> bool) {
     while breaker().state() != State::Open {
         assert!(call(false), "closed, it lets every call pass");
         hand.advance(every);
     }
     let half_open = breaker().config().half_open;
-    let required = (half_open.success_rate * f64::from(half_open.probes)).ceil() as u32;
+    let required = (half_open.success_rate * f64::from(half_open.permitted_calls)).ceil() as u32;
     let (mut good, mut refused) = (0, 0);
     while breaker().state() != State::Closed {
         let rests = breaker().snapshot().retry_after.is_some_and(|wait| !wait.is_zero());
@@ -55,7 +55,7 @@ fn a_healthy_service_closes_the_default_breaker_at_any_rate_of_calls() {
 
         let (clock, hand) = Clock::manual();
         let hosts = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
-        // Held, as by a pipeline, and asked for anew at each call.
+        // Held, as in a pipeline, and got anew at each call.
         let held = hosts.get(&"host");
         recovers(&hand, every, || hosts.get(&"host"), |good| record(&held, good));
 
@@ -79,7 +79,7 @@ fn a_healthy_service_closes_the_default_breaker_at_any_rate_of_calls() {
             calls += 1;
             hand.advance(every);
         }
-        assert!(calls <= 4 + 7, "every {every:?}: {calls}"); // four good ones, after up to six seconds of rest
+        assert!(calls <= 4 + 7, "every {every:?}: {calls}"); // four successes, after up to six seconds of open time
         assert_eq!(own.snapshot().total_openings, 1);
     }
 }
@@ -88,13 +88,13 @@ fn record(breaker: &CircuitBreaker, good: bool) -> bool {
     breaker.try_acquire().map(|permit| permit.record(if good { OK } else { FAILED })).is_ok()
 }
 
-/// Also where calls overlap, so that some probe is always in flight.
+/// Includes overlapping calls, with some probe always in flight.
 #[test]
 fn a_healthy_service_closes_the_breaker_whatever_number_of_calls_is_permitted() {
     for (permitted, share) in [(1, 1.0), (2, 0.5), (2, 1.0), (3, 0.7), (10, 0.8), (100, 1.0), (1000, 0.05)] {
         for every in [1, 9, 10, 29, 30, 31, 3600].map(S) {
             for lasts in [0, 5, 29].map(S) {
-                let config = CircuitBreakerConfig::default().probes(permitted, share);
+                let config = CircuitBreakerConfig::default().permitted_calls(permitted, share);
                 let required = (share * f64::from(permitted)).ceil() as usize;
                 let (breaker, hand) = ready(config);
                 let (mut flying, mut good) = (VecDeque::new(), 0);
@@ -122,11 +122,12 @@ fn a_healthy_service_closes_the_breaker_whatever_number_of_calls_is_permitted() 
     }
 }
 
-/// One probe hangs: where the others settle it they do, and where they cannot the breaker opens again.
+/// One probe hangs: the others decide if they are enough; otherwise the breaker opens again.
 #[test]
 fn a_probe_that_hangs_is_bounded_at_any_rate_of_calls() {
     for (every, settled) in EVERY.into_iter().flat_map(|every| [(S(every), true), (S(every), false)]) {
-        let (breaker, hand) = ready(CircuitBreakerConfig::default().probes(3, if settled { 0.6 } else { 1.0 }));
+        let (breaker, hand) =
+            ready(CircuitBreakerConfig::default().permitted_calls(3, if settled { 0.6 } else { 1.0 }));
         let hangs = breaker.try_acquire().unwrap();
         let began = hand.now();
         while breaker.state() == State::HalfOpen && hand.now() - began < S(1_000_000) {
@@ -138,20 +139,21 @@ fn a_probe_that_hangs_is_bounded_at_any_rate_of_calls() {
         let took = hand.now() - began;
         let in_time = every < S(30);
         assert_eq!(breaker.state(), if settled && in_time { State::Closed } else { State::Open }, "every {every:?}");
-        // The first call that comes once no probe has come back for that long.
+        // Decided by the first call after that time without a result.
         assert!(took <= every * 2 + S(30) + every, "every {every:?}: {took:?}");
         drop(hangs);
     }
 }
 
-/// Callers that give up give their places back, so that places never run out: the time that they waited counts all the same.
+/// Callers that give up free their permits, so that permits never run out. The time that they waited
+/// still counts.
 #[test]
-fn a_service_that_hangs_is_found_out_though_every_caller_gives_up() {
-    for (undecided, state) in [(Undecided::Open, State::Open), (Undecided::Close, State::Closed)] {
+fn a_service_that_hangs_is_detected_though_every_caller_gives_up() {
+    for (on_timeout, state) in [(OnTimeout::Open, State::Open), (OnTimeout::Close, State::Closed)] {
         for every in [3, 60, 3600].map(S) {
-            let half_open = HalfOpenConfig::default().max(S(30), undecided);
+            let half_open = HalfOpenConfig::default().max_duration(S(30), on_timeout);
             let (clock, hand) = Clock::manual();
-            let open = OpenConfig::default().times(S(5), S(60)).jitter(0.0);
+            let open = OpenConfig::default().delays(S(5), S(60)).jitter(0.0);
             let config = CircuitBreakerConfig::default().half_open(half_open).open(open);
             let breaker = CircuitBreaker::new(config).unwrap().with_clock(&clock);
             let pipeline = Pipeline::new().then(Timeout::new(S(2)).with_clock(&clock)).then(breaker.clone());
@@ -168,10 +170,10 @@ fn a_service_that_hangs_is_found_out_though_every_caller_gives_up() {
     }
 }
 
-/// A result, also a bad one, shows that the probes do not hang.
+/// A result of any kind shows that the probes do not hang.
 #[test]
-fn callers_that_give_up_now_and_then_do_not_open_a_breaker_that_hears_of_results() {
-    let (breaker, hand) = ready(CircuitBreakerConfig::default().probes(10, 0.1).probes(10, 1.0));
+fn cancelled_probes_between_results_do_not_open_the_breaker() {
+    let (breaker, hand) = ready(CircuitBreakerConfig::default().permitted_calls(10, 0.1).permitted_calls(10, 1.0));
     for _ in 0..10 {
         for _ in 0..14 {
             let given_up = breaker.try_acquire().unwrap();

@@ -1,4 +1,4 @@
-//! Breakers that tell other processes of their openings, on the manual clock: "Circuit breaker" 11.
+//! Breakers that share their openings between processes, on the manual clock.
 use std::{sync::Arc, time::Duration};
 
 use steadfast::{
@@ -21,13 +21,13 @@ use steadfast::{
 
 use crate::cache_aside::world::{MS, S, World};
 
-/// Opens after 3 failures in a row, for 10 s, without jitter.
+/// Returns a configuration that opens after 3 consecutive failures, for 10 s, without jitter.
 fn rules() -> CircuitBreakerConfig {
     toml::from_str(
         r#"
         trip = { consecutive_failures = 3 }
-        open = { base = "10s", cap = "80s", jitter = 0.0 }
-        half_open = { probes = 1, success_rate = 1.0 }
+        open = { initial_delay = "10s", max_delay = "80s", jitter = 0.0 }
+        half_open = { permitted_calls = 1, success_rate = 1.0 }
         "#,
     )
     .unwrap()
@@ -67,18 +67,18 @@ impl Shared {
         shared
     }
 
-    /// A process with its loop.
+    /// Starts a process with its loop.
     fn process(&self, name: &str, config: SharedCircuitBreakerConfig) -> SharedCircuitBreaker {
         self.start(self.at(name, config, &self.world.clock))
     }
 
-    /// The same with a notifier.
+    /// Starts a process with its loop and a notifier.
     fn prompt(&self, name: &str, config: SharedCircuitBreakerConfig) -> SharedCircuitBreaker {
         let notifier = self.client(name).notifier(self.world.notifier.clone());
         self.start(self.at(name, config, &self.world.clock).with_notifier(notifier))
     }
 
-    /// Its calls fail until it opens.
+    /// Fails calls until the breaker opens.
     fn trip(&self, shared: &SharedCircuitBreaker) {
         for _ in 0..3 {
             let _ = self.world.run(shared.breaker().call(async || Err::<(), _>("down")));
@@ -97,24 +97,24 @@ fn is_open(shared: &SharedCircuitBreaker) -> bool {
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn one_process_s_opening_opens_the_others_for_as_long() {
+fn an_opening_of_one_process_opens_the_others_for_the_same_time() {
     let shared = Shared::new();
     let (a, b, c) = (shared.process("a", config()), shared.process("b", config()), shared.process("c", config()));
     let mut events = b.events();
     shared.trip(&a);
     shared.world.turn();
-    assert!(!is_open(&b), "it has not looked");
+    assert!(!is_open(&b), "no poll yet");
     shared.world.pass(S(1));
     assert!(is_open(&b) && is_open(&c));
     assert!(left(&b) >= left(&a) && left(&b) <= left(&a) + S(1), "{:?} {:?}", left(&b), left(&a));
     let opened = events.try_recv().unwrap().unwrap().what;
     assert!(matches!(opened, Event::OpenedWithOthers { reports: 1, .. }), "{opened:?}");
-    // Its calls are rejected, and told why.
+    // Its calls are rejected with the reason.
     let error = shared.world.run(b.breaker().call(async || Ok::<_, ()>(()))).unwrap_err();
     let steadfast::Cause::Rejected(rejected) = error.into_cause() else { panic!("it ran") };
     assert!(matches!(rejected.reason(), Reason::CircuitOpen { rule: TripRule::Shared, .. }));
     assert!(rejected.to_string().contains("opened in other processes"), "{rejected}");
-    // It ends by itself: everyone probes, and nobody heard an echo.
+    // It ends by itself: each process probes, and there is no echo.
     shared.world.pass(S(12));
     for process in [&a, &b, &c] {
         assert!(shared.world.run(process.breaker().call(async || Ok::<_, ()>(()))).is_ok());
@@ -127,7 +127,7 @@ fn one_process_s_opening_opens_the_others_for_as_long() {
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn with_a_notifier_the_others_hear_at_once() {
+fn with_a_notifier_the_others_open_at_once() {
     let shared = Shared::new();
     let (a, b) = (shared.prompt("a", config()), shared.prompt("b", config()));
     shared.trip(&a);
@@ -137,7 +137,7 @@ fn with_a_notifier_the_others_hear_at_once() {
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn a_quorum_opens_the_others_for_as_long_as_so_many_are_open() {
+fn a_quorum_opens_the_others_while_that_many_are_open() {
     let shared = Shared::new();
     let processes: Vec<_> = ["a", "b", "c", "d"].iter().map(|name| shared.prompt(name, config().quorum(2))).collect();
     let [a, b, c, d] = &processes[..] else { panic!() };
@@ -156,40 +156,40 @@ fn a_quorum_opens_the_others_for_as_long_as_so_many_are_open() {
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn who_follows_is_no_vote() {
+fn a_breaker_that_opened_with_others_is_no_vote() {
     let shared = Shared::new();
     let (a, b) = (shared.prompt("a", config()), shared.prompt("b", config()));
     let careful = shared.prompt("c", config().quorum(2));
     shared.trip(&a);
     shared.world.pass(S(3));
-    assert!(is_open(&b) && !is_open(&careful), "a is open by itself, b only follows");
+    assert!(is_open(&b) && !is_open(&careful), "a opened by its own rules, b followed");
     assert_eq!(shared.world.store.records().len(), 1);
 }
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn each_opening_is_followed_once_so_that_closing_by_hand_holds() {
+fn each_opening_is_followed_once_so_that_a_manual_close_holds() {
     let shared = Shared::new();
     let (a, b) = (shared.prompt("a", config()), shared.prompt("b", config()));
     shared.trip(&a);
     shared.world.pass(S(2));
     b.breaker().close();
     shared.world.pass(S(5));
-    assert!(is_open(&a) && !is_open(&b), "it is not overruled");
+    assert!(is_open(&a) && !is_open(&b), "the manual close holds");
     a.breaker().close();
     shared.world.turn();
-    assert!(shared.world.store.records().is_empty(), "the report is taken back");
+    assert!(shared.world.store.records().is_empty(), "the report is deleted");
     shared.trip(&a);
     shared.world.pass(MS(60));
-    assert!(is_open(&b), "a new opening is a new one");
+    assert!(is_open(&b), "a new opening is followed");
 }
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn a_breaker_that_judges_for_itself_is_left_alone() {
+fn a_breaker_that_is_open_half_open_or_isolated_by_itself_does_not_follow() {
     let shared = Shared::new();
     let (a, b, c) = (shared.prompt("a", config()), shared.prompt("b", config()), shared.prompt("c", config()));
-    // b is open for less, c probes.
+    // b is open for a shorter time, c probes.
     b.breaker().force_open(S(3));
     shared.world.pass(S(3));
     c.breaker().close();
@@ -208,12 +208,12 @@ fn a_breaker_that_judges_for_itself_is_left_alone() {
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn an_opening_that_is_over_may_follow_another() {
+fn a_breaker_whose_open_time_is_over_follows_a_new_opening() {
     let shared = Shared::new();
     let (a, b) = (shared.prompt("a", config()), shared.prompt("b", config()));
     b.breaker().force_open(S(1));
     shared.world.pass(S(2));
-    assert_eq!((b.breaker().state(), is_open(&b)), (State::Open, false), "nobody has called since");
+    assert_eq!((b.breaker().state(), is_open(&b)), (State::Open, false), "no call has come since");
     a.breaker().close();
     shared.trip(&a);
     shared.world.pass(MS(60));
@@ -222,7 +222,7 @@ fn an_opening_that_is_over_may_follow_another() {
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn a_store_that_is_down_leaves_each_with_its_own_state() {
+fn without_the_store_each_process_keeps_its_own_state() {
     let shared = Shared::new();
     let (a, b) = (shared.process("a", config()), shared.process("b", config()));
     let mut events = a.events();
@@ -232,12 +232,12 @@ fn a_store_that_is_down_leaves_each_with_its_own_state() {
     assert!(is_open(&a) && !is_open(&b) && a.is_store_down());
     let kind = Some(PortErrorKind::Unavailable);
     assert_eq!(events.try_recv().unwrap().unwrap().what, Event::StoreFailed { kind });
-    // Once it is back the others hear of what is left.
+    // Once the store is back, the others open for the remaining time.
     shared.client("a").heal();
     shared.world.pass(S(2));
     assert!(is_open(&b) && !a.is_store_down());
     assert!(left(&b) <= left(&a) + S(1), "{:?} {:?}", left(&b), left(&a));
-    // One that hangs is down too, and holds no call.
+    // A store that hangs counts as down, and delays no call.
     shared.client("a").pause();
     shared.world.pass(S(3));
     assert!(a.is_store_down());
@@ -247,7 +247,7 @@ fn a_store_that_is_down_leaves_each_with_its_own_state() {
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn a_partition_keeps_what_is_behind_it_to_itself() {
+fn a_process_behind_a_partition_neither_reports_nor_follows() {
     let shared = Shared::new();
     let (a, b, c) = (shared.process("a", config()), shared.process("b", config()), shared.process("c", config()));
     shared.client("c").cut();
@@ -256,7 +256,7 @@ fn a_partition_keeps_what_is_behind_it_to_itself() {
     assert!(is_open(&b) && !is_open(&c));
     shared.trip(&c);
     shared.world.pass(S(1));
-    assert_eq!(b.reports().len(), 1, "nobody hears it");
+    assert_eq!(b.reports().len(), 1, "its report is not seen");
     shared.client("c").heal();
     shared.world.pass(S(2));
     assert_eq!((b.reports().len(), c.reports().len()), (2, 1));
@@ -266,7 +266,7 @@ fn a_partition_keeps_what_is_behind_it_to_itself() {
 #[test]
 fn clocks_that_differ_change_nothing() {
     let shared = Shared::new();
-    // Each runs at a rate of its own, from an origin of its own.
+    // Each clock has its own rate and origin.
     let clocks = [0.98, 1.0, 1.02].map(|rate| shared.world.hand.clock_at_rate(rate));
     shared.world.pass(S(1000));
     let [a, b, c] = [("a", &clocks[0]), ("b", &clocks[1]), ("c", &clocks[2])]
@@ -281,7 +281,7 @@ fn clocks_that_differ_change_nothing() {
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn the_report_of_a_process_that_is_gone_ends() {
+fn the_report_of_a_process_that_is_gone_expires() {
     let shared = Shared::new();
     let gone = shared.at("gone", config(), &shared.world.clock);
     gone.breaker().force_open(S(3600));
@@ -298,7 +298,7 @@ fn the_report_of_a_process_that_is_gone_ends() {
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn who_begins_later_opens_with_those_that_are_open() {
+fn a_process_that_starts_later_opens_with_the_others() {
     let shared = Shared::new();
     let a = shared.process("a", config());
     a.breaker().force_open(S(60));
@@ -309,7 +309,7 @@ fn who_begins_later_opens_with_those_that_are_open() {
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn on_shutdown_the_report_is_taken_back() {
+fn the_report_is_deleted_on_shutdown() {
     let shared = Shared::new();
     let a = shared.at("a", config(), &shared.world.clock);
     a.breaker().force_open(S(60));
@@ -320,13 +320,13 @@ fn on_shutdown_the_report_is_taken_back() {
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn shadow_mode_and_isolation_are_each_process_s_own() {
+fn shadow_mode_and_isolation_are_local_to_a_process() {
     let shared = Shared::new();
     let (a, b) = (shared.prompt("a", config()), shared.prompt("b", config()));
     a.breaker().set_shadow(true);
     shared.trip(&a);
     shared.world.pass(S(3));
-    assert!(!is_open(&b), "what is only measured is told to nobody");
+    assert!(!is_open(&b), "shadow mode reports nothing");
     a.breaker().set_shadow(false);
     a.breaker().isolate();
     shared.world.pass(S(3));
@@ -336,14 +336,14 @@ fn shadow_mode_and_isolation_are_each_process_s_own() {
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn of_a_family_no_more_open_with_others_than_may() {
+fn openings_with_others_do_not_exceed_max_open_of_a_registry() {
     let shared = Shared::new();
     let config_of_all = KeyedBreakersConfig::from(rules()).max_open(0.5);
-    let family = KeyedBreakers::<u32>::new(config_of_all).unwrap().with_clock(&shared.world.clock);
+    let registry = KeyedBreakers::<u32>::new(config_of_all).unwrap().with_clock(&shared.world.clock);
     let start = |key: u32| {
         let name = format!("host-{key}");
         let store: Arc<InMemoryStore> = shared.world.store.clone();
-        let member = SharedCircuitBreaker::new(family.get(&key), store.clone(), &*name, config()).unwrap();
+        let member = SharedCircuitBreaker::new(registry.get(&key), store.clone(), &*name, config()).unwrap();
         let other = CircuitBreaker::new(rules()).unwrap().with_clock(&shared.world.clock);
         let other = SharedCircuitBreaker::new(other, store, &*name, config()).unwrap();
         (shared.start(member), shared.start(other))
@@ -354,15 +354,15 @@ fn of_a_family_no_more_open_with_others_than_may() {
     }
     shared.world.pass(S(3));
     let open = pairs.iter().filter(|(member, _)| is_open(member)).count();
-    assert_eq!((open, family.open_now()), (2, 2));
+    assert_eq!((open, registry.open_now()), (2, 2));
     shared.world.pass(S(8));
     pairs.iter().for_each(|(member, _)| member.breaker().close());
-    assert_eq!(family.open_now(), 0, "each is counted once");
+    assert_eq!(registry.open_now(), 0, "each is counted once");
 }
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn a_row_of_somebody_else_is_no_report() {
+fn a_malformed_row_is_no_report() {
     let shared = Shared::new();
     for (i, value) in ["", "circuit 2 open x 90000", "rate 1 1 1", "circuit 1 open x y"].iter().enumerate() {
         let row = format!("of other-{i}");
@@ -375,7 +375,7 @@ fn a_row_of_somebody_else_is_no_report() {
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn nothing_of_it_is_on_the_way_of_a_call() {
+fn a_call_makes_no_request_to_the_store() {
     let shared = Shared::new();
     let a = shared.prompt("a", config());
     let before = shared.network.counts().requests;
@@ -385,12 +385,12 @@ fn nothing_of_it_is_on_the_way_of_a_call() {
     }
     assert_eq!(shared.network.counts().requests, before);
     shared.world.pass(S(60));
-    assert_eq!(shared.network.counts().requests - before, 60, "a read for each look, and no write");
+    assert_eq!(shared.network.counts().requests - before, 60, "one read per poll, and no write");
 }
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn hints_that_flood_are_no_flood_of_requests() {
+fn a_flood_of_hints_causes_no_flood_of_requests() {
     let shared = Shared::new();
     let _a = shared.prompt("a", config());
     let before = shared.network.counts().requests;
@@ -405,7 +405,7 @@ fn hints_that_flood_are_no_flood_of_requests() {
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn settings_are_checked_by_name_and_change_while_in_use() {
+fn invalid_settings_are_refused_by_name_and_valid_ones_apply_while_in_use() {
     let breaker = || CircuitBreaker::new(rules()).unwrap();
     let store = || Arc::new(InMemoryStore::new());
     let refused = |config| SharedCircuitBreaker::new(breaker(), store(), "x", config).unwrap_err();
@@ -436,7 +436,7 @@ fn settings_are_checked_by_name_and_change_while_in_use() {
 
 // Guarantee: circuit_breaker 11.
 #[test]
-fn a_dropped_loop_leaves_the_breaker_and_a_report_that_ends() {
+fn a_dropped_loop_leaves_the_breaker_unchanged_and_its_report_expires() {
     let shared = Shared::new();
     shared.network.configure(FaultConfig::default().latency(MS(1), MS(1))).unwrap();
     let world = &shared.world;
@@ -457,7 +457,7 @@ fn a_dropped_loop_leaves_the_breaker_and_a_report_that_ends() {
     assert!(polls > 8, "{polls}");
 }
 
-/// Notices of a line that breaks when its time has come, again and again from then on or once.
+/// Notifier whose connection breaks at a time, once or again and again from then on.
 #[derive(Debug)]
 struct Breaks {
     clock: Clock,
@@ -496,7 +496,7 @@ impl NoticeSource for Breaking {
 }
 
 impl Shared {
-    /// A process whose notifier breaks at that time, and tells nothing else.
+    /// Starts a process whose notifier breaks at that time, and delivers nothing else.
     fn deaf(
         &self,
         name: &str,
@@ -511,7 +511,7 @@ impl Shared {
 }
 
 #[test]
-fn after_a_gap_in_its_hints_a_breaker_looks_at_once() {
+fn a_gap_in_the_hints_causes_a_poll_at_once() {
     let shared = Shared::new();
     let rarely = config().poll(S(8)).stale_after(S(30));
     let (a, b, c) =
@@ -524,11 +524,11 @@ fn after_a_gap_in_its_hints_a_breaker_looks_at_once() {
     assert!(is_open(&b), "a hint may have been lost in the gap");
     assert!(!is_open(&c));
     shared.world.pass(S(5));
-    assert!(is_open(&c), "found by looking");
+    assert!(is_open(&c), "found by polling");
 }
 
 #[test]
-fn gaps_without_end_cause_no_more_requests_than_looking_does() {
+fn endless_gaps_cause_no_more_requests_than_polling() {
     let shared = Shared::new();
     let _breaker = shared.deaf("a", config(), S(0), true);
     let before = shared.network.counts().requests;
@@ -537,9 +537,9 @@ fn gaps_without_end_cause_no_more_requests_than_looking_does() {
     assert!((60..=121).contains(&requests), "{requests}");
 }
 
-/// A row that says 584 years, and is never renewed.
+/// A row with an open time of 584 years that is never renewed.
 #[test]
-fn a_damaged_report_opens_others_for_no_longer_than_they_would_open_by_themselves() {
+fn a_damaged_report_opens_a_breaker_for_no_longer_than_its_own_maximum() {
     for millis in [u64::MAX.to_string(), "86400000000".to_owned()] {
         let shared = Shared::new();
         let b = shared.process("b", config());
@@ -550,7 +550,7 @@ fn a_damaged_report_opens_others_for_no_longer_than_they_would_open_by_themselve
         shared.world.pass(S(2));
         assert!(is_open(&b) && left(&b) <= S(15 * 60), "{:?}", left(&b));
         assert!(b.reports().iter().all(|report| report.until <= shared.world.hand.now() + S(15 * 60)));
-        // Once it is gone, so is the opening.
+        // The opening ends with the report.
         let key = Key::new(partition, row);
         shared.world.run(shared.world.store.delete(key, steadfast::store::DeleteOptions::default())).unwrap();
         shared.world.pass(S(2));
@@ -560,7 +560,7 @@ fn a_damaged_report_opens_others_for_no_longer_than_they_would_open_by_themselve
 }
 
 #[test]
-fn an_opening_that_ends_early_by_hand_ends_elsewhere_too_and_a_long_one_goes_on() {
+fn a_manual_close_ends_the_opening_elsewhere_and_a_long_opening_is_prolonged() {
     for (for_long, early) in [(S(600), S(5)), (S(3600), S(2400))] {
         let shared = Shared::new();
         let (a, b) = (shared.process("a", config()), shared.process("b", config()));
@@ -576,7 +576,7 @@ fn an_opening_that_ends_early_by_hand_ends_elsewhere_too_and_a_long_one_goes_on(
         assert!(shared.world.run(b.breaker().call(async || Ok::<_, ()>(()))).is_ok());
         assert_eq!(b.breaker().state(), State::Closed);
     }
-    // Who closes here is not overruled by a report that still stands.
+    // A manual close here holds while the report still stands.
     let shared = Shared::new();
     let (a, b) = (shared.process("a", config()), shared.process("b", config()));
     a.breaker().force_open(S(600));
@@ -584,7 +584,7 @@ fn an_opening_that_ends_early_by_hand_ends_elsewhere_too_and_a_long_one_goes_on(
     b.breaker().close();
     shared.world.pass(S(30));
     assert_eq!(b.breaker().state(), State::Closed);
-    // Nor is a breaker that is open by itself changed.
+    // A breaker that opened by its own rules is not changed.
     b.breaker().force_open(S(400));
     a.breaker().close();
     shared.world.pass(S(10));

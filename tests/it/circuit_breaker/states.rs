@@ -1,11 +1,11 @@
-//! Circuit breaker, behaviours 6, 7, 9 and 13: half-open, closing, by hand, and what never moves it.
+//! Circuit breaker: half-open, closing, manual control, and outcomes that change nothing.
 use std::{future::pending, panic::AssertUnwindSafe, time::Duration};
 
 use futures::FutureExt;
 use steadfast::{
     FailureKind, KindSet, Pipeline, Reason, Verdict,
     circuit_breaker::{
-        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, HalfOpenConfig, State, TripConfig, Undecided,
+        CircuitBreaker, CircuitBreakerConfig, CircuitBreakerEvent, HalfOpenConfig, OnTimeout, State, TripConfig,
     },
     testing::ManualClock,
 };
@@ -16,7 +16,7 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 const FAILED: Verdict = Verdict::failure(FailureKind::Server);
 const OK: Verdict = Verdict::success();
 
-/// Open, its time over: the next call is the first probe.
+/// Returns an open breaker whose time is over: the next call is the first probe.
 pub(crate) fn ready(config: CircuitBreakerConfig) -> (CircuitBreaker, ManualClock) {
     let (breaker, hand) = breaker(config);
     breaker.force_open(S(1));
@@ -25,16 +25,16 @@ pub(crate) fn ready(config: CircuitBreakerConfig) -> (CircuitBreaker, ManualCloc
 }
 
 pub(crate) fn probes(n: u32, share: f64) -> CircuitBreakerConfig {
-    CircuitBreakerConfig::default().probes(n, share)
+    CircuitBreakerConfig::default().permitted_calls(n, share)
 }
 
 // Guarantee: circuit_breaker 6.
 #[test]
-fn n_probes_in_flight_and_n_recorded() {
+fn at_most_the_permitted_number_of_probes_pass_and_are_judged() {
     let (breaker, _hand) = ready(probes(3, 1.0));
     let mut flying: Vec<_> = (0..3).map(|_| breaker.try_acquire().unwrap()).collect();
     assert_eq!(breaker.try_acquire().unwrap_err().reason(), Reason::ProbesTaken);
-    // A recorded probe's place is not free again: three are judged, not three at a time.
+    // A recorded probe does not free its permit: three are judged in all, not three at a time.
     flying.pop().unwrap().record(OK);
     assert!(breaker.try_acquire().is_err());
     flying.pop().unwrap().record(OK);
@@ -45,10 +45,10 @@ fn n_probes_in_flight_and_n_recorded() {
 
 // Guarantee: circuit_breaker 6.
 #[test]
-fn it_decides_as_soon_as_it_is_settled() {
+fn a_half_open_breaker_decides_as_soon_as_the_result_is_settled() {
     for (script, state) in [
-        (&[OK, OK, OK][..], State::Closed),       // 3 of 5 are enough for 0.6
-        (&[FAILED, FAILED, FAILED], State::Open), // three bad ones, and 0.6 can no longer be reached
+        (&[OK, OK, OK][..], State::Closed),       // three of five suffice for 0.6
+        (&[FAILED, FAILED, FAILED], State::Open), // after three failures 0.6 can no longer be reached
     ] {
         let (breaker, _hand) = ready(probes(5, 0.6));
         for (i, verdict) in script.iter().enumerate() {
@@ -61,7 +61,7 @@ fn it_decides_as_soon_as_it_is_settled() {
 
 // Guarantee: circuit_breaker 6.
 #[test]
-fn a_slow_probe_is_a_bad_one_if_slowness_is_a_rule() {
+fn a_slow_probe_fails_under_a_slow_call_rule() {
     let config = probes(1, 1.0).trip(TripConfig::default().slow_call_rate(0.5, S(1)));
     let (breaker, hand) = ready(config);
     let probe = breaker.try_acquire().unwrap();
@@ -72,7 +72,7 @@ fn a_slow_probe_is_a_bad_one_if_slowness_is_a_rule() {
 
 // Guarantee: circuit_breaker 6.
 #[test]
-fn a_dropped_or_ignored_probe_gives_its_place_back() {
+fn a_dropped_or_ignored_probe_frees_its_permit() {
     let (breaker, _hand) = ready(probes(1, 1.0));
     for i in 0..100 {
         let probe = breaker.try_acquire().unwrap();
@@ -89,12 +89,12 @@ fn a_dropped_or_ignored_probe_gives_its_place_back() {
 }
 
 // Guarantee: circuit_breaker 6.
-/// Seen elsewhere: locked half-open on a healthy service.
+/// Another crate remains half-open for ever on a healthy service.
 #[test]
-fn a_probe_that_hangs_cannot_wedge_it() {
-    for (undecided, state) in [(Undecided::Open, State::Open), (Undecided::Close, State::Closed)] {
+fn a_probe_that_hangs_cannot_block_the_breaker() {
+    for (on_timeout, state) in [(OnTimeout::Open, State::Open), (OnTimeout::Close, State::Closed)] {
         let mut half_open = HalfOpenConfig::default();
-        (half_open.probes, half_open.max, half_open.undecided) = (1, S(30), undecided);
+        (half_open.permitted_calls, half_open.max_duration, half_open.on_timeout) = (1, S(30), on_timeout);
         let (breaker, hand) = ready(CircuitBreakerConfig::default().half_open(half_open));
         let hangs = breaker.try_acquire().unwrap();
         hand.advance(S(30) - Duration::from_nanos(1));
@@ -140,7 +140,7 @@ fn closing_empties_every_window() {
         hand.advance(S(1));
         breaker.try_acquire().unwrap().record(OK);
         assert_eq!(breaker.state(), State::Closed);
-        record(&breaker, FAILED.weighing(30), 3); // with the three from before any rule would do
+        record(&breaker, FAILED.weighing(30), 3); // with the three from before, any rule would open it
         assert_eq!((breaker.state(), breaker.snapshot().failures), (State::Closed, 3));
         record(&breaker, FAILED, 1);
         assert_eq!(breaker.state(), State::Open);
@@ -149,7 +149,7 @@ fn closing_empties_every_window() {
 
 // Guarantee: circuit_breaker 9.
 #[test]
-fn isolated_it_never_probes_by_itself() {
+fn an_isolated_breaker_never_probes_by_itself() {
     let (breaker, hand) = breaker(CircuitBreakerConfig::default());
     breaker.isolate();
     hand.advance(S(1_000_000));
@@ -177,10 +177,10 @@ fn close_remembers_openings_and_reset_forgets_them() {
 
 // Guarantee: circuit_breaker 9.
 #[test]
-fn force_open_for_a_while_then_it_probes() {
+fn a_breaker_that_is_forced_open_probes_after_its_time() {
     let (breaker, hand) = breaker(probes(1, 1.0));
     breaker.force_open(S(10));
-    breaker.force_open(S(20)); // again, while open: the last word holds
+    breaker.force_open(S(20)); // again, while open: the last call counts
     assert_eq!(breaker.try_acquire().unwrap_err().retry_after(), Some(S(20)));
     hand.advance(S(20));
     breaker.try_acquire().unwrap().record(OK);
@@ -205,9 +205,9 @@ fn shadow_mode_measures_and_never_rejects() {
     assert!(told.contains(&CircuitBreakerEvent::HalfOpened) && told.contains(&CircuitBreakerEvent::Closed));
 }
 
-/// (The gauges themselves are read in `metrics.rs`.)
+/// `metrics.rs` reads the gauges themselves.
 #[test]
-fn each_act_leads_to_one_state_and_each_state_has_a_name_of_its_own() {
+fn each_manual_change_leads_to_one_state_and_each_state_has_its_own_name() {
     let (breaker, hand) = breaker(probes(1, 1.0));
     let acts: [(&dyn Fn(), &str); 7] = [
         (&|| breaker.isolate(), "isolated"),
@@ -227,7 +227,7 @@ fn each_act_leads_to_one_state_and_each_state_has_a_name_of_its_own() {
 }
 
 #[test]
-fn kinds_outside_the_set_are_answers_and_count_as_successes() {
+fn kinds_outside_the_set_count_as_successes() {
     let (breaker, _hand) = breaker(CircuitBreakerConfig::default().count_window(10, 10));
     record(&breaker, Verdict::failure(FailureKind::Client), 1000);
     assert_eq!((breaker.state(), breaker.snapshot().calls), (State::Closed, 10));
@@ -238,7 +238,7 @@ fn kinds_outside_the_set_are_answers_and_count_as_successes() {
 }
 
 #[test]
-fn ground_ignored_and_dropped_calls_change_no_counter() {
+fn ignored_and_dropped_calls_change_no_counter() {
     for config in
         [CircuitBreakerConfig::default().count_window(4, 1), CircuitBreakerConfig::default().time_window(S(9), 9, 1)]
     {
@@ -254,8 +254,8 @@ fn ground_ignored_and_dropped_calls_change_no_counter() {
 }
 
 #[test]
-fn ground_a_drop_after_d_counts_as_a_failure_if_asked_for() {
-    let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(4, 2).count_drop_after(S(3)));
+fn a_call_cancelled_after_the_configured_time_counts_as_a_failure() {
+    let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(4, 2).count_cancelled_after(S(3)));
     for (ran, failures) in [(2, 0), (3, 1), (9, 2)] {
         let permit = breaker.try_acquire().unwrap();
         hand.advance(S(ran));
@@ -268,7 +268,7 @@ fn ground_a_drop_after_d_counts_as_a_failure_if_asked_for() {
 }
 
 #[test]
-fn ground_a_panic_counts_as_a_failure_gives_back_all_and_goes_on() {
+fn a_panic_counts_as_a_failure_frees_the_permit_and_unwinds() {
     let (breaker, hand) = ready(probes(1, 1.0));
     let panics = || breaker.call(|| async { if true { panic!("boom") } else { Ok::<(), ()>(()) } });
     let caught = hand.block_on(AssertUnwindSafe(panics()).catch_unwind());
@@ -279,7 +279,7 @@ fn ground_a_panic_counts_as_a_failure_gives_back_all_and_goes_on() {
 }
 
 #[test]
-fn ground_a_panic_elsewhere_is_not_the_operation_s() {
+fn a_panic_outside_the_operation_does_not_count() {
     let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(1, 1));
     let caught = std::panic::catch_unwind(AssertUnwindSafe(|| {
         hand.block_on(async {
@@ -303,9 +303,9 @@ fn a_rejection_by_an_inner_policy_is_ignored_by_an_outer_breaker() {
 }
 
 // Guarantee: circuit_breaker 2.
-/// The event of an opening that a success brought about was once kept until the next one.
+/// Regression: the event of an opening at a success was sent only with the next event.
 #[test]
-fn an_opening_at_a_success_is_told_at_once() {
+fn an_opening_at_a_success_is_sent_at_once() {
     let config = CircuitBreakerConfig::default().trip(TripConfig::default().failure_rate(0.5));
     for config in [config.count_window(10, 3), config.time_window(S(10), 10, 3)] {
         let (breaker, _hand) = breaker(config);
@@ -317,9 +317,10 @@ fn an_opening_at_a_success_is_told_at_once() {
     }
 }
 
-/// With a set of kinds that did not name it, a panic was once an answer, and closed a half-open breaker.
+/// Regression: if the set of kinds did not name it, a panic counted as a success, and closed a
+/// half-open breaker.
 #[test]
-fn ground_a_panic_is_a_failure_whatever_the_set_of_kinds() {
+fn a_panic_is_a_failure_for_every_set_of_kinds() {
     let (breaker, hand) = ready(probes(1, 1.0).failures(KindSet::of(&[FailureKind::Timeout])));
     let panics = breaker.call(|| async { if true { panic!("boom") } else { Ok::<(), ()>(()) } });
     assert!(hand.block_on(AssertUnwindSafe(panics).catch_unwind()).is_err());

@@ -1,4 +1,4 @@
-//! Circuit breaker: its changes of state in a stream of their own.
+//! Circuit breaker: the stream of its state transitions.
 use std::time::Duration;
 
 use steadfast::{
@@ -25,10 +25,10 @@ fn ways(told: &[Event<Transition>]) -> Vec<(State, State)> {
     told.iter().map(|event| (event.what.from, event.what.to)).collect()
 }
 
-/// In a storm, rejections push openings out of the ring of events; not out of this one.
+/// Under load, rejections push openings out of the buffer of events, but not out of this stream.
 #[test]
-fn breaker_events_a_follower_of_transitions_misses_none_in_a_storm() {
-    let open = OpenConfig::default().times(S(1), S(1)).jitter(0.0);
+fn a_subscriber_of_transitions_misses_none_under_load() {
+    let open = OpenConfig::default().delays(S(1), S(1)).jitter(0.0);
     let (breaker, hand) = breaker(probes(1, 1.0).count_window(4, 4).open(open));
     let (mut events, mut transitions) = (breaker.events(), breaker.transitions());
     for _ in 0..50 {
@@ -46,7 +46,7 @@ fn breaker_events_a_follower_of_transitions_misses_none_in_a_storm() {
 }
 
 #[test]
-fn breaker_events_a_transition_tells_why_for_how_long_and_how_long_it_was_before() {
+fn a_transition_has_its_rule_the_open_time_and_the_time_in_the_state_before() {
     let (breaker, hand) = breaker(probes(1, 1.0).count_window(4, 4).open_for(S(8), S(8)));
     let mut transitions = breaker.transitions();
     hand.advance(S(30));
@@ -63,9 +63,9 @@ fn breaker_events_a_transition_tells_why_for_how_long_and_how_long_it_was_before
     assert_eq!(told[2].at, hand.now());
 }
 
-/// What did not change is not told, but where an open one is opened anew.
+/// A call that changes nothing sends nothing, except if an open breaker is opened again.
 #[test]
-fn breaker_events_by_hand_only_changes_are_told() {
+fn manual_calls_send_a_transition_only_if_they_change_the_state_or_open_the_breaker_again() {
     let (breaker, _hand) = breaker(CircuitBreakerConfig::default());
     let mut transitions = breaker.transitions();
     let acts: [fn(&CircuitBreaker); 8] = [
@@ -83,9 +83,9 @@ fn breaker_events_by_hand_only_changes_are_told() {
     assert_eq!(ways(&all(&mut transitions)), [(closed, isolated), (isolated, open), (open, open), (open, closed)]);
 }
 
-/// A follower in another task, from what is told alone, knows the state at any time.
+/// The transitions alone give the state at any time.
 #[test]
-fn breaker_events_following_transitions_gives_the_state() {
+fn the_transitions_give_the_state() {
     let (breaker, _hand) = breaker(CircuitBreakerConfig::default().count_window(2, 1));
     let mut transitions = breaker.transitions();
     let mut known = breaker.state();

@@ -1,4 +1,4 @@
-//! Claim checks, and behaviour 14 of the listener's specification.
+//! Claim checks: large bodies in a store.
 mod slow;
 
 use std::{cell::RefCell, sync::Arc, time::Duration};
@@ -42,8 +42,9 @@ fn noise(n: usize) -> Vec<u8> {
     (0..n).map(|_| entropy.next_u64() as u8).collect()
 }
 
+// Guarantee: claim_check 2.
 #[test]
-fn a_large_body_goes_by_the_store_and_is_removed_after_completion() {
+fn a_large_body_is_stored_and_removed_after_completion() {
     let world = World::new(ClaimCheckConfig::default().threshold(1000));
     let bodies = [vec![7; 1000], vec![7; 1001], noise(5000)];
     let messages = bodies.iter().map(|body| Message::new(body.clone()).header("kind", "scan")).collect();
@@ -61,8 +62,9 @@ fn a_large_body_goes_by_the_store_and_is_removed_after_completion() {
     assert_eq!((world.stored().len(), world.hand.block_on(world.plain.depth()).unwrap().total()), (0, 0));
 }
 
+// Guarantee: claim_check 2.
 #[test]
-fn a_body_stays_for_as_long_as_its_message_may_come_back() {
+fn a_body_stays_while_its_message_may_be_delivered_again() {
     let world = World::new(ClaimCheckConfig::default().threshold(10));
     world.hand.block_on(world.queue.send_one(Message::new(noise(100)))).unwrap();
     let taken = world.hand.block_on(world.queue.receive_one(S(30))).unwrap().unwrap();
@@ -79,8 +81,9 @@ fn a_body_stays_for_as_long_as_its_message_may_come_back() {
     assert_eq!(world.stored().len(), 0);
 }
 
+// Guarantee: claim_check 3.
 #[test]
-fn what_could_not_be_sent_leaves_no_body_and_what_nothing_claims_ends() {
+fn a_failed_send_leaves_no_body_and_an_orphan_ends_after_keep() {
     let world = World::new(ClaimCheckConfig::default().threshold(10).keep(S(100)));
     let bounded = Arc::new(InMemoryQueue::new("jobs").bounded(1));
     let queue = ClaimCheck::new(bounded, world.store.clone(), ClaimCheckConfig::default().threshold(10)).unwrap();
@@ -93,9 +96,9 @@ fn what_could_not_be_sent_leaves_no_body_and_what_nothing_claims_ends() {
     assert_eq!(world.stored().len(), 0);
 }
 
-// Guarantee: queue_listener 14.
+// Guarantee: claim_check 1.
 #[test]
-fn a_missing_or_corrupted_body_is_a_dead_letter_with_that_reason() {
+fn a_message_with_a_missing_or_corrupted_body_becomes_a_dead_letter_with_that_reason() {
     let world = World::new(ClaimCheckConfig::default().threshold(10).compress(false));
     for body in ["this one is well", "this one is missing", "this one is corrupted", "this one is cut off"] {
         world.hand.block_on(world.queue.send_one(Message::new(body))).unwrap();
@@ -123,14 +126,14 @@ fn a_missing_or_corrupted_body_is_a_dead_letter_with_that_reason() {
         reasons,
         [
             "the claimed body is missing",
-            "the claimed body is corrupted: its checksum is another",
-            "the claimed body is corrupted: it has 11 bytes, and had 19",
+            "the claimed body is corrupted: its checksum differs",
+            "the claimed body is corrupted: it has 11 bytes instead of 19",
         ]
     );
 }
 
 #[test]
-fn partitioned_queues_are_one_queue_with_each_group_in_order() {
+fn a_partitioned_queue_delivers_each_group_in_order() {
     let (clock, hand) = Clock::manual();
     let parts: Vec<_> = (0..4).map(|i| Arc::new(InMemoryQueue::new(format!("{i}")).with_clock(&clock))).collect();
     let queue = PartitionedQueue::new(parts.iter().map(|part| part.clone() as Arc<dyn Queue>).collect()).unwrap();
@@ -157,7 +160,7 @@ fn partitioned_queues_are_one_queue_with_each_group_in_order() {
     assert_eq!(seen.borrow().len(), 20);
     assert!(seen.borrow().values().all(|seen| seen.iter().copied().eq(0..20)));
     assert_eq!(hand.block_on(queue.depth()).unwrap().total() + listener.state().dead_lettered, 8);
-    // An old receipt is old, a foreign one is nobody's.
+    // An old receipt is refused, and so is a foreign one.
     hand.block_on(queue.send_one(Message::new("x"))).unwrap();
     let taken = hand.block_on(queue.receive_one(S(1))).unwrap().unwrap();
     hand.block_on(queue.complete(&taken.receipt)).unwrap();

@@ -1,5 +1,5 @@
-//! Claim checks over a store that is slow, away, or damaged in part: what can be had is handed out at once, and what cannot goes
-//! back uncounted.
+//! Claim checks over a slow, unavailable or partly damaged store: messages with bodies are returned
+//! at once, and the others are released.
 use std::{
     cell::{Cell, RefCell},
     sync::{Arc, atomic::Ordering},
@@ -31,7 +31,7 @@ struct World {
 }
 
 impl World {
-    /// The clock is handed to the claim check only where `bounded`.
+    /// The claim check gets the clock only if `bounded`.
     fn new(bounded: bool) -> Self {
         let (clock, hand) = Clock::manual();
         let plain = Arc::new(InMemoryQueue::new("jobs").with_clock(&clock));
@@ -70,12 +70,13 @@ impl World {
         (bodies, self.clock.now() - began)
     }
 
-    /// Deliveries of all messages in the plain queue that were counted as attempts.
+    /// Number of deliveries in the plain queue that were counted as attempts.
     fn attempts(&self) -> u32 {
         self.hand.block_on(self.plain.peek(1000)).unwrap().iter().map(|peeked| peeked.attempts + peeked.expiries).sum()
     }
 
-    /// Runs a listener of default settings for so long; bodies as they were handled, and its events.
+    /// Runs a listener of default settings for this time. Returns the handled bodies and its
+    /// events.
     fn listen(&self, time: Duration, meanwhile: impl Future<Output = ()>) -> (Vec<String>, Vec<Event>) {
         let listener = QueueListener::builder(self.queue.clone()).clock(&self.clock).entropy(&Entropy::from_seed(1));
         let listener = listener.build().unwrap();
@@ -104,8 +105,9 @@ impl World {
     }
 }
 
+// Guarantee: claim_check 4.
 #[test]
-fn bodies_are_fetched_side_by_side_and_a_slow_store_sets_nothing_aside() {
+fn bodies_are_fetched_concurrently_and_a_slow_store_makes_no_dead_letter() {
     for bounded in [true, false] {
         let world = World::new(bounded);
         world.send(World::large(200));
@@ -121,7 +123,7 @@ fn bodies_are_fetched_side_by_side_and_a_slow_store_sets_nothing_aside() {
 }
 
 #[test]
-fn one_receive_fetches_so_many_at_once_and_no_more() {
+fn one_receive_fetches_at_most_32_bodies_at_once() {
     let world = World::new(true);
     world.send(World::large(300));
     world.store.is(Mode::Slow(MS(100)));
@@ -129,14 +131,15 @@ fn one_receive_fetches_so_many_at_once_and_no_more() {
     let (taken, after) = world.receive(300);
     assert_eq!((taken.unwrap().len(), after), (300, S(1)));
     assert_eq!(world.store.most.load(Ordering::Relaxed), 32);
-    // Stored side by side, too.
+    // Stored concurrently, too.
     let began = world.clock.now();
     world.send(World::large(64));
     assert_eq!(world.clock.now() - began, MS(200));
 }
 
+// Guarantee: claim_check 4.
 #[test]
-fn what_has_its_body_is_returned_and_the_rest_goes_back_uncounted_within_the_bound() {
+fn messages_with_bodies_are_returned_and_the_others_released_within_the_time_limit() {
     let world = World::new(true);
     world.send(
         ["hangs, and does not come", "small", "a body that does come", "tiny", "hangs, too, for ever"]
@@ -148,7 +151,7 @@ fn what_has_its_body_is_returned_and_the_rest_goes_back_uncounted_within_the_bou
     world.hand.advance(S(3));
     let depth = world.hand.block_on(world.plain.depth()).unwrap();
     assert_eq!((depth.visible, depth.in_flight, world.attempts()), (2, 3, 0), "released");
-    // With nothing to return it says why.
+    // If it can return nothing, it fails with the reason.
     let (taken, after) = world.receive(10);
     let error = taken.unwrap_err();
     assert_eq!((error.class(), error.backend().unwrap().kind()), (ErrorClass::Transient, PortErrorKind::TimedOut));
@@ -156,8 +159,9 @@ fn what_has_its_body_is_returned_and_the_rest_goes_back_uncounted_within_the_bou
     assert_eq!((world.attempts(), world.dead()), (0, 0));
 }
 
+// Guarantee: claim_check 4.
 #[test]
-fn a_store_that_refuses_is_no_end_of_the_queue() {
+fn a_store_that_refuses_does_not_end_the_queue() {
     for (kind, told) in [
         (PortErrorKind::Unavailable, PortErrorKind::Unavailable),
         (PortErrorKind::Throttled, PortErrorKind::Throttled),
@@ -178,6 +182,7 @@ fn a_store_that_refuses_is_no_end_of_the_queue() {
     }
 }
 
+// Guarantee: claim_check 4.
 #[test]
 fn a_store_that_is_away_for_an_hour_costs_no_message_an_attempt() {
     for mode in [Mode::Fails(PortErrorKind::Unavailable), Mode::Hangs, Mode::Slow(S(20))] {
@@ -206,11 +211,12 @@ fn a_store_that_is_away_for_an_hour_costs_no_message_an_attempt() {
     }
 }
 
+// Guarantee: claim_check 4.
 #[test]
-fn bodies_that_share_a_narrow_line_come_though_many_at_once_would_not() {
+fn bodies_over_a_slow_connection_arrive_though_many_at_once_would_not() {
     let world = World::new(true);
     world.send(World::large(100));
-    // 32 at once take 12.8 s, which no receive waits for.
+    // 32 at once take 12.8 s, longer than any receive waits.
     world.store.is(Mode::Narrow(MS(400)));
     let mut came = 0;
     for _ in 0..100 {
@@ -224,8 +230,9 @@ fn bodies_that_share_a_narrow_line_come_though_many_at_once_would_not() {
     assert_eq!((world.dead(), world.attempts()), (0, 0));
 }
 
+// Guarantee: claim_check 5.
 #[test]
-fn a_claim_check_dropped_at_any_await_gives_its_messages_back_uncounted() {
+fn a_claim_check_dropped_at_any_await_releases_its_messages() {
     let world = World::new(true);
     world.send(World::large(4));
     world.store.is(Mode::Slow(MS(170)));
@@ -235,7 +242,7 @@ fn a_claim_check_dropped_at_any_await_gives_its_messages_back_uncounted() {
         || async { came.set(world.queue.receive(Receive::new(10, S(30))).await.unwrap().len()) },
         |_| {
             if came.get() == 0 {
-                // The next one has them, long before they would be visible again.
+                // The next receive releases them, long before they would be visible again.
                 world.store.is(Mode::Well);
                 let taken = world.hand.block_on(world.queue.receive(Receive::new(10, S(30)))).unwrap();
                 assert_eq!(taken.iter().map(|taken| (taken.attempts, taken.expiries)).collect::<Vec<_>>(), [(0, 0); 4]);
@@ -247,7 +254,7 @@ fn a_claim_check_dropped_at_any_await_gives_its_messages_back_uncounted() {
     );
     assert!(polls > 1 && came.get() == 4, "{polls}");
 
-    // Settling: done or not. Sending: accepted or not, with no message whose body is missing.
+    // A settlement is applied or not. A send is accepted or not, and no message lacks its body.
     world.hand.advance(S(31));
     drop_at_every_await(
         &world.hand,

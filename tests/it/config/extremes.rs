@@ -351,7 +351,7 @@ const PARTS: [&str; 12] = [
     "TripConfig",
     "OpenConfig",
     "HalfOpenConfig",
-    "RampConfig",
+    "SlowStartConfig",
     "PriorityShares",
     "Limits",
 ];

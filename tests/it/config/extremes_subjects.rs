@@ -80,9 +80,9 @@ fn calls<P: Policy + Clone>(policy: &P, clock: &Clock, hand: &ManualClock) {
 }
 
 const BREAKER: &str = r#"
-    count_drop_after = "1s"
+    count_cancelled_after = "1s"
     trip = { failure_rate = 0.5, slow_call_rate = 0.5, slow_call = "1s", consecutive_failures = 2, weight = 5, weight_period = "1s" }
-    ramp = { time = "1m", from = 0.1, steps = 4 }
+    slow_start = { window = "1m", min_share = 0.1, steps = 4 }
 "#;
 
 const ADAPTIVE: &str = "shares = { low = 0.3, normal = 0.7, high = 1.0, critical = 1.0 }";
@@ -223,9 +223,9 @@ fn protected_calls() -> Vec<Subject> {
 const BREAKER_WITHIN: &str = r#"
     max_open = 0.5
     [breaker]
-    count_drop_after = "1s"
+    count_cancelled_after = "1s"
     trip = { failure_rate = 0.5, slow_call_rate = 0.5, slow_call = "1s", consecutive_failures = 2, weight = 5, weight_period = "1s" }
-    ramp = { time = "1m", from = 0.1, steps = 4 }
+    slow_start = { window = "1m", min_share = 0.1, steps = 4 }
 "#;
 
 const STANDARD: &str = r#"
@@ -248,7 +248,12 @@ fn limits() -> Vec<Subject> {
             let (clock, hand) = Clock::manual();
             let limiter = RateLimiter::new(config)?.with_clock(&clock);
             calls(&limiter, &clock, &hand);
-            let _ = (limiter.check(), limiter.check_n(0), limiter.check_n(3), limiter.check_n(u32::MAX));
+            let _ = (
+                limiter.try_acquire(),
+                limiter.try_acquire_n(0),
+                limiter.try_acquire_n(3),
+                limiter.try_acquire_n(u32::MAX),
+            );
             for wait in [Duration::ZERO, S(1), Duration::MAX] {
                 let turns = || [limiter.acquire_n(1, wait), limiter.acquire_n(2, wait), limiter.acquire_n(1, wait)];
                 drive(&hand, futures::future::join_all(turns()));
@@ -261,7 +266,11 @@ fn limits() -> Vec<Subject> {
             let (clock, hand) = Clock::manual();
             let limiter = KeyedRateLimiter::<u32>::new(quota)?.with_clock(&clock);
             for key in 0..100 {
-                let _ = (limiter.check(&key), limiter.check_n(&(key % 3), 2), limiter.check_n(&key, u32::MAX));
+                let _ = (
+                    limiter.try_acquire(&key),
+                    limiter.try_acquire_n(&(key % 3), 2),
+                    limiter.try_acquire_n(&key, u32::MAX),
+                );
                 hand.advance(Duration::from_millis(200));
             }
             limiter.reconfigure(quota, &[quota])?;
@@ -302,7 +311,7 @@ fn limits() -> Vec<Subject> {
             }
             for value in GAUGE {
                 gauge.set(value);
-                Priority::ALL.iter().for_each(|priority| _ = shedder.try_admit(*priority));
+                Priority::ALL.iter().for_each(|priority| _ = shedder.try_acquire(*priority));
                 hand.advance(S(1));
                 drive(&hand, shedder.run(pending()));
             }
@@ -322,7 +331,7 @@ fn limits() -> Vec<Subject> {
                 let feature = degradation.feature(&config.features[0]).unwrap();
                 for value in GAUGE {
                     gauge.set(value);
-                    feature.is_on();
+                    feature.is_enabled();
                     hand.advance(S(1));
                     drive(&hand, degradation.run(pending()));
                 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use steadfast::{
     ConfigError, FailureKind, KindSet,
     backoff::{Backoff, BackoffConfig, Curve, Jitter},
-    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, HalfOpenConfig, OpenConfig, TripConfig, Undecided},
+    circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, HalfOpenConfig, OnTimeout, OpenConfig, TripConfig},
     config::human,
     entropy::Entropy,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
@@ -132,7 +132,7 @@ fn config_a_breakers_setters_at_their_edges() {
     refused("window.buckets", [0, 1001].map(|n| made(config.time_window(S(10), n, 1))));
     refused("window.time", [ZERO, Duration::from_micros(9_999), S(86_401)].map(|t| made(config.time_window(t, 10, 1))));
     refused("failures", [made(config.failures(KindSet::NONE))]);
-    refused("count_drop_after", [made(config.count_drop_after(ZERO))]);
+    refused("count_cancelled_after", [made(config.count_cancelled_after(ZERO))]);
     let no_shares = [0.0, -0.5, 1.001, f64::NAN, f64::INFINITY];
     refused("trip.failure_rate", no_shares.map(|share| trip(rules.failure_rate(share))));
     refused("trip.failure_rate", [trip(rules)]); // no rule at all
@@ -141,13 +141,13 @@ fn config_a_breakers_setters_at_their_edges() {
     refused("trip.consecutive_failures", [trip(rules.consecutive_failures(0))]);
     refused("trip.weight", [trip(rules.weighted_failures(0, S(1)))]);
     refused("trip.weight_period", [ZERO, Duration::from_micros(9_999)].map(|d| trip(rules.weighted_failures(1, d))));
-    refused("open.base", [made(config.open_for(ZERO, S(1))), made(config.open_for(S(2), S(1)))]);
+    refused("open.initial_delay", [made(config.open_for(ZERO, S(1))), made(config.open_for(S(2), S(1)))]);
     refused("open.factor", [0.9, f64::NAN, f64::INFINITY].map(|f| open(|o| o.factor = f)));
     refused("open.jitter", [-0.1, 1.1, f64::NAN, f64::INFINITY].map(|j| open(|o| o.jitter = j)));
-    refused("open.stable_for", [open(|o| o.stable_for = ZERO)]);
-    refused("half_open.probes", [0, 1_000_001, u32::MAX].map(|n| made(config.probes(n, 1.0))));
-    refused("half_open.success_rate", no_shares.map(|share| made(config.probes(1, share))));
-    refused("half_open.max", [half_open(|h| h.max = ZERO)]);
+    refused("open.reset_after", [open(|o| o.reset_after = ZERO)]);
+    refused("half_open.permitted_calls", [0, 1_000_001, u32::MAX].map(|n| made(config.permitted_calls(n, 1.0))));
+    refused("half_open.success_rate", no_shares.map(|share| made(config.permitted_calls(1, share))));
+    refused("half_open.max_duration", [half_open(|h| h.max_duration = ZERO)]);
     accepted([
         made(config.count_window(1, 1)),
         made(config.count_window(1_000_000, 1_000_000)),
@@ -157,9 +157,9 @@ fn config_a_breakers_setters_at_their_edges() {
         trip(rules.weighted_failures(u32::MAX, Duration::MAX)),
         trip(rules.slow_call_rate(1.0, Duration::MAX)),
         made(config.open_for(NS, Duration::MAX)),
-        made(config.probes(1_000_000, 1e-300)),
+        made(config.permitted_calls(1_000_000, 1e-300)),
         open(|o| (o.jitter, o.factor, o.max_hint) = (1.0, f64::MAX, ZERO)),
-        half_open(|h| (h.max, h.undecided) = (Duration::MAX, Undecided::Close)),
+        half_open(|h| (h.max_duration, h.on_timeout) = (Duration::MAX, OnTimeout::Close)),
     ]);
 }
 
@@ -241,7 +241,7 @@ fn config_what_is_written_is_read_back_unchanged() {
         .retry_on(KindSet::of(&[FailureKind::Other]));
     let rules =
         TripConfig::default().slow_call_rate(1.0 / 3.0, S(1)).weighted_failures(7, S(9)).consecutive_failures(3);
-    let breaker = CircuitBreakerConfig::default().trip(rules).time_window(S(10), 7, 3).count_drop_after(NS);
+    let breaker = CircuitBreakerConfig::default().trip(rules).time_window(S(10), 7, 3).count_cancelled_after(NS);
     let rate = RateLimitConfig::from(Quota::per_minute(7).burst(3)).max_wait(S(2));
     let places = ConcurrencyLimitConfig::of(5).queue(9, S(3)).order(QueueOrder::NewestFirst);
     let mut all = StandardConfig::none();

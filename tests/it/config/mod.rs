@@ -10,7 +10,7 @@ use steadfast::{
     ConfigError,
     backoff::{Backoff, BackoffConfig},
     circuit_breaker::{
-        CircuitBreaker, CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, RampConfig, TripConfig,
+        CircuitBreaker, CircuitBreakerConfig, KeyedBreakers, KeyedBreakersConfig, SlowStartConfig, TripConfig,
     },
     entropy::Entropy,
     fallback::FallbackConfig,
@@ -125,11 +125,11 @@ fn kinds() -> Vec<Kind> {
                 ("failures", &["[]", "[\"gremlins\"]", "1"], &["[\"other\"]"]),
                 ("open", &["1", "true"], &["{}"]),
                 ("half_open", &["1", "true"], &["{}"]),
-                ("count_drop_after", &["\"0s\""], &["\"1ns\""]),
-                ("ramp", &["1", "true", "\"1s\""], &["{}"]),
-                ("ramp.time", &["\"0s\"", "\"25h\""], &["\"1ns\"", "\"1day\""]),
-                ("ramp.from", &["0", "-0.1", "1.1", "nan", "inf", "\"1\""], &["0.001", "1"]),
-                ("ramp.steps", &["-1", "1000001", "1.5"], &["0", "1000000"]),
+                ("count_cancelled_after", &["\"0s\""], &["\"1ns\""]),
+                ("slow_start", &["1", "true", "\"1s\""], &["{}"]),
+                ("slow_start.window", &["\"0s\"", "\"25h\""], &["\"1ns\"", "\"1day\""]),
+                ("slow_start.min_share", &["0", "-0.1", "1.1", "nan", "inf", "\"1\""], &["0.001", "1"]),
+                ("slow_start.steps", &["-1", "1000001", "1.5"], &["0", "1000000"]),
                 ("trip.failure_rate", &["0", "-0.5", "1.001", "nan", "inf", "\"1\""], &["0.001", "1", "1.0"]),
                 (
                     "trip.slow_call_rate",
@@ -140,16 +140,16 @@ fn kinds() -> Vec<Kind> {
                 ("trip.consecutive_failures", &["0", "-1", "1.5", "4294967296"], &["1", "4294967295"]),
                 ("trip.weight", &["0\nweight_period = \"1s\"", "-1", "1.5"], &["1\nweight_period = \"1s\""]),
                 ("trip.weight_period", &["\"9ms\"\nweight = 5"], &["\"10ms\"\nweight = 5"]),
-                ("open.base", &["\"0s\"", "\"61s\""], &["\"1ns\"", "\"60s\""]),
+                ("open.initial_delay", &["\"0s\"", "\"61s\""], &["\"1ns\"", "\"60s\""]),
                 ("open.factor", &["0.99", "-1", "nan", "inf", "\"2\""], &["1", "1e300"]),
-                ("open.cap", &["\"4s\""], &["\"5s\"", "\"1000years\""]),
+                ("open.max_delay", &["\"4s\""], &["\"5s\"", "\"1000years\""]),
                 ("open.jitter", &["-0.1", "1.1", "nan", "inf", "\"1\""], &["0", "1"]),
-                ("open.stable_for", &["\"0s\""], &["\"1ns\""]),
+                ("open.reset_after", &["\"0s\""], &["\"1ns\""]),
                 ("open.max_hint", &[], &["\"0s\"", "\"1000years\""]),
-                ("half_open.probes", &["0", "-1", "1000001", "1.5"], &["1", "1000000"]),
+                ("half_open.permitted_calls", &["0", "-1", "1000001", "1.5"], &["1", "1000000"]),
                 ("half_open.success_rate", &["0", "-1", "1.1", "nan", "inf", "\"1\""], &["0.001", "1"]),
-                ("half_open.max", &["\"0s\""], &["\"1ns\""]),
-                ("half_open.undecided", &["\"perhaps\"", "true", "1"], &["\"open\"", "\"close\""]),
+                ("half_open.max_duration", &["\"0s\""], &["\"1ns\""]),
+                ("half_open.on_timeout", &["\"perhaps\"", "true", "1"], &["\"open\"", "\"close\""]),
             ]
         ),
         kind!(
@@ -262,9 +262,9 @@ fn kinds() -> Vec<Kind> {
                     &["{}", "{ cpu = { soft = -1, hard = -0.5 } }"]
                 ),
                 ("sample_every", &["\"0s\""], &["\"1ns\""]),
-                ("hold", &[], &["\"0s\"", "\"1000years\""]),
-                ("recover", &["\"0s\""], &["\"1ns\""]),
-                ("spare", &["\"low\"", "\"urgent\"", "1"], &["\"normal\"", "\"critical\""]),
+                ("sustain", &[], &["\"0s\"", "\"1000years\""]),
+                ("recovery", &["\"0s\""], &["\"1ns\""]),
+                ("min_priority", &["\"low\"", "\"urgent\"", "1"], &["\"normal\"", "\"critical\""]),
             ]
         ),
         kind!(
@@ -320,8 +320,8 @@ fn everything_of_a_breaker() -> CircuitBreakerConfig {
         .slow_call_rate(0.5, Duration::from_secs(1))
         .consecutive_failures(5)
         .weighted_failures(5, Duration::from_secs(1));
-    let ramp = RampConfig::linear(Duration::from_secs(1), 0.5);
-    CircuitBreakerConfig::default().trip(rules).ramp(ramp).count_drop_after(Duration::from_secs(1))
+    let ramp = SlowStartConfig::linear(Duration::from_secs(1), 0.5);
+    CircuitBreakerConfig::default().trip(rules).slow_start(ramp).count_cancelled_after(Duration::from_secs(1))
 }
 
 fn everything_of_a_rate_limit() -> RateLimitConfig {
@@ -439,7 +439,7 @@ fn config_an_unknown_field_is_refused_in_every_section() {
         "[circuit_breaker.trip]",
         "[circuit_breaker.open]",
         "[circuit_breaker.half_open]",
-        "[circuit_breaker.ramp]",
+        "[circuit_breaker.slow_start]",
     ];
     for section in sections {
         let told = toml::from_str::<StandardConfig>(&format!("{section}\nmax_atempts = 3\n")).unwrap_err().to_string();

@@ -12,10 +12,8 @@ use steadfast::{
     Pipeline,
     entropy::Entropy,
     notify::InMemoryNotifier,
-    queue::{InMemoryQueue, Message, Queue, QueueExt},
-    queue_listener::{
-        AnnouncingQueue, Handled, IdempotencyFilter, Level, PriorityOrder, QueueListenerConfig, Requester, Work,
-    },
+    queue::{AnnouncingQueue, IdempotencyFilter, InMemoryQueue, Message, Queue, QueueExt, Requester},
+    queue_listener::{Disposition, Level, PriorityOrder, QueueListenerConfig, Work},
     retry::{Retry, RetryConfig},
     store::InMemoryStore,
     throttling::{
@@ -100,7 +98,7 @@ fn one_listener_takes_from_several_queues_where_one_has_a_limit() {
     let second = Arc::new(InMemoryQueue::new("second").with_clock(&world.clock));
     send(&world, 50);
     world.hand.block_on(second.send((0..50).map(|_| Message::new("x")).collect())).unwrap();
-    let listener = world.builder(default(), 1).also(second, Level::priority(0)).build().unwrap();
+    let listener = world.builder(default(), 1).source(second, Level::priority(0)).build().unwrap();
     world.hand.block_on(listener.run(world.clock.sleep(S(120)), async |_| {})).unwrap();
     assert_eq!(listener.state().handled, 100);
 }
@@ -109,7 +107,7 @@ fn one_listener_takes_from_several_queues_where_one_has_a_limit() {
 fn a_notice_wakes_an_idle_listener_at_once() {
     let world = World::new();
     let notifier = Arc::new(InMemoryNotifier::new());
-    let listener = world.builder(default(), 1).woken_by(notifier.clone(), "jobs").build().unwrap();
+    let listener = world.builder(default(), 1).notifier(notifier.clone(), "jobs").build().unwrap();
     let jobs = AnnouncingQueue::new(world.queue.clone(), notifier, "jobs");
     let began = Cell::new(None);
     let run = listener.run(world.clock.sleep(S(3_700)), async |_| began.set(Some(world.now())));
@@ -187,8 +185,8 @@ fn a_poison_message_is_set_aside_with_its_reason_and_the_others_are_handled() {
     send(&world, 20);
     let listener = world.listener(default().max_attempts(3), 1);
     let run = listener.run(world.clock.sleep(S(86_400)), async |work: Work| match &work.body[..] {
-        b"7" => Handled::retry("no such account"),
-        _ => Handled::Complete,
+        b"7" => Disposition::retry("no such account"),
+        _ => Disposition::Complete,
     });
     world.hand.block_on(run).unwrap();
     let dead = world.dead();
@@ -206,7 +204,7 @@ fn an_answer_finds_its_question_by_a_correlation_id_on_a_reply_queue() {
     let run = listener.run(world.clock.sleep(S(30)), async |work: Work| {
         let n: u64 = text(&work.body).parse().unwrap();
         world.clock.sleep(MS(100 - 10 * n)).await; // the last is answered first
-        replies.send_one(work.reply_to().unwrap().answer(format!("{}", n * n))).await.unwrap();
+        replies.send_one(work.reply_to().unwrap().reply(format!("{}", n * n))).await.unwrap();
     });
     let asks = (0..5_u64).map(|n| requester.request(Message::new(format!("{n}")), S(20)));
     let (_, answers) = world.hand.block_on(async { tokio::join!(run, futures::future::join_all(asks)) });
@@ -239,7 +237,7 @@ fn the_higher_priority_goes_first_and_the_lowest_waits_for_a_bounded_time() {
     world.hand.block_on(low.send_one(Message::new("low"))).unwrap();
     let config = default().tasks(1, 1).batch(1);
     let builder = world.builder(config, 1).level(Level::priority(1));
-    let listener = builder.also(low, Level::priority(0).max_wait(S(5))).order(PriorityOrder::Strict).build().unwrap();
+    let listener = builder.source(low, Level::priority(0).max_wait(S(5))).order(PriorityOrder::Strict).build().unwrap();
     let start = world.now();
     let (begun, waited) = (Cell::new(0), Cell::new(None));
     let run = listener.run(world.clock.sleep(S(60)), async |work: Work| {
@@ -260,7 +258,7 @@ fn a_listener_without_a_limit_in_its_handler_is_warned_of_and_one_with_many_hand
     let many = world.listener(default().tasks(1, 64), 1);
     let limits = |warnings: Vec<String>| {
         let has = |word: &str| warnings.iter().any(|warning| warning.contains(word));
-        (has("moves on to the service behind it"), has("up to 64 handlers"))
+        (has("a peak in the queue reaches the service behind it"), has("up to 64 concurrent handlers"))
     };
     assert_eq!(limits(many.explain().warnings()), (true, true));
     let none = Pipeline::new().then(Timeout::new(S(1)));

@@ -1,5 +1,7 @@
-//! What the patterns' source asks its readers to think of: each point that is met by a default, a refusal or a warning, in one
-//! assertion. (Points that pages alone meet, and parts that are still to come, are not here.)
+//! The considerations of the patterns' sources that a default, a rejection or a warning meets, one
+//! assertion each.
+//! Considerations that only a page meets, and parts that do not exist yet, are not here. The
+//! numbers are those of the chapters "Considerations".
 mod cache;
 mod leader;
 mod listener;
@@ -47,18 +49,18 @@ fn in_a_row(n: u32) -> CircuitBreakerConfig {
     CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(n))
 }
 
-/// 1: the rejection says when to come back.
+/// 1: the rejection states when to retry.
 #[test]
-fn the_error_carries_when() {
+fn a_rejection_states_when_to_retry() {
     let (breaker, _) = breaker(in_a_row(1));
     fail(&breaker, FailureKind::Server, 1);
     let wait = breaker.try_acquire().unwrap_err().retry_after().unwrap();
     assert!((S(5)..=S(5) * 11 / 10).contains(&wait), "{wait:?}");
 }
 
-/// 2 (default): more time-outs than refused connections before it trips.
+/// 2 (default): it trips after more time-outs than refused connections.
 #[test]
-fn kinds_of_fault_differ() {
+fn a_breaker_weighs_kinds_of_failure_differently() {
     let trips_after = |kind| {
         let rules = TripConfig::default().weighted_failures(6, S(10));
         let (breaker, _) = breaker(CircuitBreakerConfig::default().trip(rules));
@@ -70,10 +72,10 @@ fn kinds_of_fault_differ() {
     assert_eq!((trips_after(FailureKind::Connect), trips_after(FailureKind::Timeout)), (Some(2), Some(6)));
 }
 
-/// 3 (default), 13 (default): failed calls are events, and so is every change of state.
+/// 3 (default), 13 (default): failed calls and state transitions are events.
 #[test]
-fn failures_and_changes_are_events() {
-    let (breaker, hand) = breaker(in_a_row(2).probes(1, 1.0));
+fn failed_calls_and_state_transitions_are_events() {
+    let (breaker, hand) = breaker(in_a_row(2).permitted_calls(1, 1.0));
     let mut events = breaker.events();
     breaker.try_acquire().unwrap().record(Verdict::success());
     fail(&breaker, FailureKind::Server, 2);
@@ -86,12 +88,12 @@ fn failures_and_changes_are_events() {
     assert_eq!(told[3..], [CircuitBreakerEvent::HalfOpened, CircuitBreakerEvent::Closed]);
 }
 
-/// 4 (default): the open time grows with openings in a row, and decays after calm.
+/// 4 (default): the open time grows with repeated openings, and decays after a calm time.
 #[test]
-fn the_open_time_fits_the_recovery() {
+fn the_open_time_grows_with_repeated_openings() {
     let mut open = OpenConfig::default();
     open.jitter = 0.0;
-    let (breaker, hand) = breaker(in_a_row(1).open(open).probes(1, 1.0));
+    let (breaker, hand) = breaker(in_a_row(1).open(open).permitted_calls(1, 1.0));
     let open_for = || {
         fail(&breaker, FailureKind::Server, 1);
         let open_for = breaker.snapshot().retry_after.unwrap();
@@ -106,25 +108,25 @@ fn the_open_time_fits_the_recovery() {
 
 /// 5 (option): recovery by a probe instead of by callers.
 #[test]
-fn a_probe_finds_out() {
+fn a_probe_detects_recovery() {
     let (clock, hand) = Clock::manual();
-    let breaker = CircuitBreaker::new(in_a_row(1).probes(1, 1.0)).unwrap().with_clock(&clock);
+    let breaker = CircuitBreaker::new(in_a_row(1).permitted_calls(1, 1.0)).unwrap().with_clock(&clock);
     fail(&breaker, FailureKind::Server, 1);
     hand.block_on(breaker.run(async || Ok::<_, ()>(()), clock.sleep(S(10))));
     assert_eq!(breaker.state(), State::Closed);
 }
 
-/// 8 (option): a shard that fails does not close the others.
+/// 8 (option): a failing shard does not open the breakers of others.
 #[test]
-fn one_a_shard() {
+fn each_shard_has_its_own_breaker() {
     let shards = KeyedBreakers::new(in_a_row(1)).unwrap();
     fail(&shards.get(&1), FailureKind::Server, 1);
     assert_eq!((shards.get(&1).state(), shards.get(&2).state()), (State::Open, State::Closed));
 }
 
-/// 6 (default): by hand.
+/// 6 (default): manual operation.
 #[test]
-fn by_hand() {
+fn a_breaker_can_be_operated_manually() {
     let (breaker, _) = breaker(CircuitBreakerConfig::default());
     breaker.force_open(S(60));
     assert_eq!(breaker.state(), State::Open);
@@ -136,7 +138,7 @@ fn by_hand() {
 
 /// 7 (default).
 #[test]
-fn a_call_that_hangs_holds_up_none_of_ten_thousand_others_through_the_same_breaker() {
+fn a_call_that_hangs_delays_none_of_ten_thousand_others() {
     let (breaker, hand) = breaker(CircuitBreakerConfig::default().count_window(20_000, 10_000));
     let pipeline = Pipeline::new().then(breaker.clone());
     let start = hand.now();
@@ -151,18 +153,18 @@ fn a_call_that_hangs_holds_up_none_of_ten_thousand_others_through_the_same_break
     assert_eq!((hand.now(), breaker.state(), breaker.snapshot().calls), (start, State::Closed, 10_000));
 }
 
-/// 9 (default): "not for some minutes" opens it at once, for that long.
+/// 9 (default): an announced outage opens it at once, for the stated time.
 #[test]
-fn away_for_some_minutes() {
+fn an_announced_outage_opens_a_breaker_for_its_duration() {
     let (breaker, _) = breaker(CircuitBreakerConfig::default());
     let away = Verdict::failure(FailureKind::Overloaded).with_hint(Hint::UnavailableFor(S(300)));
     breaker.try_acquire().unwrap().record(away);
     assert_eq!(breaker.snapshot().retry_after, Some(S(300)));
 }
 
-/// 11 (warning): a breaker with no time-out inside it; and slowness is a rule of its own.
+/// 11 (warning): a breaker without a time-out inside; slow calls have a trip rule of their own.
 #[test]
-fn calls_that_hang() {
+fn calls_that_hang_open_a_breaker_with_a_time_out() {
     let (breaker, hand) =
         breaker(CircuitBreakerConfig::default().trip(TripConfig::default().slow_call_rate(0.5, S(1))));
     let warnings = Pipeline::new().then(Timeout::new(S(60))).then(breaker.clone()).explain().warnings();
@@ -173,9 +175,9 @@ fn calls_that_hang() {
     assert_eq!(breaker.state(), State::Open);
 }
 
-/// 12 (default): a retry around it stops at its rejection.
+/// 12 (default): an outer retry stops at its rejection.
 #[test]
-fn a_retry_stops_at_its_rejection() {
+fn a_retry_stops_at_the_rejection_of_a_breaker() {
     let (breaker, hand) = breaker(CircuitBreakerConfig::default());
     breaker.force_open(S(60));
     let pipeline = Pipeline::new().then(retry(RetryConfig::default().idempotent(true).max_attempts(9)).0).then(breaker);
@@ -184,9 +186,9 @@ fn a_retry_stops_at_its_rejection() {
     assert!(matches!(error.into_cause(), Cause::Rejected(_)));
 }
 
-/// 1 (default): presets for who waits and for who does not.
+/// 1 (default): presets for interactive and batch work.
 #[test]
-fn interactive_and_batch() {
+fn presets_for_interactive_and_batch_work_differ() {
     let (quick, patient) = (RetryConfig::interactive(), RetryConfig::batch());
     assert!(quick.max_attempts < patient.max_attempts && quick.backoff.cap < patient.backoff.cap);
     assert!(quick.max_elapsed.is_some() && patient.max_elapsed.is_none());
@@ -194,7 +196,7 @@ fn interactive_and_batch() {
 
 /// 2 and 3 (warnings): no jitter, no budget, no breaker.
 #[test]
-fn an_aggressive_policy_warns() {
+fn explain_warns_about_an_aggressive_retry() {
     let aggressive = RetryConfig::default().idempotent(true).backoff(BackoffConfig::default().jitter(Jitter::None));
     let warns = |pipeline: &steadfast::call::Explanation, word| pipeline.warnings().iter().any(|w| w.contains(word));
     let alone = Pipeline::new().then(retry(aggressive).0).explain();
@@ -206,7 +208,7 @@ fn an_aggressive_policy_warns() {
     assert_eq!(tame.explain().warnings(), [""; 0]);
 }
 
-/// 4 (default): what is not idempotent is not repeated, unless it was surely not sent.
+/// 4 (default): an operation that is not idempotent is repeated only if it was certainly not sent.
 #[test]
 fn an_operation_that_is_not_idempotent_is_sent_once() {
     for (kind, attempts) in [(FailureKind::Timeout, 1), (FailureKind::Connect, 3)] {
@@ -217,9 +219,10 @@ fn an_operation_that_is_not_idempotent_is_sent_once() {
     }
 }
 
-/// 5 (default): the delay heeds the server, and the kind of fault decides whether there is another attempt.
+/// 5 (default): the delay follows the server's hint, and the kind of failure decides if there is
+/// another attempt.
 #[test]
-fn delay_by_the_kind_of_fault() {
+fn the_delay_fits_the_kind_of_failure() {
     let (retry, hand) = retry(RetryConfig::default().idempotent(true).max_attempts(2));
     let (start, throttled) = (hand.now(), Verdict::failure(FailureKind::Throttled).with_retry_after(S(7)));
     let pipeline = Pipeline::new().then(retry);
@@ -232,15 +235,15 @@ fn delay_by_the_kind_of_fault() {
 
 /// 7 (default): nested retries do not multiply.
 #[test]
-fn nested() {
+fn nested_retries_do_not_multiply() {
     let (retry, hand) = retry(RetryConfig::default().idempotent(true));
     let pipeline = Pipeline::new().then(retry.clone()).then(retry);
     assert_eq!(hand.block_on(pipeline.call(|| async { Err::<(), _>(()) })).unwrap_err().attempts(), 3);
 }
 
-/// 8 (default): every fault that led to a retry is an event.
+/// 8 (default): every failure that led to a retry is an event.
 #[test]
-fn faults_are_events() {
+fn every_retried_failure_is_an_event() {
     let (retry, hand) = retry(RetryConfig::default().idempotent(true));
     let mut events = retry.events();
     hand.block_on(retry.call(|| async { Err::<(), _>(()) })).unwrap_err();
@@ -250,9 +253,9 @@ fn faults_are_events() {
     assert!(attempt(1, &told[0]) && attempt(2, &told[1]) && told.len() == 3, "{told:?}");
 }
 
-/// 9 (option): at once, then back off.
+/// 9 (option): the first retry is immediate, the next ones have delays.
 #[test]
-fn rare_faults() {
+fn a_rare_failure_can_be_retried_at_once() {
     let config = RetryConfig::default().idempotent(true).backoff(BackoffConfig::default().immediate_first());
     let (retry, hand) = retry(config.max_attempts(2));
     let start = hand.now();
@@ -262,7 +265,7 @@ fn rare_faults() {
 
 /// 10 (default).
 #[test]
-fn instances_that_failed_together_come_back_spread_over_the_whole_delay() {
+fn instances_that_failed_together_retry_spread_over_the_whole_delay() {
     let (clock, hand) = Clock::manual();
     let config = RetryConfig::default().idempotent(true).max_attempts(2);
     let instances = (0..1_000).map(|n| {
@@ -286,22 +289,22 @@ fn instances_that_failed_together_come_back_spread_over_the_whole_delay() {
     assert!(tenths.iter().all(|n| (60..=140).contains(n)), "{tenths:?}");
 }
 
-/// 2 (default): permits come back one by one, so it lets go as soon as load eases.
+/// 2 (default): permits return one by one, so the limit releases as soon as the load eases.
 #[test]
-fn reacts_and_lets_go_fast() {
+fn a_limit_reacts_at_once_and_releases_fast() {
     let (clock, hand) = Clock::manual();
     let limiter = RateLimiter::new(Quota::per_minute(60)).unwrap().with_clock(&clock);
-    while limiter.check().is_ok() {}
+    while limiter.try_acquire().is_ok() {}
     hand.advance(S(1));
-    assert!(limiter.check().is_ok());
+    assert!(limiter.try_acquire().is_ok());
 }
 
-/// 3 (default): a refusal is a specific error with a time to come back.
+/// 3 (default): a rejection is a specific error with a retry time.
 #[test]
-fn a_refusal_is_recognisable() {
+fn a_rejection_is_a_specific_error_with_a_retry_time() {
     let (clock, hand) = Clock::manual();
     let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
-    limiter.check().unwrap();
+    limiter.try_acquire().unwrap();
     let error = hand.block_on(limiter.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
     assert!(error.is_rejected());
     assert_eq!((error.attempts(), error.retry_after()), (0, Some(S(60))));
@@ -309,13 +312,13 @@ fn a_refusal_is_recognisable() {
 
 /// 4 (option).
 #[test]
-fn a_limit_that_is_raised_while_the_service_is_scaled_out_lets_more_pass_at_once() {
+fn a_raised_limit_admits_more_at_once() {
     let (clock, hand) = Clock::manual();
     let limiter = RateLimiter::new(Quota::per_second(10).burst(1)).unwrap().with_clock(&clock);
     let a_second = || {
         let passed = (0..1_000).filter(|_| {
             hand.advance(Duration::from_millis(1));
-            limiter.check().is_ok()
+            limiter.try_acquire().is_ok()
         });
         passed.count()
     };
@@ -325,9 +328,9 @@ fn a_limit_that_is_raised_while_the_service_is_scaled_out_lets_more_pass_at_once
     assert!((9..=11).contains(&before) && (19..=21).contains(&scaled_out), "{before} {scaled_out}");
 }
 
-/// 6 (warning): limits that leave no head-room are told.
+/// 6 (warning): limits without headroom cause a warning.
 #[test]
-fn limits_without_head_room_are_told() {
+fn limits_without_headroom_cause_a_warning() {
     let narrow =
         Shedder::new(ShedderConfig::default().limit("cpu", 0.9, 0.91)).unwrap().with_gauge("cpu", || 0.0).unwrap();
     let shares = AdaptiveLimitConfig::default().shares(PriorityShares::new(1.0, 1.0, 1.0));
@@ -338,50 +341,55 @@ fn limits_without_head_room_are_told() {
             Pipeline::new().then(ClientThrottle::new(ClientThrottleConfig::default().k(1.0)).unwrap()).explain(),
             "no head-room",
         ),
-        (Pipeline::new().then(AdaptiveLimiter::new(shares).unwrap()).explain(), "keep no place"),
+        (Pipeline::new().then(AdaptiveLimiter::new(shares).unwrap()).explain(), "reserve nothing"),
     ];
     for (explanation, what) in told {
         assert!(explanation.warnings().iter().any(|warning| warning.contains(what)), "{explanation}");
     }
 }
 
-/// 7 (default): what matters least is given up first, by switching it off or by shedding it; a refusal for the sake of others says so.
+/// 7 (default): the least important work is given up first, by switching it off or by shedding it;
+/// the rejection says so.
 #[test]
-fn what_is_not_essential_goes_first() {
+fn less_important_work_is_given_up_first() {
     let shedder = Shedder::new(ShedderConfig::default().limit("cpu", 0.7, 0.9)).unwrap();
     let shedder = shedder.with_gauge("cpu", || 0.8).unwrap();
-    assert!(shedder.try_admit(Priority::Low).unwrap_err().is_shed());
-    assert!(shedder.try_admit(Priority::High).is_ok());
+    assert!(shedder.try_acquire(Priority::Low).unwrap_err().is_shed());
+    assert!(shedder.try_acquire(Priority::High).is_ok());
     let degradation = Degradation::new(DegradationConfig::of(["avatars", "search"]).limit("cpu", 0.7, 0.9)).unwrap();
     let degradation = degradation.with_gauge("cpu", || 0.8).unwrap();
-    assert!(degradation.feature("avatars").unwrap().check().unwrap_err().is_shed());
-    assert!(degradation.feature("search").unwrap().check().is_ok());
+    assert!(degradation.feature("avatars").unwrap().ensure_enabled().unwrap_err().is_shed());
+    assert!(degradation.feature("search").unwrap().ensure_enabled().is_ok());
 }
 
-/// 7 and 8 (defaults): a rate for each tenant, by its value; nobody takes another's share.
+/// 7 and 8 (defaults): each tenant has its own rate, and none takes another's share.
 #[test]
-fn per_tenant() {
+fn each_tenant_has_its_own_rate() {
     let (clock, _) = Clock::manual();
     let limiter = KeyedRateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
     let gold = |tenant: &&str| (*tenant == "gold").then_some(0);
     let limiter = limiter.with_tiers(&[Quota::per_minute(5)], gold).unwrap();
-    let taken = ["tin", "gold", "other"].map(|tenant| (0..9).filter(|_| limiter.check(&tenant).is_ok()).count());
+    let taken = ["tin", "gold", "other"].map(|tenant| (0..9).filter(|_| limiter.try_acquire(&tenant).is_ok()).count());
     assert_eq!(taken, [1, 5, 1]);
 }
 
 #[test]
-fn a_breaker_without_the_name_of_its_provider_is_warned_of() {
+fn a_breaker_without_a_name_causes_a_warning() {
     let warns = |explanation: steadfast::call::Explanation| {
         explanation.warnings().iter().any(|warning| warning.contains("opens for all when one fails"))
     };
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
     assert!(warns(breaker.explain()), "{}", breaker.explain());
     assert!(!warns(breaker.named("bank-eu-1").explain()));
-    // A family has a breaker for each.
-    let family: KeyedBreakers<String> = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap();
-    assert!(!warns(family.explain()));
-    assert!(family.explain().to_string().contains("circuit breaker: opens on 50 % failures"), "{}", family.explain());
-    // Other settings that will hurt are told here, too.
+    // A registry has one breaker per key.
+    let registry: KeyedBreakers<String> = KeyedBreakers::new(CircuitBreakerConfig::default()).unwrap();
+    assert!(!warns(registry.explain()));
+    assert!(
+        registry.explain().to_string().contains("circuit breaker: opens on 50 % failures"),
+        "{}",
+        registry.explain()
+    );
+    // Other risky settings cause warnings here, too.
     let eager = CircuitBreakerConfig::default().count_window(10, 2);
     let eager: KeyedBreakers<String> = KeyedBreakers::new(eager).unwrap();
     assert!(eager.explain().warnings().iter().any(|warning| warning.contains("head-room")), "{}", eager.explain());

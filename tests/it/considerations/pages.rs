@@ -23,44 +23,44 @@ const CACHE_ASIDE: [Point; 8] = [
 ];
 
 const CIRCUIT_BREAKER: [Point; 13] = [
-    ("must handle the rejection", "the_error_carries_when"),
-    ("Kinds of fault differ", "kinds_of_fault_differ"),
-    ("Failed calls are events", "failures_and_changes_are_events"),
-    ("The open time fits", "the_open_time_fits_the_recovery"),
-    ("Recovery by a probe", "a_probe_finds_out"),
-    ("By hand", "by_hand"),
-    ("Many concurrent callers", "a_call_that_hangs_holds_up_none_of_ten_thousand_others_through_the_same_breaker"),
-    ("One breaker per provider", "a_breaker_without_the_name_of_its_provider_is_warned_of"),
-    ("not for some minutes", "away_for_some_minutes"),
-    ("kept and replayed", "what_is_refused_is_kept_and_done_when_it_closes"),
-    ("A long time-out", "calls_that_hang"),
-    ("A retry around it", "a_retry_stops_at_its_rejection"),
-    ("Every change of state", "failures_and_changes_are_events"),
+    ("must handle the rejection", "a_rejection_states_when_to_retry"),
+    ("Kinds of fault differ", "a_breaker_weighs_kinds_of_failure_differently"),
+    ("Failed calls are events", "failed_calls_and_state_transitions_are_events"),
+    ("The open time fits", "the_open_time_grows_with_repeated_openings"),
+    ("Recovery by a probe", "a_probe_detects_recovery"),
+    ("Manual control", "a_breaker_can_be_operated_manually"),
+    ("Many concurrent callers", "a_call_that_hangs_delays_none_of_ten_thousand_others"),
+    ("One breaker per provider", "a_breaker_without_a_name_causes_a_warning"),
+    ("not for some minutes", "an_announced_outage_opens_a_breaker_for_its_duration"),
+    ("kept and replayed", "a_rejected_call_is_deferred_and_replayed_when_the_breaker_closes"),
+    ("A long time-out", "calls_that_hang_open_a_breaker_with_a_time_out"),
+    ("A retry around it", "a_retry_stops_at_the_rejection_of_a_breaker"),
+    ("Every change of state", "failed_calls_and_state_transitions_are_events"),
 ];
 
 const RETRY: [Point; 11] = [
-    ("Interactive work", "interactive_and_batch"),
-    ("An aggressive policy", "an_aggressive_policy_warns"),
-    ("After many failures", "an_aggressive_policy_warns"),
+    ("Interactive work", "presets_for_interactive_and_batch_work_differ"),
+    ("An aggressive policy", "explain_warns_about_an_aggressive_retry"),
+    ("After many failures", "explain_warns_about_an_aggressive_retry"),
     ("must be idempotent", "an_unmarked_charge_whose_answer_comes_too_late_is_sent_once"),
-    ("The delay fits", "delay_by_the_kind_of_fault"),
+    ("The delay fits", "the_delay_fits_the_kind_of_failure"),
     ("Within a transaction", ADVICE),
-    ("Nested retries multiply", "nested"),
-    ("Every fault that led to a retry", "faults_are_events"),
-    ("Rare faults", "rare_faults"),
-    ("Instances are spread apart", "instances_that_failed_together_come_back_spread_over_the_whole_delay"),
+    ("Nested retries multiply", "nested_retries_do_not_multiply"),
+    ("Every fault that led to a retry", "every_retried_failure_is_an_event"),
+    ("Rare faults", "a_rare_failure_can_be_retried_at_once"),
+    ("Instances are spread apart", "instances_that_failed_together_retry_spread_over_the_whole_delay"),
     ("Test the failure paths", ADVICE),
 ];
 
 const THROTTLING: [Point; 8] = [
     ("decided early", ADVICE),
-    ("reacts fast and lets go fast", "reacts_and_lets_go_fast"),
-    ("A refusal is a specific error", "a_refusal_is_recognisable"),
-    ("A stop-gap", "a_limit_that_is_raised_while_the_service_is_scaled_out_lets_more_pass_at_once"),
+    ("reacts and recovers fast", "a_limit_reacts_at_once_and_releases_fast"),
+    ("A rejection is a specific error", "a_rejection_is_a_specific_error_with_a_retry_time"),
+    ("A stop-gap", "a_raised_limit_admits_more_at_once"),
     ("If scaling costs more", ADVICE),
-    ("keep reserve", "limits_without_head_room_are_told"),
-    ("Strategies", "what_is_not_essential_goes_first"),
-    ("Metering per tenant", "per_tenant"),
+    ("keep a reserve", "limits_without_headroom_cause_a_warning"),
+    ("Strategies", "less_important_work_is_given_up_first"),
+    ("Metering per tenant", "each_tenant_has_its_own_rate"),
 ];
 
 const LEADER_ELECTION: [Point; 8] = [
@@ -83,7 +83,7 @@ const SHARDING: [Point; 13] = [
     ("Fan-out", "a_fan_out_asks_all_shards_side_by_side_and_names_those_that_failed"),
     ("Copy reference data", ADVICE),
     ("eventual", ADVICE),
-    ("Many shards to watch", "all_shards_and_all_parts_can_be_listed"),
+    ("Many shards to watch", "all_shards_and_all_chunks_can_be_listed"),
     ("Geography", "the_rows_of_a_region_lie_on_the_shard_near_its_users"),
     ("Which strategy", ADVICE),
     ("Moving", "ranges_move_by_splitting_and_merging_and_hashes_by_virtual_shards"),
@@ -98,19 +98,19 @@ const QUEUE_LISTENER: [Point; 14] = [
     ("limit of requests", "one_listener_takes_from_several_queues_where_one_has_a_limit"),
     ("Push for latency", "a_notice_wakes_an_idle_listener_at_once"),
     ("Handlers are idempotent", "a_message_that_comes_twice_is_handled_once_behind_the_filter"),
-    ("comes back", "the_work_of_a_consumer_that_crashed_comes_back_and_nothing_accepted_is_lost"),
+    ("A crashed consumer", "the_work_of_a_consumer_that_crashed_comes_back_and_nothing_accepted_is_lost"),
     ("Poison messages", "a_poison_message_is_set_aside_with_its_reason_and_the_others_are_handled"),
     ("correlation id", "an_answer_finds_its_question_by_a_correlation_id_on_a_reply_queue"),
-    ("Nothing accepted is lost", "the_work_of_a_consumer_that_crashed_comes_back_and_nothing_accepted_is_lost"),
+    ("No accepted message is lost", "the_work_of_a_consumer_that_crashed_comes_back_and_nothing_accepted_is_lost"),
     ("Levelling", "a_limiter_in_the_handler_levels_a_peak_for_what_is_behind_it"),
     ("raise contention", "a_listener_without_a_limit_in_its_handler_is_warned_of_and_one_with_many_handlers_too"),
     ("Priorities", "the_higher_priority_goes_first_and_the_lowest_waits_for_a_bounded_time"),
 ];
 
-/// The page of a room, by its floor.
+/// Reads the page of a room, by its floor. A floor that is one room, such as `call`, is its own floor.
 fn page(floor: &str, room: &str) -> String {
-    let root = env!("CARGO_MANIFEST_DIR");
-    fs::read_to_string(format!("{root}/src/{floor}/{room}/mod.rs")).unwrap()
+    let folder = if floor == room { room.to_owned() } else { format!("{floor}/{room}") };
+    fs::read_to_string(format!("{}/src/{folder}/mod.rs", env!("CARGO_MANIFEST_DIR"))).unwrap()
 }
 
 /// The text of all Rust files in these folders.
@@ -173,7 +173,7 @@ fn each_consideration_of_the_source_is_on_its_page_with_how_it_is_met_and_a_test
 
 /// Each guarantee of a page is shown by a test that says so, and no test names a guarantee that is not there.
 ///
-/// A test says it in a comment: `// Guarantee: retry 3.` or `// Guarantee: retry 3, 4.`
+/// A test says it in a comment: `// Guarantee: ROOM 3.` or `// Guarantee: ROOM 3, 4.`
 fn guarantees_are_shown(floor: &str, room: &str) {
     let count = points(&page(floor, room), "Guarantees").len();
     let mut shown = vec![0; count + 1];
@@ -203,5 +203,15 @@ mod guarantees_of_each_page_are_shown_by_tests {
         patterns: leader_election;
         patterns: coalesce;
         patterns: cache_aside;
+        patterns: circuit_breaker chaos;
+        patterns: throttling;
+        call: call;
+        patterns: retry hedge fallback;
+        roof: standard;
+        wings: tower testing;
+        patterns: sharding;
+        ports: notify queue store;
+        patterns: queue_listener claim_check;
+        roof: journal;
     }
 }

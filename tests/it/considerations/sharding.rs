@@ -3,7 +3,7 @@
 use std::{cell::RefCell, collections::BTreeSet};
 
 use steadfast::{
-    sharding::{FanOut, FanOutConfig, Part, Planned, ShardFailure, ShardId, ShardMap, ShardMeter},
+    sharding::{Chunk, FanOut, FanOutConfig, PlannedMove, ShardFailure, ShardId, ShardMap, ShardMeter},
     time::Clock,
 };
 
@@ -12,7 +12,7 @@ fn ids(n: u32) -> Vec<ShardId> {
 }
 
 /// The map when this plan has been carried out.
-fn after(mut map: ShardMap, plan: &[Planned]) -> ShardMap {
+fn after(mut map: ShardMap, plan: &[PlannedMove]) -> ShardMap {
     for planned in plan {
         map = map.begin(planned).unwrap();
         while map.moving().is_some() {
@@ -66,10 +66,10 @@ fn a_fan_out_asks_all_shards_side_by_side_and_names_those_that_failed() {
 }
 
 #[test]
-fn all_shards_and_all_parts_can_be_listed() {
+fn all_shards_and_all_chunks_can_be_listed() {
     let map = ShardMap::hashed(64, &ids(5)).unwrap();
     assert_eq!(map.shards(), ids(5));
-    let owners: BTreeSet<_> = map.parts().into_iter().filter_map(|(_, owner)| owner).collect();
+    let owners: BTreeSet<_> = map.chunks().into_iter().filter_map(|(_, owner)| owner).collect();
     assert_eq!(owners.into_iter().collect::<Vec<_>>(), ids(5));
 }
 
@@ -88,15 +88,15 @@ fn the_rows_of_a_region_lie_on_the_shard_near_its_users() {
 fn ranges_move_by_splitting_and_merging_and_hashes_by_virtual_shards() {
     let mut ranges = ShardMap::ranges(&[(0_u64, Some(ShardId(0)))]).unwrap();
     ranges.split(&50_u64).unwrap();
-    let half = Planned::new(Part::keys(&50_u64, None::<&u64>), ShardId(0), ShardId(1));
+    let half = PlannedMove::new(Chunk::keys(&50_u64, None::<&u64>), ShardId(0), ShardId(1));
     let mut ranges = after(ranges, &[half]);
     assert_eq!([49_u64, 50].map(|key| ranges.shard_of(&key)), [Some(ShardId(0)), Some(ShardId(1))]);
-    let back = Planned::new(Part::keys(&50_u64, None::<&u64>), ShardId(1), ShardId(0));
+    let back = PlannedMove::new(Chunk::keys(&50_u64, None::<&u64>), ShardId(1), ShardId(0));
     ranges = after(ranges, &[back]);
     ranges.merge(&50_u64).unwrap();
     let hashed = ShardMap::hashed(64, &ids(2)).unwrap();
     let plan = hashed.plan(&ids(3)).unwrap();
-    assert!(plan.iter().all(|planned| matches!(planned.part, Part::Range { .. })), "{plan:?}");
+    assert!(plan.iter().all(|planned| matches!(planned.chunk, Chunk::Range { .. })), "{plan:?}");
     assert_eq!(after(hashed, &plan).shards(), ids(3));
 }
 
@@ -110,7 +110,7 @@ fn a_hot_tenant_is_named_by_the_meter_and_lies_apart_when_it_is_pinned() {
     }
     assert_eq!(meter.load(1).hottest[0].key, b"hot");
     let home = map.shard_of("hot").unwrap();
-    let apart = after(map, &[Planned::new(Part::key("hot"), home, ShardId(9))]);
+    let apart = after(map, &[PlannedMove::new(Chunk::key("hot"), home, ShardId(9))]);
     assert_eq!(apart.shard_of("hot"), Some(ShardId(9)));
 }
 

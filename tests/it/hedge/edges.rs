@@ -18,7 +18,7 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 #[test]
-fn hedge_config_refuses_by_name() {
+fn an_invalid_hedge_configuration_is_rejected_with_the_field() {
     let refused = |config: HedgeConfig| Hedge::new(config).unwrap_err().field().to_owned();
     let percentile = |p: PercentileConfig| refused(HedgeConfig::default().delay(HedgeDelay::Percentile(p)));
     let p = PercentileConfig::default();
@@ -40,7 +40,7 @@ fn hedge_config_refuses_by_name() {
 }
 
 #[test]
-fn hedge_config_from_a_document_and_back() {
+fn a_hedge_configuration_survives_a_round_trip_through_a_document() {
     for config in [HedgeConfig::default(), HedgeConfig::after(MS(50)).max_attempts(3), HedgeConfig::percentile(0.5)] {
         let text = toml::to_string(&config).unwrap();
         assert_eq!(toml::from_str::<HedgeConfig>(&text).unwrap(), config, "{text}");
@@ -54,7 +54,7 @@ fn hedge_config_from_a_document_and_back() {
 }
 
 #[test]
-fn hedge_reconfigured_while_in_use() {
+fn reconfigure_applies_to_clones_and_rejects_invalid_settings() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("ok in 60ms", &clock).unwrap();
     let hedge = Hedge::new(HedgeConfig::after(MS(50))).unwrap().with_clock(&clock);
@@ -62,11 +62,11 @@ fn hedge_reconfigured_while_in_use() {
     let call = || hand.block_on(clone.call(|| service.call())).unwrap();
     call();
     assert_eq!(service.calls(), 2);
-    // A bad one is refused whole.
+    // Invalid settings change nothing.
     let bad = HedgeConfig::after(MS(1)).max_attempts(99);
     assert_eq!(hedge.reconfigure(bad).unwrap_err().field(), "max_attempts");
     assert_eq!(hedge.config(), HedgeConfig::after(MS(50)));
-    // A later good one applies, to clones as well.
+    // Later valid ones apply, to clones as well.
     hedge.reconfigure(HedgeConfig::after(MS(100))).unwrap();
     call();
     assert_eq!(service.calls(), 3);
@@ -76,7 +76,7 @@ fn hedge_reconfigured_while_in_use() {
 }
 
 #[test]
-fn hedge_reconfigured_under_a_call_that_waits() {
+fn a_waiting_call_keeps_its_delay_and_takes_the_new_bound() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("hang, hang, ok in 5ms", &clock).unwrap();
     let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(2)).unwrap().with_clock(&clock);
@@ -90,7 +90,7 @@ fn hedge_reconfigured_under_a_call_that_waits() {
 }
 
 #[test]
-fn hedge_reconfigured_keeps_the_latencies_that_still_make_sense() {
+fn reconfigure_keeps_recent_latencies_unless_the_window_changes() {
     let (clock, hand) = Clock::manual();
     let config = |share, window| {
         let p = PercentileConfig::default().percentile(share).samples(10, window).bounds(MS(1), MS(500));
@@ -113,9 +113,9 @@ fn hedge_reconfigured_keeps_the_latencies_that_still_make_sense() {
     assert_eq!(hedge.delay(), MS(500), "another window begins anew");
 }
 
-// Guarantee: pipeline 3.
+// Guarantee: call 3.
 #[test]
-fn explain_warns_of_a_hedge_that_will_hurt() {
+fn explain_warns_about_risky_hedges() {
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
     let hedge = |config| Hedge::new(config).unwrap();
     let good = hedge(HedgeConfig::default()).with_budget(&budget);
@@ -128,7 +128,7 @@ fn explain_warns_of_a_hedge_that_will_hurt() {
     warns(of(HedgeConfig::default().idempotent(false)), "not marked as idempotent");
     warns(of(HedgeConfig::after(Duration::ZERO)), "2 times the load");
     let retry = Retry::new(RetryConfig::default().idempotent(false)).unwrap();
-    warns(Pipeline::new().then(retry).then(good.clone()).explain(), "the retry takes for not idempotent");
+    warns(Pipeline::new().then(retry).then(good.clone()).explain(), "the retry treats as not idempotent");
     warns(Pipeline::new().then(good.clone()).then(good.clone()).explain(), "inside another hedge");
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap();
     warns(Pipeline::new().then(breaker).then(good.clone()).explain(), "inside a circuit breaker");
@@ -141,9 +141,9 @@ fn explain_warns_of_a_hedge_that_will_hurt() {
     );
 }
 
-// Guarantee: hedge 1.
+// Guarantee: hedge 4.
 #[test]
-fn a_hedge_inside_a_hedge_leaves_the_attempts_to_the_outer() {
+fn a_hedge_inside_a_hedge_leaves_the_attempts_to_the_outer_one() {
     let (clock, hand) = Clock::manual();
     let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(2)).unwrap().with_clock(&clock);
     let service = ScriptedService::new("ok in 100ms", &clock).unwrap();
@@ -151,9 +151,9 @@ fn a_hedge_inside_a_hedge_leaves_the_attempts_to_the_outer() {
     assert_eq!(service.calls(), 2);
 }
 
-// Guarantee: hedge 1.
+// Guarantee: hedge 3.
 #[test]
-fn a_retry_inside_a_hedge_is_each_attempt_s_own() {
+fn each_hedged_attempt_has_its_own_retries() {
     let (clock, hand) = Clock::manual();
     let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(2)).unwrap().with_clock(&clock);
     let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2)).unwrap().with_clock(&clock);
@@ -164,8 +164,10 @@ fn a_retry_inside_a_hedge_is_each_attempt_s_own() {
     assert!(error.history().is_some_and(|history| history.first.is_some()), "{error}");
 }
 
+// Guarantee: hedge 6.
+// Guarantee: call 5.
 #[test]
-fn ground_a_hedge_dropped_at_every_await_gives_everything_back() {
+fn a_hedge_dropped_at_any_await_returns_all_permits() {
     let (clock, hand) = Clock::manual();
     let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(3)).unwrap().with_clock(&clock);
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(1000, 1000)).unwrap();
@@ -196,8 +198,9 @@ fn ground_a_hedge_dropped_at_every_await_gives_everything_back() {
     drop_at_every_await(&hand, || boxed.call(|| service.call()), |_| assert_eq!(places.available(), 3));
 }
 
+// Guarantee: call 5.
 #[test]
-fn ground_a_panic_in_any_attempt_goes_on_unwinding_and_gives_everything_back() {
+fn a_panic_in_any_attempt_unwinds_and_returns_all_permits() {
     for script in ["panic in 5ms", "hang, panic in 5ms", "503, panic"] {
         let (clock, hand) = Clock::manual();
         let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(3)).unwrap().with_clock(&clock);
@@ -210,9 +213,9 @@ fn ground_a_panic_in_any_attempt_goes_on_unwinding_and_gives_everything_back() {
     }
 }
 
-// Guarantee: hedge 1.
+// Guarantee: call 1.
 #[test]
-fn calls_can_be_spawned_and_borrow() {
+fn hedged_calls_can_be_spawned_and_can_borrow() {
     fn is_send<T: Send>(value: T) -> T {
         value
     }

@@ -1,5 +1,5 @@
-//! Hedge, behaviour 1 of its chapter: a second attempt after a delay; a failure starts the next at once; a fatal outcome ends all; one
-//! result, the losers dropped first.
+//! Hedge: further attempts after a delay or a failure, one result, and the conditions that stop
+//! hedging.
 mod edges;
 
 use std::{
@@ -15,7 +15,7 @@ use steadfast::{
     Cause, FailureKind, Pipeline,
     call::{AttemptInfo, not_idempotent},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig, State},
-    hedge::{Hedge, HedgeCause, HedgeConfig, HedgeDelay, HedgeEvent, Held, PercentileConfig},
+    hedge::{Hedge, HedgeCause, HedgeConfig, HedgeDelay, HedgeEvent, PercentileConfig, SuppressReason},
     observe::Subscription,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     testing::{ManualClock, ScriptedService},
@@ -50,7 +50,7 @@ fn after_the_delay_a_second_attempt_starts_beside_the_first() {
 
 // Guarantee: hedge 1.
 #[test]
-fn a_first_attempt_in_time_is_alone_and_no_event() {
+fn a_first_attempt_that_ends_in_time_runs_alone() {
     let (hedge, service, _, hand) = world("ok in 49ms, ok", HedgeConfig::after(MS(50)));
     let mut events = hedge.events();
     for _ in 0..2 {
@@ -59,15 +59,15 @@ fn a_first_attempt_in_time_is_alone_and_no_event() {
     assert_eq!((service.calls(), told(&mut events)), (2, vec![]));
 }
 
-// Guarantee: hedge 1.
+// Guarantee: hedge 6.
 #[test]
-fn the_first_may_win_after_all() {
+fn the_first_attempt_can_win_after_a_second_has_started() {
     let (hedge, service, _, hand) = world("ok in 60ms, 204 in 1s", HedgeConfig::after(MS(50)));
     assert_eq!(hand.block_on(hedge.call(|| service.call())).unwrap(), 200);
     assert_eq!((service.calls(), service.dropped(), service.running()), (2, 1, 0));
 }
 
-// Guarantee: hedge 1.
+// Guarantee: hedge 3.
 #[test]
 fn a_failed_attempt_starts_the_next_at_once() {
     let (hedge, service, _, hand) = world("503 in 10ms, ok in 5ms", HedgeConfig::after(MS(50)));
@@ -80,9 +80,9 @@ fn a_failed_attempt_starts_the_next_at_once() {
     assert_eq!(told(&mut events), [HedgeEvent::Hedged { hedge: 1, cause: failed }, HedgeEvent::Won { hedge: 1 }]);
 }
 
-// Guarantee: hedge 1.
+// Guarantee: hedge 3.
 #[test]
-fn a_failure_beside_others_starts_the_next_at_once_and_the_delay_anew() {
+fn a_failure_beside_others_starts_the_next_attempt_and_restarts_the_delay() {
     let config = HedgeConfig::after(MS(50)).max_attempts(4);
     let (hedge, service, _, hand) = world("ok in 1s, 503 in 10ms, ok in 1s, ok in 5ms", config);
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
@@ -92,24 +92,24 @@ fn a_failure_beside_others_starts_the_next_at_once_and_the_delay_anew() {
     assert_eq!((hand.now() - start, service.most_running(), service.dropped()), (MS(115), 3, 2));
 }
 
-// Guarantee: hedge 1.
+// Guarantee: hedge 3.
 #[test]
-fn a_fatal_outcome_ends_all() {
+fn a_fatal_failure_ends_all_attempts() {
     let (hedge, service, _, hand) = world("ok in 1s, 404 in 10ms", HedgeConfig::after(MS(50)).max_attempts(3));
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
     let start = hand.now();
     let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
     assert_eq!((error.verdict().kind(), error.attempts()), (Some(FailureKind::Client), 2));
     assert_eq!((hand.now() - start, service.calls(), service.dropped()), (MS(60), 2, 1));
-    // Also where it is the first, with none beside it.
+    // The same holds for a first attempt that runs alone.
     let (hedge, service, _, hand) = world("404", HedgeConfig::after(MS(50)));
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
     assert_eq!(hand.block_on(pipeline.call(|| service.call())).unwrap_err().attempts(), 1);
 }
 
-// Guarantee: hedge 1.
+// Guarantee: hedge 4.
 #[test]
-fn bounded_by_max_attempts() {
+fn attempts_are_bounded_by_max_attempts() {
     for max in [1, 2, 5] {
         let (hedge, service, clock, hand) = world("hang", HedgeConfig::after(MS(10)).max_attempts(max));
         let pipeline = Pipeline::new().then(Timeout::new(MS(1000)).with_clock(&clock)).then(hedge);
@@ -120,9 +120,9 @@ fn bounded_by_max_attempts() {
     }
 }
 
-// Guarantee: hedge 1.
+// Guarantee: hedge 6.
 #[test]
-fn all_failed_gives_the_last_failure_and_counts_all_attempts() {
+fn if_all_attempts_fail_the_last_failure_is_the_result() {
     let config = HedgeConfig::after(MS(50)).max_attempts(3);
     let (hedge, service, _, hand) = world("503 in 10ms, 500 in 10ms, 429 in 10ms", config);
     let mut events = hedge.events();
@@ -133,16 +133,17 @@ fn all_failed_gives_the_last_failure_and_counts_all_attempts() {
     assert_eq!(last, Some(HedgeEvent::AllFailed { attempts: 3, kind: Some(FailureKind::Throttled) }));
 }
 
-// Guarantee: hedge 1.
+// Guarantee: hedge 4.
 #[test]
-fn pays_from_the_budget_it_shares_with_the_retry() {
+fn hedges_are_paid_from_the_budget_shared_with_the_retry() {
     let (clock, hand) = Clock::manual();
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.2).min_per_second(0)).unwrap();
     let hedge = Hedge::new(HedgeConfig::after(MS(10))).unwrap().with_clock(&clock).with_budget(&budget);
     let retry = Retry::new(RetryConfig::default().idempotent(true)).unwrap().with_clock(&clock).with_budget(&budget);
     let service = ScriptedService::new("ok in 20ms", &clock).unwrap();
     let mut events = hedge.events();
-    // Alone, and inside a retry that has told the budget of the call: each call counts once.
+    // Once with the hedge alone, and once inside a retry that counted the call: each call counts
+    // once.
     let pipelines = [Pipeline::new().then(None).then(hedge.clone()), Pipeline::new().then(Some(retry)).then(hedge)];
     for (i, pipeline) in pipelines.iter().enumerate() {
         let before = service.calls();
@@ -151,13 +152,13 @@ fn pays_from_the_budget_it_shares_with_the_retry() {
         }
         assert_eq!(service.calls() - before, 120, "{i}");
         let told = told(&mut events);
-        let held = told.iter().filter(|e| **e == HedgeEvent::Held { why: Held::Budget }).count();
+        let held = told.iter().filter(|e| **e == HedgeEvent::Suppressed { reason: SuppressReason::Budget }).count();
         assert_eq!(held, 80, "nothing in flight is touched, and the original outcome is returned");
         hand.advance(Duration::from_secs(60));
     }
 }
 
-// Guarantee: hedge 1.
+// Guarantee: hedge 5.
 #[test]
 fn an_operation_that_is_not_idempotent_runs_once() {
     let (hedge, service, _, hand) = world("ok in 1s, 503", HedgeConfig::after(MS(10)));
@@ -167,16 +168,16 @@ fn an_operation_that_is_not_idempotent_runs_once() {
     let (hedge, service, _, hand) = world("ok in 1s", HedgeConfig::after(MS(10)).idempotent(false));
     hand.block_on(hedge.call(|| service.call())).unwrap();
     assert_eq!(service.calls(), 1);
-    // And inside a pipeline whose call was marked outside.
+    // The same holds in a pipeline that is called within a marked call.
     let (hedge, service, _, hand) = world("ok in 1s", HedgeConfig::after(MS(10)));
     let outer = AttemptInfo::with_deadline(hand.now() + MS(5000));
     hand.block_on(Pipeline::new().then(hedge).call_within(outer, not_idempotent(|| service.call()))).unwrap();
     assert_eq!(service.calls(), 1);
 }
 
-// Guarantee: hedge 1.
+// Guarantee: hedge 5.
 #[test]
-fn an_operation_that_cannot_overlap_itself_runs_once() {
+fn an_operation_that_cannot_run_concurrently_runs_once() {
     struct Counts(u32);
     impl steadfast::call::Operation for Counts {
         type Output = u32;
@@ -189,17 +190,17 @@ fn an_operation_that_cannot_overlap_itself_runs_once() {
     let (hedge, _, _, hand) = world("ok", HedgeConfig::after(Duration::ZERO));
     assert_eq!(hand.block_on(hedge.call(Counts(0))).unwrap(), 1);
     let warnings = Pipeline::new().then(hedge).explain_for(&Counts(0)).warnings();
-    assert!(warnings.iter().any(|w| w.contains("cannot overlap")), "{warnings:?}");
+    assert!(warnings.iter().any(|w| w.contains("cannot run concurrently")), "{warnings:?}");
 }
 
-// Guarantee: hedge 1.
-/// The future that is dropped and the one that wins, as the caller sees them.
+// Guarantee: hedge 6.
+/// The caller sees both the dropped futures and the winner.
 #[test]
 fn the_losers_are_dropped_before_the_result_is_returned() {
     let (hedge, _, clock, hand) = world("ok", HedgeConfig::after(MS(10)).max_attempts(3));
     let held = Arc::new(());
     let started = AtomicU32::new(0);
-    // The third wins; then the first does, and then one that is fatal.
+    // The third attempt wins, then the first, then the second.
     for slow in [[1000, 1000, 5], [25, 1000, 1000], [1000, 15, 1000]] {
         started.store(0, SeqCst);
         let operation = || {
@@ -219,33 +220,36 @@ fn the_losers_are_dropped_before_the_result_is_returned() {
     }
 }
 
-// Guarantee: hedge 1.
+// Guarantee: hedge 7.
 #[test]
-fn a_push_back_stops_hedging_for_this_call_and_for_as_long_as_was_asked() {
+fn a_push_back_stops_hedging_for_the_stated_time() {
     let config = HedgeConfig::after(MS(10)).max_attempts(5);
     let (hedge, service, clock, hand) = world("ok in 1s, 429 retry-after 3s, ok in 100ms", config);
     let mut events = hedge.events();
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
-    // What is in flight goes on.
+    // Attempts in flight continue.
     hand.block_on(pipeline.call(|| service.call())).unwrap();
     assert_eq!(service.calls(), 2);
-    assert_eq!(told(&mut events).last(), Some(&HedgeEvent::Held { why: Held::PushedBack }));
-    // Two seconds are left: another call is not hedged either.
+    assert_eq!(told(&mut events).last(), Some(&HedgeEvent::Suppressed { reason: SuppressReason::PushedBack }));
+    // Two seconds are left, so another call is not hedged either.
     hand.block_on(pipeline.call(|| service.call())).unwrap();
-    assert_eq!((service.calls(), told(&mut events)), (3, vec![HedgeEvent::Held { why: Held::PushedBack }]));
+    assert_eq!(
+        (service.calls(), told(&mut events)),
+        (3, vec![HedgeEvent::Suppressed { reason: SuppressReason::PushedBack }])
+    );
     hand.block_on(clock.sleep(Duration::from_secs(3)));
     hand.block_on(pipeline.call(|| service.call())).unwrap();
     assert_eq!(service.calls(), 8);
-    // One that comes to a first attempt alone ends the call.
+    // A hint to a lone first attempt ends the call.
     let (hedge, service, _, hand) = world("429 retry-after 3s", HedgeConfig::after(MS(10)));
     let pipeline = Pipeline::new().then(hedge).classify(ScriptedService::classify);
     let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
     assert_eq!((error.attempts(), error.retry_after()), (1, Some(Duration::from_secs(3))));
 }
 
-// Guarantee: hedge 1.
+// Guarantee: hedge 2.
 #[test]
-fn a_percentile_of_recent_latencies_once_enough_are_known() {
+fn the_delay_is_a_percentile_once_there_are_enough_samples() {
     let percentile =
         PercentileConfig::default().percentile(0.9).samples(50, Duration::from_secs(60)).bounds(MS(5), MS(80));
     let config = HedgeConfig::default().delay(HedgeDelay::Percentile(percentile));
@@ -265,26 +269,26 @@ fn a_percentile_of_recent_latencies_once_enough_are_known() {
     call(MS(20)).unwrap();
     hand.advance(Duration::from_secs(1));
     assert!((MS(21)..=MS(24)).contains(&hedge.delay()), "{:?}", hedge.delay());
-    // A floor.
+    // The delay has a minimum.
     for _ in 0..2000 {
         call(MS(1)).unwrap();
     }
     hand.advance(Duration::from_secs(1));
     assert_eq!(hedge.delay(), MS(5));
-    // What is old does not count.
+    // Old samples do not count.
     hand.advance(Duration::from_secs(61));
     assert_eq!(hedge.delay(), MS(80));
 }
 
-// Guarantee: hedge 1.
-/// Calls that were hedged are counted by the time of the whole call, so hedging does not make the percentile fall by itself.
+// Guarantee: hedge 2.
+/// A hedged call counts with the time of the whole call.
 #[test]
-fn the_percentile_does_not_run_away_from_what_it_cuts() {
+fn hedging_does_not_lower_the_percentile() {
     let percentile = PercentileConfig::default().samples(10, Duration::from_secs(3600)).bounds(MS(1), MS(1000));
     let config = HedgeConfig::default().delay(HedgeDelay::Percentile(percentile));
     let (hedge, _, clock, hand) = world("ok", config);
     let (calls, hedges) = (AtomicU32::new(0), AtomicU32::new(0));
-    // First attempts take from 10 ms to 110 ms, those beside them 10 ms.
+    // First attempts take from 10 ms to 110 ms, hedged ones 10 ms.
     let entropy = steadfast::entropy::Entropy::from_seed(1);
     for _ in 0..5_000 {
         let first = std::sync::atomic::AtomicBool::new(true);
@@ -305,9 +309,9 @@ fn the_percentile_does_not_run_away_from_what_it_cuts() {
     assert!((MS(102)..=MS(108)).contains(&hedge.delay()), "{:?}", hedge.delay());
 }
 
-// Guarantee: hedge 1.
+// Guarantee: hedge 6.
 #[test]
-fn in_the_standard_order_with_a_breaker_and_a_time_out_inside() {
+fn a_hedge_works_in_the_standard_order_of_policies() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("hang, ok in 20ms", &clock).unwrap();
     let budget = RetryBudget::new(RetryBudgetConfig::default()).unwrap();
@@ -325,46 +329,48 @@ fn in_the_standard_order_with_a_breaker_and_a_time_out_inside() {
     let start = hand.now();
     assert_eq!(hand.block_on(pipeline.call(|| service.call())).unwrap(), 200);
     assert_eq!((hand.now() - start, limiter.available(), service.running()), (MS(70), 1, 0));
-    // The loser is neither a failure nor a success.
+    // The dropped attempt is neither a failure nor a success.
     assert_eq!((breaker.snapshot().calls, breaker.snapshot().failures), (1, 0));
-    // Boxed, and told which attempt it is.
+    // The same through a boxed pipeline.
     let boxed = pipeline.boxed::<u16, steadfast::testing::ScriptedError>();
     let service = ScriptedService::new("hang, ok in 20ms", &clock).unwrap();
     assert_eq!(hand.block_on(boxed.call(|| service.call())).unwrap(), 200);
     assert_eq!((service.calls(), breaker.snapshot().calls), (2, 2));
 }
 
-// Guarantee: hedge 1.
+// Guarantee: hedge 3.
 #[test]
-fn the_attempt_s_time_out_is_a_failure_that_starts_the_next() {
+fn the_time_out_of_an_attempt_starts_the_next_attempt() {
     let (hedge, service, clock, hand) = world("hang, ok in 20ms", HedgeConfig::after(MS(200)));
     let pipeline = Pipeline::new().then(hedge).then(Timeout::new(MS(100)).with_clock(&clock));
     let warnings = pipeline.explain().warnings();
-    assert!(warnings.iter().any(|w| w.contains("comes first")), "{warnings:?}");
+    assert!(warnings.iter().any(|w| w.contains("fires first")), "{warnings:?}");
     hand.block_on(pipeline.call(|| service.call())).unwrap();
     assert_eq!(service.gaps(), [MS(100)]);
 }
 
-// Guarantee: hedge 1.
+// Guarantee: hedge 6.
 #[test]
-fn the_losers_places_in_a_half_open_breaker_come_back() {
+fn a_dropped_attempt_returns_its_permit_of_a_half_open_breaker() {
     let (clock, hand) = Clock::manual();
-    let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().probes(2, 1.0)).unwrap().with_clock(&clock);
+    let breaker =
+        CircuitBreaker::new(CircuitBreakerConfig::default().permitted_calls(2, 1.0)).unwrap().with_clock(&clock);
     breaker.force_open(MS(1));
     hand.advance(MS(1));
     let service = ScriptedService::new("ok in 1s, ok in 10ms", &clock).unwrap();
     let hedge = Hedge::new(HedgeConfig::after(MS(50))).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(hedge).then(breaker.clone());
     hand.block_on(pipeline.call(|| service.call())).unwrap();
-    // Both places were taken, one success was recorded, and the loser's place is free.
+    // Both permits were taken, one success was recorded, and the dropped attempt returned its
+    // permit.
     assert_eq!(breaker.state(), State::HalfOpen);
     breaker.try_acquire().unwrap().record(steadfast::Verdict::success());
     assert_eq!(breaker.state(), State::Closed);
 }
 
-// Guarantee: hedge 1.
+// Guarantee: hedge 7.
 #[test]
-fn a_refusal_by_a_policy_inside_stops_hedging_and_hides_no_answer() {
+fn a_rejection_inside_stops_hedging_but_hides_no_result() {
     let (clock, hand) = Clock::manual();
     let places = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1).queue(0, MS(1))).unwrap().with_clock(&clock);
     let hedge = Hedge::new(HedgeConfig::after(MS(10)).max_attempts(3)).unwrap().with_clock(&clock);
@@ -373,8 +379,8 @@ fn a_refusal_by_a_policy_inside_stops_hedging_and_hides_no_answer() {
     let service = ScriptedService::new("ok in 100ms, 503 in 100ms", &clock).unwrap();
     hand.block_on(pipeline.call(|| service.call())).unwrap();
     let told = told(&mut events);
-    assert_eq!(told[1..], [HedgeEvent::Held { why: Held::Rejected }]);
-    // Its failure is the result, and not the refusal of the attempt beside it.
+    assert_eq!(told[1..], [HedgeEvent::Suppressed { reason: SuppressReason::Rejected }]);
+    // The attempt's failure is the result, not the rejection of the hedged attempt.
     let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
     assert!(matches!(error.cause(), Cause::Operation(_)), "{error}");
     assert_eq!((service.calls(), error.attempts()), (2, 1));
@@ -382,7 +388,7 @@ fn a_refusal_by_a_policy_inside_stops_hedging_and_hides_no_answer() {
 
 // Guarantee: hedge 1.
 #[test]
-fn an_operation_is_told_which_attempt_it_is() {
+fn an_operation_can_read_the_number_of_its_attempt() {
     let (hedge, _, clock, hand) = world("ok", HedgeConfig::after(MS(10)).max_attempts(3));
     let retry = Retry::new(RetryConfig::default().idempotent(true).max_attempts(2))
         .unwrap()
@@ -402,7 +408,7 @@ fn an_operation_is_told_which_attempt_it_is() {
     assert_eq!(*seen.lock().unwrap(), [(1, 0), (1, 1), (1, 2), (2, 0), (2, 1), (2, 2)]);
 }
 
-/// One attempt of a script, and what the model knows of it.
+/// One attempt of a script, as the model sees it.
 #[derive(Debug, Clone, Copy)]
 struct Act {
     ms: u64,
@@ -415,13 +421,13 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 }
 
 impl Act {
-    /// Attempt number `n` takes 2^n ns more than its milliseconds, so that no two things ever happen at once.
+    /// Attempt number `n` takes 2^n ns more than its milliseconds, so that no two events coincide.
     fn takes(self, n: usize) -> u64 {
         self.ms * 1_000_000 + (1 << n)
     }
 }
 
-/// What the service does from the start of the call, minute by minute: when it ended, how, after how many attempts.
+/// The model: the end of the call, its result, and the number of attempts.
 fn naive(acts: &[Act], max: usize, delay: u64) -> (u64, &'static str, usize) {
     let mut ends = vec![(acts[0].takes(0), 0)];
     let (mut started, mut due, mut held, mut last) = (1, delay, false, "");
@@ -454,9 +460,9 @@ fn naive(acts: &[Act], max: usize, delay: u64) -> (u64, &'static str, usize) {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(500))]
 
-    // Guarantee: hedge 1.
+    // Guarantee: hedge 1, 3, 6.
     #[test]
-    fn as_a_naive_model_of_the_timeline(acts in acts(), max in 1usize..=6, delay in 0u64..40) {
+    fn a_hedged_call_behaves_as_a_naive_model_of_its_timeline(acts in acts(), max in 1usize..=6, delay in 0u64..40) {
         let (clock, hand) = Clock::manual();
         let script: Vec<_> = acts.iter().enumerate().map(|(n, act)| format!("{} in {}ns", act.does, act.takes(n))).collect();
         let service = ScriptedService::new(&script.join(", "), &clock).unwrap();

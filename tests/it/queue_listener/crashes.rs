@@ -1,4 +1,5 @@
-//! A message that kills its process: it alone is set aside, and costs the others one delivery at most.
+//! A message that kills its process: it alone becomes a dead letter, and costs each other message
+//! one delivery at most.
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
@@ -8,19 +9,19 @@ use std::{
 use steadfast::{
     entropy::Entropy,
     queue::{Queue, QueueExt},
-    queue_listener::{Handled, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, Work},
+    queue_listener::{Disposition, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, Work},
 };
 
 use crate::queue_listener::world::{MS, S, World, text, told};
 
-/// Handlers run one at a time, or by the batch.
+/// Handlers of single messages or of batches.
 #[derive(Debug, Clone, Copy)]
 enum By {
     One,
     Batch,
 }
 
-/// What a process did before it was killed.
+/// Deliveries of a process before it was killed.
 struct Lives<'a> {
     world: &'a World,
     entropy: Entropy,
@@ -29,7 +30,7 @@ struct Lives<'a> {
 }
 
 impl Lives<'_> {
-    /// One process: until a killer kills it, or until it finds nothing for long.
+    /// One process: it ends when a message kills it, or when it finds nothing for a long time.
     async fn live(&self, listener: &QueueListener, by: By) -> bool {
         let killed = tokio::sync::Notify::new();
         let handle = async |work: &Work| {
@@ -57,7 +58,7 @@ impl Lives<'_> {
                 By::Batch => {
                     let handler = async |works: Vec<Work>| {
                         futures::future::join_all(works.iter().map(&handle)).await;
-                        works.iter().map(|_| Handled::Complete).collect()
+                        works.iter().map(|_| Disposition::Complete).collect()
                     };
                     listener.run_batches(stop, handler).await.unwrap();
                 }
@@ -68,7 +69,7 @@ impl Lives<'_> {
     }
 }
 
-/// So many messages with so many killers among them, and so many processes that are begun anew when they die.
+/// Messages, killers among them, and processes that are restarted when they die.
 fn crashes(messages: usize, killers: usize, processes: usize, takes: u64, by: By, seed: u64) {
     let world = World::new();
     let entropy = Entropy::from_seed(seed);
@@ -86,7 +87,7 @@ fn crashes(messages: usize, killers: usize, processes: usize, takes: u64, by: By
                 return deaths;
             }
             deaths += 1;
-            // It is begun anew.
+            // Restarts the process.
             world.clock.sleep(S(1)).await;
         }
     };
@@ -96,7 +97,7 @@ fn crashes(messages: usize, killers: usize, processes: usize, takes: u64, by: By
     dead.sort();
     let expected: Vec<_> = (0..killers).map(|i| format!("kills-{i}")).collect();
     assert_eq!(dead, expected, "{messages} {killers} {processes} {takes} {by:?} {seed}");
-    // A batch may have two killers: one of them has died of the other.
+    // A batch may contain two killers, one of which dies of the other.
     assert!(deaths <= 5 * killers as u64, "{deaths} deaths");
     for (body, began) in &*lives.began.borrow() {
         let most = if body.starts_with("kills") { 5 } else { 2 };
@@ -104,8 +105,9 @@ fn crashes(messages: usize, killers: usize, processes: usize, takes: u64, by: By
     }
 }
 
+// Guarantee: queue_listener 6.
 #[test]
-fn of_messages_of_which_one_kills_its_process_that_one_alone_is_set_aside() {
+fn only_the_message_that_kills_its_process_becomes_a_dead_letter() {
     for seed in 0..2 {
         crashes(100, 1, 1, 0, By::One, seed);
         crashes(100, 1, 1, 200, By::One, seed);
@@ -115,7 +117,7 @@ fn of_messages_of_which_one_kills_its_process_that_one_alone_is_set_aside() {
 }
 
 #[test]
-fn several_killers_and_several_processes_set_no_other_message_aside() {
+fn several_killing_messages_in_several_processes_make_no_other_dead_letter() {
     for seed in 0..2 {
         crashes(100, 3, 1, 500, By::One, seed);
         crashes(150, 3, 3, 2_000, By::One, seed);
@@ -125,7 +127,7 @@ fn several_killers_and_several_processes_set_no_other_message_aside() {
 }
 
 #[test]
-fn a_message_after_an_unexplained_end_is_handled_beside_no_other_and_its_lease_is_kept_meanwhile() {
+fn a_suspect_message_is_handled_alone_and_its_lease_is_renewed_meanwhile() {
     let world = World::new();
     world.send("suspect");
     // Its first receiver dies.
@@ -146,7 +148,7 @@ fn a_message_after_an_unexplained_end_is_handled_beside_no_other_and_its_lease_i
             let depth = world.queue.depth().await.unwrap();
             assert_eq!(depth.in_flight, 1, "and nothing else is in hand");
         } else {
-            // Far longer than a lease.
+            // Much longer than a lease.
             world.clock.sleep(S(90)).await;
         }
         now.set(now.get() - 1);
@@ -160,7 +162,7 @@ fn a_message_after_an_unexplained_end_is_handled_beside_no_other_and_its_lease_i
 }
 
 #[test]
-fn a_handler_that_is_stopped_or_a_lease_that_is_given_back_leaves_no_suspicion() {
+fn a_stopped_handler_or_a_released_lease_makes_no_message_suspect() {
     let world = World::new();
     world.send("job");
     let config = QueueListenerConfig::default().stop_within(S(1), S(2));

@@ -1,4 +1,5 @@
-//! The doors beside a listener's run, dropped at every await point: `drain`, and a requester's question.
+//! Functions beside a listener's run, dropped at every await point: `drain` and the request of a
+//! requester.
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
@@ -9,8 +10,8 @@ use std::{
 
 use steadfast::{
     port::PortError,
-    queue::{InMemoryQueue, Message, Queue, QueueExt},
-    queue_listener::{QueueListenerConfig, Requester, Work},
+    queue::{InMemoryQueue, Message, Queue, QueueExt, Requester},
+    queue_listener::{QueueListenerConfig, Work},
     testing::{
         drop_at_every_await,
         faults::{FaultConfig, FaultNetwork},
@@ -32,7 +33,7 @@ async fn beside<F: Future>(run: &Run<'_>, future: F) -> F::Output {
 }
 
 #[test]
-fn a_drain_dropped_at_every_await_leaves_the_listener_paused_and_loses_nothing() {
+fn a_drain_dropped_at_any_await_leaves_the_listener_paused_and_loses_no_message() {
     let world = World::new();
     ["settle", "receive"].iter().for_each(|what| world.line.takes(what, MS(3)));
     let listener = world.listener(QueueListenerConfig::default().batch(4).tasks(1, 3), 1);
@@ -67,7 +68,7 @@ fn a_drain_dropped_at_every_await_leaves_the_listener_paused_and_loses_nothing()
     assert!(polls >= 10, "{polls}");
     assert!(is_drained.get(), "the last one came to its end");
     assert!(listener.state().paused);
-    // A drain that was dropped has paused it, and it stays so until it is told to go on.
+    // A dropped drain has paused the listener, which stays paused until it is resumed.
     listener.resume();
     world.hand.block_on(beside(&run, world.clock.sleep(S(1))));
     world.send("late");
@@ -84,7 +85,7 @@ fn a_drain_dropped_at_every_await_leaves_the_listener_paused_and_loses_nothing()
 }
 
 #[test]
-fn a_question_dropped_at_every_await_takes_no_other_s_answer_with_it() {
+fn a_request_dropped_at_any_await_takes_no_reply_of_another() {
     let world = World::new();
     let replies = Arc::new(InMemoryQueue::new("replies").with_clock(&world.clock));
     let config = FaultConfig::default().latency(MS(1), MS(2));
@@ -97,7 +98,7 @@ fn a_question_dropped_at_every_await_takes_no_other_s_answer_with_it() {
     let run: Run<'_> = RefCell::new(Box::pin(listener.run(pending(), async |work: Work| {
         world.clock.sleep(MS(5)).await;
         let reply_to = work.reply_to().expect("each is a question");
-        answers.send_one(reply_to.answer(format!("answer to {}", text(&work.body)))).await.map(drop)
+        answers.send_one(reply_to.reply(format!("answer to {}", text(&work.body)))).await.map(drop)
     })));
     let asked = Cell::new(0);
     let ask = |what: &'static str| {
@@ -108,7 +109,7 @@ fn a_question_dropped_at_every_await_takes_no_other_s_answer_with_it() {
             assert_eq!(text(&answer.body), format!("answer to {question}"));
         }
     };
-    // One that waits for its answer while the other, whose turn it may be to look, is dropped.
+    // One request waits for its reply while the other, which may be polling for it, is dropped.
     let other = RefCell::new(None);
     let polls = drop_at_every_await(
         &world.hand,
@@ -136,7 +137,7 @@ fn a_question_dropped_at_every_await_takes_no_other_s_answer_with_it() {
         },
     );
     assert!(polls >= 6, "{polls}");
-    // Answers to those that were dropped are thrown away by the next who look.
+    // The next requests that poll discard replies to dropped requests.
     for _ in 0..12 {
         world.hand.block_on(beside(&run, world.clock.sleep(S(5))));
         world.hand.block_on(beside(&run, ask("last")));

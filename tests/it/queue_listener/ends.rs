@@ -1,4 +1,4 @@
-//! The behaviours of the listener's specification, 6 to 11: what becomes of messages that fail, and of a listener that stops.
+//! The end of messages that fail, and the stop of a listener.
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
@@ -9,10 +9,8 @@ use std::{
 use steadfast::{
     entropy::Entropy,
     port::PortErrorKind,
-    queue::{InMemoryQueue, Message, Queue, QueueExt},
-    queue_listener::{
-        Handled, IdempotencyFilter, Level, PriorityOrder, QueueListenerConfig, QueueListenerEvent as Event, Work,
-    },
+    queue::{IdempotencyFilter, InMemoryQueue, Message, Queue, QueueExt},
+    queue_listener::{Disposition, Level, PriorityOrder, QueueListenerConfig, QueueListenerEvent as Event, Work},
     store::{InMemoryStore, Key, Store},
 };
 
@@ -20,12 +18,12 @@ use crate::queue_listener::world::{MS, Mode, S, World, text, told};
 
 // Guarantee: queue_listener 6.
 #[test]
-fn a_message_whose_handler_never_comes_back_is_a_dead_letter_after_its_deliveries() {
+fn a_message_whose_handler_never_ends_becomes_a_dead_letter_after_its_deliveries() {
     let world = World::new();
     world.send("kills");
     world.send("is well");
     let begun = RefCell::new(Vec::new());
-    // Each listener is dropped in the middle, as the process would be.
+    // Each listener is dropped midway, as if its process had died.
     for seed in 0..10 {
         let listener = world.listener(QueueListenerConfig::default().max_attempts(3), seed);
         let killed = Cell::new(false);
@@ -55,7 +53,7 @@ fn a_message_whose_handler_never_comes_back_is_a_dead_letter_after_its_deliverie
 
 // Guarantee: queue_listener 6.
 #[test]
-fn a_message_that_fails_is_tried_again_with_growing_delays_and_then_set_aside_with_its_error() {
+fn a_failing_message_is_retried_with_growing_delays_and_becomes_a_dead_letter_with_its_error() {
     let world = World::new();
     world.send("bad");
     let listener = world.listener(QueueListenerConfig::default().max_attempts(4), 1);
@@ -71,7 +69,7 @@ fn a_message_that_fails_is_tried_again_with_growing_delays_and_then_set_aside_wi
     let (body, reason) = world.dead().remove(0);
     assert_eq!(body, "bad");
     assert!(
-        reason.starts_with("failed too often: no such account, try 4 (attempt 4, delivery 4, set aside 20"),
+        reason.starts_with("exceeded max attempts: no such account, try 4 (attempt 4, delivery 4, dead-lettered at 20"),
         "{reason}"
     );
     let told = told(&mut events);
@@ -108,16 +106,16 @@ fn a_panic_is_a_failure_of_its_message_and_of_nothing_else() {
 
 // Guarantee: queue_listener 7.
 #[test]
-fn however_often_it_is_dropped_while_it_sets_a_message_aside_there_is_one_dead_letter() {
+fn a_listener_dropped_while_it_dead_letters_a_message_leaves_one_dead_letter() {
     for mode in [Mode::Well, Mode::LosesReplies] {
         let world = World::new();
         world.send("bad");
         for polls in 0..40 {
             world.line.is("settle", mode);
-            // Each drop leaves an end that nobody explains.
+            // Each drop leaves a delivery without a settlement.
             let config = QueueListenerConfig::default().max_expiries(u32::MAX);
             let listener = world.listener(config, polls);
-            let mut run = Box::pin(listener.run(pending(), async |_| Handled::dead_letter("bad")));
+            let mut run = Box::pin(listener.run(pending(), async |_| Disposition::dead_letter("bad")));
             let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
             for _ in 0..polls {
                 let _ = run.as_mut().poll(&mut cx);
@@ -134,7 +132,7 @@ fn however_often_it_is_dropped_while_it_sets_a_message_aside_there_is_one_dead_l
 
 // Guarantee: queue_listener 8.
 #[test]
-fn stopping_hands_back_at_once_waits_tells_drops_and_settles() {
+fn a_stop_releases_waiting_messages_then_cancels_and_drops_handlers_and_settles() {
     let world = World::new();
     let config = QueueListenerConfig::default().tasks(1, 3).batch(8).stop_within(S(10), S(12));
     let listener = world.listener(config, 1);
@@ -168,7 +166,7 @@ fn stopping_hands_back_at_once_waits_tells_drops_and_settles() {
 
 // Guarantee: queue_listener 8.
 #[test]
-fn what_was_handled_is_settled_though_the_queue_fails_for_a_while() {
+fn handled_messages_are_settled_though_the_queue_fails_for_a_while() {
     let world = World::new();
     world.send("a");
     world.line.is("settle", Mode::Refuses);
@@ -184,7 +182,7 @@ fn what_was_handled_is_settled_though_the_queue_fails_for_a_while() {
 
 // Guarantee: queue_listener 9.
 #[test]
-fn within_a_group_in_order_between_groups_in_parallel() {
+fn messages_of_a_group_are_handled_in_order_and_groups_in_parallel() {
     let world = World::new();
     let (keys, each) = (10, 1000);
     for i in 0..each {
@@ -210,11 +208,11 @@ fn within_a_group_in_order_between_groups_in_parallel() {
             world.clock.sleep(MS(1 + entropy.up_to(20))).await;
             now.borrow_mut().remove(&key);
             if entropy.unit() < 0.05 {
-                return Handled::retry_after(MS(entropy.up_to(50)), "at random");
+                return Disposition::retry_after(MS(entropy.up_to(50)), "at random");
             }
             done.borrow_mut().entry(key).or_default().push(text(&work.body).parse().unwrap());
             all.set(all.get() + 1);
-            Handled::Complete
+            Disposition::Complete
         },
     );
     world.hand.block_on(run).unwrap();
@@ -222,12 +220,13 @@ fn within_a_group_in_order_between_groups_in_parallel() {
     assert!(most.get() > 8, "{} keys at once", most.get());
 }
 
-/// A flood of high priority, and one low message each ten seconds. How long the low ones waited at most.
+/// Returns the longest wait of a low-priority message: a flood of high priority, and one low
+/// message each ten seconds.
 fn longest_wait(low: Level) -> (usize, std::time::Duration) {
     let world = World::new();
     let second = Arc::new(InMemoryQueue::new("low").with_clock(&world.clock));
     let config = QueueListenerConfig::default().tasks(1, 4).batch(4);
-    let builder = world.builder(config, 1).level(Level::priority(1)).also(second.clone(), low);
+    let builder = world.builder(config, 1).level(Level::priority(1)).source(second.clone(), low);
     let listener = builder.order(PriorityOrder::Strict).build().unwrap();
     let sent = RefCell::new(BTreeMap::new());
     let waits = RefCell::new(Vec::new());
@@ -238,7 +237,7 @@ fn longest_wait(low: Level) -> (usize, std::time::Duration) {
         }
         world.clock.sleep(MS(100)).await;
     });
-    // 80 a second where 40 can be handled.
+    // 80 a second, where 40 can be handled.
     let flood = async {
         for i in 0..3000 {
             let batch = (0..8).map(|_| Message::new("high")).collect();
@@ -256,9 +255,9 @@ fn longest_wait(low: Level) -> (usize, std::time::Duration) {
 
 // Guarantee: queue_listener 10.
 #[test]
-fn ageing_bounds_the_wait_of_the_lowest_priority_and_without_it_it_starves() {
+fn ageing_bounds_the_wait_of_the_lowest_priority_which_starves_without_it() {
     let (handled, longest) = longest_wait(Level::priority(0).max_wait(S(5)));
-    // The bound, and the time of the lots before it.
+    // The bound, plus the time of the batches before it.
     assert!(handled >= 29 && longest <= S(5) + S(1), "{handled} handled, waited {longest:?}");
     let (handled, _) = longest_wait(Level::priority(0));
     assert_eq!(handled, 0, "starved");
@@ -266,7 +265,7 @@ fn ageing_bounds_the_wait_of_the_lowest_priority_and_without_it_it_starves() {
 
 // Guarantee: queue_listener 10.
 #[test]
-fn by_weight_each_queue_has_its_share() {
+fn under_weighted_order_each_queue_has_its_share() {
     let world = World::new();
     let second = Arc::new(InMemoryQueue::new("other").with_clock(&world.clock));
     for queue in [&world.queue, &second] {
@@ -275,7 +274,7 @@ fn by_weight_each_queue_has_its_share() {
         }
     }
     let config = QueueListenerConfig::default().tasks(1, 1).batch(1);
-    let builder = world.builder(config, 1).level(Level::weight(3)).also(second.clone(), Level::weight(1));
+    let builder = world.builder(config, 1).level(Level::weight(3)).source(second.clone(), Level::weight(1));
     let listener = builder.order(PriorityOrder::Weighted).build().unwrap();
     let run = listener.run(world.clock.sleep(S(100)), async |_| world.clock.sleep(MS(100)).await);
     world.hand.block_on(run).unwrap();
@@ -285,7 +284,7 @@ fn by_weight_each_queue_has_its_share() {
 
 // Guarantee: queue_listener 11.
 #[test]
-fn of_a_batch_of_10_in_which_3_fail_those_3_come_back() {
+fn if_3_of_a_batch_of_10_fail_those_3_are_delivered_again() {
     let world = World::new();
     (0..10).for_each(|i| drop(world.send(&format!("{i}"))));
     let listener = world.listener(QueueListenerConfig::default().tasks(1, 1), 1);
@@ -296,7 +295,7 @@ fn of_a_batch_of_10_in_which_3_fail_those_3_come_back() {
         let first = seen.borrow().is_empty();
         seen.borrow_mut().push(bodies.clone());
         let fails = |body: &String| first && ["2", "5", "7"].contains(&body.as_str());
-        bodies.iter().map(|body| if fails(body) { Handled::retry("no") } else { Handled::Complete }).collect()
+        bodies.iter().map(|body| if fails(body) { Disposition::retry("no") } else { Disposition::Complete }).collect()
     });
     world.hand.block_on(run).unwrap();
     let seen = seen.into_inner();
@@ -307,8 +306,9 @@ fn of_a_batch_of_10_in_which_3_fail_those_3_come_back() {
     assert_eq!((world.depth().total(), listener.state().handled, listener.state().failed), (0, 10, 3));
 }
 
+// Guarantee: queue_listener 14.
 #[test]
-fn what_was_seen_before_is_completed_and_not_handled() {
+fn a_message_that_the_filter_knows_is_completed_without_its_handler() {
     let world = World::new();
     let store = Arc::new(InMemoryStore::new().with_clock(&world.clock));
     let filter = IdempotencyFilter::new(store.clone(), "seen", S(600)).by(|delivery| delivery.headers["order"].clone());
@@ -325,14 +325,14 @@ fn what_was_seen_before_is_completed_and_not_handled() {
         }
     };
     world.hand.block_on(async { tokio::join!(run, send).0 }).unwrap();
-    // It failed once, which is not remembered; and the window is over in the end.
+    // It failed once, which is not recorded; and the window is over at the end.
     assert_eq!(*handled.borrow(), ["a", "a", "b", "a"]);
     assert_eq!(listener.state().duplicates, 1);
     assert!(world.hand.block_on(store.get(Key::new("seen", "b"))).unwrap().is_none(), "its window is over");
 }
 
 #[test]
-fn paused_it_takes_nothing_hands_back_and_goes_on_at_once_when_told() {
+fn a_paused_listener_releases_waiting_messages_takes_none_and_resumes_at_once() {
     let world = World::new();
     (0..4).for_each(|i| drop(world.send(&format!("{i}"))));
     let listener = world.listener(QueueListenerConfig::default().tasks(1, 2), 1);
@@ -344,7 +344,8 @@ fn paused_it_takes_nothing_hands_back_and_goes_on_at_once_when_told() {
         let (now, state) = (world.now(), listener.state());
         assert_eq!((state.handled, state.in_flight, state.buffered, state.paused), (2, 0, 0, true));
         assert_eq!(world.queue.depth().await.unwrap().visible, 2);
-        // Nothing is asked for, however long it is, and though the queue cannot be reached meanwhile.
+        // Nothing is received, however long the pause is, and though the queue cannot be reached
+        // meanwhile.
         let receives = world.line.calls("receive").len();
         world.line.is("", Mode::Refuses);
         world.clock.sleep(S(100)).await;
@@ -361,7 +362,7 @@ fn paused_it_takes_nothing_hands_back_and_goes_on_at_once_when_told() {
 }
 
 #[test]
-fn busy_queues_are_asked_less_and_less_often_and_what_never_works_ends_the_run() {
+fn a_busy_queue_is_polled_less_often_and_a_permanent_error_ends_the_run() {
     let world = World::new();
     world.line.is("receive", Mode::Refuses);
     let listener = world.listener(QueueListenerConfig::default().tasks(1, 1), 1);
@@ -376,7 +377,7 @@ fn busy_queues_are_asked_less_and_less_often_and_what_never_works_ends_the_run()
 }
 
 #[test]
-fn a_handler_that_takes_too_long_is_told_and_then_dropped_and_its_message_failed() {
+fn a_handler_that_times_out_is_asked_to_stop_then_dropped_and_its_message_fails() {
     let world = World::new();
     world.send("slow");
     let config = QueueListenerConfig::default().handler_timeout(S(5)).max_attempts(1);
@@ -389,5 +390,5 @@ fn a_handler_that_takes_too_long_is_told_and_then_dropped_and_its_message_failed
     });
     world.hand.block_on(run).unwrap();
     assert_eq!(told_at.get(), Some(S(5)));
-    assert!(world.dead()[0].1.contains("the handler took too long"));
+    assert!(world.dead()[0].1.contains("the handler timed out"));
 }

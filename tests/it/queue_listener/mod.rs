@@ -1,4 +1,4 @@
-//! The behaviours of the listener's specification, 1 to 5: how quiet it is, how soon it wakes, how it keeps what it has.
+//! Idle costs, wake-ups, and leases of a listener.
 mod crashes;
 mod drops;
 mod ends;
@@ -32,7 +32,7 @@ async fn nothing(work: Work) {
     panic!("there is no work, but {work:?}");
 }
 
-/// Requests of a listener that idles for so long.
+/// Requests of a listener that idles for this time.
 fn idle_requests(world: &World, listener: &QueueListener, time: Duration) -> u64 {
     let before = listener.state().requests;
     world.hand.block_on(listener.run(world.clock.sleep(time), nothing)).unwrap();
@@ -41,7 +41,7 @@ fn idle_requests(world: &World, listener: &QueueListener, time: Duration) -> u64
 
 // Guarantee: queue_listener 1.
 #[test]
-fn an_idle_day_costs_79200_requests_naively_1330_or_276_adaptively_and_none_with_wake_ups() {
+fn an_idle_day_costs_79200_requests_naively_1330_or_276_adaptively_and_none_with_a_notifier() {
     let config = QueueListenerConfig::default();
     let naive = {
         let world = World::new();
@@ -63,7 +63,7 @@ fn an_idle_day_costs_79200_requests_naively_1330_or_276_adaptively_and_none_with
     let woken = {
         let world = World::new();
         let notifier = Arc::new(InMemoryNotifier::new());
-        let listener = world.builder(config.tasks(0, 16), 1).woken_by(notifier, "jobs").build().unwrap();
+        let listener = world.builder(config.tasks(0, 16), 1).notifier(notifier, "jobs").build().unwrap();
         let run = listener.run(world.clock.sleep(DAY + S(3600)), nothing);
         let counts = async {
             world.clock.sleep(S(3600)).await;
@@ -78,7 +78,8 @@ fn an_idle_day_costs_79200_requests_naively_1330_or_276_adaptively_and_none_with
     println!("requests in 22 idle hours: each second {naive}, to 60 s {minute}, to 300 s {five}, woken {woken}");
 }
 
-/// Most polls in one second of so much idle time, of sixteen listeners with these streams.
+/// Maximum number of polls in one second of this idle time, of sixteen listeners with these sources
+/// of randomness.
 fn most_polls_at_once(world: &World, time: Duration, streams: impl Iterator<Item = Option<Entropy>>) -> usize {
     let start = world.now();
     let listeners: Vec<_> = streams
@@ -96,7 +97,7 @@ fn most_polls_at_once(world: &World, time: Duration, streams: impl Iterator<Item
     world.hand.block_on(futures::future::join_all(runs));
     let polls: Vec<_> = world.line.calls("receive").into_iter().filter(|at| *at - start > S(180)).collect();
     assert!(polls.len() as u64 >= 16 * (time - S(300)).as_secs() / 60, "{} polls", polls.len());
-    // Of the second that begins with each poll.
+    // In the second that begins with each poll.
     let (mut most, mut end) = (0, 0);
     for (begin, at) in polls.iter().enumerate() {
         while polls.get(end).is_some_and(|poll| *poll - *at < S(1)) {
@@ -108,7 +109,8 @@ fn most_polls_at_once(world: &World, time: Duration, streams: impl Iterator<Item
 }
 
 // Guarantee: queue_listener 1.
-/// In the mean a quarter of a poll falls into a second. Was: the bound held also where all sixteen polled at once.
+/// On average a quarter of a poll falls into a second. An earlier bound also held if all sixteen
+/// polled at once.
 #[test]
 fn sixteen_pollers_stay_decorrelated_over_the_idle_day() {
     for seed in 0..10 {
@@ -117,17 +119,17 @@ fn sixteen_pollers_stay_decorrelated_over_the_idle_day() {
         let most = most_polls_at_once(&World::new(), time, streams);
         assert!(most <= 5, "seed {seed}: {most} of 16 in one second");
     }
-    // Each has a stream of its own where it is given none.
+    // Each draws from its own source if none is given.
     let most = most_polls_at_once(&World::new(), S(3_600), (0..16).map(|_| None));
     assert!(most <= 8, "streams of the system: {most} of 16 in one second");
-    // This would find them: one seed for all.
+    // One seed for all of them would be found.
     let most = most_polls_at_once(&World::new(), S(3_600), (0..16).map(|_| Some(Entropy::from_seed(1))));
     assert_eq!(most, 16);
 }
 
 // Guarantee: queue_listener 1.
 #[test]
-fn at_the_cap_every_task_but_one_ends_by_itself_at_a_moment_of_its_own() {
+fn at_the_maximum_delay_every_task_but_one_ends_by_itself_at_its_own_time() {
     let world = World::new();
     let listener = world.listener(QueueListenerConfig::default().tasks(1, 10), 5);
     let mut events = listener.events();
@@ -153,7 +155,7 @@ fn the_first_message_after_an_idle_hour_starts_within_50_ms_of_its_notice() {
         let world = World::new();
         let notifier = Arc::new(InMemoryNotifier::new());
         let config = QueueListenerConfig::default().tasks(min, 16);
-        let listener = world.builder(config, 1).woken_by(notifier.clone(), "jobs").build().unwrap();
+        let listener = world.builder(config, 1).notifier(notifier.clone(), "jobs").build().unwrap();
         let started = Cell::new(None);
         let run = listener.run(world.clock.sleep(S(3700)), async |_| started.set(Some(world.now())));
         let sent = Cell::new(None);
@@ -174,11 +176,11 @@ fn the_first_message_after_an_idle_hour_starts_within_50_ms_of_its_notice() {
 
 // Guarantee: queue_listener 2.
 #[test]
-fn with_the_notifier_broken_it_starts_within_the_maximum_interval() {
+fn without_the_notifier_a_message_starts_within_the_maximum_interval() {
     let world = World::new();
-    // Its notices reach nobody.
+    // Its notices reach no listener.
     let notifier = Arc::new(InMemoryNotifier::new());
-    let listener = world.builder(QueueListenerConfig::default(), 1).woken_by(notifier, "jobs").build().unwrap();
+    let listener = world.builder(QueueListenerConfig::default(), 1).notifier(notifier, "jobs").build().unwrap();
     let started = Cell::new(None);
     let run = listener.run(world.clock.sleep(S(3700)), async |_| started.set(Some(world.now())));
     let send = async {
@@ -206,7 +208,7 @@ fn a_handler_of_ten_visibility_time_outs_gets_its_message_once() {
                 begins.borrow_mut().push(world.now());
                 world.clock.sleep(S(300)).await;
             };
-            // Another one is there to take it as soon as it can.
+            // Another listener is ready to take it at once.
             let runs = async {
                 tokio::join!(
                     listener.run(world.clock.sleep(S(400)), &handler),
@@ -231,7 +233,7 @@ fn a_handler_of_ten_visibility_time_outs_gets_its_message_once() {
 
 // Guarantee: queue_listener 4.
 #[test]
-fn the_handler_is_told_before_its_lease_ends_and_its_late_completion_is_refused() {
+fn a_handler_is_asked_to_stop_before_its_lease_ends_and_its_late_completion_is_refused() {
     for mode in [Mode::Hangs, Mode::Refuses] {
         let world = World::new();
         world.send("job");
@@ -247,7 +249,7 @@ fn the_handler_is_told_before_its_lease_ends_and_its_late_completion_is_refused(
         let script = async {
             world.clock.sleep(S(5)).await;
             world.line.is("", mode);
-            // The lease ends, and another takes the message; then the backend is back.
+            // The lease ends, and another listener takes the message; then the backend returns.
             world.clock.sleep(S(26)).await;
             let taken = other.receive_one(S(60)).await.unwrap().expect("its lease has ended");
             assert_eq!(taken.deliveries, 2);
@@ -257,7 +259,7 @@ fn the_handler_is_told_before_its_lease_ends_and_its_late_completion_is_refused(
         };
         let (ran, ()) = world.hand.block_on(async { tokio::join!(run, script) });
         ran.unwrap();
-        // Taken at the start, renewed never.
+        // Received at the start, never renewed.
         assert_eq!(told_at.get(), Some(S(28)), "{mode:?}");
         let lost = told(&mut events).into_iter().filter(|event| matches!(event, Event::LeaseLost { .. })).count();
         assert_eq!((lost, listener.state().leases_lost, listener.state().handled), (1, 1, 0), "{mode:?}");
@@ -266,7 +268,7 @@ fn the_handler_is_told_before_its_lease_ends_and_its_late_completion_is_refused(
 
 // Guarantee: queue_listener 4.
 #[test]
-fn a_handler_that_does_not_end_is_dropped_when_its_lease_ends() {
+fn a_handler_that_does_not_stop_is_dropped_when_its_lease_ends() {
     let world = World::new();
     world.send("job");
     let listener = world.listener(QueueListenerConfig::default(), 1);
@@ -291,7 +293,7 @@ fn a_handler_that_does_not_end_is_dropped_when_its_lease_ends() {
 
 // Guarantee: queue_listener 5.
 #[test]
-fn what_waits_for_a_handler_is_renewed_and_none_begins_with_less_than_the_margin() {
+fn waiting_messages_are_renewed_and_none_begins_with_less_than_the_margin() {
     for seed in 0..5 {
         let world = World::new();
         world.line.fails_renewals(0.3);
@@ -305,7 +307,8 @@ fn what_waits_for_a_handler_is_renewed_and_none_begins_with_less_than_the_margin
                 return;
             }
             begun.borrow_mut().push(work.deliveries);
-            // It is this listener's still: for longer than the margin nobody else can have it.
+            // The listener still has the lease: no other can have the message for longer than the
+            // margin.
             let left = async {
                 world.clock.sleep(S(2)).await;
                 world.queue.receive_one(S(1)).await.unwrap()
@@ -321,7 +324,7 @@ fn what_waits_for_a_handler_is_renewed_and_none_begins_with_less_than_the_margin
 
 // Guarantee: queue_listener 5.
 #[test]
-fn what_cannot_be_renewed_is_not_begun_with() {
+fn a_message_whose_lease_cannot_be_renewed_is_not_begun() {
     let world = World::new();
     let listener = world.listener(QueueListenerConfig::default().tasks(1, 1), 1);
     // So quick that it takes several at once.
@@ -340,7 +343,7 @@ fn what_cannot_be_renewed_is_not_begun_with() {
         }
     });
     world.hand.block_on(run).unwrap();
-    // Given up, it comes back, with a whole lease.
+    // Given up, it is delivered again with a whole lease.
     assert_eq!(*begun.borrow(), [("slow".into(), 1), ("waits".into(), 2)]);
     assert_eq!((world.depth().total(), listener.state().leases_lost), (0, 1));
 }
@@ -366,7 +369,7 @@ fn a_poll_that_waits_in_the_queue_takes_a_message_at_once_and_keeps_its_lease() 
     let (ran, sent) = world.hand.block_on(async { tokio::join!(run, send) });
     ran.unwrap();
     assert_eq!(*handled.borrow(), []);
-    assert_eq!((listener.state().handed_back, world.depth().visible), (1, 1), "dropped at the hard limit, and back");
+    assert_eq!((listener.state().released, world.depth().visible), (1, 1), "dropped at the hard limit, and back");
     let again = world.listener(config.stop_within(S(200), S(200)), 1);
     let run = again.run(world.clock.sleep(S(10)), async |work: Work| {
         assert_eq!(work.deliveries, 2);
@@ -379,7 +382,7 @@ fn a_poll_that_waits_in_the_queue_takes_a_message_at_once_and_keeps_its_lease() 
 
 // Guarantee: queue_listener 2.
 #[test]
-fn also_the_first_poll_may_wait_for_longer_than_a_lease() {
+fn the_first_poll_may_wait_for_longer_than_a_lease() {
     let world = World::new();
     let listener = world.listener(QueueListenerConfig::default().tasks(1, 1).receive_wait(S(60)), 1);
     let begun = RefCell::new(Vec::new());

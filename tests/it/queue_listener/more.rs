@@ -1,4 +1,4 @@
-//! The listener's helpers, and the behaviours 15 and 16 of its specification: whatever is dropped, whatever fails, nothing is lost.
+//! Helpers of the listener, dropped listeners and failing networks: no message is lost.
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
@@ -11,11 +11,8 @@ use steadfast::{
     entropy::Entropy,
     notify::{InMemoryNotifier, Notices, Notifier},
     port::{BoxFuture, Capabilities, PortError},
-    queue::{InMemoryQueue, Message, Queue, QueueExt},
-    queue_listener::{
-        AnnouncingQueue, Handled, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, RequestError,
-        Requester, Work, redrive,
-    },
+    queue::{AnnouncingQueue, InMemoryQueue, Message, Queue, QueueExt, RequestError, Requester, redrive},
+    queue_listener::{Disposition, QueueListener, QueueListenerConfig, QueueListenerEvent as Event, Work},
     testing::faults::{FaultConfig, FaultNetwork},
     time::Clock,
 };
@@ -23,11 +20,11 @@ use steadfast::{
 use crate::queue_listener::world::{MS, Mode, S, World, text};
 
 #[test]
-fn what_is_sent_through_an_announcing_queue_wakes_a_listener_that_polls_no_more() {
+fn a_send_through_an_announcing_queue_wakes_a_listener_that_no_longer_polls() {
     let world = World::new();
     let notifier = Arc::new(InMemoryNotifier::new());
     let config = QueueListenerConfig::default().tasks(0, 4);
-    let listener = world.builder(config, 1).woken_by(notifier.clone(), "jobs").build().unwrap();
+    let listener = world.builder(config, 1).notifier(notifier.clone(), "jobs").build().unwrap();
     let sender = AnnouncingQueue::new(world.queue.clone(), notifier, "jobs").with_clock(&world.clock);
     let waits = RefCell::new(Vec::new());
     let sent = Cell::new(world.now());
@@ -38,7 +35,7 @@ fn what_is_sent_through_an_announcing_queue_wakes_a_listener_that_polls_no_more(
             assert_eq!(listener.state().tasks, 0);
             sent.set(world.now());
             sender.send_one(Message::new("job")).await.unwrap();
-            // Not announced: it is found all the same, by those who were woken.
+            // Sent without a notice: tasks that were woken find it nevertheless.
             world.clock.sleep(MS(10)).await;
             sender.send_one(Message::new("job")).await.unwrap();
         }
@@ -52,7 +49,7 @@ fn what_is_sent_through_an_announcing_queue_wakes_a_listener_that_polls_no_more(
     );
 }
 
-/// A notifier whose subscriptions take a while.
+/// A notifier whose subscriptions take some time.
 #[derive(Debug)]
 struct SlowToSubscribe(InMemoryNotifier, Clock);
 
@@ -72,16 +69,16 @@ impl Notifier for SlowToSubscribe {
 }
 
 #[test]
-fn what_was_sent_between_the_last_poll_and_the_subscription_is_found_at_once() {
+fn a_message_sent_between_the_last_poll_and_the_subscription_is_found_at_once() {
     for seed in 0..10 {
         let world = World::new();
         let notifier = Arc::new(SlowToSubscribe(InMemoryNotifier::new(), world.clock.clone()));
-        let builder = world.builder(QueueListenerConfig::default(), seed).woken_by(notifier.clone(), "jobs");
+        let builder = world.builder(QueueListenerConfig::default(), seed).notifier(notifier.clone(), "jobs");
         let listener = builder.build().unwrap();
         let jobs = AnnouncingQueue::new(world.queue.clone(), notifier, "jobs");
         let (begun, found) = (world.now(), Cell::new(None));
         let run = listener.run(world.clock.sleep(S(20)), async |_| found.set(Some(world.now() - begun)));
-        // Its notice comes before the subscription, and is heard by nobody.
+        // Its notice comes before the subscription, so no listener receives it.
         let sends = async {
             world.clock.sleep(MS(4_400)).await;
             let polls = world.line.calls("receive");
@@ -95,13 +92,13 @@ fn what_was_sent_between_the_last_poll_and_the_subscription_is_found_at_once() {
 }
 
 #[test]
-fn dead_letters_are_sent_again_once_each_those_that_are_chosen() {
+fn redrive_sends_each_selected_dead_letter_again_once() {
     let world = World::new();
     for body in ["a", "b", "c"] {
         world.send(body);
     }
     let listener = world.listener(QueueListenerConfig::default(), 1);
-    let run = listener.run(world.clock.sleep(S(1)), async |work: Work| Handled::dead_letter(text(&work.body)));
+    let run = listener.run(world.clock.sleep(S(1)), async |work: Work| Disposition::dead_letter(text(&work.body)));
     world.hand.block_on(run).unwrap();
     let chosen = |letter: &steadfast::queue::Delivery| !letter.reason.as_ref().unwrap().starts_with('b');
     assert_eq!(world.hand.block_on(redrive(&*world.queue, 10, chosen)).unwrap(), 2);
@@ -115,7 +112,7 @@ fn dead_letters_are_sent_again_once_each_those_that_are_chosen() {
 }
 
 #[test]
-fn a_question_is_answered_by_its_own_answer_or_times_out() {
+fn a_request_gets_its_own_reply_or_times_out() {
     let world = World::new();
     let replies = Arc::new(InMemoryQueue::new("replies").with_clock(&world.clock));
     let requester = Requester::new(world.queue.clone(), replies.clone(), "replies-of-node-1");
@@ -123,14 +120,14 @@ fn a_question_is_answered_by_its_own_answer_or_times_out() {
     let listener = world.listener(QueueListenerConfig::default(), 1);
     let run = listener.run(world.clock.sleep(S(30)), async |work: Work| {
         let n: u64 = text(&work.body).parse().unwrap();
-        // The later ones are answered first; one is not at all.
+        // Later requests are answered first; one is never answered.
         world.clock.sleep(MS(1000 - 50 * n)).await;
         if n == 7 {
             return;
         }
         let to = work.reply_to().expect("it is a question");
         assert_eq!(to.queue, "replies-of-node-1");
-        replies.send_one(to.answer(format!("{}", n * n))).await.unwrap();
+        replies.send_one(to.reply(format!("{}", n * n))).await.unwrap();
     });
     let ask = async |n: u64| requester.request(Message::new(format!("{n}")), S(5)).await;
     let asks = futures::future::join_all((0..10).map(ask));
@@ -142,7 +139,7 @@ fn a_question_is_answered_by_its_own_answer_or_times_out() {
         }
     }
     assert_eq!(world.hand.block_on(replies.depth()).unwrap().total(), 0);
-    // An answer that comes too late is thrown away by the next who looks.
+    // A late reply is discarded by the next request that polls.
     world.hand.block_on(replies.send_one(Message::new("late").header("correlation-id", "gone"))).unwrap();
     assert!(world.hand.block_on(requester.request(Message::new("1"), S(1))).is_err());
     assert_eq!(world.hand.block_on(replies.depth()).unwrap().total(), 0);
@@ -150,7 +147,7 @@ fn a_question_is_answered_by_its_own_answer_or_times_out() {
 
 // Guarantee: queue_listener 16.
 #[test]
-fn dropped_at_any_await_point_it_loses_no_message() {
+fn a_run_dropped_at_any_await_loses_no_message() {
     for (latency, mode) in [(0, Mode::Well), (5, Mode::Well), (5, Mode::LosesReplies)] {
         let world = World::new();
         world.line.is("settle", mode);
@@ -178,13 +175,13 @@ fn dropped_at_any_await_point_it_loses_no_message() {
                 }
             }
             drop(run);
-            // Each is there still, or was handled.
+            // Each is still in the queue, or was handled.
             let left: BTreeSet<_> =
                 world.hand.block_on(world.queue.peek(100)).unwrap().into_iter().map(|peeked| peeked.id).collect();
             let gone: BTreeSet<_> = ids.difference(&left).cloned().collect();
             assert!(gone.is_subset(&done.borrow()), "after {polls} polls");
             ended = gone.len();
-            // And visible again.
+            // And is visible again.
             world.hand.advance(S(301));
             assert_eq!(world.depth().visible, left.len() as u64);
         }
@@ -192,8 +189,9 @@ fn dropped_at_any_await_point_it_loses_no_message() {
     }
 }
 
-/// Listeners that are dropped and begun anew, over a network that fails; handlers that fail: each message is completed or set aside, and each
-/// delivery but the first is explained by a failure, a hand-back, a lease that was lost, or a drop.
+/// Listeners that are dropped and restarted, over a failing network, with failing handlers. Each
+/// message is completed or becomes a dead letter. Each delivery but the first is explained by a
+/// failure, a release, a lost lease, or a drop.
 fn storm(seed: u64, messages: u32) {
     let world = World::new();
     let faults = FaultConfig::default().errors(0.05).lost_replies(0.02).late(0.02).latency(MS(0), MS(20));
@@ -237,7 +235,7 @@ fn storm(seed: u64, messages: u32) {
             let both =
                 async { tokio::join!(listeners[0].run(pending(), &handler), listeners[1].run(pending(), &handler)) };
             assert!(world.run(time, both).is_none());
-            // What it held when it was killed.
+            // Its outstanding messages when it was killed.
             let depth = world.depth();
             explained.set(explained.get() + depth.in_flight);
         } else {
@@ -245,14 +243,14 @@ fn storm(seed: u64, messages: u32) {
             let both = async { tokio::join!(listeners[0].run(stop(), &handler), listeners[1].run(stop(), &handler)) };
             let (one, two) = world.hand.block_on(both);
             one.and(two).unwrap();
-            // Poll replies that were lost: messages that were taken for nobody.
+            // Lost replies to polls: messages that no listener received.
             explained.set(explained.get() + world.depth().in_flight);
         }
         for (listener, events) in listeners.iter().zip(&mut events) {
             completed += listener.state().handled;
             let state = listener.state();
-            explained.set(explained.get() + state.failed + state.leases_lost + state.handed_back);
-            // At least once for each lost lease there is an event of it.
+            explained.set(explained.get() + state.failed + state.leases_lost + state.released);
+            // Each lost lease has at least one event.
             if let Ok(Some(_)) = events.try_recv() {
                 let lost = told_or_missed(events);
                 assert!(lost.is_none_or(|lost| lost == state.leases_lost), "{lost:?} {}", state.leases_lost);
@@ -268,7 +266,7 @@ fn storm(seed: u64, messages: u32) {
     );
 }
 
-/// How many lost leases the events told of; nothing where some were missed.
+/// Number of lost leases that events reported; `None` if events were missed.
 fn told_or_missed(events: &mut steadfast::observe::Subscription<Event>) -> Option<u64> {
     let mut lost = 0;
     loop {
@@ -282,13 +280,13 @@ fn told_or_missed(events: &mut steadfast::observe::Subscription<Event>) -> Optio
 
 // Guarantee: queue_listener 15.
 #[test]
-fn listeners_that_are_dropped_and_a_network_that_fails_lose_nothing() {
+fn dropped_listeners_and_a_failing_network_lose_no_message() {
     let messages = std::env::var("STEADFAST_MESSAGES").ok().and_then(|n| n.parse().ok()).unwrap_or(20_000);
     steadfast::testing::faults::for_each_seed(0..4, |seed| storm(seed, messages / 4));
 }
 
 #[test]
-fn spawned_tasks_do_the_same_and_end_with_the_run() {
+fn spawned_tasks_handle_all_messages_and_end_with_the_run() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
         let queue = Arc::new(InMemoryQueue::new("jobs"));
@@ -316,7 +314,7 @@ fn spawned_tasks_do_the_same_and_end_with_the_run() {
         listener.run_on(spawn, all.notified(), handler).await.unwrap();
         assert_eq!(queue.depth().await.unwrap().total(), 0);
         assert_eq!((listener.state().handled, listener.state().tasks), (2000, 0));
-        // Dropped, it takes its tasks with it.
+        // The dropped run drops its tasks.
         send(1).await;
         let hangs = listener.run_on(spawn, pending(), |_: Work| pending::<()>());
         tokio::select! {
@@ -330,20 +328,21 @@ fn spawned_tasks_do_the_same_and_end_with_the_run() {
 }
 
 #[test]
-fn a_run_can_be_spawned_where_its_handler_can() {
+fn a_run_can_be_spawned_if_its_handler_can() {
     fn is_send(_: &impl Send) {}
     let world = World::new();
     let listener = world.listener(QueueListenerConfig::default(), 1);
     is_send(&listener.run(pending(), async |_: Work| {}));
     is_send(
-        &listener.run_batches(pending(), async |works: Vec<Work>| works.iter().map(|_| Handled::Complete).collect()),
+        &listener
+            .run_batches(pending(), async |works: Vec<Work>| works.iter().map(|_| Disposition::Complete).collect()),
     );
     is_send(&listener.run_on(|task| drop(tokio::spawn(task)), pending(), async |_: Work| {}));
     is_send(&listener.drain());
 }
 
 #[test]
-fn its_settings_are_checked_by_name_and_read_from_a_document() {
+fn settings_are_read_from_a_document_and_invalid_ones_reported_by_name() {
     let world = World::new();
     let config = QueueListenerConfig::default();
     let low = steadfast::backoff::BackoffConfig::default().between(S(2), S(1));
@@ -357,7 +356,7 @@ fn its_settings_are_checked_by_name_and_read_from_a_document() {
         (config.call_timeout(S(0)), "call_timeout"),
         (config.max_attempts(0), "max_attempts"),
         (config.max_expiries(0), "max_expiries"),
-        (config.stop_within(S(2), S(1)), "soft_limit"),
+        (config.stop_within(S(2), S(1)), "drain_timeout"),
         (config.handler_timeout(S(0)), "handler_timeout"),
         (config.idle(steadfast::queue_listener::IdleConfig::between(S(2), S(1))), "idle.min"),
         (config.busy(low), "busy.base"),
@@ -371,11 +370,11 @@ fn its_settings_are_checked_by_name_and_read_from_a_document() {
 }
 
 #[test]
-fn what_waits_for_a_task_has_one_begin_also_where_the_depth_cannot_be_asked_for() {
+fn a_waiting_message_starts_a_task_though_the_depth_cannot_be_requested() {
     let world = World::new();
     world.line.is("depth", Mode::Refuses);
     (0..12).for_each(|i| drop(world.send(&format!("{i}"))));
-    let listener = world.builder(QueueListenerConfig::default().tasks(1, 8), 1).scale_by(|_| 6).build().unwrap();
+    let listener = world.builder(QueueListenerConfig::default().tasks(1, 8), 1).scaling(|_| 6).build().unwrap();
     let run = listener.run(world.clock.sleep(S(20)), async |_| world.clock.sleep(S(1)).await);
     let looks = async {
         world.clock.sleep(MS(10)).await;
@@ -383,25 +382,25 @@ fn what_waits_for_a_task_has_one_begin_also_where_the_depth_cannot_be_asked_for(
     };
     let (ran, looked) = world.hand.block_on(async { tokio::join!(run, looks) });
     ran.unwrap();
-    // It takes no more than the tasks that the rule asks for can begin with.
+    // It receives no more than the tasks of the rule can begin.
     assert_eq!(looked, (6, 0), "as many as the rule asks for");
     assert_eq!((listener.state().handled, listener.state().most_tasks), (12, 6));
 }
 
 #[test]
-fn a_notice_that_comes_while_a_poll_s_empty_answer_is_under_way_is_not_slept_over() {
+fn a_notice_during_an_empty_poll_leads_to_another_poll() {
     use steadfast::notify::Notifier;
     let world = World::new();
     let network = FaultNetwork::new(FaultConfig::default().latency(MS(50), MS(50)), 1, &world.clock).unwrap();
     let queue = network.client("node").queue(world.line.clone());
     let notifier = Arc::new(InMemoryNotifier::new());
     let builder = QueueListener::builder(queue).config(QueueListenerConfig::default().tasks(1, 1)).clock(&world.clock);
-    let listener = builder.woken_by(notifier.clone(), "jobs").entropy(&Entropy::from_seed(1)).build().unwrap();
+    let listener = builder.notifier(notifier.clone(), "jobs").entropy(&Entropy::from_seed(1)).build().unwrap();
     let begun = Cell::new(None);
     let run = listener.run(world.clock.sleep(S(3700)), async |_| begun.set(begun.get().or(Some(world.now()))));
     let send = async {
         world.clock.sleep(S(3600)).await;
-        // Each minute one poll arrives at the queue; its answer takes 50 ms.
+        // One poll a minute reaches the queue; its answer takes 50 ms.
         let last = *world.line.calls("receive").last().unwrap();
         world.clock.sleep_until(last + S(60) + MS(100) + MS(20)).await;
         assert!(world.now() - *world.line.calls("receive").last().unwrap() == MS(20), "it has just looked");

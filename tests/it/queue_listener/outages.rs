@@ -1,4 +1,5 @@
-//! What a service that is away costs a listener's messages: time, and nothing else; and what becomes of those that fail by themselves.
+//! Outages of the service behind the handlers cost messages only time; messages that fail by
+//! themselves become dead letters.
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
@@ -16,18 +17,18 @@ use steadfast::{
     entropy::Entropy,
     notify::InMemoryNotifier,
     queue::{Message, Queue},
-    queue_listener::{Handled, QueueListenerConfig, Work},
+    queue_listener::{Disposition, QueueListenerConfig, Work},
     time::Instant,
 };
 
 use crate::queue_listener::world::{MS, S, World, text};
 
-/// A service that is away for a while, and counts what it is asked.
+/// A service that is away for some time, and counts its calls.
 struct Service<'a> {
     world: &'a World,
     away: AtomicBool,
     asked: AtomicU32,
-    /// When each message was done.
+    /// Times at which the messages were handled.
     done: Mutex<BTreeMap<String, Instant>>,
 }
 
@@ -59,7 +60,8 @@ fn fill(world: &World, of: &str, messages: usize) {
     }
 }
 
-/// So many messages for a service that is away for so long, and so many listeners with a breaker each.
+/// A number of messages for a service that is away for a given time, and of listeners, each with
+/// its breaker.
 fn outage(messages: usize, away: Duration, listeners: usize, seed: u64) {
     let world = World::new();
     fill(&world, "job", messages);
@@ -72,7 +74,7 @@ fn outage(messages: usize, away: Duration, listeners: usize, seed: u64) {
     let runs = listeners.iter().zip(&pipelines).map(|(listener, pipeline)| {
         let service = &service;
         listener.run(world.clock.sleep(away + S(180)), async move |work: Work| {
-            Handled::of_call(pipeline.call(|| service.ask(&work)).await)
+            Disposition::of_call(pipeline.call(|| service.ask(&work)).await)
         })
     });
     let returns = async {
@@ -92,7 +94,7 @@ fn outage(messages: usize, away: Duration, listeners: usize, seed: u64) {
         last <= bound,
         "{messages} messages, away {away:?}: the last is done {last:?} after, the breakers were open for {open:?}"
     );
-    // The first failures until it opens, then five probes at most for each time that it is half-open.
+    // The failures until it opens, then at most five probes for each half-open phase.
     let opened = away.as_secs() as u32 / 60 + 8;
     let most = listeners.len() as u32 * (40 + 5 * opened);
     assert!(asked <= most, "asked {asked} times while it was away, {most} at most");
@@ -102,14 +104,14 @@ fn outage(messages: usize, away: Duration, listeners: usize, seed: u64) {
 }
 
 #[test]
-fn a_service_that_is_away_for_an_hour_behind_a_breaker_makes_no_dead_letter() {
+fn an_hour_without_the_service_behind_a_breaker_makes_no_dead_letter() {
     for (messages, seed) in [(1, 1), (2, 2), (20, 3), (2_000, 4)] {
         outage(messages, S(3600), 1, seed);
     }
 }
 
 #[test]
-fn a_service_that_is_away_for_minutes_makes_no_dead_letter_with_any_number_of_messages_and_listeners() {
+fn minutes_without_the_service_make_no_dead_letter_for_any_number_of_messages_and_listeners() {
     outage(2_000, S(180), 1, 9);
     for seed in 0..2 {
         for messages in [1, 7, 20, 200] {
@@ -119,7 +121,7 @@ fn a_service_that_is_away_for_minutes_makes_no_dead_letter_with_any_number_of_me
 }
 
 #[test]
-fn a_refusal_costs_no_attempt_and_is_told_apart_from_a_failure() {
+fn a_refusal_costs_no_attempt_and_has_its_own_event() {
     let world = World::new();
     world.send("job");
     let breaker = breaker(&world, CircuitBreakerConfig::default(), 1);
@@ -129,7 +131,7 @@ fn a_refusal_costs_no_attempt_and_is_told_apart_from_a_failure() {
     let seen = Cell::new((0, 0));
     let run = listener.run(world.clock.sleep(S(400)), async |work: Work| {
         seen.set((work.attempt(), work.deliveries));
-        Handled::of_call(pipeline.call(async || Ok::<_, &str>(())).await)
+        Disposition::of_call(pipeline.call(async || Ok::<_, &str>(())).await)
     });
     world.hand.block_on(run).unwrap();
     let state = listener.state();
@@ -139,7 +141,7 @@ fn a_refusal_costs_no_attempt_and_is_told_apart_from_a_failure() {
 }
 
 #[test]
-fn a_listener_whose_messages_go_to_two_services_goes_on_with_the_one_that_is_well() {
+fn messages_for_a_healthy_service_are_handled_while_another_service_refuses() {
     for away_first in [true, false] {
         let world = World::new();
         let order = if away_first { ["away", "well"] } else { ["well", "away"] };
@@ -151,10 +153,10 @@ fn a_listener_whose_messages_go_to_two_services_goes_on_with_the_one_that_is_wel
         let run = listener.run(world.clock.sleep(S(900)), async |work: Work| {
             let (service, pipeline) =
                 if work.body.starts_with(b"away") { (&away, &pipelines[0]) } else { (&well, &pipelines[1]) };
-            Handled::of_call(pipeline.call(|| service.ask(&work)).await)
+            Disposition::of_call(pipeline.call(|| service.ask(&work)).await)
         });
         let more = async {
-            // One each ten seconds, as long as the other is away.
+            // One each ten seconds, as long as the other service is away.
             let mut waits = Vec::new();
             for i in 0..60 {
                 world.clock.sleep(S(10)).await;
@@ -178,7 +180,7 @@ fn a_listener_whose_messages_go_to_two_services_goes_on_with_the_one_that_is_wel
 }
 
 #[test]
-fn a_message_that_fails_alone_behind_a_breaker_of_its_own_is_set_aside_in_the_end() {
+fn a_message_that_fails_behind_its_own_breaker_becomes_a_dead_letter_in_the_end() {
     let world = World::new();
     world.send("poison");
     let breaker = breaker(&world, CircuitBreakerConfig::default().count_window(10, 3), 1);
@@ -191,7 +193,7 @@ fn a_message_that_fails_alone_behind_a_breaker_of_its_own_is_set_aside_in_the_en
             tried.fetch_add(1, SeqCst);
             Err::<(), _>("it cannot be read")
         };
-        Handled::of_call(pipeline.call(fails).await)
+        Disposition::of_call(pipeline.call(fails).await)
     });
     world.hand.block_on(run).unwrap();
     assert!(opened.get());
@@ -200,7 +202,7 @@ fn a_message_that_fails_alone_behind_a_breaker_of_its_own_is_set_aside_in_the_en
 }
 
 #[test]
-fn the_default_schedule_outlasts_an_hour_for_every_draw_and_poison_is_set_aside_in_bounded_work() {
+fn the_default_schedule_always_outlasts_an_hour_and_poison_costs_bounded_work() {
     let config = QueueListenerConfig::default();
     let mut shortest = Duration::MAX;
     for seed in 0..1_000 {
@@ -242,19 +244,19 @@ fn handlers_that_fail_for_a_while_make_no_dead_letter() {
 }
 
 #[test]
-fn what_was_sent_back_is_looked_for_when_it_returns_also_where_only_notices_wake_the_listener() {
+fn returned_messages_are_polled_for_though_only_notices_wake_the_listener() {
     let world = World::new();
     let notifier = Arc::new(InMemoryNotifier::new());
     let config = QueueListenerConfig::default().tasks(0, 4);
-    let listener = world.builder(config, 1).woken_by(notifier, "jobs").build().unwrap();
+    let listener = world.builder(config, 1).notifier(notifier, "jobs").build().unwrap();
     world.send("job");
     let began = RefCell::new(Vec::new());
     let run = listener.run(world.clock.sleep(S(4000)), async |_: Work| {
         began.borrow_mut().push(world.now());
         match began.borrow().len() {
-            1 => Handled::retry_after(S(1800), "not yet"),
-            2 => Handled::refused(Some(S(20)), "not now"),
-            _ => Handled::Complete,
+            1 => Disposition::retry_after(S(1800), "not yet"),
+            2 => Disposition::refused(Some(S(20)), "not now"),
+            _ => Disposition::Complete,
         }
     });
     world.hand.block_on(run).unwrap();

@@ -1,4 +1,4 @@
-//! The room of a run: what was lost, or was in the hands of a task that was aborted, takes none of it.
+//! The capacity of a run: lost messages and those of aborted tasks take none of it.
 use std::{
     cell::{Cell, RefCell},
     future::{Future, pending, poll_fn},
@@ -10,15 +10,15 @@ use std::{
 use steadfast::{
     port::{BoxFuture, Capabilities},
     queue::{Message, Queue, QueueError, QueueExt, Receipt, Settle},
-    queue_listener::{Handled, QueueListener, QueueListenerConfig, Work},
+    queue_listener::{Disposition, QueueListener, QueueListenerConfig, Work},
 };
 
 use crate::queue_listener::world::{Line, MS, Mode, S, World, text};
 
-/// Tasks that a run handed to its spawner.
+/// Tasks that a run passed to its spawner.
 type Tasks = RefCell<Vec<Option<BoxFuture<'static, ()>>>>;
 
-/// Polls a run and its tasks until that is ready.
+/// Polls a run and its tasks until the condition holds.
 async fn beside(tasks: &Tasks, mut run: impl Future + Unpin, until: impl Future<Output = ()>) {
     let (mut until, mut run) = (pin!(until), pin!(&mut run));
     poll_fn(|cx| {
@@ -35,7 +35,7 @@ async fn beside(tasks: &Tasks, mut run: impl Future + Unpin, until: impl Future<
 }
 
 #[test]
-fn a_message_whose_lease_is_lost_takes_no_room_of_those_that_come_later() {
+fn a_message_whose_lease_is_lost_takes_no_capacity_of_later_ones() {
     for lost in [1, 3] {
         let world = World::new();
         let config = QueueListenerConfig::default().batch(1).tasks(1, 1).visibility(S(10));
@@ -63,7 +63,7 @@ fn a_message_whose_lease_is_lost_takes_no_room_of_those_that_come_later() {
     }
 }
 
-/// A queue that settles two messages a request at most.
+/// A queue that settles at most two messages per request.
 #[derive(Debug)]
 struct Narrow(Arc<Line>);
 
@@ -83,7 +83,7 @@ impl Queue for Narrow {
 }
 
 #[test]
-fn a_task_that_is_aborted_while_it_settles_by_parts_leaves_no_room_taken() {
+fn a_task_aborted_during_a_partial_settlement_returns_its_capacity() {
     for at in 0..12 {
         let world = World::new();
         let config = QueueListenerConfig::default().batch(6).tasks(2, 2).visibility(S(10));
@@ -104,13 +104,13 @@ fn a_task_that_is_aborted_while_it_settles_by_parts_leaves_no_room_taken() {
 }
 
 #[test]
-fn a_drain_comes_to_an_end_when_the_last_task_at_work_is_aborted() {
+fn a_drain_ends_when_the_last_working_task_is_aborted() {
     let world = World::new();
     let listener = world.listener(QueueListenerConfig::default().batch(1).tasks(2, 2), 1);
     world.send("hangs");
     let tasks: Tasks = RefCell::default();
     let spawn = |task| tasks.borrow_mut().push(Some(task));
-    let mut run = Box::pin(listener.run_on(spawn, pending(), |_: Work| pending::<Handled>()));
+    let mut run = Box::pin(listener.run_on(spawn, pending(), |_: Work| pending::<Disposition>()));
     let is_drained = Cell::new(false);
     world.hand.block_on(async {
         beside(&tasks, &mut run, world.clock.sleep(S(1))).await;

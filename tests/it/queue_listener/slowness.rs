@@ -1,4 +1,5 @@
-//! Slow stores, slow settlements, handlers that compute: what waits holds nothing else up, and no lease is lost by it.
+//! Slow stores, slow settlements, CPU-bound handlers: they delay no other message and cost no
+//! lease.
 use std::{
     cell::{Cell, RefCell},
     collections::{BTreeMap, BTreeSet},
@@ -11,8 +12,8 @@ use futures::FutureExt;
 use steadfast::{
     entropy::Entropy,
     notify::{InMemoryNotifier, Notifier},
-    queue::{InMemoryQueue, Message, Queue, QueueExt},
-    queue_listener::{Handled, IdempotencyFilter, Level, QueueListener, QueueListenerConfig, Work},
+    queue::{IdempotencyFilter, InMemoryQueue, Message, Queue, QueueExt},
+    queue_listener::{Disposition, Level, QueueListener, QueueListenerConfig, Work},
     store::{InMemoryStore, Store},
     testing::faults::{FaultConfig, FaultNetwork},
     time::Instant,
@@ -46,7 +47,7 @@ impl Began {
 }
 
 #[test]
-fn a_task_that_waits_for_room_takes_the_next_message_when_a_settlement_comes_through() {
+fn a_task_that_waits_for_capacity_takes_the_next_message_after_a_settlement() {
     let world = World::new();
     fill(&world.queue, &world, 40);
     let listener = world.listener(QueueListenerConfig::default().batch(1).tasks(1, 1), 1);
@@ -67,7 +68,7 @@ fn a_task_that_waits_for_room_takes_the_next_message_when_a_settlement_comes_thr
 }
 
 #[test]
-fn a_filter_over_a_slow_store_or_one_that_hangs_costs_no_message_its_lease() {
+fn a_filter_over_a_slow_or_hanging_store_costs_no_message_its_lease() {
     for (latency, by_batch) in [(1_000, false), (3_600_000, false), (1_000, true), (4_000, true)] {
         let world = World::new();
         fill(&world.queue, &world, 400);
@@ -86,7 +87,7 @@ fn a_filter_over_a_slow_store_or_one_that_hangs_costs_no_message_its_lease() {
             if by_batch {
                 let handler = async |works: Vec<Work>| {
                     works.iter().for_each(|work| began.begins(work));
-                    works.iter().map(|_| Handled::Complete).collect()
+                    works.iter().map(|_| Disposition::Complete).collect()
                 };
                 listener.run_batches(stop, handler).await
             } else {
@@ -131,7 +132,7 @@ fn a_message_that_cannot_be_settled_costs_no_other_a_second_delivery() {
 }
 
 #[test]
-fn settlements_that_take_a_second_hold_no_handler_up() {
+fn settlements_that_take_a_second_delay_no_handler() {
     let world = World::new();
     fill(&world.queue, &world, 320);
     world.line.takes("settle", S(1));
@@ -153,9 +154,9 @@ fn settlements_that_take_a_second_hold_no_handler_up() {
     assert_eq!(began.twice(), 0);
 }
 
-/// Handlers that compute hold the thread of the whole run: here they move the time by themselves.
+/// CPU-bound handlers block the thread of the whole run: here they advance the time by themselves.
 #[test]
-fn handlers_that_compute_begin_with_enough_lease_and_are_settled_as_they_go() {
+fn cpu_bound_handlers_begin_with_enough_lease_and_are_settled_one_by_one() {
     for (takes, messages) in [(MS(300), 200), (S(1), 100), (S(5), 60), (S(12), 40)] {
         let world = World::new();
         fill(&world.queue, &world, messages);
@@ -165,7 +166,7 @@ fn handlers_that_compute_begin_with_enough_lease_and_are_settled_as_they_go() {
         let run = listener.run(world.clock.sleep(takes * messages as u32 + S(60)), async |work: Work| {
             began.begins(&work);
             world.hand.advance(takes);
-            // Nobody else can have it now.
+            // No other listener can have it now.
             let again = world.queue.peek(1_000).now_or_never().unwrap().unwrap();
             lost.set(lost.get() + usize::from(again.iter().any(|peeked| peeked.id == work.id && !peeked.hidden)));
             let left = again.iter().filter(|peeked| peeked.hidden).count();
@@ -183,7 +184,7 @@ fn handlers_that_compute_begin_with_enough_lease_and_are_settled_as_they_go() {
 fn handlers_that_compute_are_run_at_once_where_threads_are_there() {
     const AT_ONCE: usize = 8;
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(AT_ONCE + 1).enable_all().build().unwrap();
-    // Often, as it is chance which thread a task is woken on.
+    // Repeated, because it is chance which thread a task is woken on.
     for round in 0..40 {
         let (quick_before, is_spawned) = ([0, 500][round % 2], round % 4 >= 2);
         runtime.block_on(async {
@@ -194,7 +195,7 @@ fn handlers_that_compute_are_run_at_once_where_threads_are_there() {
             queue.send((0..AT_ONCE).map(|_| Message::new("computes")).collect()).await.unwrap();
             let config = QueueListenerConfig::default().tasks(1, AT_ONCE as u32);
             let listener = QueueListener::builder(queue.clone()).config(config).build().unwrap();
-            // Each computes until all of them do.
+            // Each blocks until all of them do.
             let all = Arc::new((Mutex::new(0usize), Condvar::new()));
             let met = Arc::new(std::sync::atomic::AtomicUsize::new(0));
             let over = Arc::new(tokio::sync::Notify::new());
@@ -270,7 +271,7 @@ fn six_hundred_renewals_of_seventy_milliseconds_lose_no_lease() {
                 let handler = async |works: Vec<Work>| {
                     works.iter().for_each(|work| began.begins(work));
                     world.clock.sleep(S(120)).await;
-                    works.iter().map(|_| Handled::Complete).collect()
+                    works.iter().map(|_| Disposition::Complete).collect()
                 };
                 listener.run_batches(stop, handler).await
             } else {
@@ -288,7 +289,7 @@ fn six_hundred_renewals_of_seventy_milliseconds_lose_no_lease() {
 }
 
 #[test]
-fn messages_that_wait_for_a_task_are_renewed_side_by_side() {
+fn waiting_messages_are_renewed_concurrently() {
     let world = World::new();
     world.line.takes("extend", MS(700));
     let config = QueueListenerConfig::default().tasks(2, 2);
@@ -299,7 +300,7 @@ fn messages_that_wait_for_a_task_are_renewed_side_by_side() {
     let run = listener.run(world.clock.sleep(S(2_000)), async |work: Work| {
         began.begins(&work);
         first.set(first.get() + 1);
-        // So quick that it takes many, and then slow: those it took wait.
+        // So quick that it takes many, then slow: the messages that it took wait.
         world.clock.sleep(if first.get() <= 40 { MS(1) } else { S(12) }).await;
     });
     let most = async {
@@ -316,14 +317,14 @@ fn messages_that_wait_for_a_task_are_renewed_side_by_side() {
     assert_eq!((listener.state().leases_lost, began.twice(), listener.state().handled), (0, 0, 300));
 }
 
-/// How long messages waited, sent to one of two idle queues, with polls that wait in the queue.
+/// Waits of messages sent to one of two idle queues, with polls that wait in the queue.
 fn urgent_waits(notified: bool) -> Vec<Duration> {
     let world = World::new();
     let bulk = Arc::new(InMemoryQueue::new("bulk").with_clock(&world.clock));
     let notifier = Arc::new(InMemoryNotifier::new());
     let config = QueueListenerConfig::default().receive_wait(S(20));
-    let builder = world.builder(config, 1).level(Level::priority(1)).also(bulk.clone(), Level::default());
-    let builder = if notified { builder.woken_by(notifier.clone(), "urgent") } else { builder };
+    let builder = world.builder(config, 1).level(Level::priority(1)).source(bulk.clone(), Level::default());
+    let builder = if notified { builder.notifier(notifier.clone(), "urgent") } else { builder };
     let listener = builder.build().unwrap();
     let waits = RefCell::new(Vec::new());
     let sent = Cell::new(world.now());
@@ -341,13 +342,13 @@ fn urgent_waits(notified: bool) -> Vec<Duration> {
     };
     world.hand.block_on(async { tokio::join!(run, send).0 }).unwrap();
     let requests = listener.state().requests;
-    // Three a minute for each queue; and after each message the delays of the tasks begin anew.
+    // Three a minute for each queue; after each message the delays of the tasks restart.
     assert!(requests <= 3_000, "{requests}");
     waits.into_inner()
 }
 
 #[test]
-fn polls_that_wait_wait_in_all_queues_at_once() {
+fn a_listener_waits_in_all_its_queues_at_once() {
     for notified in [true, false] {
         let waits = urgent_waits(notified);
         assert_eq!(waits.len(), 20);
@@ -356,14 +357,14 @@ fn polls_that_wait_wait_in_all_queues_at_once() {
 }
 
 #[test]
-fn a_queue_that_answers_before_the_wait_is_over_is_not_asked_without_pause() {
+fn a_queue_that_answers_before_the_wait_is_over_is_polled_with_pauses() {
     for several in [false, true] {
         let world = World::new();
         world.line.answers_early(true);
         let config = QueueListenerConfig::default().receive_wait(S(20));
         let builder = world.builder(config, 1);
         let other = Arc::new(InMemoryQueue::new("other").with_clock(&world.clock));
-        let builder = if several { builder.also(other, Level::default()) } else { builder };
+        let builder = if several { builder.source(other, Level::default()) } else { builder };
         let listener = builder.build().unwrap();
         let run = listener.run(world.clock.sleep(S(3600)), async |_| {});
         world.hand.block_on(run).unwrap();
@@ -387,7 +388,7 @@ fn the_order_of_setters_does_not_matter() {
 }
 
 #[test]
-fn a_message_whose_lease_ran_out_while_the_filter_was_asked_is_not_begun_with() {
+fn a_message_whose_lease_ends_during_the_filter_request_is_not_begun() {
     let world = World::new();
     world.send("job");
     let store: Arc<dyn Store> = Arc::new(InMemoryStore::new().with_clock(&world.clock));
@@ -397,7 +398,7 @@ fn a_message_whose_lease_ran_out_while_the_filter_was_asked_is_not_begun_with() 
     let listener = world.builder(config, 1).filter(filter).build().unwrap();
     world.line.is("extend", Mode::Refuses);
     let began = Cell::new(0);
-    // It goes on beyond the answer: a run that stops begins with nothing anyway.
+    // Continues after the answer: a stopping run begins nothing anyway.
     let run = listener.run(world.clock.sleep(S(45)), async |_: Work| began.set(began.get() + 1));
     world.hand.block_on(run).unwrap();
     assert_eq!(began.get(), 0, "its lease ended a second later");
@@ -414,8 +415,9 @@ fn a_message_whose_lease_ran_out_while_the_filter_was_asked_is_not_begun_with() 
     assert_eq!((taken.attempts, taken.expiries), (0, 0), "it was given back");
 }
 
+// Guarantee: queue_listener 16.
 #[test]
-fn dropped_at_any_await_point_a_run_of_batches_or_of_spawned_tasks_loses_no_message() {
+fn a_batch_run_or_a_spawned_run_dropped_at_any_await_loses_no_message() {
     for spawned in [false, true] {
         let world = World::new();
         let ids: BTreeSet<_> = (0..12).map(|i| world.send(&format!("{i}"))).collect();
@@ -449,7 +451,7 @@ fn dropped_at_any_await_point_a_run_of_batches_or_of_spawned_tasks_loses_no_mess
                             .into_iter()
                             .map(|work| {
                                 seen.insert(work.id.clone());
-                                Handled::Complete
+                                Disposition::Complete
                             })
                             .collect()
                     }

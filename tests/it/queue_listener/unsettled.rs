@@ -1,9 +1,10 @@
-//! Settlement fails for minutes though messages can be received: the process knows what its handlers decided.
+//! Settlement fails for minutes while messages can be received: the process knows the decisions of
+//! its handlers.
 use std::{cell::RefCell, collections::BTreeMap, time::Duration};
 
 use steadfast::{
     queue::QueueExt,
-    queue_listener::{Handled, QueueListener, QueueListenerConfig, Work},
+    queue_listener::{Disposition, QueueListener, QueueListenerConfig, Work},
 };
 
 use crate::queue_listener::world::{MS, Mode, S, World, text};
@@ -12,12 +13,13 @@ fn config() -> QueueListenerConfig {
     QueueListenerConfig::default().tasks(1, 4)
 }
 
-/// Runs the listener while settlement fails in this way for so long, and two minutes more; gives how often each message was handled.
+/// Runs the listener while settlement fails in this way for this time, and two minutes more.
+/// Returns how often each message was handled.
 fn run(
     world: &World,
     listener: &QueueListener,
     (mode, time): (Mode, Duration),
-    decide: impl Fn(&str, u32) -> Handled,
+    decide: impl Fn(&str, u32) -> Disposition,
 ) -> BTreeMap<String, u32> {
     let times = RefCell::new(BTreeMap::new());
     let handler = async |work: Work| {
@@ -31,7 +33,7 @@ fn run(
     times.into_inner()
 }
 
-/// Settlement fails from the start, and works again after so long.
+/// Settlement fails from the start, and works again after this time.
 async fn breaks_for(world: &World, mode: Mode, time: Duration) {
     world.line.is("settle", mode);
     world.clock.sleep(time).await;
@@ -39,12 +41,12 @@ async fn breaks_for(world: &World, mode: Mode, time: Duration) {
 }
 
 #[test]
-fn messages_whose_handler_ended_are_settled_by_its_decision_when_settlement_works_again() {
+fn handled_messages_are_settled_by_their_decision_when_settlement_works_again() {
     for (mode, minutes) in [(Mode::Refuses, 5), (Mode::Hangs, 5), (Mode::LosesReplies, 5), (Mode::Refuses, 60)] {
         let world = World::new();
         (0..40).for_each(|i| drop(world.send(&format!("{i}"))));
         let listener = world.listener(config(), 1);
-        let times = run(&world, &listener, (mode, S(60 * minutes)), |_, _| Handled::Complete);
+        let times = run(&world, &listener, (mode, S(60 * minutes)), |_, _| Disposition::Complete);
         assert_eq!(world.dead(), [], "{mode:?} for {minutes} min");
         assert_eq!(world.depth().total(), 0, "{mode:?} for {minutes} min");
         let again: Vec<_> = times.iter().filter(|(_, times)| **times != 1).collect();
@@ -53,18 +55,18 @@ fn messages_whose_handler_ended_are_settled_by_its_decision_when_settlement_work
 }
 
 #[test]
-fn each_decision_is_kept_and_no_innocent_message_is_set_aside() {
+fn each_decision_is_kept_and_no_innocent_message_becomes_a_dead_letter() {
     let world = World::new();
     for body in ["done", "fails once", "poison", "refused", "handed back"] {
         (0..5).for_each(|i| drop(world.send(&format!("{body} {i}"))));
     }
     let listener = world.listener(config(), 1);
     let times = run(&world, &listener, (Mode::Refuses, S(600)), |body, n| match body.rsplit_once(' ').unwrap().0 {
-        "fails once" if n == 1 => Handled::retry_after(S(1), "the first time"),
-        "poison" => Handled::dead_letter("it is poison"),
-        "refused" if world.now().as_nanos() < 605_000_000_000 => Handled::refused(None, "away"),
-        "handed back" if world.now().as_nanos() < 605_000_000_000 => Handled::HandBack,
-        _ => Handled::Complete,
+        "fails once" if n == 1 => Disposition::retry_after(S(1), "the first time"),
+        "poison" => Disposition::dead_letter("it is poison"),
+        "refused" if world.now().as_nanos() < 605_000_000_000 => Disposition::refused(None, "away"),
+        "handed back" if world.now().as_nanos() < 605_000_000_000 => Disposition::Release,
+        _ => Disposition::Complete,
     });
     let mut dead = world.dead();
     dead.sort();
@@ -76,12 +78,12 @@ fn each_decision_is_kept_and_no_innocent_message_is_set_aside() {
     assert_eq!(world.depth().total(), 0);
     let of = |what: &str| times.iter().filter(|(body, _)| body.starts_with(what)).map(|(_, n)| *n).collect::<Vec<_>>();
     assert_eq!((of("done"), of("fails once"), of("poison")), (vec![1; 5], vec![2; 5], vec![1; 5]));
-    // Nothing was decided on these: they are handled again, and are no suspects.
+    // These had no decision: they are handled again and are not suspect.
     assert!(of("refused").iter().chain(&of("handed back")).all(|n| *n > 5), "{times:?}");
 }
 
 #[test]
-fn a_message_that_another_process_could_not_settle_is_a_suspect_here() {
+fn a_message_that_another_process_could_not_settle_is_suspect_here() {
     let world = World::new();
     world.send("job");
     // Another process had it, and ended.
@@ -90,7 +92,7 @@ fn a_message_that_another_process_could_not_settle_is_a_suspect_here() {
         world.hand.advance(S(2));
     }
     let listener = world.listener(config().max_expiries(2), 1);
-    let times = run(&world, &listener, (Mode::Well, S(10)), |_, _| Handled::Complete);
+    let times = run(&world, &listener, (Mode::Well, S(10)), |_, _| Disposition::Complete);
     assert!(times.is_empty(), "{times:?}");
     assert_eq!(world.dead().len(), 1);
 }

@@ -1,4 +1,5 @@
-//! What the tests of the listener share: a queue on a manual clock behind a line that fails when told to, and what it was asked.
+//! Fixtures of the listener's tests: a queue on a manual clock, behind a connection that fails on
+//! command and records its requests.
 use std::{
     collections::BTreeMap,
     future::{Future, pending},
@@ -20,16 +21,16 @@ use steadfast::{
 pub(crate) const MS: fn(u64) -> Duration = Duration::from_millis;
 pub(crate) const S: fn(u64) -> Duration = Duration::from_secs;
 
-/// How the line is.
+/// State of the connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Mode {
     #[default]
     Well,
     /// Requests fail at once, not applied.
     Refuses,
-    /// Requests are refused for good.
+    /// Requests fail permanently.
     Denied,
-    /// Requests never come back, not applied.
+    /// Requests never return, not applied.
     Hangs,
     /// Requests are applied, and fail.
     LosesReplies,
@@ -38,18 +39,18 @@ pub(crate) enum Mode {
 #[derive(Debug, Default)]
 struct State {
     modes: BTreeMap<&'static str, Mode>,
-    /// The share of renewals that fail.
+    /// Share of renewals that fail.
     failing_renewals: f64,
-    /// How long requests take, by kind.
+    /// Duration of requests, by kind.
     takes: BTreeMap<&'static str, Duration>,
-    /// A body whose messages cannot be settled, how that fails, and the receipts of their deliveries.
+    /// A body whose messages cannot be settled, the failure, and the receipts of their deliveries.
     unsettleable: Option<(&'static str, Mode, Vec<Receipt>)>,
-    /// The queue does not wait, whatever it is asked.
+    /// The queue returns at once, whatever wait is requested.
     answers_early: bool,
     calls: Vec<(&'static str, Instant)>,
 }
 
-/// A line to a queue.
+/// A connection to a queue.
 #[derive(Debug)]
 pub(crate) struct Line {
     queue: Arc<InMemoryQueue>,
@@ -63,7 +64,7 @@ impl Line {
         self.state.lock().unwrap()
     }
 
-    /// Requests of this kind are so from now on; of all kinds but the depth with "".
+    /// Sets the state for requests of this kind; `""` is all kinds but the depth.
     pub(crate) fn is(&self, what: &'static str, mode: Mode) {
         let whats = if what.is_empty() { &["receive", "settle", "extend"][..] } else { &[what][..] };
         whats.iter().for_each(|what| {
@@ -75,12 +76,12 @@ impl Line {
         self.state().failing_renewals = share;
     }
 
-    /// Requests of this kind take so long.
+    /// Sets the duration of requests of this kind.
     pub(crate) fn takes(&self, what: &'static str, time: Duration) {
         self.state().takes.insert(what, time);
     }
 
-    /// A request to settle a message with this body fails as a whole.
+    /// Makes a request fail as a whole if it settles a message with this body.
     pub(crate) fn cannot_settle(&self, body: &'static str, mode: Mode) {
         self.state().unsettleable = Some((body, mode, Vec::new()));
     }
@@ -89,7 +90,7 @@ impl Line {
         self.state().answers_early = early;
     }
 
-    /// When requests of this kind were made.
+    /// Times at which requests of this kind were made.
     pub(crate) fn calls(&self, what: &str) -> Vec<Instant> {
         self.state().calls.iter().filter(|(called, _)| *called == what).map(|(_, at)| *at).collect()
     }
@@ -153,7 +154,7 @@ impl Queue for Line {
             match bad {
                 Some(Mode::Hangs) => pending().await,
                 Some(Mode::LosesReplies) => {
-                    // This one alone says that it failed.
+                    // Only this one reports that it failed.
                     let receipts: Vec<_> = settlements.iter().map(|(receipt, _)| receipt.clone()).collect();
                     let is_bad = |receipt: &Receipt| {
                         let state = self.state();
@@ -215,7 +216,7 @@ impl World {
         self.hand.block_on(self.queue.send_one(Message::new(body.to_owned()))).unwrap()
     }
 
-    /// Runs the future for so long at most.
+    /// Runs the future for at most this time.
     pub(crate) fn run<F: Future>(&self, time: Duration, future: F) -> Option<F::Output> {
         self.hand.block_on(async {
             tokio::select! {
@@ -234,7 +235,7 @@ impl World {
         self.queue.depth().await.unwrap().total()
     }
 
-    /// The bodies that lie in the queue, or among its dead letters, with the reasons.
+    /// Bodies in the queue, or among its dead letters, with their reasons.
     pub(crate) fn dead(&self) -> Vec<(String, String)> {
         let dead = self.hand.block_on(self.queue.dead_letters().unwrap().peek(1000)).unwrap();
         dead.iter().map(|dead| (text(&dead.body), dead.reason.clone().unwrap())).collect()
@@ -245,7 +246,7 @@ pub(crate) fn text(body: &[u8]) -> String {
     String::from_utf8_lossy(body).into_owned()
 }
 
-/// What the events so far told.
+/// Events so far.
 pub(crate) fn told(events: &mut Subscription<QueueListenerEvent>) -> Vec<QueueListenerEvent> {
     let mut told = Vec::new();
     while let Some(event) = events.try_recv().unwrap() {

@@ -1,3 +1,3 @@
-//! Tests of `queues`.
+//! Partitioned queues, and the redrive of dead letters.
 mod partitioned_queue;
 mod redrive;

@@ -1,4 +1,5 @@
-//! Several queues as one: a wait is on all of them, and a part that fails or is slow is only its own.
+//! Several queues as one: a wait covers all of them, and a failing or slow partition affects only
+//! itself.
 use std::{cell::Cell, future::Future, sync::Arc, time::Duration};
 
 use steadfast::{
@@ -18,7 +19,7 @@ fn parts(clock: &Clock, n: usize) -> Vec<Arc<dyn Queue>> {
     (0..n).map(|i| Arc::new(InMemoryQueue::new(format!("{i}")).with_clock(clock)) as Arc<dyn Queue>).collect()
 }
 
-/// Receives with this wait, while `meanwhile` goes on; what came, and after how long.
+/// Receives with this wait while `meanwhile` runs. Returns the messages and the elapsed time.
 fn wait_beside(
     (clock, hand): (&Clock, &ManualClock),
     queue: &dyn Queue,
@@ -37,7 +38,7 @@ fn wait_beside(
 }
 
 #[test]
-fn a_message_that_comes_to_any_part_ends_the_wait() {
+fn a_message_in_any_partition_ends_the_wait() {
     for part in 0..4 {
         let (clock, hand) = Clock::manual();
         let parts = parts(&clock, 4);
@@ -56,7 +57,7 @@ fn a_message_that_comes_to_any_part_ends_the_wait() {
 }
 
 #[test]
-fn a_wait_that_was_broken_off_leaves_nothing_hidden_in_other_parts() {
+fn a_dropped_wait_leaves_no_message_hidden_in_other_partitions() {
     let (clock, hand) = Clock::manual();
     let parts = parts(&clock, 3);
     let queue = PartitionedQueue::new(parts.clone()).unwrap();
@@ -77,7 +78,7 @@ fn a_wait_that_was_broken_off_leaves_nothing_hidden_in_other_parts() {
 }
 
 #[test]
-fn a_part_that_fails_or_hangs_keeps_nothing_of_the_others_back() {
+fn a_partition_that_fails_or_hangs_delays_no_message_of_the_others() {
     let (clock, hand) = Clock::manual();
     let mut all = parts(&clock, 3);
     let network = FaultNetwork::new(FaultConfig::default(), 1, &clock).unwrap();
@@ -95,7 +96,8 @@ fn a_part_that_fails_or_hangs_keeps_nothing_of_the_others_back() {
     assert_eq!(error.class(), steadfast::port::ErrorClass::Transient);
     far.heal();
 
-    // One part hangs in the middle of a request to settle: the messages of the others are settled all the same.
+    // One partition hangs during a settle request: the messages of the others are settled
+    // nevertheless.
     for part in &all {
         hand.block_on(part.send_one(Message::new("b"))).unwrap();
     }
@@ -120,7 +122,7 @@ fn a_part_that_fails_or_hangs_keeps_nothing_of_the_others_back() {
 }
 
 #[test]
-fn an_order_among_parts_is_not_stated_and_duplicates_are_found_within_a_group() {
+fn a_partitioned_queue_states_no_order_across_partitions_and_deduplicates_within_a_group() {
     let (clock, hand) = Clock::manual();
     let one = PartitionedQueue::new(parts(&clock, 1)).unwrap();
     let queue = PartitionedQueue::new(parts(&clock, 5)).unwrap();
@@ -148,12 +150,12 @@ fn a_partitioned_queue_dropped_at_any_await_loses_nothing() {
     let direct = PartitionedQueue::new(near.clone()).unwrap();
     let total = || hand.block_on(direct.depth()).unwrap().total();
 
-    // Sending: each message is accepted or not, and an id makes it safe to send again.
+    // Send: each message is accepted or not, and an id makes it safe to send again.
     let batch = || (0..9).map(|i| Message::new(format!("{i}")).deduplicate(format!("{i}"))).collect::<Vec<_>>();
     let polls = drop_at_every_await(&hand, || queue.send(batch()), |_| assert!(total() <= 9));
     assert!(polls > 1 && total() == 9, "{polls}");
 
-    // Receiving, with a wait: nothing is lost.
+    // Receive with a wait: no message is lost.
     for part in &near {
         hand.block_on(part.purge()).unwrap();
     }
@@ -169,7 +171,7 @@ fn a_partitioned_queue_dropped_at_any_await_loses_nothing() {
         },
     );
 
-    // Settling: each message is settled or comes back, and none of another part is touched.
+    // Settle: each message is settled or delivered again, and none of another partition is touched.
     let left = Cell::new(9);
     drop_at_every_await(
         &hand,

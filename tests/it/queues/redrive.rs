@@ -1,4 +1,5 @@
-//! Dead letters that are sent again: each is looked at once, whatever a look takes and whichever letters are refused.
+//! Redrive of dead letters: each is examined once, however long that takes and whichever are
+//! refused.
 use std::{
     cell::{Cell, RefCell},
     collections::BTreeMap,
@@ -8,8 +9,7 @@ use std::{
 
 use steadfast::{
     claim_check::{ClaimCheck, ClaimCheckConfig},
-    queue::{InMemoryQueue, Message, Queue, QueueExt, Receive, Settle},
-    queue_listener::redrive,
+    queue::{InMemoryQueue, Message, Queue, QueueExt, Receive, Settle, redrive},
     store::{InMemoryStore, Key, Scan, Store, StoreExt},
     testing::{
         drop_at_every_await,
@@ -25,7 +25,7 @@ fn queue(clock: &Clock) -> Arc<InMemoryQueue> {
     Arc::new(InMemoryQueue::new("jobs").deduplicating_for(S(1_000_000)).with_clock(clock))
 }
 
-/// Sends so many messages, and has each set aside.
+/// Sends this number of messages and makes each a dead letter.
 fn set_aside(hand: &ManualClock, queue: &dyn Queue, n: usize) {
     for i in 0..n {
         hand.block_on(queue.send_one(Message::new(format!("{i:04}-{}", "x".repeat(20))))).unwrap();
@@ -49,7 +49,7 @@ fn number(letter: &steadfast::queue::Delivery) -> u32 {
 }
 
 #[test]
-fn a_redrive_ends_and_looks_at_each_letter_once_though_a_look_takes_longer_than_letters_are_hidden() {
+fn a_redrive_examines_each_letter_once_though_it_takes_longer_than_letters_stay_hidden() {
     let (clock, hand) = Clock::manual();
     let queue = queue(&clock);
     set_aside(&hand, &*queue, 150);
@@ -89,7 +89,7 @@ fn a_redrive_ends_though_each_request_takes_seconds() {
 }
 
 #[test]
-fn letters_whose_bodies_are_missing_stay_and_the_others_are_sent() {
+fn dead_letters_with_missing_bodies_stay_and_the_others_are_sent() {
     let (clock, hand) = Clock::manual();
     let (plain, store) = (queue(&clock), Arc::new(InMemoryStore::new().with_clock(&clock)));
     let config = ClaimCheckConfig::default().threshold(10).compress(false);
@@ -107,14 +107,14 @@ fn letters_whose_bodies_are_missing_stay_and_the_others_are_sent() {
     assert!(sent.into_iter().eq((3..40).filter(|n| *n != 20)));
     let dead = plain.dead_letters().unwrap();
     assert_eq!(hand.block_on(dead.depth()).unwrap().visible, 4);
-    // With none but these it says why nothing was sent.
+    // If none was sent, it returns the reason.
     let error = hand.block_on(redrive(&queue, 100, |_| true)).unwrap_err();
     assert!(error.to_string().contains("claim"), "{error}");
     assert_eq!(hand.block_on(dead.depth()).unwrap().visible, 4);
 }
 
 #[test]
-fn a_redrive_to_a_full_queue_sends_what_it_takes_and_the_rest_stays() {
+fn a_redrive_to_a_full_queue_sends_as_many_as_fit_and_the_others_stay() {
     let (clock, hand) = Clock::manual();
     let queue = Arc::new(InMemoryQueue::new("jobs").bounded(10).with_clock(&clock));
     for _ in 0..2 {
@@ -127,7 +127,7 @@ fn a_redrive_to_a_full_queue_sends_what_it_takes_and_the_rest_stays() {
 }
 
 #[test]
-fn a_redrive_that_is_dropped_at_any_await_loses_no_letter_and_sends_none_twice() {
+fn a_redrive_dropped_at_any_await_loses_no_letter_and_sends_none_twice() {
     let (clock, hand) = Clock::manual();
     let queue = queue(&clock);
     set_aside(&hand, &*queue, 5);

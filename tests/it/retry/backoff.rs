@@ -1,4 +1,4 @@
-//! Retry, behaviour 2: the delays.
+//! Retry: the delays.
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -23,7 +23,7 @@ fn plain(curve: Curve) -> BackoffConfig {
 
 // Guarantee: retry 2.
 #[test]
-fn the_curves() {
+fn delays_grow_along_their_curves() {
     assert_eq!(delays(plain(Curve::Constant), 4), [10, 10, 10, 10]);
     assert_eq!(delays(plain(Curve::Linear), 12), [10, 20, 30, 40, 50, 60, 70, 80, 90, 100, 100, 100]);
     assert_eq!(delays(plain(Curve::Exponential), 6), [10, 20, 40, 80, 100, 100]);
@@ -33,7 +33,7 @@ fn the_curves() {
 
 // Guarantee: retry 2.
 #[test]
-fn immediately_once_then_back_off() {
+fn an_immediate_first_retry_is_followed_by_growing_delays() {
     assert_eq!(delays(plain(Curve::Exponential).immediate_first(), 4), [0, 10, 20, 40]);
 }
 
@@ -60,7 +60,7 @@ fn any_config() -> impl Strategy<Value = BackoffConfig> {
 
 proptest! {
     // Guarantee: retry 2.
-    /// Seen elsewhere: 3 s with a cap of 2 s.
+    /// Regression seen in another library: a delay of 3 s with a maximum of 2 s.
     #[test]
     fn no_delay_exceeds_the_cap_and_none_overflows(
         config in any_config(), k in prop_oneof![Just(1u32), Just(u32::MAX), any::<u32>()], seed: u64
@@ -85,10 +85,11 @@ proptest! {
 }
 
 // Guarantee: retry 2.
-/// Retry 2: the article's figures for one hundred clients, means of 30 seeds. Calls come within 5 % of them, times within 10 %
-/// (a mean of 200 runs of the article's own program lies within 2 % and 8 %). The example `jitter` shows them.
+/// The published figures for one hundred clients, as means of 30 seeds. Calls are within 5 % of
+/// them, times within 10 %. (A mean of 200 runs of the article's own program is within 2 % and 8
+/// %.) The example `jitter` plots them.
 #[test]
-fn the_contention_simulation_gives_the_article_s_figures() {
+fn the_contention_simulation_reproduces_the_published_figures() {
     for (jitter, calls, seconds) in contention::PUBLISHED {
         let (our_calls, our_seconds) = contention::means(jitter, 100, 30).unwrap();
         println!("{jitter:?}: {our_calls:.0} calls (published {calls}), {our_seconds:.2} s (published {seconds})");
@@ -98,7 +99,8 @@ fn the_contention_simulation_gives_the_article_s_figures() {
 }
 
 // Guarantee: retry 2.
-/// It was drawn up to the cap, and not capped after the draw: too short a wait for those that have failed most often.
+/// Regression: the draw was limited to the maximum, instead of the drawn value, which made the
+/// delays after many failures too short.
 #[test]
 fn a_decorrelated_delay_is_capped_after_the_draw() {
     let config = plain(Curve::Exponential).between(MS(100), MS(101)).jitter(Jitter::Decorrelated);

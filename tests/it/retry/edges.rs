@@ -1,4 +1,4 @@
-//! Retry, where its behaviours meet: budgets over time and under drops, rejections after failures, time-outs around it.
+//! Retry: budgets over time and under drops, rejections after failures, outer time-outs.
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -7,7 +7,7 @@ use steadfast::{
     backoff::{BackoffConfig, Curve, Jitter},
     call::not_idempotent,
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
-    outcome::Stop,
+    outcome::StopReason,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig},
     testing::{ManualClock, ScriptedError, ScriptedService},
     time::Clock,
@@ -27,9 +27,9 @@ fn stage(script: &str) -> (Clock, ManualClock, ScriptedService) {
 }
 
 // Guarantee: retry 5.
-/// Retry 5, as it is in use: 10,000 requests over 100 seconds, each of which fails once, with no floor.
+/// 10,000 requests over 100 seconds, each of which fails once, without a floor.
 #[test]
-fn over_time_too_a_fifth_of_the_requests_is_retried_and_no_more() {
+fn a_budget_bounds_retries_over_a_long_time() {
     let (clock, hand, _) = stage("ok");
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.2).min_per_second(0)).unwrap();
     let retry =
@@ -49,7 +49,7 @@ fn over_time_too_a_fifth_of_the_requests_is_retried_and_no_more() {
 
 // Guarantee: retry 5.
 #[test]
-fn is_charged_before_the_delay_and_what_a_dropped_call_took_stays_taken() {
+fn the_budget_is_charged_before_the_delay_and_not_refunded_on_a_drop() {
     let (clock, hand, service) = stage("503");
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1).window(MS(3000))).unwrap();
     let retry = Retry::new(plain()).unwrap().with_clock(&clock).with_budget(&budget);
@@ -63,7 +63,7 @@ fn is_charged_before_the_delay_and_what_a_dropped_call_took_stays_taken() {
 
 // Guarantee: retry 5.
 #[test]
-fn what_gives_up_for_another_reason_costs_nothing() {
+fn a_call_that_gives_up_for_another_reason_costs_no_budget() {
     let (clock, hand, service) = stage("503");
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1)).unwrap();
     let retry = |config| Retry::new(config).unwrap().with_clock(&clock).with_budget(&budget);
@@ -75,10 +75,10 @@ fn what_gives_up_for_another_reason_costs_nothing() {
     assert_eq!((service.calls(), budget.balance(hand.now())), (4, 10));
 }
 
-// Guarantee: retry 4.
-/// Retry 4 and 8: the breaker opens between two attempts; the error is its refusal, and remembers what came before.
+// Guarantee: retry 4, 8.
+/// The error is the breaker's rejection, and contains the earlier failures.
 #[test]
-fn a_breaker_that_opens_under_a_retry_ends_it() {
+fn a_breaker_that_opens_between_two_attempts_ends_the_retry() {
     let (clock, hand, service) = stage("500, 503");
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default().count_window(2, 2)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new()
@@ -91,7 +91,7 @@ fn a_breaker_that_opens_under_a_retry_ends_it() {
     let history = error.history().unwrap();
     assert_eq!(
         (history.stop, history.first_kind, history.last_kind),
-        (Stop::NotRetryable, Some(FailureKind::Server), None)
+        (StopReason::NotRetryable, Some(FailureKind::Server), None)
     );
     assert!(matches!(history.first, Some(Cause::Operation(ScriptedError::Status { status: 500, .. }))));
     assert!(error.retry_after().is_some());
@@ -99,8 +99,8 @@ fn a_breaker_that_opens_under_a_retry_ends_it() {
 
 // Guarantee: retry 3.
 #[test]
-fn a_hint_that_does_not_fit_the_deadline_or_the_total_time_fails_now() {
-    for (total, stop) in [(None, Stop::Deadline), (Some(MS(900)), Stop::TotalTime)] {
+fn a_hint_beyond_the_deadline_or_the_total_time_fails_at_once() {
+    for (total, stop) in [(None, StopReason::Deadline), (Some(MS(900)), StopReason::TotalTime)] {
         let (clock, hand, service) = stage("503 retry-after 1s");
         let mut config = plain();
         config.max_elapsed = total;
@@ -117,7 +117,7 @@ fn a_hint_that_does_not_fit_the_deadline_or_the_total_time_fails_now() {
 
 // Guarantee: retry 3.
 #[test]
-fn a_wait_longer_than_the_hint_is_not_cut_by_it() {
+fn a_delay_longer_than_the_hint_is_not_shortened() {
     let (clock, hand, service) = stage("503 retry-after 10ms, ok");
     let pipeline =
         Pipeline::new().then(Retry::new(plain()).unwrap().with_clock(&clock)).classify(ScriptedService::classify);
@@ -126,15 +126,15 @@ fn a_wait_longer_than_the_hint_is_not_cut_by_it() {
 }
 
 // Guarantee: retry 6.
-/// Retry 6: a time-out inside the retry proves nothing, whatever was to come; a refusal inside it proves that nothing was sent.
+/// The same holds for a time-out and a rejection inside the retry.
 #[test]
-fn a_time_out_is_no_proof_and_a_refusal_is() {
+fn a_rejection_proves_that_nothing_was_sent_and_a_time_out_does_not() {
     let (clock, hand, service) = stage("hang");
     let pipeline = Pipeline::new()
         .then(Retry::new(plain()).unwrap().with_clock(&clock))
         .then(Timeout::new(MS(10)).with_clock(&clock));
     let error = hand.block_on(pipeline.call(not_idempotent(|| service.call()))).unwrap_err();
-    assert_eq!((error.attempts(), error.history().unwrap().stop), (1, Stop::NotIdempotent));
+    assert_eq!((error.attempts(), error.history().unwrap().stop), (1, StopReason::NotIdempotent));
     let breaker = CircuitBreaker::new(CircuitBreakerConfig::default()).unwrap().with_clock(&clock);
     breaker.force_open(MS(500));
     let asks =
@@ -159,19 +159,19 @@ fn an_ignored_result_and_a_panic_are_not_retried() {
 
 // Guarantee: retry 2.
 #[test]
-fn as_many_attempts_as_a_u32_holds_neither_overflow_nor_outgrow_the_cap() {
+fn the_largest_number_of_attempts_does_not_overflow_the_delay() {
     let (clock, hand, service) = stage("503");
     let config = plain().max_attempts(u32::MAX).max_elapsed(Duration::from_secs(86_400));
     let error = hand.block_on(Retry::new(config).unwrap().with_clock(&clock).call(|| service.call())).unwrap_err();
-    assert_eq!(error.history().unwrap().stop, Stop::TotalTime);
+    assert_eq!(error.history().unwrap().stop, StopReason::TotalTime);
     assert_eq!(service.gaps().last(), Some(&config.backoff.cap));
     assert!(service.gaps().iter().all(|gap| *gap <= config.backoff.cap));
 }
 
 // Guarantee: retry 8.
-/// Retry 8: a time-out around the retry threw away what had gone before: nobody learned why it had been retried.
+/// Regression: an outer time-out discarded the earlier failures of the retry.
 #[test]
-fn a_call_that_a_time_out_cuts_short_keeps_its_first_cause() {
+fn a_call_ended_by_an_outer_time_out_keeps_its_first_cause() {
     let (clock, hand, service) = stage("500, hang");
     for nested in [false, true] {
         let retry = |config: RetryConfig| Retry::new(config.retry_nested(true)).unwrap().with_clock(&clock);
@@ -184,7 +184,7 @@ fn a_call_that_a_time_out_cuts_short_keeps_its_first_cause() {
         let service = ScriptedService::new("500, 503, hang", &clock).unwrap();
         let error = hand.block_on(pipeline.call(|| service.call())).unwrap_err();
         let history = error.history().unwrap();
-        assert_eq!((error.is_timed_out(), error.attempts(), history.stop), (true, 3, Stop::CutShort));
+        assert_eq!((error.is_timed_out(), error.attempts(), history.stop), (true, 3, StopReason::TimedOut));
         assert!(matches!(history.first, Some(Cause::Operation(ScriptedError::Status { status: 500, .. }))));
         assert_eq!((history.first_kind, history.last_kind), (Some(FailureKind::Server), Some(FailureKind::Timeout)));
         assert_eq!((history.elapsed, error.to_string().as_str()), (MS(700), "timed out after 700ms"));
@@ -196,10 +196,10 @@ fn a_call_that_a_time_out_cuts_short_keeps_its_first_cause() {
 }
 
 #[test]
-fn a_retry_whose_delays_do_not_grow_warns_and_no_other_does() {
+fn explain_warns_only_about_delays_that_do_not_grow() {
     let flat = |retry: Retry| {
         let warnings = Pipeline::new().then(retry).explain().warnings();
-        warnings.iter().any(|warning| warning.contains("without back-off"))
+        warnings.iter().any(|warning| warning.contains("without growing delays"))
     };
     let with = |attempts, backoff| Retry::new(RetryConfig::default().max_attempts(attempts).backoff(backoff)).unwrap();
     let (growing, same) = (BackoffConfig::default(), BackoffConfig::default().between(MS(100), MS(100)));
@@ -210,10 +210,10 @@ fn a_retry_whose_delays_do_not_grow_warns_and_no_other_does() {
     };
     assert!(flat(with(3, same)), "a cap that is the base");
     assert!(flat(with(3, constant(Jitter::Full))) && flat(with(9, constant(Jitter::None))));
-    // Decorrelated delays grow by themselves; and one delay cannot grow.
+    // Decorrelated delays grow by themselves, and a single delay cannot grow.
     assert!(!flat(with(3, constant(Jitter::Decorrelated))));
     assert!(!flat(with(2, same)) && !flat(with(1, same)));
     assert!(!flat(with(3, growing)) && !flat(with(3, growing.between(MS(100), MS(101)))));
-    // Delays of its own are not judged.
+    // Custom delays are not judged.
     assert!(!flat(with(3, same).with_delays(|| std::iter::repeat(MS(5)))));
 }

@@ -1,4 +1,5 @@
-//! Which operations a retry repeats after a failure that does not prove that nothing was sent.
+//! Retry: the operations that are repeated after a failure that does not prove that nothing was
+//! sent.
 use std::{
     sync::atomic::{AtomicU32, Ordering::SeqCst},
     time::Duration,
@@ -9,7 +10,7 @@ use steadfast::{
     call::{OperationName, idempotent, named, not_idempotent, with_priority},
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
     hedge::{Hedge, HedgeConfig},
-    outcome::Stop,
+    outcome::StopReason,
     retry::{Retry, RetryConfig, RetryEvent},
     standard::{Standard, StandardConfig},
     time::Clock,
@@ -18,13 +19,14 @@ use steadfast::{
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// A bank that charges the card at once and answers after `answer`.
+/// A bank that charges the card at once and answers after the time `answer`.
 async fn charge(charges: &AtomicU32, clock: &Clock, answer: Duration) -> Result<u32, std::io::Error> {
     let receipt = charges.fetch_add(1, SeqCst) + 1;
     clock.sleep(answer).await;
     Ok(receipt)
 }
 
+// Guarantee: retry 6.
 #[test]
 fn an_unmarked_charge_whose_answer_comes_too_late_is_sent_once() {
     for answer in [MS(301), MS(400), Duration::from_secs(3), Duration::MAX] {
@@ -37,10 +39,11 @@ fn an_unmarked_charge_whose_answer_comes_too_late_is_sent_once() {
         let charges = AtomicU32::new(0);
         let error = hand.block_on(payments.call(|| charge(&charges, &clock, answer))).unwrap_err();
         assert_eq!(charges.load(SeqCst), 1, "{answer:?}");
-        assert_eq!(error.history().unwrap().stop, Stop::NotIdempotent);
+        assert_eq!(error.history().unwrap().stop, StopReason::NotIdempotent);
     }
 }
 
+// Guarantee: retry 6.
 #[test]
 fn the_standard_stack_sends_an_unmarked_charge_once() {
     let (clock, hand) = Clock::manual();
@@ -50,6 +53,7 @@ fn the_standard_stack_sends_an_unmarked_charge_once() {
     assert_eq!(charges.load(SeqCst), 1);
 }
 
+// Guarantee: retry 6.
 #[test]
 fn a_failure_that_proves_that_nothing_was_sent_is_repeated_without_a_mark() {
     for (kind, attempts) in [
@@ -68,8 +72,9 @@ fn a_failure_that_proves_that_nothing_was_sent_is_repeated_without_a_mark() {
     }
 }
 
+// Guarantee: retry 6.
 #[test]
-fn a_mark_prevails_over_the_setting_and_the_outermost_mark_over_those_inside() {
+fn a_mark_takes_precedence_over_the_setting_and_an_outer_mark_over_inner_ones() {
     static CHARGE: OperationName = OperationName::new("charge");
     let fails = || async { Err::<(), _>(()) };
     for setting in [false, true] {
@@ -95,19 +100,20 @@ fn a_mark_prevails_over_the_setting_and_the_outermost_mark_over_those_inside() {
     }
 }
 
+// Guarantee: retry 6.
 #[test]
-fn a_retry_that_gives_up_for_want_of_a_mark_says_so_in_error_and_event() {
+fn a_missing_mark_is_reported_in_the_error_and_the_event() {
     let (clock, hand) = Clock::manual();
     let retry = Retry::new(RetryConfig::default()).unwrap().with_clock(&clock);
     let mut events = retry.events();
     let error = hand.block_on(retry.call(|| async { Err::<(), _>("reset") })).unwrap_err();
-    assert_eq!(error.history().unwrap().stop.to_string(), "not marked as idempotent, and perhaps sent");
+    assert_eq!(error.history().unwrap().stop.to_string(), "not marked as idempotent, and may have been sent");
     let told = events.try_recv().unwrap().unwrap().what;
-    assert!(matches!(told, RetryEvent::GaveUp { attempts: 1, stop: Stop::NotIdempotent, .. }), "{told:?}");
+    assert!(matches!(told, RetryEvent::GaveUp { attempts: 1, stop: StopReason::NotIdempotent, .. }), "{told:?}");
 }
 
 #[test]
-fn explain_states_what_a_retry_assumes_of_operations_without_a_mark() {
+fn explain_states_how_a_retry_treats_unmarked_operations() {
     let told = |config, mark: Option<bool>| {
         let pipeline = Pipeline::new().then(Retry::new(config).unwrap()).then(Timeout::new(MS(300)));
         let work = || async { Ok::<_, ()>(()) };
@@ -135,7 +141,7 @@ fn explain_states_what_a_retry_assumes_of_operations_without_a_mark() {
 }
 
 #[test]
-fn a_hedge_runs_unmarked_operations_twice_and_explain_warns_beside_a_retry_that_does_not() {
+fn explain_warns_if_hedge_and_retry_treat_unmarked_operations_differently() {
     let hedged = |config: HedgeConfig, mark: Option<bool>| {
         let (clock, hand) = Clock::manual();
         let pipeline = Pipeline::new().then(Hedge::new(config).unwrap().with_clock(&clock));
@@ -154,7 +160,7 @@ fn a_hedge_runs_unmarked_operations_twice_and_explain_warns_beside_a_retry_that_
     assert_eq!((runs(config), runs(config.idempotent(false))), ([2, 2, 1], [1, 2, 1]));
     let retry = Retry::new(RetryConfig::default()).unwrap();
     let pipeline = Pipeline::new().then(retry).then(Hedge::new(config).unwrap());
-    let warns = |warnings: Vec<String>| warnings.iter().any(|w| w.contains("the retry takes for not idempotent"));
+    let warns = |warnings: Vec<String>| warnings.iter().any(|w| w.contains("the retry treats as not idempotent"));
     assert!(warns(pipeline.explain().warnings()));
     assert!(!warns(pipeline.explain_for(&idempotent(|| async { Ok::<_, ()>(()) })).warnings()));
 }

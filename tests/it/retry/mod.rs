@@ -1,4 +1,5 @@
-//! Retry, behaviours 1 and 3 to 8. (2, the delays, is in `backoff.rs`.)
+//! Retry: attempts, hints, rejections, budgets, idempotence, nesting and errors. (Delays are in
+//! `backoff.rs`.)
 mod backoff;
 mod edges;
 mod idempotence;
@@ -11,7 +12,7 @@ use steadfast::{
     call::not_idempotent,
     circuit_breaker::{CircuitBreaker, CircuitBreakerConfig},
     entropy::Entropy,
-    outcome::Stop,
+    outcome::StopReason,
     retry::{Retry, RetryBudget, RetryBudgetConfig, RetryConfig, RetryEvent},
     testing::{ManualClock, ScriptedError, ScriptedService},
     throttling::{Quota, RateLimiter},
@@ -21,7 +22,7 @@ use steadfast::{
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// 100 ms, 200 ms, 400 ms, ... without jitter.
+/// Delays of 100 ms, 200 ms, 400 ms and so on, without jitter.
 fn plain() -> RetryConfig {
     RetryConfig::default().idempotent(true).backoff(BackoffConfig::default().jitter(Jitter::None))
 }
@@ -49,13 +50,13 @@ impl Stage {
     }
 }
 
-fn stop(error: &steadfast::CallError<ScriptedError>) -> Option<Stop> {
+fn stop(error: &steadfast::CallError<ScriptedError>) -> Option<StopReason> {
     error.history().map(|h| h.stop)
 }
 
 // Guarantee: retry 1.
 #[test]
-fn max_attempts_counts_calls_and_one_never_sleeps() {
+fn max_attempts_bounds_the_calls_and_one_attempt_never_waits() {
     for n in 1..=5 {
         let stage = Stage::new("503");
         let start = stage.hand.now();
@@ -70,7 +71,7 @@ fn max_attempts_counts_calls_and_one_never_sleeps() {
 
 // Guarantee: retry 1.
 #[test]
-fn attempts_count_from_1_the_same_for_the_operation_and_in_events() {
+fn attempts_count_from_one_for_the_operation_and_in_events() {
     let stage = Stage::new("503 x2, ok");
     let retry = stage.retry(plain());
     let mut events = retry.events();
@@ -98,19 +99,19 @@ fn attempts_count_from_1_the_same_for_the_operation_and_in_events() {
 
 // Guarantee: retry 1.
 #[test]
-fn a_delay_that_does_not_fit_the_total_time_returns_the_last_error_at_once() {
+fn a_delay_beyond_the_total_time_returns_the_last_error_at_once() {
     let stage = Stage::new("503 in 10ms");
     let start = stage.hand.now();
     let error = stage.call(&stage.retry(plain().max_attempts(9).max_elapsed(MS(350)))).unwrap_err();
     // 10 + 100 + 10 fits, then 200 ms more start the third attempt at 320; 400 more would start at 730.
-    assert_eq!((stage.service.calls(), stop(&error)), (3, Some(Stop::TotalTime)));
+    assert_eq!((stage.service.calls(), stop(&error)), (3, Some(StopReason::TotalTime)));
     assert_eq!(stage.hand.now() - start, MS(10 + 100 + 10 + 200 + 10));
     assert!(matches!(error.cause(), Cause::Operation(ScriptedError::Status { status: 503, .. })));
 }
 
 // Guarantee: retry 1.
 #[test]
-fn a_delay_that_does_not_fit_the_deadline_returns_the_last_error_at_once() {
+fn a_delay_beyond_the_deadline_returns_the_last_error_at_once() {
     let stage = Stage::new("503 in 10ms");
     let pipeline = Pipeline::new()
         .then(Timeout::new(MS(300)).with_clock(&stage.clock))
@@ -118,7 +119,7 @@ fn a_delay_that_does_not_fit_the_deadline_returns_the_last_error_at_once() {
         .classify(ScriptedService::classify);
     let start = stage.hand.now();
     let error = stage.hand.block_on(pipeline.call(|| stage.service.call())).unwrap_err();
-    assert_eq!((stage.service.calls(), stop(&error)), (2, Some(Stop::Deadline)));
+    assert_eq!((stage.service.calls(), stop(&error)), (2, Some(StopReason::Deadline)));
     assert_eq!(stage.hand.now() - start, MS(120));
     assert!(!error.is_timed_out());
 }
@@ -144,12 +145,12 @@ fn a_hint_is_honoured_and_jitter_only_adds_to_it() {
 
 // Guarantee: retry 3.
 #[test]
-fn a_hint_above_the_maximum_fails_now_with_the_hint_in_the_error() {
+fn a_hint_above_the_maximum_fails_at_once_with_the_hint_in_the_error() {
     let stage = Stage::new("503 retry-after 2m");
     let start = stage.hand.now();
     let error = stage.call(&stage.retry(plain().max_hint(MS(60_000)))).unwrap_err();
     assert_eq!((stage.service.calls(), stage.hand.now()), (1, start));
-    assert_eq!(stop(&error), Some(Stop::HintTooLong));
+    assert_eq!(stop(&error), Some(StopReason::HintTooLong));
     assert_eq!(error.retry_after(), Some(Duration::from_secs(120)));
 }
 
@@ -165,7 +166,7 @@ fn a_negative_push_back_means_no_retry() {
         calls += 1;
         async { Err(()) }
     }));
-    assert_eq!(error.unwrap_err().history().unwrap().stop, Stop::ToldNotTo);
+    assert_eq!(error.unwrap_err().history().unwrap().stop, StopReason::DoNotRetry);
     assert_eq!(calls, 1);
 }
 
@@ -191,24 +192,24 @@ fn an_open_breaker_inside_is_not_retried() {
 fn a_rejection_is_retried_only_if_its_time_fits() {
     let stage = Stage::new("ok");
     let limiter = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&stage.clock);
-    limiter.check().unwrap();
+    limiter.try_acquire().unwrap();
     let config = plain().retry_rejections(true).max_hint(MS(1000));
     let pipeline = Pipeline::new().then(stage.retry(config)).then(limiter);
     let error = stage.hand.block_on(pipeline.call(|| stage.service.call())).unwrap_err();
     assert!(error.is_rejected());
-    assert_eq!((error.attempts(), stop(&error)), (0, Some(Stop::HintTooLong)));
+    assert_eq!((error.attempts(), stop(&error)), (0, Some(StopReason::HintTooLong)));
     assert_eq!(error.retry_after(), Some(Duration::from_secs(60)));
 }
 
 // Guarantee: retry 5.
-/// Seen elsewhere: 20,000 calls.
+/// Regression seen in another library: 20,000 calls.
 #[test]
-fn ten_thousand_failing_requests_make_at_most_twelve_thousand_calls_and_the_floor() {
+fn a_budget_bounds_the_retries_of_ten_thousand_failing_requests() {
     let stage = Stage::new("503");
     let config = RetryBudgetConfig::default().ratio(0.2).min_per_second(10);
     let floor = 10 * 10;
     let budget = RetryBudget::new(config).unwrap();
-    // All at one moment: nothing is earned by waiting.
+    // All requests come at one moment, so no budget is earned by waiting.
     let retry = stage.retry(plain().max_attempts(2)).with_budget(&budget).with_delays(|| std::iter::repeat(MS(0)));
     for _ in 0..10_000 {
         let _ = stage.call(&retry);
@@ -220,12 +221,12 @@ fn ten_thousand_failing_requests_make_at_most_twelve_thousand_calls_and_the_floo
 
 // Guarantee: retry 5.
 #[test]
-fn an_empty_budget_returns_the_original_outcome_and_says_so() {
+fn an_empty_budget_returns_the_original_outcome() {
     let stage = Stage::new("503");
     let budget = RetryBudget::new(RetryBudgetConfig::default().ratio(0.0).min_per_second(1).window(MS(1000))).unwrap();
     let retry = stage.retry(plain()).with_budget(&budget);
     let first = stage.call(&retry).unwrap_err();
-    assert_eq!((first.attempts(), stop(&first)), (2, Some(Stop::Budget)));
+    assert_eq!((first.attempts(), stop(&first)), (2, Some(StopReason::Budget)));
     assert_eq!(first.into_operation(), Some(ScriptedError::Status { status: 503, retry_after: None }));
     assert_eq!(stage.call(&retry).unwrap_err().attempts(), 1);
     stage.hand.advance(MS(1100));
@@ -253,7 +254,7 @@ fn a_budget_is_shared_and_a_time_out_costs_more() {
 
 // Guarantee: retry 6.
 #[test]
-fn what_is_not_idempotent_is_retried_only_if_it_was_not_sent() {
+fn an_operation_that_is_not_idempotent_is_retried_only_if_it_was_not_sent() {
     for (kind, attempts) in [(FailureKind::Connect, 3), (FailureKind::Timeout, 1), (FailureKind::Server, 1)] {
         let (clock, hand) = Clock::manual();
         let retry = |config| Retry::new(config).unwrap().with_clock(&clock);
@@ -264,14 +265,14 @@ fn what_is_not_idempotent_is_retried_only_if_it_was_not_sent() {
         let by_setting = Pipeline::new().then(retry(plain().idempotent(false))).classify(judge);
         assert_eq!(hand.block_on(by_setting.call(|| async { Err(()) })).unwrap_err().attempts(), attempts);
         if attempts == 1 {
-            assert_eq!(error.history().unwrap().stop, Stop::NotIdempotent);
+            assert_eq!(error.history().unwrap().stop, StopReason::NotIdempotent);
         }
     }
 }
 
 // Guarantee: retry 7.
 #[test]
-fn a_retry_inside_another_does_not_multiply() {
+fn a_retry_inside_another_does_not_multiply_attempts() {
     let stage = Stage::new("503");
     let nested = |config: RetryConfig| {
         let inner = stage.retry(config);
@@ -285,7 +286,7 @@ fn a_retry_inside_another_does_not_multiply() {
 
 // Guarantee: retry 7.
 #[test]
-fn nor_does_one_in_a_pipeline_that_an_attempt_enters() {
+fn a_retry_in_a_nested_pipeline_does_not_multiply_attempts() {
     let stage = Stage::new("503");
     let inner = Pipeline::new().then(stage.retry(plain())).classify(ScriptedService::classify);
     let outer = Pipeline::new().then(stage.retry(plain()));
@@ -302,12 +303,12 @@ fn the_final_error_keeps_first_and_last_cause_attempts_and_time() {
     let history = error.history().unwrap();
     assert!(matches!(history.first, Some(Cause::Operation(ScriptedError::Status { status: 500, .. }))));
     assert_eq!((history.first_kind, history.last_kind), (Some(FailureKind::Server), Some(FailureKind::Overloaded)));
-    assert_eq!((error.attempts(), history.stop, history.elapsed), (3, Stop::Attempts, MS(10 + 100 + 200)));
-    assert_eq!(error.to_string(), "status 503 (after 3 attempts in 310ms: attempts used up)");
+    assert_eq!((error.attempts(), history.stop, history.elapsed), (3, StopReason::Attempts, MS(10 + 100 + 200)));
+    assert_eq!(error.to_string(), "status 503 (after 3 attempts in 310ms: all attempts used)");
 }
 
 #[test]
-fn only_the_kinds_that_are_named_are_retried() {
+fn only_the_configured_kinds_are_retried() {
     for (kinds, calls) in [(KindSet::of(&[FailureKind::Overloaded]), 3), (KindSet::of(&[FailureKind::Timeout]), 1)] {
         let stage = Stage::new("503");
         let error = stage.call(&stage.retry(plain().retry_on(kinds))).unwrap_err();
@@ -320,15 +321,15 @@ fn only_the_kinds_that_are_named_are_retried() {
 }
 
 #[test]
-fn delays_of_ones_own_are_taken_as_they_are_and_end_the_retry_where_they_end() {
+fn custom_delays_are_used_unchanged_and_end_the_retry_when_exhausted() {
     let stage = Stage::new("503");
     let retry = stage.retry(plain().max_attempts(9)).with_delays(|| [MS(7), MS(0), MS(11)].into_iter());
     let error = stage.call(&retry).unwrap_err();
-    assert_eq!((stage.service.gaps(), stop(&error)), (vec![MS(7), MS(0), MS(11)], Some(Stop::BackoffEnded)));
+    assert_eq!((stage.service.gaps(), stop(&error)), (vec![MS(7), MS(0), MS(11)], Some(StopReason::BackoffEnded)));
 }
 
 #[test]
-fn a_value_that_is_judged_a_failure_is_retried_and_returned_in_the_end() {
+fn a_value_that_is_judged_a_failure_is_retried_and_finally_returned() {
     let (clock, hand) = Clock::manual();
     let mut page = 0;
     let pipeline =
@@ -345,7 +346,7 @@ fn a_value_that_is_judged_a_failure_is_retried_and_returned_in_the_end() {
 }
 
 #[test]
-fn presets_differ_as_their_names_say() {
+fn presets_fit_interactive_and_batch_work() {
     let (interactive, batch) = (RetryConfig::interactive(), RetryConfig::batch());
     assert!(interactive.max_attempts < batch.max_attempts && interactive.backoff.cap < batch.backoff.cap);
     assert!(Retry::new(interactive).is_ok() && Retry::new(batch).is_ok());

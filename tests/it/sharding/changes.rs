@@ -1,4 +1,4 @@
-//! Changes of a shard map that are not moves: a change never takes a key from its shard.
+//! Changes of a shard map without a move: a change never takes a key from its shard.
 use std::{collections::BTreeMap, sync::Arc};
 
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use steadfast::{
     config::ConfigError,
     port::PortErrorKind,
     sharding::{
-        Access, Part, Planned, ShardDirectory, ShardGuard, ShardId, ShardMap, ShardingError, ShardingEvent, Step,
+        Access, Chunk, PlannedMove, ShardDirectory, ShardGuard, ShardId, ShardMap, ShardingError, ShardingEvent, Step,
     },
     store::{InMemoryStore, Key, Store, StoreError},
     time::Clock,
@@ -18,7 +18,7 @@ fn ids(n: u32) -> Vec<ShardId> {
     (0..n).map(ShardId).collect()
 }
 
-/// A change to this map, whatever was there.
+/// Returns a change that replaces any map by this one.
 fn becomes(next: &ShardMap) -> impl FnMut(&mut ShardMap) -> Result<(), ConfigError> + Send + use<> {
     let next = next.clone();
     move |map| {
@@ -27,7 +27,7 @@ fn becomes(next: &ShardMap) -> impl FnMut(&mut ShardMap) -> Result<(), ConfigErr
     }
 }
 
-/// Runs this on a directory whose first map is this one.
+/// Runs the test with a directory whose first map is this one.
 fn with_directory<T>(first: &ShardMap, test: impl AsyncFnOnce(&ShardDirectory, &Arc<InMemoryStore>) -> T) -> T {
     let (clock, hand) = Clock::manual();
     let store = Arc::new(InMemoryStore::new().with_clock(&clock));
@@ -42,7 +42,7 @@ fn text(map: &ShardMap) -> String {
 }
 
 #[test]
-fn a_key_that_a_shard_owns_is_not_pinned_to_another_by_a_change() {
+fn a_change_cannot_pin_an_owned_key_to_another_shard() {
     let ranges = ShardMap::ranges(&[("", Some(ShardId(0)))]).unwrap();
     for map in [ShardMap::hashed(64, &ids(2)).unwrap(), ranges] {
         let (before, home) = (map.clone(), map.shard_of("large").unwrap());
@@ -54,12 +54,12 @@ fn a_key_that_a_shard_owns_is_not_pinned_to_another_by_a_change() {
             let now = directory.refresh().await.unwrap();
             assert_eq!((now.version(), text(&now)), (1, text(&before)), "nothing was changed");
 
-            // What was asked for can be planned, also where the key has no rows.
+            // A move can be planned instead, also for a key without rows.
             let mut wanted = before.clone();
             wanted.pin("large", ShardId(9)).unwrap();
             let plan = before.plan_to(&wanted).unwrap();
-            assert_eq!(plan, [Planned::new(Part::key("large"), home, ShardId(9))]);
-            // A pin to the key's own shard takes it from nobody.
+            assert_eq!(plan, [PlannedMove::new(Chunk::key("large"), home, ShardId(9))]);
+            // A pin to the key's own shard does not change its owner.
             directory.change(|map| map.pin("large", home)).await.unwrap();
         });
     }
@@ -67,7 +67,7 @@ fn a_key_that_a_shard_owns_is_not_pinned_to_another_by_a_change() {
 
 #[test]
 fn a_range_whose_every_key_is_pinned_may_change_its_owner() {
-    // No key lies between `a` and `a` with a zero byte behind it.
+    // No key is between `a` and `a` followed by a zero byte.
     let ranges = |owner| ShardMap::ranges(&[("", None), ("a", owner), ("a\0", None)]).unwrap();
     let mut pinned = ranges(None);
     pinned.pin("a", ShardId(2)).unwrap();
@@ -80,11 +80,11 @@ fn a_range_whose_every_key_is_pinned_may_change_its_owner() {
 }
 
 #[test]
-fn a_key_without_an_owner_may_get_one_and_keeps_it() {
+fn a_change_may_give_an_owner_to_a_key_without_one() {
     with_directory(&ShardMap::lookup(), async |directory, _| {
         let guards = [1, 2].map(|shard| ShardGuard::new(ShardId(shard), directory.map()));
         directory.change(|map| map.pin("a", ShardId(1))).await.unwrap();
-        assert!(guards.iter().all(|guard| guard.enter("a", Access::Write, 2).is_err()), "they are behind");
+        assert!(guards.iter().all(|guard| guard.enter("a", Access::Write, 2).is_err()), "their maps are stale");
         let without = ShardMap::lookup();
         for next in [without.clone(), ShardMap::ranges(&[("", Some(ShardId(2)))]).unwrap()] {
             let error = directory.change(becomes(&next)).await.unwrap_err();
@@ -97,7 +97,7 @@ fn a_key_without_an_owner_may_get_one_and_keeps_it() {
 }
 
 #[test]
-fn a_change_neither_advances_a_move_nor_gives_it_up_nor_pins_while_it_goes_on() {
+fn a_change_cannot_advance_or_abort_a_move_or_pin_a_key_during_it() {
     let map = ShardMap::hashed(64, &ids(2)).unwrap();
     with_directory(&map, async |directory, _| {
         let plan = map.plan(&ids(3)).unwrap();
@@ -107,15 +107,15 @@ fn a_change_neither_advances_a_move_nor_gives_it_up_nor_pins_while_it_goes_on() 
             assert!(matches!(&error, ShardingError::Change(error) if error.field() == "move"), "{error}");
             assert_eq!(directory.refresh().await.unwrap(), before);
         };
-        // Begun by hand is begun: the next run performs its steps.
+        // A change may begin a move; the next run carries it out.
         directory.change(|map| map.begin(&plan[0]).map(|next| *map = next)).await.unwrap();
         refused(&ShardMap::advanced).await;
-        refused(&ShardMap::given_up).await;
+        refused(&ShardMap::rolled_back).await;
         let quiet = map.clone();
         refused(&move |_| Some(quiet.clone())).await;
         let of_another = map.begin(&plan[1]).unwrap();
         refused(&move |_| Some(of_another.clone())).await;
-        // A pin under a move would split the part that is being copied.
+        // A pin during a move would split the chunk that is being copied.
         let mut text = directory.map().to_text();
         let at = text.find("move ").unwrap();
         text.insert_str(at, &format!("pin x61 {}\n", map.shard_of("a").unwrap().0));
@@ -125,32 +125,32 @@ fn a_change_neither_advances_a_move_nor_gives_it_up_nor_pins_while_it_goes_on() 
 }
 
 #[test]
-fn parts_that_a_map_does_not_have_are_refused_by_name() {
+fn chunks_that_a_map_does_not_have_are_refused() {
     let map = ShardMap::hashed(16, &ids(2)).unwrap();
-    let begin = |part: Part| map.begin(&Planned::new(part, ShardId(1), ShardId(7)));
+    let begin = |chunk: Chunk| map.begin(&PlannedMove::new(chunk, ShardId(1), ShardId(7)));
     let refused = [
-        (Part::slots(10, 99), "must end with the last virtual shard at the latest"),
-        (Part::slots(17, 99), "must end with the last virtual shard at the latest"),
-        (Part::slots(0, 0), "must begin before it ends"),
-        (Part::slots(9, 9), "must begin before it ends"),
-        (Part::slots(12, 9), "must begin before it ends"),
-        (Part::slots(16, 16), "must begin before it ends"),
-        (Part::keys("a", Some("b")), "must be a run of virtual shards"),
-        (Part::keys("a", None), "must be a run of virtual shards"),
+        (Chunk::slots(10, 99), "must not end above the last virtual shard"),
+        (Chunk::slots(17, 99), "must not end above the last virtual shard"),
+        (Chunk::slots(0, 0), "must begin before it ends"),
+        (Chunk::slots(9, 9), "must begin before it ends"),
+        (Chunk::slots(12, 9), "must begin before it ends"),
+        (Chunk::slots(16, 16), "must begin before it ends"),
+        (Chunk::keys("a", Some("b")), "must be a range of virtual shards"),
+        (Chunk::keys("a", None), "must be a range of virtual shards"),
     ];
-    for (part, rule) in refused {
-        let error = begin(part.clone()).unwrap_err();
-        assert_eq!((error.field(), error.rule()), ("part", rule), "{part:?}");
-        assert_eq!(map.owner_of(&part), None, "{part:?}");
+    for (chunk, rule) in refused {
+        let error = begin(chunk.clone()).unwrap_err();
+        assert_eq!((error.field(), error.rule()), ("chunk", rule), "{chunk:?}");
+        assert_eq!(map.owner_of(&chunk), None, "{chunk:?}");
     }
     let ranges = ShardMap::ranges(&[("", Some(ShardId(0)))]).unwrap();
-    for part in [Part::keys("b", Some("b")), Part::keys("b", Some("a")), Part::keys("", Some(""))] {
-        let error = ranges.begin(&Planned::new(part, ShardId(0), ShardId(1))).unwrap_err();
-        assert_eq!((error.field(), error.rule()), ("part", "must begin before it ends"));
+    for chunk in [Chunk::keys("b", Some("b")), Chunk::keys("b", Some("a")), Chunk::keys("", Some(""))] {
+        let error = ranges.begin(&PlannedMove::new(chunk, ShardId(0), ShardId(1))).unwrap_err();
+        assert_eq!((error.field(), error.rule()), ("chunk", "must begin before it ends"));
     }
 }
 
-fn carried_out(map: &ShardMap, planned: &Planned) -> ShardMap {
+fn carried_out(map: &ShardMap, planned: &PlannedMove) -> ShardMap {
     let mut map = map.begin(planned).unwrap();
     while map.moving().is_some() {
         map = map.advanced().unwrap();
@@ -159,16 +159,16 @@ fn carried_out(map: &ShardMap, planned: &Planned) -> ShardMap {
 }
 
 #[test]
-fn a_move_of_the_last_or_the_first_virtual_shards_leaves_no_shard_that_owns_nothing() {
+fn a_shard_that_gave_away_all_its_virtual_shards_is_not_listed() {
     let map = ShardMap::hashed(16, &ids(2)).unwrap();
-    let last = carried_out(&map, &Planned::new(Part::slots(8, 16), ShardId(1), ShardId(7)));
+    let last = carried_out(&map, &PlannedMove::new(Chunk::slots(8, 16), ShardId(1), ShardId(7)));
     assert_eq!(last.shards(), [ShardId(0), ShardId(7)]);
-    assert_eq!(last.parts().len(), 2, "{:?}", last.parts());
-    let first = Part::Range { low: vec![0; 4], high: Some(8_u32.to_be_bytes().to_vec()) };
-    let first = carried_out(&last, &Planned::new(first, ShardId(0), ShardId(7)));
+    assert_eq!(last.chunks().len(), 2, "{:?}", last.chunks());
+    let first = Chunk::Range { low: vec![0; 4], high: Some(8_u32.to_be_bytes().to_vec()) };
+    let first = carried_out(&last, &PlannedMove::new(first, ShardId(0), ShardId(7)));
     assert_eq!(first.shards(), [ShardId(7)]);
     assert!(first.slots().iter().all(|owner| *owner == Some(ShardId(7))));
-    // A phantom that an earlier release stored is not read.
+    // A range beyond the last virtual shard, stored by an earlier release, is ignored.
     let stored = "steadfast-shards 1\nversion 6\nslots 16\nrange x 0\nrange x00000000 1\nrange x00000010 4\n";
     let read = ShardMap::from_text(stored).unwrap();
     assert_eq!((read.shards(), read.version()), (vec![ShardId(1)], 6));
@@ -181,24 +181,24 @@ proptest! {
     ) {
         let mut map = ShardMap::hashed(16, &ids(3)).unwrap();
         for (low, high, to, open) in moves {
-            let part = match Part::slots(low, high) {
-                Part::Range { low, .. } if open => Part::Range { low, high: None },
-                part => part,
+            let chunk = match Chunk::slots(low, high) {
+                Chunk::Range { low, .. } if open => Chunk::Range { low, high: None },
+                chunk => chunk,
             };
-            let owner = map.owner_of(&part);
+            let owner = map.owner_of(&chunk);
             let end = if open { 16 } else { high };
             let owners: std::collections::BTreeSet<_> = (low..end).filter_map(|s| map.slots().get(s as usize)).collect();
             let whole = low < end && end <= 16 && owners.len() == 1;
-            prop_assert_eq!(owner.is_some(), whole, "{:?} of {:?}", part, map);
+            prop_assert_eq!(owner.is_some(), whole, "{:?} of {:?}", chunk, map);
             if let Some(from) = owner.filter(|from| *from != ShardId(to)) {
-                map = carried_out(&map, &Planned::new(part, from, ShardId(to)));
+                map = carried_out(&map, &PlannedMove::new(chunk, from, ShardId(to)));
             }
             let owners: std::collections::BTreeSet<_> = map.slots().iter().flatten().copied().collect();
             prop_assert_eq!(map.shards(), owners.into_iter().collect::<Vec<_>>());
         }
     }
 
-    /// Against the owners of all keys, one by one.
+    /// Compared with the owners of all keys, one by one.
     #[test]
     fn a_change_is_made_if_and_only_if_each_key_keeps_its_owner(
         a in prop::collection::btree_map(prop::collection::vec(0_u8..3, 0..3), prop::option::of(0_u32..3), 0..6),
@@ -225,7 +225,7 @@ proptest! {
 }
 
 #[test]
-fn a_plan_between_maps_of_which_one_has_no_owner_for_a_pinned_key_is_refused() {
+fn a_plan_is_refused_if_a_pinned_key_has_no_owner_in_one_of_the_maps() {
     let mut listed = ShardMap::lookup();
     listed.pin("a", ShardId(1)).unwrap();
     for (from, to) in [(ShardMap::lookup(), listed.clone()), (listed, ShardMap::lookup())] {
@@ -234,7 +234,7 @@ fn a_plan_between_maps_of_which_one_has_no_owner_for_a_pinned_key_is_refused() {
 }
 
 #[test]
-fn a_newer_form_of_the_map_is_too_new_and_is_left_as_it_is() {
+fn a_map_in_a_newer_format_is_too_new_and_stays_unchanged() {
     with_directory(&ShardMap::lookup(), async |directory, store| {
         let newer = "steadfast-shards 2\nwhatever follows";
         store.put(NAME, newer.into(), Default::default()).await.unwrap();
@@ -249,7 +249,7 @@ fn a_newer_form_of_the_map_is_too_new_and_is_left_as_it_is() {
         let builder = || ShardDirectory::builder(store.clone(), "orders");
         assert!(too_new(&builder().create(&ShardMap::lookup()).await.unwrap_err()));
         assert_eq!(store.get(NAME).await.unwrap().unwrap().value, newer.as_bytes());
-        // Damage is no newer form.
+        // A damaged map is not taken for a newer format.
         for damaged in ["steadfast-shards 1\nversion", "steadfast-shards two\n", "steadfast-shards 0\n", "\u{1}"] {
             store.put(NAME, damaged.into(), Default::default()).await.unwrap();
             let error = builder().open().await.unwrap_err();

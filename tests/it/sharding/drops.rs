@@ -1,5 +1,5 @@
-//! The futures of sharding, dropped at every await point: no map is half changed, no task holds up
-//! another, no operation goes on.
+//! Futures of sharding, dropped at every await point: no map is partly changed, no task blocks
+//! another, and no operation continues.
 use std::{cell::Cell, sync::Arc, time::Duration};
 
 use steadfast::{
@@ -22,7 +22,7 @@ fn ids(n: u32) -> Vec<ShardId> {
     (0..n).map(ShardId).collect()
 }
 
-/// A map's record behind a slow line.
+/// The record of a map behind a slow network.
 struct Scene {
     hand: ManualClock,
     clock: Clock,
@@ -50,7 +50,7 @@ impl Scene {
         self.hand.block_on(self.builder("orders").create(first)).unwrap()
     }
 
-    /// The map that is recorded.
+    /// Returns the recorded map.
     fn recorded(&self, name: &'static str) -> Option<ShardMap> {
         let record = self.hand.block_on(self.store.get(Key::new("shard-maps", name))).unwrap()?;
         Some(ShardMap::from_text(std::str::from_utf8(&record.value).unwrap()).expect("whole"))
@@ -72,7 +72,7 @@ fn dropped_at_every_await_a_directory_is_created_whole_or_not_at_all() {
             let recorded = scene.recorded(NAMES[name.get()]);
             assert!(recorded.as_ref().is_none_or(|map| *map == first));
             seen.set(seen.get() | 1 << u8::from(recorded.is_some()));
-            // Asked again, it is there.
+            // A second call succeeds.
             let again = scene.hand.block_on(scene.builder(NAMES[name.get()]).create(&first)).unwrap();
             assert_eq!(*again.map(), first);
             name.set(name.get() + 1);
@@ -84,7 +84,7 @@ fn dropped_at_every_await_a_directory_is_created_whole_or_not_at_all() {
 }
 
 #[test]
-fn dropped_at_every_await_a_change_is_made_whole_or_not_at_all_and_holds_up_no_other() {
+fn dropped_at_every_await_a_change_is_made_whole_or_not_at_all_and_blocks_no_other() {
     let scene = Scene::new();
     let directory = scene.directory(&ShardMap::lookup());
     let (made, missed) = (Cell::new(0), Cell::new(0));
@@ -99,11 +99,11 @@ fn dropped_at_every_await_a_change_is_made_whole_or_not_at_all_and_holds_up_no_o
             let before = scene.recorded("orders").unwrap();
             let counted = if before.shard_of(&key.get()).is_some() { &made } else { &missed };
             counted.set(counted.get() + 1);
-            assert!(directory.map().version() <= before.version(), "no copy is ahead of the record");
-            // The next change is made on what is there.
+            assert!(directory.map().version() <= before.version(), "no copy is newer than the record");
+            // The next change applies to the current record.
             let next = key.get() + 1_000;
             let map = scene.hand.block_on(directory.change(|map| map.pin(&next, ShardId(8)))).unwrap();
-            assert_eq!((map.version(), map.parts().len()), (before.version() + 1, before.parts().len() + 1));
+            assert_eq!((map.version(), map.chunks().len()), (before.version() + 1, before.chunks().len() + 1));
             key.set(key.get() + 1);
         },
     );
@@ -130,7 +130,7 @@ fn dropped_at_every_await_a_refresh_lets_the_next_one_read() {
                     () = scene.clock.sleep(MS(10)) => None,
                 }
             });
-            assert_eq!(read, Some(newest), "nobody holds it up");
+            assert_eq!(read, Some(newest), "no task blocks it");
             key.set(key.get() + 1);
         },
     );
@@ -138,7 +138,7 @@ fn dropped_at_every_await_a_refresh_lets_the_next_one_read() {
 }
 
 #[test]
-fn dropped_at_every_await_a_routed_call_has_left_the_shard_and_the_next_goes_through() {
+fn dropped_at_every_await_a_routed_call_releases_its_permit_and_the_next_succeeds() {
     let scene = Scene::new();
     let map = ShardMap::hashed(64, &ids(2)).unwrap();
     let directory = scene.directory(&map);
@@ -148,14 +148,14 @@ fn dropped_at_every_await_a_routed_call_has_left_the_shard_and_the_next_goes_thr
     let call = |to: Routed| {
         let (guards, running, done) = (&guards, &running, &done);
         async move {
-            let _entered = guards[to.shard.0 as usize].enter("key", Access::Write, to.version)?;
+            let _permit = guards[to.shard.0 as usize].enter("key", Access::Write, to.version)?;
             let _running = Running::new(running);
             clock.sleep(MS(5)).await;
             done.set(done.get() + 1);
             Ok::<_, ShardError<()>>(())
         }
     };
-    // The first answer is that the key is being moved, so that it waits, and refreshes, too.
+    // The first response is that the key is being moved, so that the call also waits and refreshes.
     let refused = Cell::new(true);
     let polls = drop_at_every_await(
         &scene.hand,
@@ -167,8 +167,8 @@ fn dropped_at_every_await_a_routed_call_has_left_the_shard_and_the_next_goes_thr
             })
         },
         |_| {
-            assert_eq!(running.get(), 0, "no operation goes on");
-            assert!(guards.iter().all(|guard| format!("{guard:?}").contains("inside: 0")), "{guards:?}");
+            assert_eq!(running.get(), 0, "no operation continues");
+            assert!(guards.iter().all(|guard| format!("{guard:?}").contains("permits: 0")), "{guards:?}");
             let before = done.get();
             scene.hand.block_on(directory.route("key", call)).unwrap();
             assert_eq!(done.get(), before + 1);
@@ -177,7 +177,7 @@ fn dropped_at_every_await_a_routed_call_has_left_the_shard_and_the_next_goes_thr
     assert!(polls >= 4, "{polls}");
 }
 
-/// Counts itself while it lives.
+/// Counted while it exists.
 struct Running<'a>(&'a Cell<usize>);
 
 impl<'a> Running<'a> {
@@ -194,9 +194,9 @@ impl Drop for Running<'_> {
 }
 
 #[test]
-fn dropped_at_every_await_a_fan_out_has_dropped_its_operations_and_begins_no_other() {
+fn dropped_at_every_await_a_fan_out_drops_its_operations_and_starts_no_other() {
     let (clock, hand) = Clock::manual();
-    let fan_out = FanOut::new(FanOutConfig::default().at_once(2)).unwrap().with_clock(&clock);
+    let fan_out = FanOut::new(FanOutConfig::default().max_concurrency(2)).unwrap().with_clock(&clock);
     let (running, asked) = (Cell::new(0), Cell::new(0));
     let operation = |shard: ShardId| {
         asked.set(asked.get() + 1);
@@ -239,17 +239,17 @@ fn dropped_at_every_await_a_fan_out_has_dropped_its_operations_and_begins_no_oth
     };
     let polls = drop_at_every_await(
         &scene.hand,
-        || directory.ask_all(&fan_out, operation),
+        || directory.query_all(&fan_out, operation),
         |_| {
             assert_eq!(running.get(), 0);
-            assert!(scene.hand.block_on(directory.refresh()).is_ok(), "the look behind holds nobody up");
+            assert!(scene.hand.block_on(directory.refresh()).is_ok(), "the check after the query blocks no task");
         },
     );
     assert!(polls >= 6, "{polls}");
 }
 
 #[test]
-fn dropped_at_every_await_a_directory_s_loop_keeps_its_copy_and_can_be_run_again() {
+fn dropped_at_every_await_the_refresh_loop_keeps_its_copy_and_can_run_again() {
     let scene = Scene::new();
     let (directory, other) = (scene.directory(&ShardMap::lookup()), scene.directory(&ShardMap::lookup()));
     let key = Cell::new(0_u64);

@@ -1,4 +1,4 @@
-//! The behaviours of sharding's specification.
+//! Keys, hash routers, maps, plans, fan-out and hot keys of sharding.
 mod changes;
 mod drops;
 mod moves;
@@ -8,7 +8,7 @@ use std::{cell::Cell, collections::BTreeMap, future::pending, ops::Bound, time::
 use proptest::prelude::*;
 use steadfast::{
     sharding::{
-        FanOut, FanOutConfig, HashRouter, HotKeys, Jump, KeyBytes, Maglev, Part, Planned, Rendezvous, Ring,
+        Chunk, FanOut, FanOutConfig, HashRouter, HotKeys, Jump, KeyBytes, Maglev, PlannedMove, Rendezvous, Ring,
         ShardFailure, ShardId, ShardKey, ShardMap, ShardMeter, hash_bytes, hash_key, jump, merge_sorted, skew,
     },
     time::{Clock, Timestamp},
@@ -22,13 +22,13 @@ fn ids(n: u32) -> Vec<ShardId> {
     (0..n).map(ShardId).collect()
 }
 
-// Guarantee: sharding 0.
+// Guarantee: sharding 14.
 #[test]
-fn the_hash_is_pinned() {
+fn the_hash_of_a_key_never_changes() {
     assert_eq!(hash_bytes(b""), 0x2d06_8005_38d3_94c2);
     assert_eq!(hash_key("abc"), hash_bytes(b"abc"));
     assert_eq!(hash_bytes(b"abc"), 0x78af_5f94_892f_3950);
-    // Reckoned by another implementation of XXH3.
+    // Computed by another implementation of XXH3.
     let golden = [
         (0_u64, 0xc77b_3abb_6f87_acd9),
         (1, 0xf36b_4a1a_44f7_8bf3),
@@ -47,7 +47,7 @@ fn the_hash_is_pinned() {
 
 // Guarantee: sharding 1.
 #[test]
-fn jump_vectors() {
+fn jump_returns_the_published_results() {
     for (key, buckets, bucket) in [
         (1, 1, 0),
         (42, 57, 43),
@@ -62,15 +62,15 @@ fn jump_vectors() {
     }
 }
 
-/// Where 20,000 keys lie, in one number.
+/// The nodes of 20,000 keys, combined into one number.
 fn routes(node: impl Fn(u64) -> u32) -> u64 {
     (0..20_000_u64).fold(0, |all: u64, key| all.wrapping_mul(31).wrapping_add(u64::from(node(hash_key(&key)))))
 }
 
-// Guarantee: sharding 13.
-/// Other releases of this crate route by these tables, too: what they say is for ever.
+// Guarantee: sharding 14.
+/// Other releases of this crate route by the same results, so they must never change.
 #[test]
-fn routers_vectors() {
+fn the_results_of_routers_never_change() {
     let of = |n: usize| {
         let names = names(n);
         let weights: Vec<(&String, f64)> = names.iter().zip((1..).map(|w: u32| f64::from(w % 7 + 1))).collect();
@@ -139,7 +139,7 @@ fn routers_vectors() {
 
 proptest! {
     // Guarantee: sharding 3.
-    /// No short cut passes the right node by, whatever the weights.
+    /// The shortcut of the search never skips the right node, whatever the weights.
     #[test]
     fn weighted_rendezvous_agrees_with_its_formula(
         weights in prop::collection::vec(prop_oneof![0.5_f64..5.0, prop::num::f64::POSITIVE | prop::num::f64::SUBNORMAL], 1..60),
@@ -168,7 +168,7 @@ proptest! {
 
 // Guarantee: sharding 2.
 #[test]
-fn jump_moves_only_to_the_new_bucket() {
+fn a_new_bucket_of_jump_takes_its_share_and_no_other_key_moves() {
     let moved = (0..100_000_u64).map(|k| hash_key(&k)).filter(|k| jump(*k, 10) != jump(*k, 11));
     let moved: Vec<u64> = moved.collect();
     assert!(moved.iter().all(|k| jump(*k, 11) == 10));
@@ -177,7 +177,7 @@ fn jump_moves_only_to_the_new_bucket() {
 
 // Guarantee: sharding 3.
 #[test]
-fn rendezvous_moves_a_removed_nodes_keys_alone_and_keeps_weights() {
+fn rendezvous_moves_only_the_keys_of_a_removed_node_and_follows_weights() {
     let (all, less) = (Rendezvous::new(&names(11)).unwrap(), Rendezvous::new(&names(10)).unwrap());
     for key in (0..20_000_u64).map(|k| hash_key(&k)) {
         let (before, after) = (all.node(key), less.node(key));
@@ -193,28 +193,29 @@ fn rendezvous_moves_a_removed_nodes_keys_alone_and_keeps_weights() {
 
 // Guarantee: sharding 4.
 #[test]
-fn ring_spreads_as_its_points_say() {
-    // A ring is a draw: of one set of names the largest share is 1.31 to 1.45 of the mean. So the middle one of several sets is held to it.
+fn the_balance_of_a_ring_improves_with_its_points() {
+    // The balance depends on the names: with 100 points the largest share is 1.31 to 1.45 times the mean.
+    // So the median of several sets of names is checked.
     for (points, error, largest, sets) in [(100, 0.10, 1.40, 9), (1_000, 0.03, 1.13, 1)] {
         let mut drawn: Vec<(f64, f64)> = (0..sets).map(|set| ring_shares(&format!("set-{set}"), points)).collect();
         drawn.sort_by(|a, b| a.1.total_cmp(&b.1));
         let sd = drawn.iter().map(|d| d.0).sum::<f64>() / f64::from(sets);
         let middle = drawn[drawn.len() / 2].1;
         println!(
-            "ring, {points} points: standard error {sd:.4} (asked: near {error}), largest {middle:.3} (at most {largest})"
+            "ring, {points} points: standard error {sd:.4} (expected: about {error}), largest {middle:.3} (at most {largest})"
         );
         assert!((sd - error).abs() < 0.005, "{points}: {drawn:?}");
         assert!(middle <= largest, "{points}: {drawn:?}");
     }
 }
 
-/// The standard deviation of the shares of 1,000 nodes, and the largest share, in units of the mean.
+/// Returns the standard deviation of the shares of 1,000 nodes, and the largest share, in units of the mean.
 fn ring_shares(set: &str, points: u32) -> (f64, f64) {
-    // Several to each arc.
+    // Several hashes for each arc.
     let hashes = 4_000 * u64::from(points).max(250);
     let names: Vec<String> = (0..1_000).map(|i| format!("{set}-{i}")).collect();
     let ring = Ring::new(&names, points).unwrap();
-    // Evenly laid hashes measure the arcs themselves.
+    // Evenly spaced hashes measure the lengths of the arcs.
     let mut counts = vec![0_u64; names.len()];
     (0..hashes).for_each(|k| counts[ring.node(k * (u64::MAX / hashes)) as usize] += 1);
     let mean = hashes as f64 / names.len() as f64;
@@ -224,7 +225,7 @@ fn ring_shares(set: &str, points: u32) -> (f64, f64) {
 
 // Guarantee: sharding 5.
 #[test]
-fn maglev_is_even_and_the_bound_holds() {
+fn maglev_is_even_and_a_bounded_ring_keeps_its_bound() {
     let (all, less) = (Maglev::new(&names(1000)).unwrap(), Maglev::new(&names(999)).unwrap());
     let mut counts = vec![0_u64; 1000];
     all.slots().iter().for_each(|node| counts[*node as usize] += 1);
@@ -242,7 +243,7 @@ fn maglev_is_even_and_the_bound_holds() {
 
 // Guarantee: sharding 6.
 #[test]
-fn ranges_are_half_open_and_gaps_declared() {
+fn ranges_are_half_open_and_have_only_declared_gaps() {
     let map = ShardMap::ranges(&[(10_u64, Some(ShardId(0))), (20, None), (30, Some(ShardId(1)))]).unwrap();
     let at = |k: u64| map.shard_of(&k).map(|s| s.0);
     assert_eq!([9, 10, 19, 20, 29, 30, u64::MAX].map(at), [None, Some(0), Some(0), None, None, Some(1), Some(1)]);
@@ -256,7 +257,7 @@ fn order<K: ShardKey>(a: &K, b: &K) -> std::cmp::Ordering {
 proptest! {
     // Guarantee: sharding 6.
     #[test]
-    fn binary_order_is_the_values_order(
+    fn the_order_of_encoded_keys_is_that_of_their_values(
         (a, b) in any::<(i64, i64)>(),
         (x, y) in any::<((String, Vec<u8>), (String, Vec<u8>))>(),
     ) {
@@ -284,9 +285,10 @@ proptest! {
     }
 
     // Guarantee: sharding 6.
-    /// However they lie: evenly, all at one end, in two heaps, alike for longer than what is compared first.
+    /// Evenly spread keys, keys at one end, keys in two clusters, and keys with a longer common prefix than the
+    /// first comparison covers.
     #[test]
-    fn range_maps_find_their_way_in_any_heap(
+    fn range_maps_find_keys_of_any_distribution(
         numbers in prop::collection::btree_set(0_u64..400, 1..200),
         (times, plus) in (prop::sample::select(vec![1, 3, 1 << 20, u64::MAX / 400]), any::<u64>()),
         common in prop::sample::select(vec!["", "tenant-", "a long common beginning "]),
@@ -316,7 +318,7 @@ proptest! {
 
 // Guarantee: sharding 7.
 #[test]
-fn a_key_is_listed_once() {
+fn pinning_a_key_twice_fails_and_changes_nothing() {
     let mut map = ShardMap::lookup();
     map.pin("a", ShardId(1)).unwrap();
     let before = map.clone();
@@ -327,7 +329,7 @@ fn a_key_is_listed_once() {
 
 // Guarantee: sharding 10.
 #[test]
-fn fan_out_names_who_failed_and_holds_its_bounds() {
+fn a_fan_out_names_the_failed_shards_and_keeps_its_limits() {
     let (clock, hand) = Clock::manual();
     let (under_way, most) = (Cell::new(0), Cell::new(0));
     let op = |shard: ShardId| {
@@ -343,34 +345,36 @@ fn fan_out_names_who_failed_and_holds_its_bounds() {
             if shard.0 == 4 { Err("broken") } else { Ok(shard.0) }
         }
     };
-    let fan_out = |at_once, timeout| {
-        FanOut::new(FanOutConfig::default().at_once(at_once).timeout(timeout)).unwrap().with_clock(&clock)
+    let fan_out = |max_concurrency, timeout| {
+        FanOut::new(FanOutConfig::default().max_concurrency(max_concurrency).timeout(timeout))
+            .unwrap()
+            .with_clock(&clock)
     };
     let start = clock.now();
     let out = hand.block_on(fan_out(8, Duration::from_secs(1)).run(&ids(32), op));
     assert_eq!(clock.now() - start, Duration::from_secs(1));
     assert_eq!((out.results.len(), most.get()), (30, 8));
-    let failures = vec![(ShardId(4), ShardFailure::Failed("broken")), (ShardId(9), ShardFailure::Late)];
+    let failures = vec![(ShardId(4), ShardFailure::Failed("broken")), (ShardId(9), ShardFailure::TimedOut)];
     let error = out.complete().unwrap_err();
     assert_eq!(error.failures, failures);
-    assert_eq!(error.to_string(), "2 of 32 shards failed: shard-4: broken; shard-9: not done by the deadline");
-    // One at a time, the ninth hangs: those behind it are not asked at all.
+    assert_eq!(error.to_string(), "2 of 32 shards failed: shard-4: broken; shard-9: not finished by the deadline");
+    // One at a time: shard 9 hangs, so the shards behind it are not started.
     under_way.set(0);
     let out = hand.block_on(fan_out(1, Duration::from_secs(1)).run(&ids(32), op));
     assert_eq!((out.results.len(), out.failures.len()), (8, 24));
-    assert_eq!(out.failures.last(), Some(&(ShardId(31), ShardFailure::NotAsked)));
-    assert_eq!(out.failures.iter().filter(|f| f.1 == ShardFailure::Late).count(), 1);
+    assert_eq!(out.failures.last(), Some(&(ShardId(31), ShardFailure::NotStarted)));
+    assert_eq!(out.failures.iter().filter(|f| f.1 == ShardFailure::TimedOut).count(), 1);
     let none = hand.block_on(fan_out(8, Duration::from_secs(1)).run(&[], op));
     assert_eq!(none.complete().unwrap(), []);
     assert_eq!(
-        FanOut::new(FanOutConfig::default().at_once(0)).unwrap_err().to_string(),
-        "invalid `at_once`: must be at least 1"
+        FanOut::new(FanOutConfig::default().max_concurrency(0)).unwrap_err().to_string(),
+        "invalid `max_concurrency`: must be at least 1"
     );
 }
 
 // Guarantee: sharding 11.
 #[test]
-fn an_ordered_merge_reads_no_more_than_its_limit() {
+fn an_ordered_merge_reads_at_most_its_limit_from_each_source() {
     let read = [0, 1, 2].map(|_| Cell::new(0));
     let source = |i: usize| {
         (0..).map(move |n| n * 3 + i).inspect({
@@ -393,7 +397,7 @@ fn zipf(n: usize) -> Vec<f64> {
 
 // Guarantee: sharding 12.
 #[test]
-fn the_sketch_names_the_hot_keys() {
+fn a_sketch_names_the_hottest_keys() {
     let harmonic = zipf(1_000_000);
     let (mut hot, mut exact) = (HotKeys::new(1_000), BTreeMap::<usize, u64>::new());
     for i in 0..1_000_000_u64 {
@@ -407,14 +411,14 @@ fn the_sketch_names_the_hot_keys() {
     for (named, (std::cmp::Reverse(n), key)) in hot.heaviest(10).iter().zip(&heaviest) {
         assert_eq!(named.key, key.to_be_bytes());
         assert!((named.count as f64 / *n as f64 - 1.0).abs() <= 0.05, "{named:?}: {n}");
-        assert!(named.count - named.over <= *n && *n <= named.count, "its own bounds: {named:?}: {n}");
+        assert!(named.count - named.over <= *n && *n <= named.count, "its stated error: {named:?}: {n}");
     }
 }
 
 proptest! {
     // Guarantee: sharding 12.
     #[test]
-    fn a_sketch_keeps_its_bounds(keys in prop::collection::vec(0_u8..30, 0..400), counters in 1_usize..20) {
+    fn the_counts_of_a_sketch_are_within_their_error(keys in prop::collection::vec(0_u8..30, 0..400), counters in 1_usize..20) {
         let (mut hot, mut exact) = (HotKeys::new(counters), [0_u64; 30]);
         for key in &keys {
             hot.record(&[*key]);
@@ -428,7 +432,7 @@ proptest! {
             prop_assert!(key.count - key.over <= n && n <= key.count);
             prop_assert!(key.over <= keys.len() as u64 / counters as u64);
         }
-        // Whoever came more often than the bound is named.
+        // Each key with more occurrences than the maximum error is listed.
         for (key, n) in (0_u8..).zip(exact) {
             prop_assert!(n <= keys.len() as u64 / counters as u64 || named.iter().any(|k| k.key == [key]));
         }
@@ -437,7 +441,7 @@ proptest! {
 
 // Guarantee: sharding 12.
 #[test]
-fn a_meter_counts_by_shard() {
+fn a_meter_counts_calls_by_shard() {
     let meter = ShardMeter::new(100);
     for i in 0..100_u64 {
         meter.record(ShardId((i % 4 == 0).into()), &(i % 10).to_be_bytes());
@@ -474,14 +478,14 @@ fn routing_allocates_nothing() {
 }
 
 #[test]
-fn sharding_keys_a_long_key_is_a_key_like_another() {
+fn keys_of_any_length_are_encoded_alike() {
     for n in [0, 1, 63, 64, 65, 1_000] {
         let (long, longer) = ("k".repeat(n), "k".repeat(n + 1));
         assert_eq!(KeyBytes::of(&long).as_slice(), long.as_bytes());
         assert_eq!(KeyBytes::of(&(long.clone(), 1_u8)).as_slice().len(), n + 3);
         assert!(KeyBytes::of(&(long, 9_u8)).as_slice() < KeyBytes::of(&(longer, 1_u8)).as_slice());
     }
-    // What stands in memory already is what would be written.
+    // Bytes that are used in place equal the encoded ones.
     let (text, bytes) = ("a\0b".to_owned(), vec![0_u8, 255, 0]);
     let keys: [&dyn ShardKey; 5] = [&text, &text.as_str(), &bytes, &bytes.as_slice(), &[0_u8; 4]];
     for key in keys {
@@ -494,12 +498,12 @@ fn sharding_keys_a_long_key_is_a_key_like_another() {
 }
 
 #[test]
-fn sharding_maps_refuse_what_cannot_be() {
+fn impossible_and_damaged_maps_are_refused() {
     let refused = |map: Result<ShardMap, steadfast::config::ConfigError>| map.unwrap_err().to_string();
-    assert_eq!(refused(ShardMap::hashed(8, &[])), "invalid `shards`: must be at least one, none twice");
+    assert_eq!(refused(ShardMap::hashed(8, &[])), "invalid `shards`: must not be empty, nor list a shard twice");
     assert_eq!(
         refused(ShardMap::hashed(8, &[ShardId(1), ShardId(1)])),
-        "invalid `shards`: must be at least one, none twice"
+        "invalid `shards`: must not be empty, nor list a shard twice"
     );
     assert_eq!(refused(ShardMap::hashed(3, &ids(4))), "invalid `slots`: must be from the number of shards to 2^20");
     assert_eq!(
@@ -519,7 +523,7 @@ fn sharding_maps_refuse_what_cannot_be() {
         "steadfast-shards 2\nversion 1\nslots 0\n",
     ];
     assert!(damaged.iter().all(|text| ShardMap::from_text(text).is_none()));
-    // As it lies in stores already.
+    // The stored format must stay readable.
     let mut map = ShardMap::ranges(&[(0x0f_u8, Some(ShardId(3))), (0xa0, None)]).unwrap();
     map.pin(&0xff_u8, ShardId(12)).unwrap();
     let text = "steadfast-shards 1\nversion 1\nslots 0\nrange x -\nrange x0f 3\nrange xa0 -\npin xff 12\n";
@@ -527,13 +531,13 @@ fn sharding_maps_refuse_what_cannot_be() {
 }
 
 #[test]
-fn sharding_maps_a_range_map_splits_and_merges() {
+fn a_range_map_splits_and_merges() {
     let mut map = ShardMap::ranges(&[(0_u64, Some(ShardId(0))), (100, Some(ShardId(1)))]).unwrap();
     map.split(&50_u64).unwrap();
     assert!(map.split(&50_u64).is_err() && map.split(&100_u64).is_err());
     assert_eq!(map.shard_of(&50_u64), Some(ShardId(0)));
-    // Half of the range moves; then it cannot be merged before it is back.
-    let work = Planned::new(Part::keys(&50_u64, Some(&100)), ShardId(0), ShardId(2));
+    // Half of the range moves. It cannot be merged while its owner differs.
+    let work = PlannedMove::new(Chunk::keys(&50_u64, Some(&100)), ShardId(0), ShardId(2));
     let mut moved = map.begin(&work).unwrap();
     while moved.moving().is_some() {
         moved = moved.advanced().unwrap();
@@ -542,29 +546,33 @@ fn sharding_maps_a_range_map_splits_and_merges() {
     assert_eq!(moved.merge(&50_u64).unwrap_err().to_string(), "invalid `at`: must have the same owner on both sides");
     assert_eq!(moved.merge(&51_u64).unwrap_err().to_string(), "invalid `at`: must be a range's start");
     map.merge(&50_u64).unwrap();
-    assert_eq!(map.parts().len(), 3, "the gap below 0, and the two ranges: {:?}", map.parts());
+    assert_eq!(map.chunks().len(), 3, "the gap below 0, and the two ranges: {:?}", map.chunks());
 }
 
 #[test]
-fn sharding_maps_pinned_keys_lie_over_any_strategy_and_come_home() {
+fn a_pinned_key_overrides_any_strategy_until_it_is_moved_back() {
     for mut map in [ShardMap::hashed(64, &ids(4)).unwrap(), ShardMap::ranges(&[("", Some(ShardId(0)))]).unwrap()] {
         let home = map.shard_of("big").unwrap();
-        let apart = Planned::new(Part::key("big"), home, ShardId(9));
-        while map.owner_of(&apart.part) != Some(ShardId(9)) || map.moving().is_some() {
+        let apart = PlannedMove::new(Chunk::key("big"), home, ShardId(9));
+        while map.owner_of(&apart.chunk) != Some(ShardId(9)) || map.moving().is_some() {
             map = map.moving().map_or_else(|| map.begin(&apart).unwrap(), |_| map.advanced().unwrap());
         }
         assert_eq!(map.shard_of("big"), Some(ShardId(9)));
         assert_eq!(map.shards().last(), Some(&ShardId(9)));
-        let back = Planned::new(Part::key("big"), ShardId(9), home);
-        while map.owner_of(&back.part) != Some(home) || map.moving().is_some() {
+        let back = PlannedMove::new(Chunk::key("big"), ShardId(9), home);
+        while map.owner_of(&back.chunk) != Some(home) || map.moving().is_some() {
             map = map.moving().map_or_else(|| map.begin(&back).unwrap(), |_| map.advanced().unwrap());
         }
-        assert_eq!(map.parts().iter().filter(|(part, _)| matches!(part, Part::Key(_))).count(), 0, "listed no longer");
+        assert_eq!(
+            map.chunks().iter().filter(|(chunk, _)| matches!(chunk, Chunk::Key(_))).count(),
+            0,
+            "the pin is removed"
+        );
     }
 }
 
-/// Makes a plan's moves one after the other.
-fn carry_out(mut map: ShardMap, plan: &[Planned]) -> ShardMap {
+/// Carries out the moves of a plan in order.
+fn carry_out(mut map: ShardMap, plan: &[PlannedMove]) -> ShardMap {
     for planned in plan {
         map = map.begin(planned).unwrap();
         while map.moving().is_some() {
@@ -576,7 +584,7 @@ fn carry_out(mut map: ShardMap, plan: &[Planned]) -> ShardMap {
 
 proptest! {
     #[test]
-    fn sharding_plans_come_to_what_they_promise(
+    fn a_plan_balances_the_shards_with_the_fewest_moves(
         before in prop::collection::btree_set(0_u32..12, 1..8),
         after in prop::collection::btree_set(0_u32..12, 1..8),
         slots in 12_u32..300,
@@ -588,7 +596,7 @@ proptest! {
             map.pin(key, ShardId(*shard)).unwrap();
         }
         let plan = map.plan(&shards(&after)).unwrap();
-        // What must move: what is beyond the largest even share of those who stay, and all of those who go.
+        // Slots that must move: those above the largest even share of remaining shards, and all of removed ones.
         let share = |count: usize| count.saturating_sub(slots as usize / after.len() + 1);
         let counts = before.iter().map(|s| (s, map.slots().iter().filter(|o| **o == Some(ShardId(*s))).count()));
         let must: usize = counts.map(|(s, n)| if after.contains(s) { share(n) } else { n }).sum();
@@ -604,12 +612,12 @@ proptest! {
         prop_assert_eq!(ShardMap::from_text(&done.to_text()), Some(done.clone()));
         for halfway in 0..=plan.len() {
             let left = carry_out(map.clone(), &plan[..halfway]).plan(&shards(&after)).unwrap();
-            prop_assert_eq!(&left, &plan[halfway..], "a plan that is made again is what was left of it");
+            prop_assert_eq!(&left, &plan[halfway..], "a plan made halfway equals the rest of the first plan");
         }
     }
 
     #[test]
-    fn sharding_plans_from_any_ranges_to_any(
+    fn a_plan_between_range_maps_leads_to_the_wanted_owners(
         a in prop::collection::btree_map(prop::collection::vec(0_u8..3, 0..4), 0_u32..4, 0..8),
         b in prop::collection::btree_map(prop::collection::vec(0_u8..3, 0..4), 0_u32..4, 0..8),
         pins in prop::collection::btree_map(prop::collection::vec(0_u8..3, 0..4), (prop::option::of(0_u32..4), prop::option::of(0_u32..4)), 0..4),
@@ -634,7 +642,7 @@ proptest! {
 }
 
 #[test]
-fn sharding_plans_between_maps_of_a_router_keep_what_it_promises() {
+fn a_plan_between_maps_of_a_router_moves_only_the_keys_of_its_guarantee() {
     let shards = ids(11);
     let names: Vec<String> = shards.iter().map(ShardId::to_string).collect();
     let moved = |before: &ShardMap, after: &ShardMap| {

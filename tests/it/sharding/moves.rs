@@ -1,4 +1,4 @@
-//! The behaviours of sharding's specification that concern maps that change: stale routers, and moves that crash.
+//! Maps that change: stale routers, moves, crashes of movers, guards and directories.
 use std::{
     collections::{BTreeMap, HashSet},
     future::Future,
@@ -15,9 +15,9 @@ use steadfast::{
     notify::InMemoryNotifier,
     port::{BoxFuture, ByFailure, PortError, PortErrorKind},
     sharding::{
-        Access, FanOut, FanOutConfig, FannedOut, KeyBytes, Move, Mover, Part, Planned, Refused, RouteError, Routed,
-        ShardDirectory, ShardDirectoryConfig, ShardError, ShardGuard, ShardId, ShardMap, ShardMeter, ShardingError,
-        ShardingEvent, StaleMap, Step,
+        Access, Chunk, FanOut, FanOutConfig, FanOutResult, KeyBytes, Move, Mover, PlannedMove, Refused, RouteError,
+        Routed, ShardDirectory, ShardDirectoryConfig, ShardError, ShardGuard, ShardId, ShardMap, ShardMeter,
+        ShardingError, ShardingEvent, StaleMap, Step,
     },
     store::{InMemoryStore, Key, Store},
     testing::{
@@ -34,14 +34,14 @@ fn ids(n: u32) -> Vec<ShardId> {
     (0..n).map(ShardId).collect()
 }
 
-/// Four shards in memory behind a slow network. A mover dies at a call of choice, before it or after.
+/// Four shards in memory behind a slow network. The mover fails at a chosen call, before or after its work.
 #[derive(Debug)]
 struct World {
     clock: Clock,
     shards: Vec<(ShardGuard, Mutex<BTreeMap<u64, u64>>)>,
     die: Mutex<Option<(usize, bool)>>,
     calls: AtomicU64,
-    /// Writes that were told to be done.
+    /// Acknowledged writes of each key.
     written: Mutex<BTreeMap<u64, u64>>,
 }
 
@@ -59,13 +59,13 @@ impl World {
 
     async fn add(&self, to: Routed, key: u64) -> Result<(), ShardError<()>> {
         let (guard, rows) = &self.shards[to.shard.0 as usize];
-        let _entered = guard.enter(&key, Access::Write, to.version)?;
+        let _permit = guard.enter(&key, Access::Write, to.version)?;
         *rows.lock().unwrap().entry(key).or_default() += 1;
         *self.written.lock().unwrap().entry(key).or_default() += 1;
         Ok(())
     }
 
-    /// Adds one to each key; how many were refused.
+    /// Adds one to each key, and returns the number of refused calls.
     async fn add_to_all(&self, router: &ShardDirectory) -> usize {
         let mut refused = 0;
         for key in 0..KEYS {
@@ -94,26 +94,26 @@ impl World {
 
     async fn copy_rows(&self, work: &Move, map: &ShardMap) -> Result<(), PortError> {
         let [from, to] = [work.from, work.to].map(|shard| &self.shards[shard.0 as usize]);
-        let has = |key: &u64| map.part_has(&work.part, KeyBytes::of(key).as_slice());
+        let has = |key: &u64| map.chunk_contains(&work.chunk, KeyBytes::of(key).as_slice());
         let read = {
-            let _entered = from.0.enter_move(work).map_err(overtaken)?;
+            let _permit = from.0.enter_move(work).map_err(refused)?;
             let rows = from.1.lock().unwrap();
             rows.iter().filter(|row| has(row.0)).map(|(k, v)| (*k, *v)).collect::<BTreeMap<_, _>>()
         };
         self.clock.sleep(MS(1)).await;
-        let _entered = to.0.enter_move(work).map_err(overtaken)?;
+        let _permit = to.0.enter_move(work).map_err(refused)?;
         let mut rows = to.1.lock().unwrap();
         rows.retain(|key, _| !has(key));
         rows.extend(read);
         Ok(())
     }
 
-    /// No key is at two shards or none, each is where the map says, and no write was lost or doubled.
+    /// Asserts that each key is at the one shard that the map names, and that no write was lost or duplicated.
     fn assert_whole(&self, map: &ShardMap, why: &dyn std::fmt::Debug) {
         let mut seen = HashSet::new();
         for (guard, rows) in &self.shards {
             for (key, count) in rows.lock().unwrap().iter() {
-                assert!(seen.insert(*key), "{key} is doubled: {why:?}");
+                assert!(seen.insert(*key), "{key} is duplicated: {why:?}");
                 assert_eq!(map.shard_of(key), Some(guard.shard()), "{key}: {why:?}");
                 assert_eq!(self.written.lock().unwrap().get(key), Some(count), "{key}: {why:?}");
             }
@@ -122,7 +122,7 @@ impl World {
     }
 }
 
-fn overtaken(refused: Refused) -> PortError {
+fn refused(refused: Refused) -> PortError {
     PortError::new(PortErrorKind::Unavailable, refused.to_string())
 }
 
@@ -154,14 +154,14 @@ impl Mover for World {
     ) -> BoxFuture<'a, Result<(), PortError>> {
         Box::pin(async move {
             let (guard, rows) = &self.shards[shard.0 as usize];
-            let _entered = guard.enter_move(work).map_err(overtaken)?;
-            let has = |key: &u64| map.part_has(&work.part, KeyBytes::of(key).as_slice());
+            let _permit = guard.enter_move(work).map_err(refused)?;
+            let has = |key: &u64| map.chunk_contains(&work.chunk, KeyBytes::of(key).as_slice());
             self.call(|| rows.lock().unwrap().retain(|key, _| !has(key))).await
         })
     }
 }
 
-/// A map of these shards, a router and a mover with directories of their own, and a world with a row for each key.
+/// A router and a mover with a directory each, and a world with a row for each key.
 struct Scene {
     hand: ManualClock,
     clock: Clock,
@@ -183,7 +183,7 @@ impl Scene {
         let slow = FaultConfig::default().latency(MS(1), MS(1));
         let network = FaultNetwork::new(slow, 1, &clock).unwrap();
         let directory = |name| {
-            let config = ShardDirectoryConfig::default().patience(Duration::ZERO);
+            let config = ShardDirectoryConfig::default().retry_timeout(Duration::ZERO);
             ShardDirectory::builder(Arc::new(network.client(name).store(store.clone())), "orders")
                 .clock(&clock)
                 .config(config)
@@ -202,8 +202,8 @@ impl Scene {
         self.hand.block_on(future)
     }
 
-    /// Goes on to the end after whatever happened, with writes before and after, and looks at everything.
-    fn finish(&self, plan: &[Planned], why: &dyn std::fmt::Debug) {
+    /// Finishes the plan after a disturbance, with writes before and after it, and checks all rows.
+    fn finish(&self, plan: &[PlannedMove], why: &dyn std::fmt::Debug) {
         self.run(async {
             self.world.add_to_all(&self.router).await;
             self.mover.rebalance(plan, &self.world).await.unwrap();
@@ -215,15 +215,15 @@ impl Scene {
     }
 }
 
-fn plans() -> Vec<(ShardMap, Vec<Planned>)> {
+fn plans() -> Vec<(ShardMap, Vec<PlannedMove>)> {
     let hashed = ShardMap::hashed(64, &ids(2)).unwrap();
-    let (first, all) = (ShardId(0), Part::keys(&10_u64, Some(&30)));
+    let (first, all) = (ShardId(0), Chunk::keys(&10_u64, Some(&30)));
     let ranges = ShardMap::ranges(&[(0_u64, Some(first))]).unwrap();
-    let apart = Planned::new(Part::key(&7_u64), first, ShardId(3));
+    let apart = PlannedMove::new(Chunk::key(&7_u64), first, ShardId(3));
     vec![
         (hashed.clone(), hashed.plan(&ids(3)).unwrap()),
-        (ranges.clone(), vec![Planned::new(all.clone(), first, ShardId(1)), apart]),
-        (ranges, vec![Planned::new(all, first, ShardId(2)).offline()]),
+        (ranges.clone(), vec![PlannedMove::new(all.clone(), first, ShardId(1)), apart]),
+        (ranges, vec![PlannedMove::new(all, first, ShardId(2)).offline()]),
     ]
 }
 
@@ -240,7 +240,7 @@ fn a_stale_router_refreshes_once_and_nothing_is_written_to_the_wrong_shard() {
             scene.world.add(to, 7)
         });
         answer.await.unwrap();
-        // Begun, frozen, closed, switched, ended: five changes.
+        // Five changes: begun, frozen, closed, switched, ended.
         assert_eq!(*asked.lock().unwrap(), [(0, 1), (1, 6)]);
         let stale = scene.world.add(Routed { shard: ShardId(0), version: 1 }, 7).await;
         assert_eq!(stale, Err(Refused::from(StaleMap { router: 1, shard: 5 }).into()));
@@ -256,7 +256,7 @@ fn a_refusal_through_a_shards_own_pipeline_is_routed_again_and_opens_no_breaker(
     let scene = Scene::new(&map);
     scene.run(async {
         scene.mover.rebalance(&map.plan(&[ShardId(1)]).unwrap(), &scene.world).await.unwrap();
-        // One failure opens it.
+        // One failure opens the breaker.
         let trip = TripConfig::default().consecutive_failures(1);
         let breaker = |_| CircuitBreaker::new(CircuitBreakerConfig::default().trip(trip)).unwrap();
         let breakers = [0, 1].map(breaker);
@@ -278,7 +278,7 @@ fn a_refusal_through_a_shards_own_pipeline_is_routed_again_and_opens_no_breaker(
                     pipeline.call(write).await.map_err(ShardError::from)
                 }
             });
-            // What is no refusal is the call's own error, and the breaker's business.
+            // An error that is no refusal is returned to the caller, and counts for the breaker.
             assert_eq!(answer.await.is_err(), away);
             away = true;
         }
@@ -289,7 +289,7 @@ fn a_refusal_through_a_shards_own_pipeline_is_routed_again_and_opens_no_breaker(
 
 // Guarantee: sharding 8.
 #[test]
-fn of_a_thousand_stale_calls_one_reads_the_map() {
+fn only_one_of_a_thousand_stale_calls_reads_the_map() {
     let map = ShardMap::hashed(64, &ids(1)).unwrap();
     let scene = Scene::new(&map);
     scene.run(async {
@@ -297,7 +297,7 @@ fn of_a_thousand_stale_calls_one_reads_the_map() {
         let slow = FaultConfig::default().latency(MS(10), MS(10));
         let network = FaultNetwork::new(slow, 1, &scene.clock).unwrap();
         let store = network.client("router").store(scene.store.clone());
-        // Opened when it was still the first map: put it back for a moment.
+        // The router opens the first map, which is restored for a moment.
         let newest = scene.store.get(Key::new("shard-maps", "orders")).await.unwrap().unwrap();
         scene.store.put(Key::new("shard-maps", "orders"), map.to_text().into(), Default::default()).await.unwrap();
         let router = ShardDirectory::builder(Arc::new(store), "orders").clock(&scene.clock).open().await.unwrap();
@@ -312,17 +312,17 @@ fn of_a_thousand_stale_calls_one_reads_the_map() {
     });
 }
 
-// Guarantee: sharding 10.
+// Guarantee: sharding 15.
 #[test]
-fn a_fan_out_meets_each_row_once_while_rows_are_moved() {
+fn a_query_of_all_shards_reads_each_row_once_while_rows_are_moved() {
     for (map, plan) in plans() {
         let scene = Scene::new(&map);
         scene.run(async {
             let fan_out = FanOut::new(FanOutConfig::default()).unwrap().with_clock(&scene.clock);
-            let patient = ShardDirectoryConfig::default();
-            let reader = ShardDirectory::builder(scene.store.clone(), "orders").clock(&scene.clock).config(patient);
+            let config = ShardDirectoryConfig::default();
+            let reader = ShardDirectory::builder(scene.store.clone(), "orders").clock(&scene.clock).config(config);
             let reader = reader.open().await.unwrap();
-            // The shards answer one after the other, and slowly.
+            // The shards respond slowly, at different times.
             let rows = |shard: ShardId, map: Arc<ShardMap>| {
                 let (world, clock) = (&scene.world, &scene.clock);
                 async move {
@@ -332,7 +332,7 @@ fn a_fan_out_meets_each_row_once_while_rows_are_moved() {
                     Ok::<_, ()>(owned.copied().collect::<Vec<_>>())
                 }
             };
-            let all = |answers: FannedOut<Vec<u64>, ()>| {
+            let all = |answers: FanOutResult<Vec<u64>, ()>| {
                 let mut keys: Vec<_> = answers.complete().unwrap().into_iter().flat_map(|(_, keys)| keys).collect();
                 keys.sort_unstable();
                 keys
@@ -341,12 +341,12 @@ fn a_fan_out_meets_each_row_once_while_rows_are_moved() {
             let moved = std::cell::Cell::new(false);
             let read = async {
                 while !moved.get() {
-                    let keys = all(reader.ask_all(&fan_out, rows).await.unwrap());
+                    let keys = all(reader.query_all(&fan_out, rows).await.unwrap());
                     assert_eq!(keys, (0..KEYS).collect::<Vec<_>>());
                     whole += 1;
                 }
             };
-            // Without a look behind, some are met twice or never.
+            // A bare fan-out reads some rows twice or not at all.
             let tear = async {
                 while !moved.get() {
                     let map = reader.map();
@@ -364,16 +364,16 @@ fn a_fan_out_meets_each_row_once_while_rows_are_moved() {
     }
 }
 
-// Guarantee: sharding 10.
+// Guarantee: sharding 15.
 #[test]
-fn a_fan_out_sees_that_rows_went_and_came_back_meanwhile() {
+fn a_query_of_all_shards_detects_a_chunk_that_moved_away_and_back() {
     let map = ShardMap::hashed(64, &ids(2)).unwrap();
     let scene = Scene::new(&map);
     scene.run(async {
-        let fan_out = FanOut::new(FanOutConfig::default().at_once(1)).unwrap().with_clock(&scene.clock);
-        let part = Part::slots(0, 32);
-        let there = Planned::new(part.clone(), ShardId(0), ShardId(1)).offline();
-        let back = Planned::new(part, ShardId(1), ShardId(0)).offline();
+        let fan_out = FanOut::new(FanOutConfig::default().max_concurrency(1)).unwrap().with_clock(&scene.clock);
+        let chunk = Chunk::slots(0, 32);
+        let there = PlannedMove::new(chunk.clone(), ShardId(0), ShardId(1)).offline();
+        let back = PlannedMove::new(chunk, ShardId(1), ShardId(0)).offline();
         let reader = ShardDirectory::builder(scene.store.clone(), "orders").clock(&scene.clock).open().await.unwrap();
         let (mover, world) = (&scene.mover, &scene.world);
         // Killed when it is about to switch: from here the fewest changes lead there and back.
@@ -399,15 +399,15 @@ fn a_fan_out_sees_that_rows_went_and_came_back_meanwhile() {
                 Ok::<_, ()>(read.into_keys().filter(|key| map.shard_of(key) == Some(shard)).count())
             }
         };
-        let answers = reader.ask_all(&fan_out, rows).await.unwrap().complete().unwrap();
+        let answers = reader.query_all(&fan_out, rows).await.unwrap().complete().unwrap();
         assert_eq!(answers.iter().map(|(_, n)| *n as u64).sum::<u64>(), KEYS, "{answers:?}");
         assert_eq!(asked.load(Ordering::Relaxed), 4);
     });
 }
 
-// Guarantee: sharding 10.
+// Guarantee: sharding 15.
 #[test]
-fn a_fan_out_that_finds_no_rest_says_so() {
+fn a_query_of_all_shards_fails_if_the_map_changes_during_each_attempt() {
     let map = ShardMap::hashed(64, &ids(2)).unwrap();
     let scene = Scene::new(&map);
     scene.run(async {
@@ -417,12 +417,12 @@ fn a_fan_out_that_finds_no_rest_says_so() {
         let restless = |_, _| async {
             asked.fetch_add(1, Ordering::Relaxed);
             let key = pin.fetch_add(1, Ordering::Relaxed);
-            // To its own shard: a change takes a key from nobody.
+            // A pin to the key's own shard, because a change cannot give it another owner.
             scene.mover.change(|map| map.pin(&key, map.shard_of(&key).unwrap())).await.map(drop)
         };
         let began = scene.clock.now();
-        let answer = scene.router.ask_all(&fan_out, restless).await;
-        // This router has no patience: once.
+        let answer = scene.router.query_all(&fan_out, restless).await;
+        // The retry time-out of this router is zero, so it makes one attempt.
         assert!(matches!(answer, Err(ShardingError::Moving)), "{answer:?}");
         assert!(asked.load(Ordering::Relaxed) == 2 && scene.clock.now() - began < MS(100));
     });
@@ -430,13 +430,13 @@ fn a_fan_out_that_finds_no_rest_says_so() {
 
 // Guarantee: sharding 8.
 #[test]
-fn a_call_waits_while_its_key_is_moved_and_no_longer_than_its_patience() {
+fn a_call_is_retried_while_its_key_is_moved_until_the_retry_timeout() {
     let map = ShardMap::hashed(64, &ids(1)).unwrap();
-    for (thaws, patience) in [(true, 5_000), (false, 700)] {
+    for (thaws, retry_timeout) in [(true, 5_000), (false, 700)] {
         let scene = Scene::new(&map);
-        let config = ShardDirectoryConfig::default().patience(MS(patience));
+        let config = ShardDirectoryConfig::default().retry_timeout(MS(retry_timeout));
         let frozen = scene.run(async {
-            // Offline, it begins frozen.
+            // An offline move begins frozen.
             let planned = map.plan(&[ShardId(1)]).unwrap().remove(0).offline();
             scene.mover.change(|map| map.begin(&planned).map(|next| *map = next)).await.unwrap()
         });
@@ -461,7 +461,7 @@ fn a_call_waits_while_its_key_is_moved_and_no_longer_than_its_patience() {
                 scene.world.assert_whole(&scene.router.refresh().await.unwrap(), &"thawed");
             } else {
                 assert!(matches!(answer, Err(RouteError::Refused(Refused::Moving))), "{answer:?}");
-                assert!(waited <= MS(patience) && waited >= MS(patience - 250), "{waited:?}");
+                assert!(waited <= MS(retry_timeout) && waited >= MS(retry_timeout - 250), "{waited:?}");
             }
         });
     }
@@ -469,7 +469,7 @@ fn a_call_waits_while_its_key_is_moved_and_no_longer_than_its_patience() {
 
 // Guarantee: sharding 9.
 #[test]
-fn a_mover_killed_at_every_step_loses_and_doubles_nothing() {
+fn a_mover_killed_at_every_step_loses_and_duplicates_no_row() {
     for (map, plan) in plans() {
         let scene = Scene::new(&map);
         scene.finish(&plan, &"undisturbed");
@@ -486,7 +486,7 @@ fn a_mover_killed_at_every_step_loses_and_doubles_nothing() {
 
 // Guarantee: sharding 9.
 #[test]
-fn a_mover_dropped_at_every_await_loses_and_doubles_nothing() {
+fn a_mover_dropped_at_every_await_loses_and_duplicates_no_row() {
     for (map, plan) in plans() {
         for undo in [false, true] {
             let (clock, hand) = Clock::manual();
@@ -502,7 +502,7 @@ fn a_mover_dropped_at_every_await_loses_and_doubles_nothing() {
                 },
                 |polls| {
                     let this = scene.take().unwrap();
-                    if undo && this.run(this.mover.give_up(&this.world)).unwrap() {
+                    if undo && this.run(this.mover.roll_back(&this.world)).unwrap() {
                         undone += 1;
                         assert_eq!(this.run(this.world.add_to_all(&this.router)), 0);
                         this.world.assert_whole(&this.run(this.router.refresh()).unwrap(), &("undone", polls));
@@ -517,7 +517,7 @@ fn a_mover_dropped_at_every_await_loses_and_doubles_nothing() {
 
 // Guarantee: sharding 9.
 #[test]
-fn two_movers_at_once_do_each_other_no_harm() {
+fn two_concurrent_movers_lose_and_duplicate_no_row() {
     for (map, plan) in plans() {
         for lead in 0..12 {
             let scene = Scene::new(&map);
@@ -529,7 +529,7 @@ fn two_movers_at_once_do_each_other_no_harm() {
                     other.rebalance(&plan, &scene.world).await
                 };
                 let (one, two) = futures::join!(scene.mover.rebalance(&plan, &scene.world), late);
-                // The slower one may be told that it was overtaken; never are both.
+                // The slower mover may be superseded, but never both.
                 assert!(one.is_ok() || two.is_ok(), "{one:?} {two:?}");
             });
             scene.finish(&plan, &lead);
@@ -539,31 +539,31 @@ fn two_movers_at_once_do_each_other_no_harm() {
 
 // Guarantee: sharding 9.
 #[test]
-fn a_mover_that_was_paused_writes_nothing_old() {
+fn a_mover_that_was_paused_writes_no_outdated_rows() {
     let map = ShardMap::hashed(64, &ids(1)).unwrap();
     let plan = map.plan(&[ShardId(1)]).unwrap();
     let scene = Scene::new(&map);
     scene.run(async {
-        // It has read the source's rows, and stops before it writes them at the target.
+        // The mover has read the source's rows, and pauses before it writes them at the target.
         let paused = scene.world.paused_copy(&scene.mover, &plan).await;
         scene.mover.rebalance(&plan, &scene.world).await.unwrap();
         assert_eq!(scene.world.add_to_all(&scene.router).await, 0);
-        assert!(matches!(scene.world.shards[1].0.enter_move(&paused), Err(Refused::Overtaken)));
-        // Nor would it where the part has come back meanwhile, by a move of its own.
+        assert!(matches!(scene.world.shards[1].0.enter_move(&paused), Err(Refused::Superseded)));
+        // It is also refused after another move has returned the chunk.
         scene
             .mover
-            .rebalance(&[Planned::new(plan[0].part.clone(), ShardId(1), ShardId(0))], &scene.world)
+            .rebalance(&[PlannedMove::new(plan[0].chunk.clone(), ShardId(1), ShardId(0))], &scene.world)
             .await
             .unwrap();
         for shard in 0..2 {
-            assert!(matches!(scene.world.shards[shard].0.enter_move(&paused), Err(Refused::Overtaken)));
+            assert!(matches!(scene.world.shards[shard].0.enter_move(&paused), Err(Refused::Superseded)));
         }
     });
     scene.finish(&plan, &"paused");
 }
 
 impl World {
-    async fn paused_copy(&self, mover: &ShardDirectory, plan: &[Planned]) -> Move {
+    async fn paused_copy(&self, mover: &ShardDirectory, plan: &[PlannedMove]) -> Move {
         let begun = mover.change(|map| map.begin(&plan[0]).map(|next| *map = next)).await.unwrap();
         for (guard, _) in &self.shards {
             guard.install(begun.clone()).await;
@@ -575,7 +575,7 @@ impl World {
 }
 
 #[test]
-fn sharding_guard_a_newer_map_waits_for_who_is_inside() {
+fn installing_a_newer_map_waits_for_the_permits_of_older_ones() {
     let (clock, hand) = Clock::manual();
     let first = ShardMap::hashed(64, &ids(1)).unwrap();
     let begun = Arc::new(first.begin(&first.plan(&[ShardId(1)]).unwrap()[0]).unwrap());
@@ -583,19 +583,19 @@ fn sharding_guard_a_newer_map_waits_for_who_is_inside() {
     let guard = ShardGuard::new(ShardId(0), Arc::new(first));
     let write = || guard.enter(&1_u64, Access::Write, 1);
     hand.block_on(async {
-        let inside = write().unwrap();
+        let permit = write().unwrap();
         let mut installed = Box::pin(guard.install(frozen.clone()));
         let mut polled = || futures::FutureExt::now_or_never(&mut installed).is_some();
-        assert!(!polled(), "one is inside by the map before");
-        // From the first poll on nobody else is let in to write; one may read.
+        assert!(!polled(), "a permit of the previous map exists");
+        // From the first poll on, writes are refused and reads are permitted.
         assert_eq!(write().unwrap_err(), Refused::Moving);
         let reader = guard.enter(&1_u64, Access::Read, 1).unwrap();
-        drop(inside);
-        assert!(polled(), "who was let in by the new map is not waited for");
-        // An older map is passed over, and waits for nobody.
+        drop(permit);
+        assert!(polled(), "permits of the new map are not waited for");
+        // An older map is ignored, and installing it does not wait.
         guard.install(begun.clone()).await;
         assert_eq!(guard.map().version(), frozen.version());
-        // Closed, it gives no answers either, once its readers have left.
+        // A closed chunk also refuses reads, and its installation waits for earlier readers.
         let closed = Arc::new(frozen.advanced().unwrap());
         let mut installed = Box::pin(guard.install(closed.clone()));
         assert!(futures::FutureExt::now_or_never(&mut installed).is_none());
@@ -606,12 +606,12 @@ fn sharding_guard_a_newer_map_waits_for_who_is_inside() {
         guard.install(switched.clone()).await;
         let router = switched.version();
         assert_eq!(write().unwrap_err(), Refused::from(StaleMap { router: 1, shard: router }));
-        // The target, which has not heard yet, knows that it is the one behind.
+        // The target has an older map, and reports that its own map is stale.
         let target = ShardGuard::new(ShardId(1), closed.clone());
         let behind = target.enter(&1_u64, Access::Write, router).unwrap_err();
         assert_eq!(behind, Refused::Behind { router, shard: closed.version() });
     });
-    // Dropped at every await, a wait for others to leave has taken the map, and holds nobody up.
+    // Dropped at every await, an installation has replaced the map, and blocks no other.
     let held = std::cell::RefCell::new(None);
     let polls = drop_at_every_await(
         &hand,
@@ -620,12 +620,12 @@ fn sharding_guard_a_newer_map_waits_for_who_is_inside() {
             held.replace(Some(guard.clone()));
             let (clock, frozen) = (clock.clone(), frozen.clone());
             async move {
-                let inside = guard.enter(&1_u64, Access::Write, 1).unwrap();
-                let leaves = async {
+                let permit = guard.enter(&1_u64, Access::Write, 1).unwrap();
+                let release = async {
                     clock.sleep(MS(5)).await;
-                    drop(inside);
+                    drop(permit);
                 };
-                futures::join!(guard.install(frozen), leaves);
+                futures::join!(guard.install(frozen), release);
             }
         },
         |polls| {
@@ -633,16 +633,16 @@ fn sharding_guard_a_newer_map_waits_for_who_is_inside() {
             let taken = if polls == 0 { &begun } else { &frozen };
             assert_eq!(guard.map().version(), taken.version(), "{polls}");
             assert_eq!(guard.enter(&1_u64, Access::Write, 1).is_ok(), polls == 0);
-            assert!(format!("{guard:?}").contains("inside: 0"), "{guard:?}");
+            assert!(format!("{guard:?}").contains("permits: 0"), "{guard:?}");
             let mut again = Box::pin(guard.install(Arc::new(frozen.advanced().unwrap())));
-            assert!(futures::FutureExt::now_or_never(&mut again).is_some(), "nobody is inside after {polls}");
+            assert!(futures::FutureExt::now_or_never(&mut again).is_some(), "no permit exists after {polls}");
         },
     );
     assert!(polls >= 2, "{polls}");
 }
 
 #[test]
-fn sharding_guard_a_shard_that_is_behind_looks_for_itself() {
+fn a_shard_with_a_stale_map_refreshes_it() {
     let map = ShardMap::hashed(64, &ids(1)).unwrap();
     let scene = Scene::new(&map);
     scene.run(async {
@@ -650,9 +650,9 @@ fn sharding_guard_a_shard_that_is_behind_looks_for_itself() {
         scene.mover.rebalance(&map.plan(&[ShardId(1)]).unwrap(), &scene.world).await.unwrap();
         let router = scene.router.refresh().await.unwrap().version();
         assert!(matches!(shard.enter(&1_u64, Access::Read, router), Err(Refused::Behind { .. })));
-        let entered = shard.enter_fresh(&scene.router, &1_u64, Access::Read, router).await.unwrap();
-        assert_eq!(entered.version(), router);
-        // A stale router is told so without a look.
+        let permit = shard.enter_fresh(&scene.router, &1_u64, Access::Read, router).await.unwrap();
+        assert_eq!(permit.version(), router);
+        // A stale router is refused without a refresh.
         assert!(shard.enter_fresh(&scene.router, &1_u64, Access::Read, 1).await.is_ok());
         let other = ShardGuard::new(ShardId(2), scene.router.map());
         assert!(matches!(other.enter_fresh(&scene.router, &1_u64, Access::Read, 1).await, Err(Refused::Stale(_))));
@@ -660,12 +660,12 @@ fn sharding_guard_a_shard_that_is_behind_looks_for_itself() {
 }
 
 #[test]
-fn sharding_directory_hears_of_a_change_and_looks_now_and_then() {
+fn a_directory_refreshes_at_a_notice_and_at_the_refresh_interval() {
     for hears in [true, false] {
         let (clock, hand) = Clock::manual();
         let store = Arc::new(InMemoryStore::new().with_clock(&clock));
         let notifier = Arc::new(InMemoryNotifier::new());
-        let config = ShardDirectoryConfig::default().refresh_every(Duration::from_secs(60));
+        let config = ShardDirectoryConfig::default().refresh_interval(Duration::from_secs(60));
         let builder = || {
             let builder = ShardDirectory::builder(store.clone(), "orders").clock(&clock).config(config);
             if hears { builder.notifier(notifier.clone()) } else { builder }
@@ -695,7 +695,7 @@ fn sharding_directory_hears_of_a_change_and_looks_now_and_then() {
 }
 
 #[test]
-fn sharding_directory_tells_what_is_wrong() {
+fn the_errors_of_a_directory_name_their_cause() {
     let (clock, hand) = Clock::manual();
     let store = Arc::new(InMemoryStore::new().with_clock(&clock));
     hand.block_on(async {
@@ -703,24 +703,24 @@ fn sharding_directory_tells_what_is_wrong() {
         let refused = |error: ShardingError| error.to_string();
         assert_eq!(
             refused(open("orders").open().await.unwrap_err()),
-            "there is no shard map `orders` that can be read"
+            "the shard map `orders` is missing or unreadable"
         );
         assert_eq!(refused(open("").open().await.unwrap_err()), "invalid `name`: must not be empty");
-        let config = ShardDirectoryConfig::default().refresh_every(Duration::ZERO);
+        let config = ShardDirectoryConfig::default().refresh_interval(Duration::ZERO);
         let error = open("orders").config(config).create(&ShardMap::lookup()).await.unwrap_err();
-        assert_eq!(refused(error), "invalid `refresh_every`: must be longer than zero");
+        assert_eq!(refused(error), "invalid `refresh_interval`: must be longer than zero");
         let directory = open("orders").create(&ShardMap::lookup()).await.unwrap();
-        // A second one leaves the map of the first as it is.
+        // Creating the map again leaves it unchanged.
         directory.change(|map| map.pin("a", ShardId(1))).await.unwrap();
         assert_eq!(open("orders").create(&ShardMap::lookup()).await.unwrap().map().version(), 2);
         let again = directory.change(|map| map.pin("a", ShardId(2))).await.unwrap_err();
         assert_eq!(
             (refused(again), directory.map().version()),
-            ("invalid `key`: must not be listed already".into(), 2)
+            ("invalid `key`: must not be pinned already".into(), 2)
         );
         let nowhere = directory.route("b", |_| async { Ok::<_, ShardError<String>>(()) }).await.unwrap_err();
         assert_eq!(nowhere.to_string(), "no shard owns the key");
-        // A damaged map is an error, an event, and no loss: the copy goes on.
+        // A damaged map causes an error and an event, and the copy stays in use.
         let mut events = directory.events();
         store.put(Key::new("shard-maps", "orders"), "no map".into(), Default::default()).await.unwrap();
         assert!(matches!(directory.refresh().await, Err(ShardingError::NoMap(_))));
@@ -730,7 +730,7 @@ fn sharding_directory_tells_what_is_wrong() {
 }
 
 #[test]
-fn sharding_directory_changes_of_many_at_once_are_all_made() {
+fn concurrent_changes_are_all_made() {
     let (clock, hand) = Clock::manual();
     let backend = Arc::new(InMemoryStore::new().with_clock(&clock));
     let network = FaultNetwork::new(FaultConfig::default().latency(MS(0), MS(9)), 3, &clock).unwrap();
@@ -740,13 +740,13 @@ fn sharding_directory_changes_of_many_at_once_are_all_made() {
             ShardDirectory::builder(store, "orders").clock(&clock).create(&ShardMap::lookup()).await.unwrap();
         let changes = (0..20_u64).map(|key| directory.change(move |map| map.pin(&key, ShardId(0))));
         assert!(futures::future::join_all(changes).await.iter().all(Result::is_ok));
-        assert_eq!((directory.map().version(), directory.map().parts().len()), (21, 21));
+        assert_eq!((directory.map().version(), directory.map().chunks().len()), (21, 21));
     });
 }
 
 // Guarantee: sharding 12.
 #[test]
-fn a_directory_counts_what_it_routes() {
+fn a_directory_counts_routed_calls() {
     let (clock, hand) = Clock::manual();
     let store = Arc::new(InMemoryStore::new().with_clock(&clock));
     let meter = ShardMeter::new(10);

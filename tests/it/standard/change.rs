@@ -1,4 +1,4 @@
-//! Shared ground: the whole document is replaced while calls run; state that still makes sense is kept, a bad document is refused whole.
+//! The standard stack: its document is replaced while calls run.
 use std::time::Duration;
 
 use futures::{StreamExt, stream::FuturesUnordered};
@@ -15,7 +15,7 @@ use steadfast::{
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// Every part is on.
+/// A document with every part on.
 const ALL: &str = r#"
     fallback = { timeout = "1s" }
     timeout = "20s"
@@ -30,7 +30,7 @@ const ALL: &str = r#"
     attempt_timeout = "500ms"
 "#;
 
-/// Some are off, and all that are on are different.
+/// A document with some parts off, and different settings for all others.
 const OTHER: &str = r#"
     fallback = { on_rejections = false }
     timeout = "30s"
@@ -54,9 +54,11 @@ fn stack(clock: &Clock, text: &str) -> Standard {
     stack.with_entropy(&Entropy::from_seed(7)).with_gauge("cpu", Gauge::new()).unwrap()
 }
 
-/// Calls begin all the time, some fail and are repeated, some are slow and are hedged; the document changes every few milliseconds.
+// Guarantee: standard 3.
+/// Calls begin all the time; some are retried, some are hedged. The document changes every few
+/// milliseconds.
 #[test]
-fn ground_the_document_is_replaced_while_10_000_calls_run() {
+fn the_document_can_be_replaced_while_10_000_calls_run() {
     let (clock, hand) = Clock::manual();
     let stack = stack(&clock, ALL);
     let script = "ok x7 in 20ms, 503 in 5ms, ok in 200ms, ok x3 in 1ms, ".repeat(1_500) + "ok";
@@ -93,9 +95,11 @@ fn at_rest(stack: &Standard) {
     assert_eq!(stack.circuit_breaker().unwrap().state(), State::Closed);
 }
 
-/// A breaker that is open stays open under other settings, also while it is switched off for a time; so does what a limit has given.
+// Guarantee: standard 3.
+/// An open breaker stays open under other settings, also while it is switched off for a time. A
+/// limit keeps its used permits.
 #[test]
-fn ground_state_is_kept_when_the_document_is_replaced() {
+fn parts_keep_their_state_when_the_document_is_replaced() {
     let (clock, hand) = Clock::manual();
     let stack = stack(&clock, ALL);
     stack.circuit_breaker().unwrap().isolate();
@@ -116,9 +120,10 @@ fn ground_state_is_kept_when_the_document_is_replaced() {
     }
 }
 
-/// Whatever is wrong, and wherever: nothing changes, and the next good document applies.
+// Guarantee: standard 2.
+/// The next valid document applies.
 #[test]
-fn ground_a_bad_document_is_refused_whole() {
+fn an_invalid_document_changes_nothing() {
     let (clock, _) = Clock::manual();
     let stack = stack(&clock, ALL);
     let before = stack.explain().to_string();
@@ -126,15 +131,15 @@ fn ground_a_bad_document_is_refused_whole() {
         ("fallback = { timeout = '0s' }", "invalid `fallback.timeout`"),
         ("timeout = '0s'", "invalid `timeout`: must be longer than zero"),
         (
-            "shed = { hold = '1s', limits.disk = { soft = 1, hard = 2 } }",
-            "invalid `shed.limits.cpu`: must be there: a gauge of that name is watched",
+            "shed = { sustain = '1s', limits.disk = { soft = 1, hard = 2 } }",
+            "invalid `shed.limits.cpu`: must be present: a gauge of this name is watched",
         ),
         ("rate_limit = { permits = 0 }", "invalid `rate_limit.permits`"),
         ("concurrency_limit = { capacity = 0 }", "invalid `concurrency_limit.capacity`"),
         ("adaptive_limit = { min = 0 }", "invalid `adaptive_limit.min`"),
         (
             "adaptive_limit = true\nconcurrency_limit = true",
-            "invalid `adaptive_limit`: must be off where `concurrency_limit` is on",
+            "invalid `adaptive_limit`: must be off if `concurrency_limit` is on",
         ),
         ("retry = { max_attempts = 0 }", "invalid `retry.max_attempts`"),
         ("retry_budget = { ratio = -1.0 }", "invalid `retry_budget.ratio`"),
@@ -143,7 +148,7 @@ fn ground_a_bad_document_is_refused_whole() {
         ("circuit_breaker = { min_calls = 0 }", "invalid `circuit_breaker.min_calls`"),
         ("attempt_timeout = '0s'", "invalid `attempt_timeout`"),
     ] {
-        // Everything else in it is good, and different.
+        // Everything else in the document is valid, and different.
         let changed = format!(
             "{bad}\n{}",
             OTHER
@@ -166,9 +171,10 @@ fn ground_a_bad_document_is_refused_whole() {
     assert_ne!(stack.explain().to_string(), before);
 }
 
-/// A stack that was changed is as one that was made so: the same explanation, whatever it was before.
+// Guarantee: standard 3.
+/// The explanations are the same, whatever the stack was before.
 #[test]
-fn ground_a_stack_that_was_changed_is_as_one_made_so() {
+fn a_changed_stack_equals_a_new_one_with_the_same_document() {
     let (clock, _) = Clock::manual();
     for from in [ALL, OTHER, ""] {
         for to in [ALL, OTHER, ""] {

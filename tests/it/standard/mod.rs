@@ -1,4 +1,4 @@
-//! Pipeline, behaviours 2 and 3: the standard stack, its order, its one document, its explanation.
+//! The standard stack: its order, its document, its explanation.
 mod change;
 mod reconfigure;
 
@@ -19,7 +19,7 @@ use steadfast::{
 
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
-/// A stack by a document, and a service by a script, on one clock.
+/// A stack from a document, and a service from a script, on one clock.
 struct Stage {
     stack: Standard,
     service: ScriptedService,
@@ -45,10 +45,10 @@ impl Stage {
     }
 }
 
-// Guarantee: pipeline 2.
-/// Pipeline 2: the total time-out stands outside the rate limit: a turn that comes after the deadline is refused at once.
+// Guarantee: standard 1.
+/// A turn that would come after the deadline is rejected at once.
 #[test]
-fn the_timeout_stands_around_the_rate_limit() {
+fn the_timeout_is_outside_the_rate_limit() {
     let stage = Stage::new("timeout = '1s'\nrate_limit = { permits = 1, per = '2s', max_wait = '1m' }", "ok");
     stage.call().unwrap();
     let start = stage.hand.now();
@@ -57,10 +57,10 @@ fn the_timeout_stands_around_the_rate_limit() {
     assert_eq!((stage.hand.now(), error.retry_after()), (start, Some(MS(2000))));
 }
 
-// Guarantee: pipeline 2.
-/// Pipeline 2: the rate limit stands outside the concurrency limit: a call that waits for its turn holds no place.
+// Guarantee: standard 1.
+/// A call that waits for its turn holds no permit of the concurrency limit.
 #[test]
-fn the_rate_limit_stands_around_the_concurrency_limit() {
+fn the_rate_limit_is_outside_the_concurrency_limit() {
     let stage = Stage::new(
         "rate_limit = { permits = 1, per = '2s', max_wait = '1m' }\nconcurrency_limit = { capacity = 1, queue = 0 }",
         "ok",
@@ -73,22 +73,22 @@ fn the_rate_limit_stands_around_the_concurrency_limit() {
     };
     let (answer, free) = stage.hand.block_on(async { futures::join!(stage.call_async(), look) });
     assert_eq!((answer.unwrap(), free), (200, 1));
-    // And a call that is refused for want of a place has used a permit.
+    // A call that is rejected by the concurrency limit has used a permit of the rate limit.
     let held = places.try_acquire().unwrap();
     stage.hand.advance(MS(2000));
     assert_eq!(
         stage.call().unwrap_err().to_string(),
         "rejected by the concurrency limit `drone.concurrency_limit`: queue full"
     );
-    assert!(stage.stack.rate_limit().unwrap().check().is_err());
+    assert!(stage.stack.rate_limit().unwrap().try_acquire().is_err());
     drop(held);
 }
 
-// Guarantee: pipeline 2.
-/// Pipeline 2: both limits stand outside the retry: a call takes one permit for all its attempts, and holds its place between
+// Guarantee: standard 1.
+/// A call takes one permit of the rate limit for all its attempts, and holds its place between
 /// them.
 #[test]
-fn the_limits_stand_around_the_retry() {
+fn the_limits_are_outside_the_retry() {
     let stage = Stage::new(
         "rate_limit = { permits = 1, per = '1m' }\nconcurrency_limit = { capacity = 1 }\n\
          retry = { max_attempts = 3, backoff = { base = '1s', jitter = 'none' } }",
@@ -103,10 +103,10 @@ fn the_limits_stand_around_the_retry() {
     assert_eq!((answer.unwrap(), stage.service.calls(), seen), (200, 3, (0, 0)));
 }
 
-// Guarantee: pipeline 2.
-/// Pipeline 2: the retry stands outside the breaker: each attempt is counted, and the breaker's rejection ends the retry.
+// Guarantee: standard 1.
+/// Each attempt is counted, and the breaker's rejection ends the retry.
 #[test]
-fn the_retry_stands_around_the_breaker() {
+fn the_retry_is_outside_the_breaker() {
     let stage =
         Stage::new("retry = { max_attempts = 5 }\ncircuit_breaker = { trip = { consecutive_failures = 2 } }", "503");
     let error = stage.call().unwrap_err();
@@ -114,10 +114,10 @@ fn the_retry_stands_around_the_breaker() {
     assert_eq!(stage.stack.circuit_breaker().unwrap().state(), State::Open);
 }
 
-// Guarantee: pipeline 2.
-/// Pipeline 2: retry and breaker stand outside the attempt's time-out: an attempt that hangs is a failure that both see.
+// Guarantee: standard 1.
+/// An attempt that hangs is a failure for both.
 #[test]
-fn the_breaker_stands_around_the_attempts_timeout() {
+fn retry_and_breaker_are_outside_the_attempt_timeout() {
     let stage =
         Stage::new("attempt_timeout = '100ms'\nretry = { backoff = { base = '1ms', cap = '1ms' } }", "hang, ok");
     let mut events = stage.stack.circuit_breaker().unwrap().events();
@@ -128,10 +128,9 @@ fn the_breaker_stands_around_the_attempts_timeout() {
     assert_eq!(event.source.unwrap().as_str(), "drone.circuit_breaker");
 }
 
-// Guarantee: pipeline 2.
-/// Pipeline 2: the total time bounds attempts and waits together.
+// Guarantee: standard 1.
 #[test]
-fn the_timeout_stands_around_everything() {
+fn the_timeout_bounds_attempts_and_waits_together() {
     let stage = Stage::new(
         "timeout = '1s'\nattempt_timeout = '400ms'\nretry = { max_attempts = 100, backoff = { jitter = 'none' } }",
         "hang",
@@ -146,8 +145,7 @@ fn the_timeout_stands_around_everything() {
     assert_eq!(error.to_string(), "timed out after 1s (`drone.timeout`)");
 }
 
-// Guarantee: pipeline 2.
-/// Pipeline 2: every part is optional, in one document, with good defaults.
+// Guarantee: standard 1, 2.
 #[test]
 fn every_part_is_optional() {
     let parts = |document: &str| {
@@ -203,15 +201,15 @@ fn every_part_is_optional() {
     let mut on = [true; 12];
     on[2] = false;
     assert_eq!(parts(&tables.concat()), on);
-    // Nothing at all lets everything pass.
+    // A stack without parts lets everything pass.
     let stage = Stage::new(&none, "503, ok");
     assert_eq!(stage.call().unwrap_err().attempts(), 1);
     assert_eq!((stage.call().unwrap(), stage.hand.next_timer()), (200, None));
 }
 
-// Guarantee: pipeline 2.
+// Guarantee: standard 2.
 #[test]
-fn good_defaults() {
+fn an_empty_document_has_good_defaults() {
     let config: StandardConfig = toml::from_str("").unwrap();
     assert_eq!(config, StandardConfig::default());
     assert_eq!((config.timeout, config.attempt_timeout), (Some(MS(30_000)), Some(MS(10_000))));
@@ -221,8 +219,8 @@ fn good_defaults() {
     assert_eq!((stage.call().unwrap(), stage.service.calls()), (200, 3));
 }
 
-// Guarantee: pipeline 2.
-/// Pipeline 1 and 2: clones share their state, and every part answers by its name.
+// Guarantee: standard 1.
+/// Each part has its own name, too.
 #[test]
 fn clones_share_their_state_and_parts_have_names() {
     let stage = Stage::new("rate_limit = { permits = 5, per = '1m' }\nconcurrency_limit = true", "ok");
@@ -232,21 +230,21 @@ fn clones_share_their_state_and_parts_have_names() {
     assert_eq!(error.retry_after(), Some(MS(100)));
     let steadfast::Cause::Rejected(rejected) = error.cause() else { panic!("{error:?}") };
     assert_eq!((rejected.by(), rejected.name()), (PolicyKind::CircuitBreaker, Some("drone.circuit_breaker")));
-    assert!(matches!(rejected.reason(), Reason::CircuitOpen { rule: TripRule::ByHand, .. }));
-    while clone.rate_limit().unwrap().check().is_ok() {}
+    assert!(matches!(rejected.reason(), Reason::CircuitOpen { rule: TripRule::Manual, .. }));
+    while clone.rate_limit().unwrap().try_acquire().is_ok() {}
     let error = stage.call().unwrap_err();
     assert!(
-        error.to_string().starts_with("rejected by the rate limit `drone.rate_limit`: used up; try again in 12s"),
+        error.to_string().starts_with("rejected by the rate limit `drone.rate_limit`: limit reached; try again in 12s"),
         "{error}"
     );
     assert_eq!(stage.stack.clone().into_pipeline().name(), Some("drone"));
     assert_eq!(clone.config(), stage.stack.config());
 }
 
-// Guarantee: pipeline 3.
-/// Pipeline 3: the whole text.
+// Guarantee: standard 4.
+/// The whole text.
 #[test]
-fn explain_prints_the_order() {
+fn explain_lists_the_parts_in_order() {
     let stage = Stage::new(
         "rate_limit = { permits = 50, per = '1s', burst = 5, max_wait = '100ms' }\n\
          concurrency_limit = { capacity = 8, queue = 4, max_wait = '250ms', order = 'newest_first' }\n\
@@ -260,7 +258,7 @@ pipeline `drone`, outermost first:
   3. concurrency limit `drone.concurrency_limit`: 8 at once, 4 more wait up to 250ms, newest first
   4. retry `drone.retry`: at most 3 attempts, exponential back-off from 100ms to 20s, jitter full; repeats unmarked operations \
 only after failures that prove that nothing was sent
-  5. circuit breaker `drone.circuit_breaker`: opens on 25 % failures over the last 100 calls (at least 20), or 7 failures in a row; \
+  5. circuit breaker `drone.circuit_breaker`: opens on 25 % failures over the last 100 calls (at least 20), or 7 consecutive failures; \
 for 5s to 60s
   6. time-out `drone.attempt_timeout`: at most 10s
 ";
@@ -273,10 +271,9 @@ for 5s to 60s
     assert_eq!(nothing, "pipeline, outermost first:\n  (no policy)\n");
 }
 
-// Guarantee: pipeline 3.
-/// Pipeline 3: what will hurt.
+// Guarantee: standard 4.
 #[test]
-fn explain_warns() {
+fn explain_warns_about_risky_settings() {
     let warnings = |document: &str| Stage::new(document, "ok").stack.explain().warnings();
     let only = |document: &str, words: &[&str]| {
         let warnings = warnings(document);
@@ -292,10 +289,10 @@ fn explain_warns() {
     assert_eq!(warnings("timeout = '10s'"), [""; 0]);
     let text = Stage::new("timeout = '5s'", "ok").stack.explain().to_string();
     assert!(
-        text.ends_with("\n  warning: a time-out of 10s inside one of 5s never fires: the outer one comes first\n"),
+        text.ends_with("\n  warning: a time-out of 10s inside one of 5s never fires: the outer one fires first\n"),
         "{text}"
     );
-    // The same of a pipeline that is built by hand.
+    // The same for a pipeline that is composed by the user.
     let pipeline = Pipeline::new()
         .then(
             CircuitBreaker::new(CircuitBreakerConfig::default().trip(TripConfig::default().consecutive_failures(3)))

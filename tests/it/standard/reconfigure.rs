@@ -1,5 +1,6 @@
-//! Ground: the settings of every limit, time-out, retry and budget change while it is in use. A bad change is refused whole, what was learnt is
-//! kept, clones follow, and a call under way ends once: by what admitted it, or by what is new.
+//! Settings of limits, time-outs, retries and budgets change while in use.
+//! An invalid change is rejected as a whole, learned state is kept, clones follow. A call in flight
+//! ends once: under the settings that admitted it, or under the new ones.
 use std::{
     fmt::Debug,
     future::Future,
@@ -35,7 +36,8 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const S: fn(u64) -> Duration = Duration::from_secs;
 
-/// Each bad change is refused by the name of its field and changes nothing that can be seen; a good one comes through after all of them.
+/// Makes invalid changes, each rejected with the name of its field and without visible effect, and
+/// then a valid one.
 fn refuses_whole<C: Clone + Debug + PartialEq>(
     seen: impl Fn() -> C,
     change: impl Fn(C) -> Result<(), ConfigError>,
@@ -61,7 +63,7 @@ fn poll(turn: &mut Turn<'_>) -> Option<Result<(), Rejected>> {
     }
 }
 
-/// Work that takes so long.
+/// Work that takes `time`.
 async fn takes(clock: &Clock, time: Duration) -> Result<(), ()> {
     clock.sleep(time).await;
     Ok(())
@@ -73,7 +75,7 @@ fn rate(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, ManualClock)
 }
 
 fn drain(limiter: &RateLimiter) -> u32 {
-    (0..).take_while(|_| limiter.check().is_ok()).count() as u32
+    (0..).take_while(|_| limiter.try_acquire().is_ok()).count() as u32
 }
 
 fn places(config: ConcurrencyLimitConfig) -> (ConcurrencyLimiter, Clock, ManualClock) {
@@ -82,9 +84,9 @@ fn places(config: ConcurrencyLimitConfig) -> (ConcurrencyLimiter, Clock, ManualC
 }
 
 #[test]
-fn ground_a_bad_change_of_a_rate_limit_is_refused_whole() {
+fn an_invalid_change_of_a_rate_limit_changes_nothing() {
     let (limiter, _, _) = rate(Quota::per_second(10));
-    limiter.check_n(4).unwrap();
+    limiter.try_acquire_n(4).unwrap();
     let config = |permits| RateLimitConfig::from(Quota::per_second(permits));
     let bad = vec![
         (config(0).max_wait(S(9)), "permits"),
@@ -98,17 +100,17 @@ fn ground_a_bad_change_of_a_rate_limit_is_refused_whole() {
     assert_eq!(drain(&clone), 12, "it is as full as it was: six tenths");
 }
 
-/// How it counts may change too: what was used stays used, and who waits keeps the order.
+/// Used permits stay used, and waiting calls keep their order.
 #[test]
-fn ground_a_rate_limit_changes_how_it_counts() {
+fn a_rate_limit_can_change_its_mode_in_use() {
     let (limiter, _, hand) = rate(Quota::per_second(10));
-    limiter.check_n(7).unwrap();
+    limiter.try_acquire_n(7).unwrap();
     limiter.reconfigure(RateLimitConfig::from(Quota::per_second(10)).strict()).unwrap();
     assert_eq!(drain(&limiter), 3);
     hand.advance(MS(999));
     assert_eq!(drain(&limiter), 0, "never more than ten in any window");
     hand.advance(MS(1));
-    limiter.check_n(4).unwrap();
+    limiter.try_acquire_n(4).unwrap();
     limiter.reconfigure(RateLimitConfig::from(Quota::per_second(10))).unwrap();
     assert_eq!(drain(&limiter), 6);
     hand.advance(S(1));
@@ -136,13 +138,14 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// Whatever is changed and when: who waits is answered by the end of its patience, once; nothing is minted; and after quiet there is one burst.
+    /// At any change and time: a waiting call gets one answer within its maximum wait, no permits
+    /// are created, and one burst is free after a quiet time.
     #[test]
-    fn ground_a_rate_limit_loses_and_mints_nothing_when_it_changes(counts_change: bool, steps in steps()) {
+    fn a_changed_rate_limit_loses_and_creates_no_permits(counts_change: bool, steps in steps()) {
         let (limiter, _, hand) = rate(Quota::new(4, MS(1_000)));
         let mut waiting: Vec<(Turn<'_>, Duration, u32)> = Vec::new();
         let start = hand.now();
-        // As shares of a full limit: what there was and came back, and what was used.
+        // Shares of a full limit: the part that was free or came back, and the part that was used.
         let (mut quota, mut there, mut used) = ((4, 1_000), 1.0, 0.0);
         for step in steps {
             let mut uses = 0;
@@ -151,7 +154,7 @@ proptest! {
                     hand.advance(MS(ms));
                     there += ms as f64 / quota.1 as f64;
                 }
-                Step::Take(n) => uses += if limiter.check_n(n).is_ok() { n } else { 0 },
+                Step::Take(n) => uses += if limiter.try_acquire_n(n).is_ok() { n } else { 0 },
                 Step::Wait(n, ms) => {
                     let mut turn: Turn<'_> = Box::pin(limiter.acquire_n(n, MS(ms)));
                     match poll(&mut turn) {
@@ -181,7 +184,7 @@ proptest! {
             });
             prop_assert!(!late, "who waits is answered by the end of its patience");
             used += f64::from(uses) / f64::from(quota.0);
-            // Strict, what was used stays used in permits, not in shares.
+            // In strict mode used permits are kept as a number, not as a share.
             prop_assert!(counts_change || used <= there + 1e-6, "{} used of {}", used, there);
         }
         waiting.clear();
@@ -191,9 +194,9 @@ proptest! {
     }
 }
 
-/// A call that waits while the limit changes, dropped at every point: nothing stays reserved.
+/// A waiting call is dropped at every await point while the limit changes.
 #[test]
-fn ground_a_change_leaves_nothing_reserved_for_whom_was_dropped() {
+fn a_call_dropped_during_a_change_leaves_nothing_reserved() {
     for to_strict in [false, true] {
         let (limiter, clock, hand) = rate(Quota::per_second(1));
         let next = RateLimitConfig::from(Quota::new(2, S(2)));
@@ -219,7 +222,7 @@ fn ground_a_change_leaves_nothing_reserved_for_whom_was_dropped() {
 }
 
 #[test]
-fn ground_a_bad_change_of_a_keyed_limit_is_refused_whole() {
+fn an_invalid_change_of_a_keyed_limit_changes_nothing() {
     let (clock, hand) = Clock::manual();
     let limiter = KeyedRateLimiter::new(Quota::per_second(4))
         .unwrap()
@@ -227,25 +230,26 @@ fn ground_a_bad_change_of_a_keyed_limit_is_refused_whole() {
         .unwrap()
         .with_clock(&clock);
     let clone = limiter.clone();
-    limiter.check_n(&1, 2).unwrap();
-    limiter.check_n(&10, 50).unwrap();
+    limiter.try_acquire_n(&1, 2).unwrap();
+    limiter.try_acquire_n(&10, 50).unwrap();
     let q = Quota::per_second;
     let bad = vec![((q(0), vec![]), "permits"), ((q(1), vec![q(1), q(0)]), "tiers[1].permits")];
-    // As many in four seconds and ten, so that what is used takes another time to come back.
+    // The same rate over four and ten seconds, so that used permits return at another time.
     let good = (Quota::new(8, S(4)), vec![Quota::new(10, S(10))]);
     refuses_whole(|| clone.quotas(), |(quota, tiers)| limiter.reconfigure(quota, &tiers), bad, good);
-    // Each key is as full as it was: half.
+    // Each key is as full as before: half.
     let drain = |key| (0..).take_while(|_| clone.check(&key).is_ok()).count();
     assert_eq!((drain(1), drain(10), drain(2), drain(11)), (4, 5, 8, 10));
-    // A tier that is gone is everybody's.
+    // A key of a removed tier gets the default quota.
     hand.advance(S(10));
     limiter.reconfigure(q(3), &[]).unwrap();
     assert_eq!((drain(1), drain(10), drain(12)), (3, 3, 3));
 }
 
-/// Calls of many threads while the quotas change: no key ever has more than the larger burst and what came back.
+/// Many threads call while the quotas change: no key ever gets more than the larger burst plus the
+/// returned permits.
 #[test]
-fn ground_a_keyed_limit_mints_nothing_while_it_changes() {
+fn a_changing_keyed_limit_creates_no_permits() {
     let (clock, _) = Clock::manual();
     let limiter = KeyedRateLimiter::new(Quota::per_minute(100)).unwrap().with_clock(&clock);
     let taken: Vec<AtomicU32> = (0..50).map(|_| AtomicU32::new(0)).collect();
@@ -254,13 +258,13 @@ fn ground_a_keyed_limit_mints_nothing_while_it_changes() {
             scope.spawn(|| {
                 for round in 0..20_000usize {
                     let key = round % 50;
-                    if limiter.check(&key).is_ok() {
+                    if limiter.try_acquire(&key).is_ok() {
                         taken[key].fetch_add(1, SeqCst);
                     }
                 }
             });
         }
-        // Up and down again: a key that is used up stays so.
+        // Increased and decreased again: a used-up key stays used up.
         for round in 0..40 {
             let permits = if round % 2 == 0 { 50 } else { 100 };
             limiter.reconfigure(Quota::per_minute(permits), &[]).unwrap();
@@ -269,12 +273,12 @@ fn ground_a_keyed_limit_mints_nothing_while_it_changes() {
     for (key, taken) in taken.iter().enumerate() {
         let taken = taken.load(SeqCst);
         assert!((50..=100).contains(&taken), "{taken} of key {key}");
-        assert!(limiter.check(&key).is_err());
+        assert!(limiter.try_acquire(&key).is_err());
     }
 }
 
 #[test]
-fn ground_a_bad_change_of_a_concurrency_limit_is_refused_whole() {
+fn an_invalid_change_of_a_concurrency_limit_changes_nothing() {
     let (limiter, ..) = places(ConcurrencyLimitConfig::of(2).queue(3, S(5)));
     let clone = limiter.clone();
     let permit = clone.try_acquire().unwrap();
@@ -290,9 +294,10 @@ fn ground_a_bad_change_of_a_concurrency_limit_is_refused_whole() {
 }
 
 // Guarantee: throttling 3.
-/// After a `resize` a limiter that is named, or put on another clock, has the capacity that it had then, not the one of its first settings.
+/// A limiter that is named, or put on another clock, after a `resize` has the new capacity, not
+/// that of its first settings.
 #[test]
-fn a_name_and_a_clock_keep_the_capacity_that_was_set() {
+fn a_new_name_or_clock_keeps_the_resized_capacity() {
     let (limiter, clock, _) = places(ConcurrencyLimitConfig::of(2).queue(3, S(5)));
     limiter.resize(7).unwrap();
     assert_eq!(limiter.clone().named("seven").capacity(), 7);
@@ -302,9 +307,10 @@ fn a_name_and_a_clock_keep_the_capacity_that_was_set() {
     assert_eq!(limiter.clone().named("nine").config(), ConcurrencyLimitConfig::of(9).queue(0, S(1)));
 }
 
-/// Who waits is served, or told why not: by their place in the old order, under the new length of the queue.
+/// A waiting call is served or rejected by its place in the old order, under the new length of the
+/// queue.
 #[test]
-fn ground_a_concurrency_limit_s_queue_survives_a_change() {
+fn the_queue_of_a_concurrency_limit_survives_a_change() {
     let config = ConcurrencyLimitConfig::of(1).queue(8, S(60));
     for order in [QueueOrder::Fifo, QueueOrder::NewestFirst] {
         let (limiter, ..) = places(config);
@@ -312,7 +318,7 @@ fn ground_a_concurrency_limit_s_queue_survives_a_change() {
         let mut turns: Vec<_> = (0..5).map(|_| Box::pin(limiter.acquire())).collect();
         let mut cx = Context::from_waker(noop_waker_ref());
         turns.iter_mut().for_each(|turn| assert!(turn.as_mut().poll(&mut cx).is_pending()));
-        // Two places more, and room for one that waits: two are served before anybody is turned away.
+        // Two permits more, and room for one waiting call: two are served before one is rejected.
         limiter.reconfigure(ConcurrencyLimitConfig::of(3).queue(1, S(60)).order(order)).unwrap();
         let answers: Vec<_> = turns.iter_mut().map(|turn| turn.as_mut().poll(&mut cx)).collect();
         let seen: Vec<_> = answers
@@ -335,7 +341,7 @@ fn ground_a_concurrency_limit_s_queue_survives_a_change() {
 }
 
 #[test]
-fn ground_a_change_of_a_concurrency_limit_conserves_its_places() {
+fn a_change_of_a_concurrency_limit_conserves_its_permits() {
     let (limiter, clock, hand) = places(ConcurrencyLimitConfig::of(1));
     drop_at_every_await(
         &hand,
@@ -355,7 +361,7 @@ fn ground_a_change_of_a_concurrency_limit_conserves_its_places() {
 }
 
 #[test]
-fn ground_a_bad_change_of_an_adaptive_limit_is_refused_whole() {
+fn an_invalid_change_of_an_adaptive_limit_changes_nothing() {
     let (clock, hand) = Clock::manual();
     let first = AdaptiveLimitConfig::default().limits(50, 1, 100);
     let limiter = AdaptiveLimiter::new(first).unwrap().with_clock(&clock);
@@ -368,28 +374,28 @@ fn ground_a_bad_change_of_an_adaptive_limit_is_refused_whole() {
     ];
     let good = first.limits(20, 10, 30).queue(2, S(1));
     let runs = Pipeline::new().then(limiter.clone());
-    // So that it has learnt something: else it would begin anew, with the new `initial`.
+    // The limit has learned from these calls; otherwise it would start again at the new `initial`.
     assert!(hand.block_on(runs.call(|| takes(&clock, MS(10)))).is_ok());
     let under_way = async { runs.call(|| takes(&clock, S(1))).await };
     hand.block_on(async {
         let change = async {
             refuses_whole(|| clone.config(), |config| limiter.reconfigure(config), bad, good);
-            // Brought between the new bounds; `initial` is for beginners.
+            // The limit is clipped to the new bounds; `initial` applies only to new limits.
             assert_eq!((clone.limit(), clone.in_flight()), (30, 1));
             limiter.reconfigure(good.limits(60, 60, 90)).unwrap();
             assert_eq!((clone.limit(), clone.in_flight()), (60, 1));
         };
         assert!(futures::join!(under_way, change).0.is_ok());
-        // By now it has: it is brought between the new bounds.
+        // It has learned by now, and is clipped to the new bounds.
         limiter.reconfigure(good).unwrap();
         assert_eq!((clone.limit(), clone.in_flight()), (30, 0));
     });
     assert_eq!(clone.in_flight(), 0);
 }
 
-/// The limit that is learnt and the limit that is set never part for good, whoever overtakes whom.
+/// The learned and the configured limit agree in the end, in any order of concurrent updates.
 #[test]
-fn ground_an_adaptive_limit_stays_within_its_bounds_while_it_learns() {
+fn an_adaptive_limit_stays_within_changing_bounds() {
     let config =
         AdaptiveLimitConfig::default().by(steadfast::throttling::Adaptation::Aimd).window(Duration::from_nanos(1), 1);
     let limiter = AdaptiveLimiter::new(config.limits(50, 1, 100)).unwrap();
@@ -416,7 +422,7 @@ fn ground_an_adaptive_limit_stays_within_its_bounds_while_it_learns() {
 }
 
 #[test]
-fn ground_a_bad_change_of_a_client_throttle_is_refused_whole() {
+fn an_invalid_change_of_a_client_throttle_changes_nothing() {
     let (clock, hand) = Clock::manual();
     let first = ClientThrottleConfig::sre().min_rps(1e6).window(S(12));
     let throttle = ClientThrottle::new(first).unwrap().with_clock(&clock);
@@ -432,12 +438,13 @@ fn ground_a_bad_change_of_a_client_throttle_is_refused_whole() {
     let seen = clone.snapshot();
     assert_eq!((seen.requests, seen.accepts), (32, 0), "what was seen stays seen");
     assert_eq!(events.try_recv().unwrap().unwrap().what, ThrottlingEvent::LimitChanged);
-    // Calls that were under way: the one accepted counts, with its request; the one dropped is neither lost nor taken back twice.
+    // Calls in flight: the accepted one counts with its request; the dropped one is neither lost
+    // nor taken back twice.
     before.record(Verdict::success());
     drop(under_way);
     let seen = clone.snapshot();
     assert_eq!((seen.requests, seen.accepts), (32, 1), "what was counted before the change is not taken back after it");
-    // Shorter: in proportion.
+    // A shorter window keeps the counts in proportion.
     throttle.reconfigure(first.window(S(6))).unwrap();
     assert_eq!(clone.snapshot().requests, 8);
     hand.advance(S(7));
@@ -445,7 +452,7 @@ fn ground_a_bad_change_of_a_client_throttle_is_refused_whole() {
 }
 
 #[test]
-fn ground_a_bad_change_of_a_shedder_is_refused_whole() {
+fn an_invalid_change_of_a_shedder_changes_nothing() {
     let ((clock, hand), load) = (Clock::manual(), Gauge::new());
     let first = ShedderConfig::default().limit("load", 0.0, 1.0).sample_every(S(3600));
     let shedder = Shedder::new(first.clone()).unwrap().with_clock(&clock).with_gauge("load", load.clone()).unwrap();
@@ -454,24 +461,24 @@ fn ground_a_bad_change_of_a_shedder_is_refused_whole() {
     assert_eq!(clone.shed_share(Normal), 0.5);
     let bad = vec![
         (ShedderConfig::default(), "limits.load"),
-        (first.clone().limit("load", 1.0, 0.0).spare(High), "limits.load.hard"),
-        (first.clone().spare(Low), "spare"),
+        (first.clone().limit("load", 1.0, 0.0).min_priority(High), "limits.load.hard"),
+        (first.clone().min_priority(Low), "min_priority"),
     ];
     let good = first.clone().limit("load", -0.5, 0.5);
     load.set(0.25);
     refuses_whole(|| clone.config(), |config| shedder.reconfigure(config), bad, good.clone());
-    // Read again at once by the new limits, though an hour was between readings.
+    // The gauge is read again at once under the new limits, although readings are an hour apart.
     assert!((clone.shed_share(High) - 0.25).abs() < 1e-9);
-    // What is shed is kept: it falls by the new times, not to nothing.
+    // The share that is shed is kept: it falls by the new times, not to zero at once.
     shedder.reconfigure(good.limit("load", 5.0, 6.0)).unwrap();
     assert!((clone.shed_share(High) - 0.25).abs() < 1e-9, "held");
     hand.advance(S(3600));
     assert_eq!(clone.shed_share(Low), 0.0);
 }
 
-/// A change that comes while a gauge is being read by the old settings.
+/// The change comes while a gauge is being read under the old settings.
 #[test]
-fn ground_a_shedder_that_changes_while_it_reads_reads_again() {
+fn a_shedder_that_changes_during_a_reading_reads_again() {
     let (clock, _) = Clock::manual();
     let own: Arc<std::sync::OnceLock<Shedder>> = Arc::default();
     let first = ShedderConfig::default().limit("load", 10.0, 11.0).sample_every(S(3600));
@@ -484,12 +491,12 @@ fn ground_a_shedder_that_changes_while_it_reads_reads_again() {
     };
     let shedder = Shedder::new(first).unwrap().with_clock(&clock).with_gauge("load", reads).unwrap();
     let _ = own.set(shedder.clone());
-    assert!(shedder.try_admit(High).is_ok(), "read by the old limits");
-    assert!(shedder.try_admit(High).is_err(), "and by the new ones at once");
+    assert!(shedder.try_acquire(High).is_ok(), "read by the old limits");
+    assert!(shedder.try_acquire(High).is_err(), "and by the new ones at once");
 }
 
 #[test]
-fn ground_a_bad_change_of_a_degradation_is_refused_whole() {
+fn an_invalid_change_of_a_degradation_changes_nothing() {
     let ((clock, hand), load) = (Clock::manual(), Gauge::new());
     let first = DegradationConfig::of(["a", "b", "c"]).limit("load", 0.0, 1.0).times(S(1), S(10));
     let degradation =
@@ -497,7 +504,7 @@ fn ground_a_bad_change_of_a_degradation_is_refused_whole() {
     let clone = degradation.clone();
     let [a, b, c] = ["a", "b", "c"].map(|name| degradation.feature(name).unwrap());
     load.set(0.5);
-    assert_eq!([a.is_on(), b.is_on(), c.is_on()], [false, true, true]);
+    assert_eq!([a.is_enabled(), b.is_enabled(), c.is_enabled()], [false, true, true]);
     let bad = vec![
         (DegradationConfig::of(["c", "a"]), "limits.load"),
         (DegradationConfig::of(["c", "c"]).limit("load", 0.0, 1.0), "features"),
@@ -506,22 +513,23 @@ fn ground_a_bad_change_of_a_degradation_is_refused_whole() {
     let mut events = degradation.events();
     let good = DegradationConfig::of(["c", "d", "b"]).limit("load", 0.0, 1.0).times(S(1), S(10));
     refuses_whole(|| clone.config(), |config| degradation.reconfigure(config), bad, good);
-    // One was off, and one is: the first of the new order. One that is no longer named is on for ever.
+    // One feature was off, and one is off now: the first of the new order. A removed feature is
+    // always on.
     assert_eq!([a.is_on(), b.is_on(), c.is_on()], [true, true, false]);
     assert_eq!(clone.switched_off().iter().map(ToString::to_string).collect::<Vec<_>>(), ["c"]);
     let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
     assert_eq!(told[0], DegradationEvent::SwitchedOff { feature: "c".into() });
     hand.advance(S(1));
-    assert!(!clone.feature("d").unwrap().is_on(), "the next of the new order");
+    assert!(!clone.feature("d").unwrap().is_enabled(), "the next of the new order");
     hand.advance(S(1));
-    assert_eq!([a.is_on(), b.is_on(), c.is_on()], [true, false, false]);
+    assert_eq!([a.is_enabled(), b.is_enabled(), c.is_enabled()], [true, false, false]);
     // Fewer features than were off.
     degradation.reconfigure(DegradationConfig::of(["b"]).limit("load", 0.0, 1.0)).unwrap();
-    assert_eq!([a.is_on(), b.is_on(), c.is_on()], [true, false, true]);
+    assert_eq!([a.is_enabled(), b.is_enabled(), c.is_enabled()], [true, false, true]);
 }
 
 #[test]
-fn ground_a_changed_time_out_is_kept_by_calls_whose_time_runs() {
+fn a_waiting_call_keeps_its_time_out_when_the_limit_changes() {
     let (clock, hand) = Clock::manual();
     let timeout = Timeout::new(S(1)).with_clock(&clock);
     let clone = timeout.clone().named("clone");
@@ -544,13 +552,13 @@ fn ground_a_changed_time_out_is_kept_by_calls_whose_time_runs() {
     timeout.reconfigure(Duration::MAX);
     assert_eq!(clone.limit(), Duration::MAX);
     assert!(hand.block_on(clone.call(|| takes(&clock, S(1_000_000)))).is_ok());
-    // It is read by what waits: dropped anywhere, it leaves nothing.
+    // A call dropped at any await point leaves nothing behind.
     timeout.reconfigure(MS(100));
     drop_at_every_await(&hand, || clone.call(|| service.call()), |_| assert_eq!(service.running(), 0));
 }
 
 #[test]
-fn ground_a_bad_change_of_a_retry_is_refused_whole() {
+fn an_invalid_change_of_a_retry_changes_nothing() {
     let (clock, hand) = Clock::manual();
     let steady = |ms| BackoffConfig::default().between(MS(ms), MS(ms)).jitter(Jitter::None);
     let first = RetryConfig::default().idempotent(true).max_attempts(3).backoff(steady(100));
@@ -568,12 +576,13 @@ fn ground_a_bad_change_of_a_retry_is_refused_whole() {
             clock.sleep(MS(150)).await;
             refuses_whole(|| clone.config(), |config| retry.reconfigure(config), bad, good);
         };
-        // Under way: five attempts by the new settings, with the delays that it began with; each is made once.
+        // In flight: five attempts under the new settings, with the delays that the call began
+        // with; each is made once.
         let error = futures::join!(clone.call(|| service.call()), change).0.unwrap_err();
         assert_eq!(error.attempts(), 5);
     });
     assert_eq!((service.calls(), service.gaps()), (5, vec![MS(100); 4]));
-    // Fewer than it has had already: it ends with its next failure.
+    // Fewer attempts than were made already: the call ends with its next failure.
     retry.reconfigure(first).unwrap();
     let service = ScriptedService::new("503", &clock).unwrap();
     hand.block_on(async {
@@ -587,7 +596,7 @@ fn ground_a_bad_change_of_a_retry_is_refused_whole() {
 }
 
 #[test]
-fn ground_a_bad_change_of_a_budget_is_refused_whole() {
+fn an_invalid_change_of_a_budget_changes_nothing() {
     let (clock, hand) = Clock::manual();
     let first = RetryBudgetConfig::default().ratio(0.5).window(S(10)).min_per_second(0);
     let budget = RetryBudget::new(first).unwrap();
@@ -618,7 +627,7 @@ fn ground_a_bad_change_of_a_budget_is_refused_whole() {
     assert_eq!(clone.balance(hand.now()), 10, "earned 30 and taken 20");
     budget.reconfigure(first.ratio(0.25), hand.now()).unwrap();
     assert_eq!(clone.balance(hand.now()), 5, "earned 15 and taken 10: half of the window, half of each");
-    // For all that share it, from now on.
+    // The change applies to all that share the budget, from now on.
     (0..30).for_each(|_| _ = hand.block_on(retry.call(|| fails.call())));
     let retries = fails.calls() - 40 - 30;
     assert!((5..=12).contains(&retries), "{retries}: what was left, and a quarter of what came");

@@ -1,4 +1,4 @@
-//! The adaptive concurrency limit: behaviour 4 of throttling's specification, and 12 and 13 of the listener's.
+//! The adaptive concurrency limit, alone and in a queue listener.
 use std::{
     cell::{Cell, RefCell},
     sync::{
@@ -12,7 +12,7 @@ use steadfast::{
     FailureKind, Pipeline, Verdict,
     entropy::Entropy,
     queue::{InMemoryQueue, Message, Queue, QueueExt},
-    queue_listener::{Handled, QueueListener, QueueListenerConfig, Work},
+    queue_listener::{Disposition, QueueListener, QueueListenerConfig, Work},
     throttling::{Adaptation, AdaptiveLimitConfig, AdaptiveLimiter, Quota, RateLimitConfig, RateLimiter},
     time::{Clock, ManualClock},
 };
@@ -25,7 +25,7 @@ fn limiter(config: AdaptiveLimitConfig) -> (AdaptiveLimiter, Clock, ManualClock)
     (AdaptiveLimiter::new(config).unwrap().with_clock(&clock).with_entropy(&Entropy::from_seed(1)), clock, hand)
 }
 
-/// So many callers, one call after another each, for so long.
+/// Runs `callers` callers for `time`, each of which makes one call after another.
 async fn load(limiter: &AdaptiveLimiter, clock: &Clock, callers: usize, time: Duration, latency: Duration) {
     let end = clock.now() + time;
     let caller = async || {
@@ -40,23 +40,23 @@ async fn load(limiter: &AdaptiveLimiter, clock: &Clock, callers: usize, time: Du
     futures::future::join_all((0..callers).map(|_| caller())).await;
 }
 
-// Guarantee: throttling 4.
+// Guarantee: throttling 14.
 #[test]
 fn the_limit_does_not_grow_while_the_caller_is_the_bottleneck() {
     for by in [Adaptation::Gradient, Adaptation::Aimd] {
         let (limiter, clock, hand) = limiter(AdaptiveLimitConfig::default().by(by).limits(10, 1, 1000));
         hand.block_on(load(&limiter, &clock, 1, S(600), MS(10)));
         assert_eq!(limiter.limit(), 10, "{by:?}");
-        // With callers enough it does.
+        // With enough callers the limit does grow.
         hand.block_on(load(&limiter, &clock, 100, S(60), MS(10)));
         assert!(limiter.limit() > 90, "{by:?}: {}", limiter.limit());
         assert!(limiter.limit() <= 220, "{by:?}: at most twice what is asked for: {}", limiter.limit());
     }
 }
 
-// Guarantee: throttling 4.
+// Guarantee: throttling 14.
 #[test]
-fn it_recovers_from_a_lasting_shift_of_latency() {
+fn the_limit_recovers_from_a_lasting_shift_of_latency() {
     let (limiter, clock, hand) = limiter(AdaptiveLimitConfig::default().limits(50, 1, 200));
     hand.block_on(load(&limiter, &clock, 100, S(60), MS(10)));
     let before = limiter.limit();
@@ -66,9 +66,9 @@ fn it_recovers_from_a_lasting_shift_of_latency() {
     assert!(limiter.limit() > 90, "{} of {before}", limiter.limit());
 }
 
-// Guarantee: throttling 4.
+// Guarantee: throttling 14.
 #[test]
-fn it_ignores_what_was_dropped_and_what_began_under_another_limit() {
+fn dropped_calls_and_calls_of_an_earlier_limit_are_ignored() {
     let config = AdaptiveLimitConfig::default().by(Adaptation::Aimd).limits(20, 1, 100).window(MS(1), 1);
     let (limiter, clock, hand) = limiter(config);
     let overloaded = |result: &Result<(), ()>| match result {
@@ -94,9 +94,9 @@ fn it_ignores_what_was_dropped_and_what_began_under_another_limit() {
     assert_eq!((limiter.limit(), limiter.in_flight()), (18, 0));
 }
 
-// Guarantee: throttling 4.
+// Guarantee: throttling 19.
 #[test]
-fn its_settings_are_checked_by_name() {
+fn invalid_settings_are_refused_with_the_field_s_name() {
     let config = AdaptiveLimitConfig::default();
     for (config, field) in [
         (config.limits(1, 0, 2), "min"),
@@ -109,10 +109,10 @@ fn its_settings_are_checked_by_name() {
     }
 }
 
-/// A service that serves so many at once; more wait for their turn.
+/// A service that serves a fixed number of calls at once, while more wait for their turn.
 struct Service {
     clock: Clock,
-    places: tokio::sync::Semaphore,
+    permits: tokio::sync::Semaphore,
     /// Milliseconds.
     takes: AtomicU64,
     inside: AtomicU32,
@@ -122,7 +122,7 @@ impl Service {
     async fn serve(&self) -> Result<(), String> {
         self.inside.fetch_add(1, SeqCst);
         let _counts = Leaves(&self.inside);
-        let _place = self.places.acquire().await.unwrap();
+        let _permit = self.permits.acquire().await.unwrap();
         self.clock.sleep(MS(self.takes.load(SeqCst))).await;
         Ok(())
     }
@@ -142,7 +142,7 @@ fn when_the_service_slows_down_tenfold_concurrency_settles_within_10_s_and_recov
     let (limiter, clock, hand) = limiter(AdaptiveLimitConfig::default().limits(10, 1, 100).queue(1000, S(60)));
     let service = Service {
         clock: clock.clone(),
-        places: tokio::sync::Semaphore::new(20),
+        permits: tokio::sync::Semaphore::new(20),
         takes: AtomicU64::new(10),
         inside: AtomicU32::new(0),
     };
@@ -157,10 +157,10 @@ fn when_the_service_slows_down_tenfold_concurrency_settles_within_10_s_and_recov
         .build()
         .unwrap();
     let run =
-        listener.run(clock.sleep(S(90)), async |_: Work| Handled::of_call(pipeline.call(|| service.serve()).await));
+        listener.run(clock.sleep(S(90)), async |_: Work| Disposition::of_call(pipeline.call(|| service.serve()).await));
     let samples = RefCell::new(Vec::new());
     let script = async {
-        // The limit each second: 30 s well, 30 s slow, 30 s well.
+        // The limit in each second: 30 s healthy, 30 s slow, 30 s healthy.
         for second in 0..90 {
             service.takes.store(if (30..60).contains(&second) { 100 } else { 10 }, SeqCst);
             clock.sleep(S(1)).await;
@@ -175,11 +175,11 @@ fn when_the_service_slows_down_tenfold_concurrency_settles_within_10_s_and_recov
         (*some.iter().min().unwrap(), *some.iter().max().unwrap())
     };
     let (well, slow, again) = (of(10..30), of(40..60), of(70..90));
-    // As many as the service serves at once, and what may wait there; it serves as many when it is slow.
+    // As many as the service serves at once and may queue; the number is the same while it is slow.
     for (what, (least, most)) in [("well", well), ("settled", slow), ("recovered", again)] {
         assert!(least >= 20 && most <= 45 && most - least <= 4, "{what}: {samples:?}");
     }
-    // In between it is held back for some seconds.
+    // In between the limit is reduced for some seconds.
     assert!(samples[30..35].iter().any(|limit| *limit < 20), "{samples:?}");
     assert_eq!(listener.state().failed, 0);
 }
@@ -200,7 +200,7 @@ fn a_rate_limit_makes_an_even_load_of_any_arrival_curve() {
             by_second.lock().unwrap()[(clock.now() - start).as_secs() as usize] += 1;
             Ok::<_, String>(())
         });
-        Handled::of_call(call.await)
+        Disposition::of_call(call.await)
     });
     let send = async {
         for _ in 0..5 {
@@ -220,7 +220,8 @@ fn past_its_bound_a_queue_says_that_it_is_full_and_nothing_accepted_is_lost() {
     let queue = Arc::new(InMemoryQueue::new("jobs").bounded(50_000).with_clock(&clock));
     let config = QueueListenerConfig::default().tasks(1, 64).batch(100);
     let listener = QueueListener::builder(queue.clone()).config(config).clock(&clock).build().unwrap();
-    // 12,800 a second can be handled; 10,000 a second come, and 50,000 a second for 10 s.
+    // The handler can process 12,800 a second; 10,000 a second arrive, and 50,000 a second for 10
+    // s.
     let run = listener.run(clock.sleep(S(120)), async |_| clock.sleep(MS(5)).await);
     let (accepted, full) = (Cell::new(0u64), Cell::new(0u64));
     let send = async {

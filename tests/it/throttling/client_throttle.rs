@@ -1,4 +1,4 @@
-//! Throttling, behaviour 5: a client that turns its own calls away while the other side refuses too many of them.
+//! A client throttle, which rejects its own calls while the service refuses too many of them.
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -29,7 +29,7 @@ const REFUSED: Verdict = Verdict::failure(FailureKind::Overloaded);
 /// The tick of a request that does not count.
 const NEVER: u64 = u64::MAX;
 
-/// The formula in its own words: of so many requests, of which so many were accepted, the next is rejected with this probability.
+/// The formula, independently: the probability that the next request is rejected.
 fn formula(k: f64, requests: usize, accepts: usize) -> f64 {
     ((requests as f64 - k * accepts as f64) / (requests as f64 + 1.0)).max(0.0)
 }
@@ -38,7 +38,7 @@ fn formula(k: f64, requests: usize, accepts: usize) -> f64 {
 enum Step {
     Advance(u64),
     Begin,
-    /// One that is under way ends, with this verdict; `None`: it is dropped.
+    /// One request under way ends with this verdict, or is dropped if `None`.
     End(prop::sample::Index, Option<Verdict>),
 }
 
@@ -61,16 +61,17 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    // Guarantee: throttling 5.
-    /// Against a list of all requests, with the same draws: the same calls are rejected, by the very same probabilities.
+    // Guarantee: throttling 16.
+    /// Compared with a list of all requests, by the same draws: the same calls are rejected with
+    /// the same probabilities.
     #[test]
-    fn equals_the_formula_over_a_list(k in 1.0f64..4.0, steps in steps()) {
+    fn a_throttle_equals_the_formula_over_a_list_of_requests(k in 1.0f64..4.0, steps in steps()) {
         let (window, buckets) = (1_200, 12);
         let config = ClientThrottleConfig::sre().k(k).window(MS(window));
         let (clock, hand) = Clock::manual();
         let (entropy, twin) = (Entropy::from_seed(9), Entropy::from_seed(9));
         let throttle = ClientThrottle::new(config).unwrap().with_clock(&clock).with_entropy(&entropy);
-        // By tick of its beginning, and whether it was accepted.
+        // The tick at which each request began, and `true` if it was accepted.
         let mut list: Vec<(u64, bool)> = Vec::new();
         let mut under_way = Vec::new();
         let tick = || hand.now().as_nanos() / (window * 1_000_000 / buckets);
@@ -120,10 +121,10 @@ proptest! {
     }
 }
 
-// Guarantee: throttling 5.
+// Guarantee: throttling 16.
 #[test]
-fn the_formula_in_figures() {
-    // Requests, of which accepted, and what K = 2 makes of them.
+fn the_formula_gives_the_published_figures() {
+    // Requests, accepted ones, and the probability for K = 2.
     let table = [(0, 0, 0.0), (1, 0, 0.5), (9, 0, 0.9), (100, 50, 0.0), (100, 51, 0.0), (99, 24, 0.51), (99, 0, 0.99)];
     for (requests, accepts, rejection) in table {
         // Below the floor nothing is rejected.
@@ -139,8 +140,8 @@ fn the_formula_in_figures() {
     }
 }
 
-// Guarantee: throttling 5.
-/// Requests are counted before they return: a burst into a service that hangs is throttled before the first of them fails.
+// Guarantee: throttling 16.
+/// A burst into a service that hangs is throttled before the first request fails.
 #[test]
 fn requests_count_before_they_return() {
     let (throttle, ..) = throttle(ClientThrottleConfig::sre());
@@ -151,15 +152,15 @@ fn requests_count_before_they_return() {
         under_way.push(throttle.try_acquire());
     }
     assert!(under_way.iter().any(Result::is_err));
-    // Accepted in the end, all that was sent; what was rejected here stays.
+    // All sent requests are accepted in the end; those that were rejected here still count.
     let rejected = under_way.iter().filter(|permit| permit.is_err()).count() as u64;
     under_way.into_iter().flatten().for_each(|permit| permit.record(Verdict::success()));
     assert_eq!(sees(&throttle), (50, 50 - rejected));
 }
 
-// Guarantee: throttling 5.
+// Guarantee: throttling 16.
 #[test]
-fn a_dropped_call_counts_as_if_it_had_not_been() {
+fn a_dropped_call_does_not_count() {
     let (throttle, clock, hand) = throttle(ClientThrottleConfig::sre());
     let service = ScriptedService::new("ok in 1s", &clock).unwrap();
     let pipeline = Pipeline::new().then(throttle.clone()).classify(ScriptedService::classify);
@@ -172,7 +173,7 @@ fn a_dropped_call_counts_as_if_it_had_not_been() {
         },
     );
     assert_eq!(polls, 2);
-    // The door of its own.
+    // Without a pipeline.
     drop_at_every_await(
         &hand,
         || throttle.call(|| service.call()),
@@ -184,9 +185,9 @@ fn a_dropped_call_counts_as_if_it_had_not_been() {
     assert_eq!(sees(&throttle), (2, 2));
 }
 
-// Guarantee: throttling 5.
+// Guarantee: throttling 16.
 #[test]
-fn only_refusals_are_not_accepted() {
+fn only_refusals_count_as_not_accepted() {
     for (answer, accepts) in [("ok", 1), ("429", 0), ("503", 0), ("500", 1), ("404", 1), ("reset", 1)] {
         let (throttle, clock, hand) = throttle(ClientThrottleConfig::sre());
         let service = ScriptedService::new(answer, &clock).unwrap();
@@ -194,7 +195,7 @@ fn only_refusals_are_not_accepted() {
         let _ = hand.block_on(pipeline.call(|| service.call()));
         assert_eq!(sees(&throttle), (1, accepts), "{answer}");
     }
-    // Other kinds are named in its settings.
+    // Other kinds are refusals if the settings name them.
     let config = ClientThrottleConfig::sre().refusals(KindSet::of(&[FailureKind::Server]));
     let (throttle, ..) = throttle(config);
     throttle.try_acquire().unwrap().record(Verdict::failure(FailureKind::Server));
@@ -204,10 +205,11 @@ fn only_refusals_are_not_accepted() {
     assert_eq!(sees(&throttle), (1, 1));
 }
 
-// Guarantee: throttling 5.
-/// What a policy inside refused was never sent: the other side has neither accepted nor refused it.
+// Guarantee: throttling 16.
+/// A call that an inner policy rejected was never sent: the service has neither accepted nor
+/// refused it.
 #[test]
-fn a_refusal_from_inside_counts_as_if_it_had_not_been() {
+fn a_call_that_an_inner_policy_rejected_does_not_count() {
     let (throttle, clock, hand) = throttle(ClientThrottleConfig::sre());
     let rate = RateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
     let pipeline = Pipeline::new().then(throttle.clone()).then(rate);
@@ -217,10 +219,10 @@ fn a_refusal_from_inside_counts_as_if_it_had_not_been() {
     assert_eq!(sees(&throttle), (1, 1));
 }
 
-// Guarantee: throttling 5.
+// Guarantee: throttling 16.
 #[test]
-fn floor_ceiling_and_aggression() {
-    // By default the tenth call still asks, and few calls prove nothing.
+fn floor_maximum_and_aggression_shape_the_probability() {
+    // By default one call in ten still passes, and few calls prove nothing.
     let (throttle, ..) = throttle(ClientThrottleConfig::default());
     for n in 0..10_000 {
         if let Ok(permit) = throttle.try_acquire() {
@@ -230,7 +232,8 @@ fn floor_ceiling_and_aggression() {
         }
     }
     assert_eq!(throttle.snapshot().rejection, 0.9);
-    // As Envoy has it: ((n - s / threshold) / (n + 1)) to the power of one over the aggression, of all failures, at most 0.8.
+    // Envoy's formula: ((n - s / threshold) / (n + 1)) to the power of one over the aggression,
+    // over all failures, at most 0.8.
     let config = ClientThrottleConfig::admission(0.5).aggression(2.0);
     let (throttle, ..) = self::throttle(config.min_rps(1e6));
     throttle.try_acquire().unwrap().record(Verdict::success());
@@ -241,10 +244,10 @@ fn floor_ceiling_and_aggression() {
     assert_eq!(throttle.snapshot().rejection, 0.5);
 }
 
-// Guarantee: throttling 5.
-/// The draws are as good as the odds.
+// Guarantee: throttling 16.
+/// The share of rejected calls equals the stated probability.
 #[test]
-fn it_rejects_as_often_as_it_says() {
+fn the_share_of_rejected_calls_equals_the_probability() {
     let (throttle, ..) = throttle(ClientThrottleConfig::sre());
     (0..1_000).for_each(|_| throttle.try_acquire().unwrap().record(Verdict::success()));
     // From here on nothing is accepted.
@@ -260,11 +263,11 @@ fn it_rejects_as_often_as_it_says() {
     assert!(rejected > 10_000.0);
 }
 
-// Guarantee: throttling 5.
-/// A service that takes 100 a second under 1,000: it gets little more than twice what it takes, whatever it is asked for; and when
-/// the rush is over, so is the throttling.
+// Guarantee: throttling 16.
+/// A service that accepts 100 a second under 1,000: it receives little more than twice its
+/// capacity, and when the load ends, so does the throttling.
 #[test]
-fn an_overloaded_service_is_spared_and_gets_well() {
+fn an_overloaded_service_gets_fewer_requests_and_recovers() {
     let (throttle, _, hand) = throttle(ClientThrottleConfig::sre().window(S(10)));
     let second = |calls: u64| {
         let (mut sent, mut served) = (0, 0);
@@ -284,18 +287,18 @@ fn an_overloaded_service_is_spared_and_gets_well() {
     for _ in 0..30 {
         let (sent, served) = second(1_000);
         assert!((150..260).contains(&sent), "{sent} sent");
-        assert_eq!(served, 100, "it works at full speed");
+        assert_eq!(served, 100, "the service works at full speed");
     }
-    // With each window the share that gets through doubles.
+    // In each window the share that passes doubles.
     for _ in 0..40 {
         second(50);
     }
     assert_eq!((second(50), throttle.snapshot().rejection), ((50, 50), 0.0));
 }
 
-// Guarantee: throttling 5.
+// Guarantee: throttling 16.
 #[test]
-fn a_rejection_says_by_whom_and_why_and_is_told() {
+fn a_rejection_carries_its_policy_and_reason_and_is_an_event() {
     let (throttle, _, hand) = throttle(ClientThrottleConfig::sre());
     let throttle = throttle.named("search");
     let mut events = throttle.events();
@@ -316,15 +319,15 @@ fn a_rejection_says_by_whom_and_why_and_is_told() {
         (error.by(), error.reason(), error.name()),
         (PolicyKind::ClientThrottle, Reason::LikelyRefused, Some("search"))
     );
-    assert_eq!(error.retry_after(), None, "it may pass at once: it is by chance");
+    assert_eq!(error.retry_after(), None, "the decision is random, so the call may pass at once");
     let event = events.try_recv().unwrap().unwrap();
     assert_eq!(event.what, ThrottlingEvent::Rejected { reason: Reason::LikelyRefused, retry_after: None });
     assert_eq!(event.number, 1);
 }
 
-// Guarantee: throttling 5.
+// Guarantee: throttling 19.
 #[test]
-fn impossible_settings_are_refused_by_name() {
+fn invalid_settings_are_refused_with_the_field_s_name() {
     let config = ClientThrottleConfig::default;
     let refused = [
         (config().k(0.9), "k"),
@@ -344,9 +347,8 @@ fn impossible_settings_are_refused_by_name() {
     assert!(toml::from_str::<ClientThrottleConfig>("kk = 2.0").is_err());
 }
 
-// Guarantee: throttling 5.
 #[test]
-fn it_explains_what_will_hurt() {
+fn explain_warns_of_extreme_settings() {
     let explain = |config| Pipeline::new().then(ClientThrottle::new(config).unwrap()).explain().to_string();
     assert!(
         !explain(ClientThrottleConfig::default()).contains("warning"),

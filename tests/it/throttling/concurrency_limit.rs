@@ -1,4 +1,4 @@
-//! Throttling, behaviour 3: the concurrency limit.
+//! The concurrency limit.
 use std::{
     future::Future,
     panic::AssertUnwindSafe,
@@ -35,9 +35,9 @@ fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Option<F::Output> {
     }
 }
 
-// Guarantee: throttling 3.
+// Guarantee: throttling 11.
 #[test]
-fn no_more_run_at_once_than_there_are_places() {
+fn no_more_calls_run_at_once_than_the_capacity() {
     let (limiter, clock, hand) = limiter(ConcurrencyLimitConfig::of(3).queue(100, MS(60_000)));
     let service = ScriptedService::new("ok in 100ms", &clock).unwrap();
     let start = hand.now();
@@ -46,9 +46,9 @@ fn no_more_run_at_once_than_there_are_places() {
     assert_eq!((service.most_running(), hand.now() - start, limiter.available()), (3, MS(400), 3));
 }
 
-// Guarantee: throttling 3.
+// Guarantee: throttling 12.
 #[test]
-fn a_full_queue_and_too_long_a_wait_are_told_apart() {
+fn a_full_queue_and_too_long_a_wait_are_different_rejections() {
     let (limiter, _, hand) = limiter(ConcurrencyLimitConfig::of(1).queue(1, MS(250)));
     let _taken = limiter.try_acquire().unwrap();
     let start = hand.now();
@@ -61,7 +61,7 @@ fn a_full_queue_and_too_long_a_wait_are_told_apart() {
     assert_eq!(hand.now() - start, MS(250));
 }
 
-// Guarantee: throttling 3.
+// Guarantee: throttling 12.
 #[test]
 fn the_wait_is_clipped_to_the_deadline() {
     let (limiter, clock, hand) = limiter(ConcurrencyLimitConfig::of(1).queue(1, MS(5000)));
@@ -72,7 +72,7 @@ fn the_wait_is_clipped_to_the_deadline() {
     assert_eq!((hand.now() - start, limiter.waiting(), error.attempts()), (MS(300), 0, 0));
 }
 
-/// The order in which four calls that wait are served.
+/// Returns the order in which four waiting calls are served.
 fn served(order: QueueOrder) -> Vec<u32> {
     let (limiter, clock, hand) = limiter(ConcurrencyLimitConfig::of(1).queue(9, MS(60_000)).order(order));
     let log = Mutex::new(Vec::new());
@@ -95,16 +95,16 @@ fn served(order: QueueOrder) -> Vec<u32> {
     log.into_inner().unwrap()
 }
 
-// Guarantee: throttling 3.
+// Guarantee: throttling 11.
 #[test]
-fn first_come_or_newest_first() {
+fn the_queue_is_served_in_the_configured_order() {
     assert_eq!(served(QueueOrder::Fifo), [1, 2, 3, 4]);
     assert_eq!(served(QueueOrder::NewestFirst), [4, 3, 2, 1]);
 }
 
-// Guarantee: throttling 3.
+// Guarantee: throttling 11.
 #[test]
-fn newest_first_turns_the_oldest_away_from_a_full_queue() {
+fn newest_first_rejects_the_oldest_call_of_a_full_queue() {
     let config = ConcurrencyLimitConfig::of(1).queue(2, MS(60_000)).order(QueueOrder::NewestFirst);
     let (limiter, ..) = limiter(config);
     let taken = limiter.try_acquire().unwrap();
@@ -118,9 +118,9 @@ fn newest_first_turns_the_oldest_away_from_a_full_queue() {
     assert!(poll(calls[2].as_mut()).unwrap().is_ok());
 }
 
-// Guarantee: throttling 3.
+// Guarantee: throttling 11.
 #[test]
-fn nobody_goes_before_who_waits() {
+fn no_new_call_overtakes_a_waiting_one() {
     let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(2).queue(9, MS(1000)));
     let one = limiter.try_acquire().unwrap();
     let large = limiter.weighing(2);
@@ -131,22 +131,22 @@ fn nobody_goes_before_who_waits() {
     assert!(poll(waits.as_mut()).unwrap().is_ok());
 }
 
-// Guarantee: throttling 3.
+// Guarantee: throttling 11.
 #[test]
-fn weights_take_several_places() {
+fn a_weighted_call_takes_several_permits() {
     let (limiter, _, hand) = limiter(ConcurrencyLimitConfig::of(5).queue(0, MS(0)));
     let heavy = limiter.weighing(3);
-    let place = heavy.try_acquire().unwrap();
+    let permit = heavy.try_acquire().unwrap();
     assert!(heavy.try_acquire().is_err());
     assert_eq!(limiter.available(), 2);
-    drop(place);
+    drop(permit);
     assert_eq!(hand.block_on(limiter.weighing(6).acquire()).unwrap_err().reason(), Reason::TooLarge);
     assert_eq!(limiter.weighing(6).try_acquire().unwrap_err().reason(), Reason::TooLarge);
 }
 
-// Guarantee: throttling 3.
+// Guarantee: throttling 11, 13, 19.
 #[test]
-fn it_is_resized_in_use() {
+fn the_capacity_changes_while_in_use() {
     let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(1).queue(9, MS(1000)));
     let first = limiter.try_acquire().unwrap();
     let mut second = pin!(limiter.acquire());
@@ -164,9 +164,9 @@ fn it_is_resized_in_use() {
     assert_eq!(limiter.capacity(), 1);
 }
 
-// Guarantee: throttling 3.
+// Guarantee: throttling 12.
 #[test]
-fn who_can_no_longer_fit_is_told() {
+fn a_waiting_call_that_no_longer_fits_is_rejected() {
     let (limiter, ..) = limiter(ConcurrencyLimitConfig::of(4).queue(9, MS(1000)));
     let _place = limiter.try_acquire().unwrap();
     let large = limiter.weighing(4);
@@ -176,17 +176,17 @@ fn who_can_no_longer_fit_is_told() {
     assert_eq!(poll(waits.as_mut()).unwrap().unwrap_err().reason(), Reason::TooLarge);
 }
 
-// Guarantee: throttling 3.
+// Guarantee: throttling 13.
 #[test]
-fn a_panic_gives_its_place_back() {
+fn a_panic_gives_its_permit_back() {
     let (limiter, _, hand) = limiter(ConcurrencyLimitConfig::of(1));
     let panics = limiter.call(|| async { if true { panic!("boom") } else { Ok::<(), ()>(()) } });
     assert!(hand.block_on(AssertUnwindSafe(panics).catch_unwind()).is_err());
     assert_eq!(limiter.available(), 1);
 }
 
-// Guarantee: throttling 3.
-/// A million calls that end, are dropped while they wait, are dropped while they run, or panic.
+// Guarantee: throttling 13.
+/// A million calls that end, panic, or are dropped while they wait or run.
 #[test]
 fn permits_are_conserved_over_a_million_random_ends() {
     let draw = Entropy::from_seed(11);
@@ -234,7 +234,7 @@ fn permits_are_conserved_over_a_million_random_ends() {
     }
 }
 
-// Guarantee: throttling 3.
+// Guarantee: throttling 13.
 #[test]
 fn permits_are_conserved_between_threads() {
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(3).queue(64, MS(60_000))).unwrap();

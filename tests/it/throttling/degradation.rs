@@ -1,4 +1,5 @@
-//! Throttling, behaviour 6: features are switched off in a stated order while a gauge is high, and on again in reverse order.
+//! Features are switched off in a stated order while a gauge is high, and on again in reverse
+//! order.
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -14,7 +15,7 @@ const S: fn(u64) -> Duration = Duration::from_secs;
 
 const FEATURES: [&str; 3] = ["recommendations", "avatars", "search"];
 
-/// One gauge, from 0 at the soft limit to 1 at the hard one.
+/// Settings with one gauge, which is 0 at the soft limit and 1 at the hard one.
 fn config() -> DegradationConfig {
     DegradationConfig::of(FEATURES).limit("load", 0.0, 1.0)
 }
@@ -30,12 +31,12 @@ fn off(degradation: &Degradation) -> Vec<String> {
     degradation.switched_off().iter().map(ToString::to_string).collect()
 }
 
-// Guarantee: throttling 6.
+// Guarantee: throttling 18.
 #[test]
-fn features_go_in_the_stated_order_and_come_back_in_reverse() {
+fn features_are_switched_off_in_order_and_on_in_reverse() {
     let (degradation, load, _, hand) = degradation(config());
     let features = FEATURES.map(|name| degradation.feature(name).unwrap());
-    let on = || features.each_ref().map(|feature| feature.is_on());
+    let on = || features.each_ref().map(|feature| feature.is_enabled());
     assert_eq!(on(), [true, true, true]);
     load.set(0.5);
     hand.advance(MS(100));
@@ -53,20 +54,21 @@ fn features_go_in_the_stated_order_and_come_back_in_reverse() {
         hand.advance(MS(9_900));
         assert_ne!(on(), expected);
         hand.advance(MS(100));
-        assert_eq!(on(), expected, "the last that went comes first");
+        assert_eq!(on(), expected, "the last one switched off is the first one on");
     }
 }
 
-// Guarantee: throttling 6.
+// Guarantee: throttling 18.
 #[test]
-fn from_the_hard_limit_on_all_features_go_at_once() {
+fn from_the_hard_limit_on_all_features_are_switched_off_at_once() {
     let (degradation, load, ..) = degradation(config());
     load.set(1.0);
     assert_eq!(off(&degradation), FEATURES);
 }
 
-// Guarantee: throttling 6.
-/// Neither just below the soft limit nor for a moment: what a feature costs when it comes back shall not switch it off again.
+// Guarantee: throttling 18.
+/// A value just below the soft limit, or below it for a moment, enables nothing: the load of a
+/// feature that returns shall not switch it off again.
 #[test]
 fn between_the_limits_nothing_changes() {
     let (degradation, load, _, hand) = degradation(config().margin(0.2));
@@ -87,17 +89,17 @@ fn between_the_limits_nothing_changes() {
         hand.advance(S(1));
         assert_eq!(off(&degradation), FEATURES[..1]);
     }
-    // What is not known changes nothing.
+    // An unknown value changes nothing.
     load.set(f64::NAN);
     hand.advance(S(3600));
     assert_eq!(off(&degradation), FEATURES[..1]);
 }
 
 proptest! {
-    // Guarantee: throttling 6.
-    /// Against a list of all readings, looked through from its beginning each time.
+    // Guarantee: throttling 18.
+    /// Compared with a list of all readings, evaluated from its beginning each time.
     #[test]
-    fn the_ladder_equals_a_walk_through_all_readings(
+    fn the_number_of_disabled_features_equals_a_walk_through_all_readings(
         step in 0u32..12, hold in 1u32..30, margin in 0.0f64..0.4,
         course in prop::collection::vec((prop_oneof![3 => -1.0f64..1.1, 1 => Just(f64::NAN)], 1usize..25), 1..40)
     ) {
@@ -117,7 +119,7 @@ proptest! {
     }
 }
 
-/// How many features are off after these readings.
+/// Returns the number of disabled features after these readings.
 fn naive(readings: &[f64], step: usize, hold: usize, margin: f64) -> usize {
     let (mut level, mut changed, mut below) = (0, 0, 0);
     for (at, value) in readings.iter().enumerate() {
@@ -133,7 +135,8 @@ fn naive(readings: &[f64], step: usize, hold: usize, margin: f64) -> usize {
             }
         } else if *value < -margin || margin == 0.0 {
             below += 1;
-            // `below - 1` ticks since the first reading that was below; after a feature came on, as long again.
+            // `below - 1` ticks since the first reading that was below; the same time again after
+            // each feature.
             while level > 0 && below > hold && (at - changed).min(below - 1) >= hold {
                 level -= 1;
                 changed = changed.max(at + 1 - below) + hold;
@@ -146,9 +149,9 @@ fn naive(readings: &[f64], step: usize, hold: usize, margin: f64) -> usize {
     level
 }
 
-// Guarantee: throttling 6.
+// Guarantee: throttling 18.
 #[test]
-fn a_feature_is_a_policy_that_refuses_while_it_is_off() {
+fn a_disabled_feature_rejects_calls_as_a_policy() {
     let (degradation, load, _, hand) = degradation(config());
     let avatars = degradation.feature("avatars").unwrap();
     assert_eq!((avatars.name(), degradation.feature("avatar").is_none()), ("avatars", true));
@@ -162,13 +165,13 @@ fn a_feature_is_a_policy_that_refuses_while_it_is_off() {
     };
     assert_eq!((rejected.by(), rejected.reason()), (PolicyKind::Degradation, Reason::SwitchedOff));
     assert_eq!((rejected.name(), rejected.retry_after()), (Some("avatars"), Some(S(10))));
-    assert!(rejected.is_shed() && avatars.check().is_err());
+    assert!(rejected.is_shed() && avatars.ensure_enabled().is_err());
     assert!(hand.block_on(avatars.call(async || Ok::<_, ()>(()))).is_err());
 }
 
-// Guarantee: throttling 6.
+// Guarantee: throttling 18.
 #[test]
-fn switching_is_told_in_order() {
+fn events_of_switching_come_in_order() {
     let (degradation, load, clock, hand) = degradation(config());
     let degradation = degradation.named("front");
     let mut events = degradation.events();
@@ -179,16 +182,15 @@ fn switching_is_told_in_order() {
         }
     };
     hand.block_on(async { futures::join!(degradation.run(clock.sleep(S(60))), course) });
-    let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).collect();
-    assert!(told.iter().all(|event| event.source.as_ref().is_some_and(|name| name.as_str() == "front")));
+    let sent: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).collect();
+    assert!(sent.iter().all(|event| event.source.as_ref().is_some_and(|name| name.as_str() == "front")));
     let off = |name: &str| DegradationEvent::SwitchedOff { feature: name.into() };
     let on = |name: &str| DegradationEvent::SwitchedOn { feature: name.into() };
-    let what: Vec<_> = told.into_iter().map(|event| event.what).collect();
+    let what: Vec<_> = sent.into_iter().map(|event| event.what).collect();
     let [first, second, third] = FEATURES;
     assert_eq!(what, [off(first), off(second), off(third), on(third), on(second), on(first)]);
 }
 
-// Guarantee: throttling 6.
 #[test]
 fn every_future_of_a_degradation_can_be_dropped() {
     let (degradation, load, clock, hand) = degradation(config());
@@ -199,13 +201,13 @@ fn every_future_of_a_degradation_can_be_dropped() {
     drop_at_every_await(
         &hand,
         || degradation.run(clock.sleep(MS(350))),
-        |polls| assert!(polls == 0 || !feature.is_on(), "who asks reads the gauge"),
+        |polls| assert!(polls == 0 || !feature.is_enabled(), "asking reads the gauge"),
     );
 }
 
-// Guarantee: throttling 6.
+// Guarantee: throttling 19.
 #[test]
-fn a_degradation_s_settings_are_refused_by_name() {
+fn invalid_settings_are_refused_with_the_field_s_name() {
     let refused = [
         (DegradationConfig::default(), "features"),
         (DegradationConfig::of(["a", "b", "a"]), "features"),
@@ -221,14 +223,13 @@ fn a_degradation_s_settings_are_refused_by_name() {
     assert_eq!(Degradation::new(config()).unwrap().with_gauge("cpu", || 0.0).unwrap_err().field(), "limits.cpu");
 }
 
-// Guarantee: throttling 6.
 #[test]
-fn a_degradation_explains_itself() {
+fn explain_shows_features_gauges_and_warnings() {
     let (good, ..) = degradation(config());
     let text = good.explain().to_string();
     assert!(text.contains("recommendations, then avatars, then search") && !text.contains("warning"), "{text}");
     let blind = Degradation::new(config()).unwrap();
-    assert!(blind.explain().to_string().contains("watches no gauge"));
+    assert!(blind.explain().to_string().contains("no gauge is watched"));
     let feature = blind.feature("search").unwrap();
     assert!(Pipeline::new().then(feature).explain().to_string().contains("the feature `search`"));
 }

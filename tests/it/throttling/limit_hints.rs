@@ -1,4 +1,5 @@
-//! The other side says when to come back: limiters let nothing pass before, and a refusal says when that is.
+//! A server asks clients to come back later: limiters admit nothing before, and rejections carry
+//! the time.
 use std::{
     sync::{
         Arc,
@@ -11,7 +12,7 @@ use steadfast::{
     CallError, FailureKind, Hint, Pipeline, Reason, Verdict,
     call::Policy,
     throttling::{
-        AdaptiveLimitConfig, AdaptiveLimiter, Quota, RateLimitConfig, RateLimiter, ThrottlingEvent, check_all,
+        AdaptiveLimitConfig, AdaptiveLimiter, Quota, RateLimitConfig, RateLimiter, ThrottlingEvent, try_acquire_all,
     },
     time::{Clock, ManualClock},
 };
@@ -19,12 +20,13 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const S: fn(u64) -> Duration = Duration::from_secs;
 
-/// A service that refuses with a hint, and counts who came.
+/// A service that refuses with a hint, and counts its calls.
 #[derive(Clone, Default)]
 struct Refuses(Arc<AtomicU32>);
 
 impl Refuses {
-    /// So many calls, of which each is refused with this hint: how many reached the service, and what the last one got.
+    /// Makes calls that are all refused with this hint. Returns the number that reached the
+    /// service, and the last result.
     fn calls<P: Policy + Clone>(
         &self,
         policy: &P,
@@ -52,6 +54,7 @@ fn rate(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, ManualClock)
     (RateLimiter::new(config).unwrap().with_clock(&clock), clock, hand)
 }
 
+// Guarantee: throttling 6.
 #[test]
 fn after_a_hint_no_call_passes_a_rate_limit_before_the_time_is_over() {
     for config in [Quota::per_second(100).into(), RateLimitConfig::from(Quota::per_second(100)).strict()] {
@@ -61,28 +64,30 @@ fn after_a_hint_no_call_passes_a_rate_limit_before_the_time_is_over() {
             let (sent, last) = service.calls(&limiter, &hand, 10, Hint::RetryAfter(wait));
             assert_eq!((sent, last.unwrap().retry_after()), (1, Some(wait)), "{config:?}");
             hand.advance(wait - Duration::from_nanos(1));
-            let refused = limiter.check().unwrap_err();
+            let refused = limiter.try_acquire().unwrap_err();
             assert_eq!(refused.retry_after(), Some(Duration::from_nanos(1)));
             hand.advance(Duration::from_nanos(1));
-            assert!(limiter.check().is_ok());
+            assert!(limiter.try_acquire().is_ok());
         }
     }
 }
 
+// Guarantee: throttling 6.
 #[test]
 fn after_a_pause_a_smooth_limit_goes_on_evenly_and_a_strict_one_by_its_window() {
     let (limiter, _, hand) = rate(Quota::per_second(10));
     limiter.pause(S(5));
     hand.advance(S(5));
-    assert_eq!((limiter.check().is_ok(), limiter.check().is_ok()), (true, false));
+    assert_eq!((limiter.try_acquire().is_ok(), limiter.try_acquire().is_ok()), (true, false));
     hand.advance(MS(100));
-    assert!(limiter.check().is_ok());
+    assert!(limiter.try_acquire().is_ok());
     let (limiter, _, hand) = rate(RateLimitConfig::from(Quota::per_second(10)).strict());
     limiter.pause(S(5));
     hand.advance(S(5));
-    assert_eq!((0..20).filter(|_| limiter.check().is_ok()).count(), 10);
+    assert_eq!((0..20).filter(|_| limiter.try_acquire().is_ok()).count(), 10);
 }
 
+// Guarantee: throttling 6.
 #[test]
 fn after_a_hint_an_adaptive_limit_admits_no_call_before_the_time_is_over() {
     let (clock, hand) = Clock::manual();
@@ -98,18 +103,19 @@ fn after_a_hint_an_adaptive_limit_admits_no_call_before_the_time_is_over() {
     assert_eq!(service.calls(&limiter, &hand, 10, Hint::None).0, 10);
 }
 
-/// A hint is the word of a stranger.
+// Guarantee: throttling 6.
+/// A hint comes from an untrusted server.
 #[test]
-fn a_hint_pauses_for_no_longer_than_configured_and_a_shorter_one_ends_no_pause() {
+fn a_hint_pauses_for_at_most_max_hint_and_a_shorter_one_ends_no_pause() {
     let (limiter, _, hand) = rate(RateLimitConfig::default().max_hint(S(10)));
     let service = Refuses::default();
     let never = Hint::RetryAfter(Duration::MAX);
     assert_eq!(service.calls(&limiter, &hand, 2, never).1.unwrap().retry_after(), Some(S(10)));
     limiter.pause(S(1));
     hand.advance(S(9));
-    assert!(limiter.check().is_err());
+    assert!(limiter.try_acquire().is_err());
     hand.advance(S(1));
-    assert_eq!(service.calls(&limiter, &hand, 10, Hint::DoNotRetry).0, 1, "evenly; and no time was named");
+    assert_eq!(service.calls(&limiter, &hand, 10, Hint::DoNotRetry).0, 1, "evenly; the failure named no time");
     let (limiter, _, hand) = rate(RateLimitConfig::default().max_hint(S(0)));
     assert_eq!(service.calls(&limiter, &hand, 10, never).0, 10);
     let (clock, hand) = Clock::manual();
@@ -121,7 +127,8 @@ fn a_hint_pauses_for_no_longer_than_configured_and_a_shorter_one_ends_no_pause()
     assert_eq!(service.calls(&adaptive, &hand, 10, never).0, 10);
 }
 
-/// By default a quarter of an hour.
+// Guarantee: throttling 6.
+/// The default maximum is 15 minutes.
 #[test]
 fn a_hint_of_a_year_pauses_for_a_bounded_time_by_default() {
     let (limiter, clock, hand) = rate(Quota::per_second(5));
@@ -132,42 +139,44 @@ fn a_hint_of_a_year_pauses_for_a_bounded_time_by_default() {
     assert_eq!(service.calls(&adaptive, &hand, 2, year).1.unwrap().retry_after(), Some(S(900)));
 }
 
+// Guarantee: throttling 4, 6.
 #[test]
-fn who_waits_for_a_turn_waits_for_the_end_of_a_pause_or_is_refused_at_once() {
+fn a_waiting_call_waits_for_the_end_of_a_pause_or_is_rejected_at_once() {
     for config in [Quota::new(1, S(1)).into(), RateLimitConfig::from(Quota::new(1, S(1))).strict()] {
         let (limiter, clock, hand) = rate(config);
         let mut events = limiter.events();
-        limiter.check().unwrap();
+        limiter.try_acquire().unwrap();
         let start = clock.now();
         let (patient, hasty, _) = hand.block_on(async {
             futures::join!(limiter.acquire_n(1, S(60)), limiter.acquire_n(1, S(5)), async { limiter.pause(S(30)) })
         });
         assert!(patient.is_ok());
         assert_eq!((clock.now() - start, hasty.unwrap_err().reason()), (S(30), Reason::RateLimited));
-        let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
-        assert!(told.contains(&ThrottlingEvent::Paused { time: S(30) }), "{told:?}");
+        let sent: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
+        assert!(sent.contains(&ThrottlingEvent::Paused { time: S(30) }), "{sent:?}");
     }
 }
 
-/// What others give back, and another quota, do not shorten it.
+// Guarantee: throttling 6.
+/// Neither permits that are given back nor another quota end it earlier.
 #[test]
 fn a_pause_outlasts_permits_that_come_back_and_changes_of_the_quota() {
     let (limiter, clock, hand) = rate(Quota::new(1, S(60)).burst(3));
     let spent = RateLimiter::new(Quota::new(1, S(600))).unwrap().with_clock(&clock);
-    spent.check().unwrap();
+    spent.try_acquire().unwrap();
     limiter.pause(S(30));
-    assert!(check_all(&[&limiter, &spent]).is_err());
+    assert!(try_acquire_all(&[&limiter, &spent]).is_err());
     let mut waiting = Box::pin(limiter.acquire_n(1, S(600)));
     let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
     assert!(waiting.as_mut().poll(&mut cx).is_pending());
     drop(waiting);
     for config in [Quota::per_second(1000).into(), RateLimitConfig::from(Quota::per_second(7)).strict()] {
         limiter.reconfigure(config).unwrap();
-        assert_eq!(limiter.check().unwrap_err().retry_after(), Some(S(30)));
+        assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(S(30)));
     }
     limiter.set_quota(Quota::per_second(3)).unwrap();
     limiter.reconfigure(Quota::per_second(3)).unwrap();
-    assert_eq!(limiter.check().unwrap_err().retry_after(), Some(S(30)));
+    assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(S(30)));
     hand.advance(S(30));
-    assert!(limiter.check().is_ok());
+    assert!(limiter.try_acquire().is_ok());
 }

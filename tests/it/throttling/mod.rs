@@ -1,17 +1,17 @@
-//! Tests of `throttling`.
+//! Tests of `throttling`, by limiter.
 mod adaptive_limit;
 mod client_throttle;
 mod concurrency_limit;
-mod concurrency_limit_edges;
+mod concurrency_limit_queue;
 mod degradation;
-mod keyed;
-mod keyed_more;
-mod limit_decisions;
+mod keyed_limit;
+mod keyed_limit_modes;
+mod limit_costs;
 mod limit_hints;
 mod overload;
 mod rate_limit;
 mod rate_limit_change;
-mod rate_limit_crowd;
+mod rate_limit_queue;
 mod shared_limit;
-mod shared_limit_damage;
+mod shared_limit_faults;
 mod shedding;

@@ -1,11 +1,11 @@
-//! Throttling, behaviour 1: rate limits.
+//! Rate limits.
 use std::{collections::VecDeque, future::Future, pin::pin, task::Context, time::Duration};
 
 use futures::{future::join_all, task::noop_waker_ref};
 use proptest::prelude::*;
 use steadfast::{
     Pipeline, Reason,
-    throttling::{KeyedRateLimiter, Quota, RateLimitConfig, RateLimiter, check_all},
+    throttling::{KeyedRateLimiter, Quota, RateLimitConfig, RateLimiter, try_acquire_all},
     time::{Clock, Instant},
     timeout::Timeout,
 };
@@ -17,14 +17,14 @@ fn limiter(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, steadfast
     (RateLimiter::new(config).unwrap().with_clock(&clock), clock, hand)
 }
 
-/// Takes as many as there are.
+/// Takes all available permits and returns their number.
 fn drain(limiter: &RateLimiter) -> u32 {
-    (0..).take_while(|_| limiter.check().is_ok()).count() as u32
+    (0..).take_while(|_| limiter.try_acquire().is_ok()).count() as u32
 }
 
 // Guarantee: throttling 1.
 #[test]
-fn burst_then_the_even_flow() {
+fn a_burst_is_followed_by_the_even_flow() {
     let (limiter, _, hand) = limiter(Quota::per_second(10).burst(3));
     assert_eq!(drain(&limiter), 3);
     hand.advance(MS(100));
@@ -36,7 +36,7 @@ fn burst_then_the_even_flow() {
 }
 
 // Guarantee: throttling 1.
-/// Seen elsewhere: sleeping out the whole wait in vain.
+/// Elsewhere a caller was seen to sleep for the whole wait in vain.
 #[test]
 fn retry_after_is_exact() {
     for config in [Quota::per_second(3).burst(2).into(), RateLimitConfig::from(Quota::per_second(3)).strict()] {
@@ -44,32 +44,32 @@ fn retry_after_is_exact() {
         for step in [MS(0), MS(7), MS(501), MS(13)] {
             hand.advance(step);
             drain(&limiter);
-            let wait = limiter.check().unwrap_err().retry_after().unwrap();
+            let wait = limiter.try_acquire().unwrap_err().retry_after().unwrap();
             hand.advance(wait - Duration::from_nanos(1));
-            assert_eq!(limiter.check().unwrap_err().retry_after(), Some(Duration::from_nanos(1)));
+            assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(Duration::from_nanos(1)));
             hand.advance(Duration::from_nanos(1));
-            limiter.check().unwrap();
+            limiter.try_acquire().unwrap();
         }
     }
 }
 
-// Guarantee: throttling 1.
+// Guarantee: throttling 3.
 #[test]
-fn n_permits_a_call_all_or_none() {
+fn a_call_gets_all_its_permits_or_none() {
     let (limiter, _, hand) = limiter(Quota::per_second(10));
-    limiter.check_n(7).unwrap();
-    let error = limiter.check_n(4).unwrap_err();
+    limiter.try_acquire_n(7).unwrap();
+    let error = limiter.try_acquire_n(4).unwrap_err();
     assert_eq!((error.reason(), error.retry_after()), (Reason::RateLimited, Some(MS(100))));
-    limiter.check_n(3).unwrap();
+    limiter.try_acquire_n(3).unwrap();
     hand.advance(Duration::from_secs(9));
-    let never = limiter.check_n(11).unwrap_err();
+    let never = limiter.try_acquire_n(11).unwrap_err();
     assert_eq!((never.reason(), never.retry_after()), (Reason::TooLarge, None));
     assert_eq!(drain(&limiter), 10);
 }
 
-// Guarantee: throttling 1.
+// Guarantee: throttling 4.
 #[test]
-fn acquire_is_in_order_of_arrival() {
+fn acquire_serves_in_order_of_arrival() {
     let (limiter, clock, hand) = limiter(Quota::per_second(10).burst(1));
     let start = hand.now();
     let order = std::sync::Mutex::new(Vec::new());
@@ -84,13 +84,13 @@ fn acquire_is_in_order_of_arrival() {
     assert_eq!(order.into_inner().unwrap(), expected);
 }
 
-// Guarantee: throttling 1.
+// Guarantee: throttling 4.
 #[test]
-fn a_dropped_turn_is_given_back_and_those_behind_move_up() {
+fn a_dropped_call_gives_its_turn_back_and_later_calls_move_up() {
     for config in [Quota::per_second(10).burst(1).into(), RateLimitConfig::from(Quota::new(1, MS(100))).strict()] {
         let (limiter, clock, hand) = limiter(config);
         let start = hand.now();
-        limiter.check().unwrap();
+        limiter.try_acquire().unwrap();
         hand.block_on(async {
             let mut cx = Context::from_waker(noop_waker_ref());
             let mut gives_up = Box::pin(limiter.acquire());
@@ -102,34 +102,34 @@ fn a_dropped_turn_is_given_back_and_those_behind_move_up() {
             stays.await;
         });
         assert_eq!(hand.now() - start, MS(100), "{config:?}");
-        assert_eq!(limiter.check().unwrap_err().retry_after(), Some(MS(100)));
+        assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(MS(100)));
     }
 }
 
-// Guarantee: throttling 1.
+// Guarantee: throttling 4.
 #[test]
-fn what_cannot_fit_is_rejected_at_once() {
+fn a_call_that_cannot_pass_in_time_is_rejected_at_once() {
     let (limiter, clock, hand) = limiter(RateLimitConfig::from(Quota::per_second(1)).max_wait(MS(1500)));
-    limiter.check().unwrap();
+    limiter.try_acquire().unwrap();
     let start = hand.now();
     let error = hand.block_on(limiter.acquire_n(1, MS(999))).unwrap_err();
     assert_eq!((hand.now(), error.retry_after()), (start, Some(MS(1000))));
-    // As a policy: by its own patience, and by the call's deadline.
+    // As a policy: by `max_wait`, and by the call's deadline.
     let pipeline = Pipeline::new().then(Timeout::new(MS(800)).with_clock(&clock)).then(limiter.clone());
     let error = hand.block_on(pipeline.call(|| async { Ok::<_, ()>(()) })).unwrap_err();
     assert!(error.is_rejected());
     assert_eq!(hand.now(), start);
     hand.block_on(Pipeline::new().then(limiter.clone()).call(|| async { Ok::<_, ()>(()) })).unwrap();
     assert_eq!(hand.now() - start, MS(1000));
-    // A rejection reserves nothing.
-    assert_eq!(limiter.check().unwrap_err().retry_after(), Some(MS(1000)));
+    // A rejected call reserves nothing.
+    assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(MS(1000)));
 }
 
-// Guarantee: throttling 1.
+// Guarantee: throttling 5.
 #[test]
 fn the_limit_changes_while_in_use() {
     let (limiter, clock, hand) = limiter(Quota::per_second(1).burst(1));
-    limiter.check().unwrap();
+    limiter.try_acquire().unwrap();
     let start = hand.now();
     hand.block_on(async {
         let waits = async {
@@ -140,16 +140,16 @@ fn the_limit_changes_while_in_use() {
             clock.sleep(MS(100)).await;
             limiter.set_quota(Quota::per_second(10).burst(1)).unwrap();
         };
-        // 900 ms were left of one permit: at ten times the pace, 90.
+        // 900 ms of one permit's wait were left; at ten times the pace, 90.
         assert_eq!(futures::join!(waits, change).0, MS(190));
     });
     assert_eq!(limiter.set_quota(Quota::per_second(0)).unwrap_err().field(), "permits");
     assert_eq!(limiter.config().permits, 10);
 }
 
-// Guarantee: throttling 1.
+// Guarantee: throttling 5.
 #[test]
-fn changing_to_and_fro_mints_no_permits_and_loses_none() {
+fn repeated_changes_neither_create_nor_lose_permits() {
     for strict in [false, true] {
         let mut config = RateLimitConfig::from(Quota::per_second(10));
         if strict {
@@ -167,33 +167,36 @@ fn changing_to_and_fro_mints_no_permits_and_loses_none() {
     }
 }
 
-// Guarantee: throttling 1.
+// Guarantee: throttling 3.
 #[test]
 fn several_limits_are_all_or_nothing() {
     let (per_second, clock, _hand) = limiter(Quota::per_second(5));
     let per_minute = RateLimiter::new(Quota::per_minute(3)).unwrap().with_clock(&clock);
     for _ in 0..3 {
-        check_all(&[&per_second, &per_minute]).unwrap();
+        try_acquire_all(&[&per_second, &per_minute]).unwrap();
     }
     for _ in 0..50 {
-        assert_eq!(check_all(&[&per_second, &per_minute]).unwrap_err().retry_after(), Some(Duration::from_secs(20)));
+        assert_eq!(
+            try_acquire_all(&[&per_second, &per_minute]).unwrap_err().retry_after(),
+            Some(Duration::from_secs(20))
+        );
     }
     assert_eq!(drain(&per_second), 2);
 }
 
-// Guarantee: throttling 1.
+// Guarantee: throttling 7.
 #[test]
-fn keyed_by_tenant_with_tiers() {
+fn each_tenant_has_the_quota_of_its_tier() {
     let (clock, hand) = Clock::manual();
     let limiter = KeyedRateLimiter::new(Quota::per_second(2))
         .unwrap()
         .with_tiers(&[Quota::per_second(5)], |tenant: &&str| tenant.starts_with("gold").then_some(0))
         .unwrap()
         .with_clock(&clock);
-    let drain = |tenant| (0..).take_while(|_| limiter.check(&tenant).is_ok()).count();
+    let drain = |tenant| (0..).take_while(|_| limiter.try_acquire(&tenant).is_ok()).count();
     assert_eq!((drain("gold-1"), drain("tin-1"), drain("tin-2"), drain("tin-1")), (5, 2, 2, 0));
-    assert_eq!(limiter.check(&"tin-1").unwrap_err().retry_after(), Some(MS(500)));
-    assert_eq!(limiter.check_n(&"tin-1", 3).unwrap_err().reason(), Reason::TooLarge);
+    assert_eq!(limiter.try_acquire(&"tin-1").unwrap_err().retry_after(), Some(MS(500)));
+    assert_eq!(limiter.try_acquire_n(&"tin-1", 3).unwrap_err().reason(), Reason::TooLarge);
     hand.advance(MS(500));
     assert_eq!((drain("gold-1"), drain("tin-1")), (2, 1));
     let refused =
@@ -201,14 +204,14 @@ fn keyed_by_tenant_with_tiers() {
     assert_eq!(refused.unwrap_err().field(), "tiers[0].permits");
 }
 
-// Guarantee: throttling 1.
+// Guarantee: throttling 8.
 #[test]
 fn idle_keys_make_room() {
     let (clock, hand) = Clock::manual();
     let limiter = KeyedRateLimiter::new(Quota::per_second(1)).unwrap().with_clock(&clock);
     for generation in 0..20u64 {
         for key in 0..10_000 {
-            limiter.check(&(generation * 10_000 + key)).unwrap();
+            limiter.try_acquire(&(generation * 10_000 + key)).unwrap();
         }
         hand.advance(Duration::from_secs(2));
     }
@@ -234,9 +237,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 proptest! {
     // Guarantee: throttling 1.
-    /// Against a bucket that holds fractions of a permit, in whole numbers.
+    /// Compared with a bucket that holds fractions of a permit, in whole numbers.
     #[test]
-    fn smooth_equals_a_token_bucket(permits in 1u32..20, burst in 1u32..20, steps in steps()) {
+    fn a_smooth_limit_equals_a_token_bucket(permits in 1u32..20, burst in 1u32..20, steps in steps()) {
         let (limiter, _, hand) = limiter(Quota::per_second(permits).burst(burst));
         let interval = 1_000_000_000u64.div_ceil(permits.into());
         let full = u64::from(burst) * interval;
@@ -249,7 +252,7 @@ proptest! {
                 }
                 Step::Check(n) => {
                     let cost = u64::from(n) * interval;
-                    match limiter.check_n(n) {
+                    match limiter.try_acquire_n(n) {
                         Ok(()) => {
                             prop_assert!(cost <= level);
                             level -= cost;
@@ -262,10 +265,10 @@ proptest! {
         }
     }
 
-    // Guarantee: throttling 1.
-    /// Against a list of all that was ever admitted, looked at through every window.
+    // Guarantee: throttling 2.
+    /// Compared with a list of all admitted permits, over every window.
     #[test]
-    fn strict_never_admits_more_than_n_in_any_window(permits in 1u32..8, steps in steps()) {
+    fn a_strict_limit_never_admits_more_than_n_in_any_window(permits in 1u32..8, steps in steps()) {
         let (limiter, _, hand) = limiter(RateLimitConfig::from(Quota::per_second(permits)).strict());
         let mut admitted: VecDeque<Instant> = VecDeque::new();
         for step in steps {
@@ -274,7 +277,7 @@ proptest! {
                 Step::Check(n) => {
                     let now = hand.now();
                     let recent = admitted.iter().filter(|at| now - **at < Duration::from_secs(1)).count() as u32;
-                    let answer = limiter.check_n(n);
+                    let answer = limiter.try_acquire_n(n);
                     prop_assert_eq!(answer.is_ok(), recent + n <= permits);
                     if answer.is_ok() {
                         admitted.extend((0..n).map(|_| now));
@@ -284,8 +287,9 @@ proptest! {
         }
     }
 
-    // Guarantee: throttling 1.
-    /// Calls that wait and give up at random: whoever stays gets exactly one turn, in order, and the flow is never exceeded.
+    // Guarantee: throttling 4.
+    /// Waiting calls give up at random: each other call gets exactly one turn, in order, and the
+    /// flow is never exceeded.
     #[test]
     fn turns_are_conserved(gives_up in proptest::collection::vec(proptest::option::of(1u64..900), 1..25), strict: bool) {
         let mut config = RateLimitConfig::from(Quota::new(2, MS(200)).burst(2));

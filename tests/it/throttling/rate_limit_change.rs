@@ -1,4 +1,4 @@
-//! Throttling, behaviour 1: what becomes of calls that wait when the limit changes or others leave.
+//! Waiting calls of a rate limit when the limit changes or other calls leave.
 use std::{
     future::Future,
     pin::{Pin, pin},
@@ -14,7 +14,7 @@ use futures::{
 use steadfast::{
     Pipeline, Reason, Rejected,
     testing::ManualClock,
-    throttling::{Quota, RateLimitConfig, RateLimiter, ThrottlingEvent, check_all},
+    throttling::{Quota, RateLimitConfig, RateLimiter, ThrottlingEvent, try_acquire_all},
     time::Clock,
     timeout::Timeout,
 };
@@ -27,12 +27,12 @@ fn limiter(config: impl Into<RateLimitConfig>) -> (RateLimiter, Clock, ManualClo
 }
 
 fn drain(limiter: &RateLimiter) -> u32 {
-    (0..).take_while(|_| limiter.check().is_ok()).count() as u32
+    (0..).take_while(|_| limiter.try_acquire().is_ok()).count() as u32
 }
 
 type Turn<'a> = Pin<Box<dyn Future<Output = Result<(), Rejected>> + 'a>>;
 
-/// A call that begins to wait now.
+/// Begins a call that waits.
 fn waits(limiter: &RateLimiter, n: u32, max_wait: Duration) -> Turn<'_> {
     let mut turn: Turn<'_> = Box::pin(limiter.acquire_n(n, max_wait));
     assert!(poll(&mut turn).is_none());
@@ -46,15 +46,15 @@ fn poll(turn: &mut Turn<'_>) -> Option<Result<(), Rejected>> {
     }
 }
 
-// Guarantee: throttling 1.
-/// It once waited on with a smaller reservation, and giving that back in full minted permits, or wrapped around and closed the
-/// limiter for 584 years.
+// Guarantee: throttling 5.
+/// Such a call once waited on with a smaller reservation. Giving that back in full minted permits,
+/// or wrapped around and closed the limiter for 584 years.
 #[test]
-fn a_call_that_no_longer_fits_is_rejected_and_mints_nothing() {
+fn a_call_that_no_longer_fits_is_rejected_and_creates_no_permit() {
     for strict in [false, true] {
         let config = RateLimitConfig::from(Quota::new(10, Duration::from_secs(3600)));
         let (limiter, _, hand) = limiter(if strict { config.strict() } else { config });
-        limiter.check_n(10).unwrap();
+        limiter.try_acquire_n(10).unwrap();
         for _ in 0..5 {
             let mut too_large = waits(&limiter, 10, Duration::MAX);
             let left = waits(&limiter, 9, Duration::MAX);
@@ -73,13 +73,14 @@ fn a_call_that_no_longer_fits_is_rejected_and_mints_nothing() {
     }
 }
 
-// Guarantee: throttling 1.
-/// "Reject at once if it cannot fit" holds also when the limit gets slower while the call waits: it once slept past its limit.
+// Guarantee: throttling 4, 5.
+/// The call is also rejected at once if the limit gets slower while it waits; it once slept past
+/// its limit.
 #[test]
-fn a_slower_limit_rejects_at_once_whom_it_makes_too_late() {
+fn a_slower_limit_rejects_at_once_the_calls_that_it_makes_too_late() {
     let (limiter, clock, hand) = limiter(RateLimitConfig::from(Quota::per_second(10).burst(1)).max_wait(MS(500)));
     let mut events = limiter.events();
-    limiter.check().unwrap();
+    limiter.try_acquire().unwrap();
     let start = hand.now();
     let error = hand.block_on(async {
         let pipeline = Pipeline::new().then(Timeout::new(MS(300)).with_clock(&clock)).then(limiter.clone());
@@ -90,41 +91,44 @@ fn a_slower_limit_rejects_at_once_whom_it_makes_too_late() {
         };
         futures::join!(call, slower).0.unwrap_err()
     });
-    // Half of the one permit was back, and stays so: the other half takes 500 ms now, more than the deadline allows.
+    // Half of the one permit was back, and stays: the other half takes 500 ms now, more than the
+    // deadline allows.
     assert_eq!((hand.now() - start, error.retry_after()), (MS(50), Some(MS(500))));
     assert!(error.is_rejected());
     hand.advance(MS(499));
-    limiter.check().unwrap_err();
+    limiter.try_acquire().unwrap_err();
     hand.advance(MS(1));
-    limiter.check().unwrap();
-    let told: Vec<_> =
+    limiter.try_acquire().unwrap();
+    let sent: Vec<_> =
         std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| (event.number, event.what)).collect();
-    assert_eq!(told[0], (1, ThrottlingEvent::Queued { wait: Some(MS(100)) }));
-    assert_eq!(told[1], (2, ThrottlingEvent::LimitChanged));
+    assert_eq!(sent[0], (1, ThrottlingEvent::Queued { wait: Some(MS(100)) }));
+    assert_eq!(sent[1], (2, ThrottlingEvent::LimitChanged));
     let rejected = ThrottlingEvent::Rejected { reason: Reason::RateLimited, retry_after: Some(MS(500)) };
-    assert_eq!(told[2], (3, rejected));
+    assert_eq!(sent[2], (3, rejected));
 }
 
-// Guarantee: throttling 1.
-/// Lowering a limit that is used up once closed it until the old burst had come back at the new pace: here for 99 s.
+// Guarantee: throttling 5.
+/// Lowering an exhausted limit once closed it until the old burst had returned at the new pace:
+/// here for 99 s.
 #[test]
 fn a_lowered_limit_goes_on_at_its_new_pace() {
     let (limiter, _, hand) = limiter(Quota::per_second(1000));
     assert_eq!(drain(&limiter), 1000);
     limiter.set_quota(Quota::per_second(10)).unwrap();
-    assert_eq!(limiter.check().unwrap_err().retry_after(), Some(MS(100)));
+    assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(MS(100)));
     hand.advance(MS(100));
     assert_eq!(drain(&limiter), 1);
-    // And a full one is full after the change, whichever way it goes.
+    // A full limit is full after the change, in either direction.
     hand.advance(Duration::from_secs(1));
     limiter.set_quota(Quota::per_second(1000)).unwrap();
     assert_eq!(drain(&limiter), 1000);
 }
 
-// Guarantee: throttling 1.
-/// Calls come and go, the quota goes up and down, the clock stands still: after a while of quiet there is one burst.
+// Guarantee: throttling 5.
+/// Calls come and go and the quota changes while the clock stands still: after a quiet period there
+/// is one burst.
 #[test]
-fn no_drift_over_many_changes() {
+fn many_changes_cause_no_drift() {
     let quotas = [Quota::per_second(10), Quota::new(7, MS(333)), Quota::per_minute(3), Quota::per_second(1_000_000)];
     for strict in [false, true] {
         let config = RateLimitConfig::from(quotas[0]);
@@ -150,12 +154,11 @@ fn no_drift_over_many_changes() {
         limiter.set_quota(quotas[0]).unwrap();
         hand.advance(Duration::from_secs(3600));
         assert_eq!(drain(&limiter), 10, "strict: {strict}");
-        assert_eq!(limiter.check().unwrap_err().retry_after(), Some(if strict { MS(1000) } else { MS(100) }));
+        assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(if strict { MS(1000) } else { MS(100) }));
     }
 }
 
-// Guarantee: throttling 1.
-/// The largest numbers that there are.
+/// The largest numbers.
 #[test]
 fn the_largest_numbers_do_not_overflow() {
     let century = Duration::from_secs(100 * 366 * 24 * 3600);
@@ -163,93 +166,95 @@ fn the_largest_numbers_do_not_overflow() {
         [Quota::new(u32::MAX, Duration::from_secs(5)), Quota::new(1, Duration::from_secs(366 * 24 * 3600)).burst(100)]
     {
         let (limiter, _, hand) = limiter(quota);
-        limiter.check_n(quota.largest()).unwrap();
-        let wait = limiter.check().unwrap_err().retry_after().unwrap();
+        limiter.try_acquire_n(quota.largest()).unwrap();
+        let wait = limiter.try_acquire().unwrap_err().retry_after().unwrap();
         assert!(wait <= century);
-        assert!(limiter.check_n(u32::MAX).is_err());
+        assert!(limiter.try_acquire_n(u32::MAX).is_err());
         let turn = waits(&limiter, quota.largest(), Duration::MAX);
         drop(turn);
         hand.advance(wait);
-        limiter.check().unwrap();
+        limiter.try_acquire().unwrap();
         // At the end of time nothing panics.
         hand.advance(Duration::MAX);
-        let _ = limiter.check_n(quota.largest());
+        let _ = limiter.try_acquire_n(quota.largest());
         limiter.set_quota(Quota::per_second(1)).unwrap();
-        let _ = limiter.check();
+        let _ = limiter.try_acquire();
     }
 }
 
-// Guarantee: throttling 1.
-/// No permit at all is asked for: it passes unless others wait.
+// Guarantee: throttling 3.
+/// A call for zero permits passes unless other calls wait.
 #[test]
 fn zero_permits_take_nothing() {
     for strict in [false, true] {
         let config = RateLimitConfig::from(Quota::per_second(2));
         let (limiter, _, hand) = limiter(if strict { config.strict() } else { config });
         for _ in 0..10 {
-            limiter.check_n(0).unwrap();
+            limiter.try_acquire_n(0).unwrap();
             hand.block_on(limiter.acquire_n(0, Duration::ZERO)).unwrap();
         }
         assert_eq!(drain(&limiter), 2);
-        limiter.check_n(0).unwrap();
+        limiter.try_acquire_n(0).unwrap();
     }
 }
 
-// Guarantee: throttling 1.
-/// Whoever waits behind permits that `check_all` gives back moves up.
+// Guarantee: throttling 3.
+/// Calls that wait behind permits that `try_acquire_all` gives back move up.
 #[test]
-fn all_or_nothing_leaves_no_trace() {
+fn several_limits_that_fail_together_take_nothing() {
     for strict in [false, true] {
         let config = RateLimitConfig::from(Quota::new(5, MS(500)));
         let config = if strict { config.strict() } else { config };
         let (first, clock, hand) = limiter(config);
         let last = RateLimiter::new(Quota::per_minute(1)).unwrap().with_clock(&clock);
-        last.check().unwrap();
+        last.try_acquire().unwrap();
         for _ in 0..100 {
             // The same limiter twice takes two permits, or none.
-            assert!(check_all(&[&first, &first, &last]).is_err());
+            assert!(try_acquire_all(&[&first, &first, &last]).is_err());
             hand.advance(Duration::from_micros(1));
         }
         assert_eq!(drain(&first), 5);
-        assert!(check_all::<RateLimiter>(&[]).is_ok());
-        assert!(check_all(&[&last, &first]).is_err());
+        assert!(try_acquire_all::<RateLimiter>(&[]).is_ok());
+        assert!(try_acquire_all(&[&last, &first]).is_err());
     }
 }
 
-// Guarantee: throttling 1.
-/// The time to come back is that of the slowest: it was once that of the first, after which the next one refused.
+// Guarantee: throttling 3.
+/// The time to come back is that of the slowest limit. It was once that of the first, after which
+/// the next one rejected the call.
 #[test]
-fn all_or_nothing_knows_when_all_are_ready() {
+fn several_limits_return_the_time_when_all_are_ready() {
     for strict in [false, true] {
         let with = |quota: Quota| if strict { RateLimitConfig::from(quota).strict() } else { quota.into() };
         let (second, clock, hand) = limiter(with(Quota::per_second(1)));
         let minute = RateLimiter::new(with(Quota::per_minute(1))).unwrap().named("minute").with_clock(&clock);
-        let spare = RateLimiter::new(with(Quota::per_minute(7))).unwrap().with_clock(&clock);
-        let all = [&spare, &second, &minute, &spare];
-        check_all(&all).unwrap();
+        let ample = RateLimiter::new(with(Quota::per_minute(7))).unwrap().with_clock(&clock);
+        let all = [&ample, &second, &minute, &ample];
+        try_acquire_all(&all).unwrap();
         hand.advance(MS(500));
         let mut events = minute.events();
-        let rejected = check_all(&all).unwrap_err();
+        let rejected = try_acquire_all(&all).unwrap_err();
         assert_eq!((rejected.name(), rejected.retry_after()), (Some("minute"), Some(MS(59_500))));
         assert!(events.try_recv().unwrap().is_some());
         hand.advance(MS(59_500) - Duration::from_nanos(1));
-        assert_eq!(check_all(&all).unwrap_err().retry_after(), Some(Duration::from_nanos(1)));
+        assert_eq!(try_acquire_all(&all).unwrap_err().retry_after(), Some(Duration::from_nanos(1)));
         hand.advance(Duration::from_nanos(1));
-        check_all(&all).unwrap();
-        assert_eq!(drain(&spare), 5);
+        try_acquire_all(&all).unwrap();
+        assert_eq!(drain(&ample), 5);
     }
 }
 
-// Guarantee: throttling 1.
-/// Those behind a call that leaves are woken: each comes exactly one turn earlier, though it sleeps until its old time.
+// Guarantee: throttling 4.
+/// Calls behind one that leaves come exactly one turn earlier, although they sleep until their old
+/// time.
 #[test]
-fn those_behind_are_woken_and_come_at_exact_times() {
+fn calls_behind_one_that_leaves_are_woken_and_pass_at_exact_times() {
     for strict in [false, true] {
         let quota = if strict { Quota::new(1, MS(100)) } else { Quota::per_second(10).burst(1) };
         let config = RateLimitConfig::from(quota);
         let (limiter, clock, hand) = limiter(if strict { config.strict() } else { config });
         let start = hand.now();
-        // Each has a waker of its own. The third and the fifth give up after 150 ms.
+        // Each call has a waker of its own. The third and the fifth give up after 150 ms.
         let calls: FuturesOrdered<_> = (0..6)
             .map(|i| {
                 let (limiter, clock) = (&limiter, &clock);
@@ -268,14 +273,14 @@ fn those_behind_are_woken_and_come_at_exact_times() {
     }
 }
 
-// Guarantee: throttling 1.
-/// A turn that has come is used, also if its call is dropped before it notices.
+// Guarantee: throttling 4.
+/// A turn that has come is used, even if its call is dropped before it notices.
 #[test]
 fn a_turn_that_has_come_is_used() {
     let (limiter, _, hand) = limiter(Quota::per_second(10).burst(1));
-    limiter.check().unwrap();
+    limiter.try_acquire().unwrap();
     let turn = waits(&limiter, 1, MS(100));
     hand.advance(MS(100));
     drop(turn);
-    assert_eq!(limiter.check().unwrap_err().retry_after(), Some(MS(100)));
+    assert_eq!(limiter.try_acquire().unwrap_err().retry_after(), Some(MS(100)));
 }

@@ -1,4 +1,4 @@
-//! Limits that processes share through a store, on the manual clock: "Throttling" 2.
+//! Rate limits that processes share through a store, on the manual clock.
 use std::{
     sync::Arc,
     task::{Context, Waker},
@@ -77,7 +77,7 @@ fn is_ready(future: impl Future<Output = Result<(), Rejected>>) -> bool {
     matches!(future.as_mut().poll(&mut Context::from_waker(Waker::noop())), std::task::Poll::Ready(Ok(())))
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 9.
 #[test]
 fn processes_share_one_limit_exactly() {
     let shared = Shared::new();
@@ -90,7 +90,8 @@ fn processes_share_one_limit_exactly() {
     shared.hand.advance(MS(100));
     assert!(shared.acquire(&b).is_ok());
     assert_eq!(shared.acquire(&a).unwrap_err().retry_after(), Some(MS(100)), "b has taken it");
-    // Over ten seconds, both at every millisecond: the limit, and neither is shut out.
+    // For ten seconds both processes try at every millisecond: the limit holds, and neither is
+    // starved.
     let mut admitted = [0; 2];
     for _ in 0..10_000 {
         shared.hand.advance(MS(1));
@@ -101,9 +102,9 @@ fn processes_share_one_limit_exactly() {
     assert_eq!(admitted[0] + admitted[1], 100);
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 9.
 #[test]
-fn a_limit_that_is_known_to_be_used_up_is_not_asked() {
+fn an_exhausted_limit_is_not_asked_again() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten());
     assert!(shared.acquire(&limiter).is_ok() && shared.acquire(&limiter).is_ok());
@@ -114,7 +115,7 @@ fn a_limit_that_is_known_to_be_used_up_is_not_asked() {
     assert_eq!(shared.requests(), before);
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 4, 9.
 #[test]
 fn calls_that_may_wait_reserve_their_turns_across_processes() {
     let shared = Shared::new();
@@ -131,12 +132,12 @@ fn calls_that_may_wait_reserve_their_turns_across_processes() {
     let mut waits: Vec<_> = waits.into_iter().flatten().collect();
     waits.sort_unstable();
     assert_eq!(waits, [MS(0), MS(0), MS(100), MS(200)]);
-    assert_eq!(refused, 1, "it would have had to wait for 300 ms, and was told so at once");
+    assert_eq!(refused, 1, "a call with a wait of 300 ms is rejected at once");
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 3, 9.
 #[test]
-fn never_more_permits_at_once_than_there_ever_are() {
+fn a_call_for_more_permits_than_the_burst_is_rejected() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten());
     assert_eq!(shared.hand.block_on(limiter.acquire_n(3)).unwrap_err().reason(), Reason::TooLarge);
@@ -145,9 +146,8 @@ fn never_more_permits_at_once_than_there_ever_are() {
     assert!(shared.hand.block_on(limiter.acquire_n(0)).is_ok());
 }
 
-// Guarantee: throttling 2.
 #[test]
-fn the_row_is_gone_once_it_says_nothing_any_more() {
+fn the_row_expires_once_it_equals_an_absent_one() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten());
     assert!(shared.acquire(&limiter).is_ok());
@@ -157,9 +157,9 @@ fn the_row_is_gone_once_it_says_nothing_any_more() {
     assert!(shared.hand.block_on(limiter.acquire_n(2)).is_ok());
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 9.
 #[test]
-fn a_lease_is_spent_in_place() {
+fn a_lease_is_spent_without_the_store() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", leased());
     // Ten calls in each tenth of a second: that is what is leased after the first.
@@ -178,9 +178,9 @@ fn a_lease_is_spent_in_place() {
     assert!(asked <= 2 * 130, "a lease for each tenth of a second, each a read and a write: {asked}");
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 9.
 #[test]
-fn what_is_leased_and_not_spent_is_lost_to_nobody_for_longer_than_it_lasts() {
+fn unspent_leases_return_to_other_processes_when_they_expire() {
     let shared = Shared::new();
     let (a, b) = (shared.limiter("a", leased()), shared.limiter("b", leased()));
     for _ in 0..20 {
@@ -189,14 +189,14 @@ fn what_is_leased_and_not_spent_is_lost_to_nobody_for_longer_than_it_lasts() {
     }
     assert!(a.leased() > 0);
     shared.hand.advance(MS(100));
-    assert_eq!(a.leased(), 0, "it has ended");
+    assert_eq!(a.leased(), 0, "the lease has expired");
     shared.hand.advance(S(1));
-    // The whole limit is there for the other.
+    // The whole limit is available to the other process.
     let taken = (0..200).filter(|_| shared.acquire(&b).is_ok()).count();
     assert!((100..=110).contains(&taken), "{taken}");
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 9.
 #[test]
 fn leases_keep_the_limit_and_the_stated_slack() {
     let shared = Shared::new();
@@ -218,7 +218,6 @@ fn leases_keep_the_limit_and_the_stated_slack() {
     assert!(admitted.len() > 430, "and they use what there is: {}", admitted.len());
 }
 
-// Guarantee: throttling 2.
 #[test]
 fn the_loop_leases_ahead_so_that_calls_do_not_wait_for_the_store() {
     let world = World::new();
@@ -237,14 +236,13 @@ fn the_loop_leases_ahead_so_that_calls_do_not_wait_for_the_store() {
         world.pass(MS(20));
     }
     assert!(waited < 10, "only until it knows what is needed: {waited}");
-    // Quiet: nothing is leased for nobody.
+    // Without calls nothing is leased.
     world.pass(S(1));
     let before = network.counts().requests;
     world.pass(S(10));
     assert_eq!(network.counts().requests, before);
 }
 
-// Guarantee: throttling 2.
 #[test]
 fn a_loop_ends_on_shutdown() {
     let world = World::new();
@@ -252,9 +250,9 @@ fn a_loop_ends_on_shutdown() {
     world.run(limiter.run(world.clock.sleep(MS(1))));
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 10.
 #[test]
-fn with_the_store_down_it_fails_open_if_so_configured() {
+fn fail_open_admits_calls_while_the_store_is_down() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten().when_down(WhenDown::FailOpen));
     shared.client("a").cut();
@@ -262,7 +260,7 @@ fn with_the_store_down_it_fails_open_if_so_configured() {
         assert!(shared.acquire(&limiter).is_ok());
     }
     assert!(limiter.is_store_down());
-    assert_eq!(shared.requests(), 1, "it is not asked for each call");
+    assert_eq!(shared.requests(), 1, "the store is not asked for each call");
     shared.client("a").heal();
     shared.hand.advance(S(1));
     assert!(shared.acquire(&limiter).is_ok() && shared.acquire(&limiter).is_ok());
@@ -270,9 +268,9 @@ fn with_the_store_down_it_fails_open_if_so_configured() {
     assert!(shared.acquire(&limiter).is_err(), "and the limit holds again");
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 10.
 #[test]
-fn with_the_store_down_it_fails_closed_if_so_configured() {
+fn fail_closed_rejects_calls_while_the_store_is_down() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten().when_down(WhenDown::FailClosed));
     shared.client("a").cut();
@@ -280,27 +278,27 @@ fn with_the_store_down_it_fails_closed_if_so_configured() {
     assert_eq!((rejected.reason(), rejected.retry_after()), (Reason::StoreDown, Some(S(1))));
     assert_eq!(
         rejected.to_string(),
-        "rejected by the rate limit `payments`: the store that it is shared through is down; try again in 1s"
+        "rejected by the rate limit `payments`: the shared store does not answer; try again in 1s"
     );
     shared.client("a").heal();
     shared.hand.advance(S(1));
     assert!(shared.acquire(&limiter).is_ok());
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 10.
 #[test]
-fn with_the_store_down_each_has_its_share_if_so_configured() {
+fn local_share_admits_a_share_per_process_while_the_store_is_down() {
     let shared = Shared::new();
     let config = SharedRateLimitConfig::from(Quota::per_second(10).burst(4)).when_down(WhenDown::LocalShare(0.5));
     let (a, b) = (shared.limiter("a", config), shared.limiter("b", config));
-    // One has used the limit, the other has not: that counts against its share.
+    // One process has used the limit and the other has not: that counts against its share.
     for _ in 0..4 {
         assert!(shared.acquire(&a).is_ok());
     }
     shared.client("a").cut();
     shared.client("b").cut();
     let rejected = shared.acquire(&a);
-    assert!(rejected.is_err(), "it has used its share of the burst, and more");
+    assert!(rejected.is_err(), "the process has used more than its share of the burst");
     assert!(shared.acquire(&b).is_ok() && shared.acquire(&b).is_ok() && shared.acquire(&b).is_err());
     let mut admitted = [0; 2];
     for _ in 0..10_000 {
@@ -312,9 +310,9 @@ fn with_the_store_down_each_has_its_share_if_so_configured() {
     assert_eq!(admitted, [50, 50], "five a second each");
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 10.
 #[test]
-fn what_is_leased_is_spent_first_when_the_store_goes_down() {
+fn leased_permits_are_spent_first_when_the_store_goes_down() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", leased().when_down(WhenDown::FailClosed));
     for _ in 0..20 {
@@ -328,35 +326,35 @@ fn what_is_leased_is_spent_first_when_the_store_goes_down() {
         assert!(shared.acquire(&limiter).is_ok());
     }
     assert_eq!(shared.acquire(&limiter).unwrap_err().reason(), Reason::StoreDown);
-    // Told by event.
+    // Events report it.
     let mut events = limiter.events();
     shared.hand.advance(S(1));
     let _ = shared.acquire(&limiter);
     shared.client("a").heal();
     shared.hand.advance(S(1));
     assert!(shared.acquire(&limiter).is_ok());
-    let mut told = Vec::new();
+    let mut sent = Vec::new();
     while let Ok(Some(event)) = events.try_recv() {
-        told.push(event.what);
+        sent.push(event.what);
     }
-    told.truncate(3);
+    sent.truncate(3);
     let failed = Event::StoreFailed { kind: Some(PortErrorKind::Unavailable) };
     let rejected = Event::Rejected { reason: Reason::StoreDown, retry_after: Some(S(1)) };
-    assert_eq!(told, [failed, rejected, Event::StoreBack]);
+    assert_eq!(sent, [failed, rejected, Event::StoreBack]);
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 10.
 #[test]
 fn a_store_that_hangs_holds_one_call_for_the_time_out_and_no_other() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten().when_down(WhenDown::FailOpen).call_timeout(MS(200)));
     shared.client("a").pause();
     let start = shared.hand.now();
-    // All at once: the first finds out for all.
+    // All calls at once: the first one finds out for all.
     let all = shared.hand.block_on(join_all((0..50).map(|_| limiter.acquire())));
     assert!(all.iter().all(Result::is_ok));
     assert_eq!(shared.hand.now() - start, MS(200));
-    // After the rest one call asks again; the others do not wait for its answer.
+    // After `rest` one call asks again; the others do not wait for its answer.
     shared.hand.advance(S(1));
     let mut asks = Box::pin(limiter.acquire());
     assert!(asks.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -366,15 +364,15 @@ fn a_store_that_hangs_holds_one_call_for_the_time_out_and_no_other() {
     assert!(!limiter.is_store_down());
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 10.
 #[test]
-fn an_answer_that_is_seen_too_late_is_none() {
+fn an_answer_that_is_seen_too_late_counts_as_a_store_that_is_down() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten().when_down(WhenDown::FailClosed).call_timeout(MS(200)));
     shared.network.configure(FaultConfig::default().latency(MS(10), MS(10))).unwrap();
     let mut call = Box::pin(limiter.acquire());
     let mut cx = Context::from_waker(Waker::noop());
-    // The process stands still (stopped, or starved) while its answer comes.
+    // The process is stopped or starved while its answer arrives.
     while call.as_mut().poll(&mut cx).is_pending() && shared.store.records().is_empty() {
         let next = shared.hand.next_timer().unwrap();
         shared.hand.advance_to(next);
@@ -383,7 +381,7 @@ fn an_answer_that_is_seen_too_late_is_none() {
     assert!(matches!(call.as_mut().poll(&mut cx), std::task::Poll::Ready(Err(r)) if r.reason() == Reason::StoreDown));
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 7, 9.
 #[test]
 fn each_tenant_has_a_row_and_a_quota_of_its_own() {
     let shared = Shared::new();
@@ -404,7 +402,7 @@ fn each_tenant_has_a_row_and_a_quota_of_its_own() {
     assert_eq!(a.tenant(&"x".repeat(2000)).unwrap_err().kind(), PortErrorKind::Invalid);
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 8.
 #[test]
 fn tenants_that_are_idle_are_forgotten() {
     let shared = Shared::new();
@@ -414,11 +412,11 @@ fn tenants_that_are_idle_are_forgotten() {
         assert!(shared.acquire(&tenant).is_ok());
         shared.hand.advance(MS(10));
     }
-    assert!(shared.store.records().len() < 20, "rows end by themselves");
+    assert!(shared.store.records().len() < 20, "rows expire by themselves");
     assert!(limiter.tenants() < 100, "{limiter:?} remembers {}", limiter.tenants());
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 9.
 #[test]
 fn a_wrong_wall_clock_costs_a_burst_at_most_and_once() {
     let shared = Shared::new();
@@ -444,7 +442,7 @@ fn a_wrong_wall_clock_costs_a_burst_at_most_and_once() {
     assert!((99..=101).contains(&later), "{later}");
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 10.
 #[test]
 fn a_row_that_cannot_be_read_is_a_store_that_is_down() {
     let shared = Shared::new();
@@ -453,11 +451,11 @@ fn a_row_that_cannot_be_read_is_a_store_that_is_down() {
     shared.hand.block_on(shared.store.insert(key, "something else")).unwrap();
     let mut events = limiter.events();
     assert_eq!(shared.acquire(&limiter).unwrap_err().reason(), Reason::StoreDown);
-    let told = events.try_recv().unwrap().unwrap().what;
-    assert_eq!(told, Event::StoreFailed { kind: Some(PortErrorKind::Corrupt) });
+    let sent = events.try_recv().unwrap().unwrap().what;
+    assert_eq!(sent, Event::StoreFailed { kind: Some(PortErrorKind::Corrupt) });
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 5.
 #[test]
 fn the_limit_can_change_while_in_use() {
     let shared = Shared::new();
@@ -471,7 +469,7 @@ fn the_limit_can_change_while_in_use() {
     limiter.reconfigure(SharedRateLimitConfig::from(Quota::per_second(10).burst(5))).unwrap();
     assert_eq!(events.try_recv().unwrap().unwrap().what, Event::LimitChanged);
     let more = (0..10).filter(|_| shared.acquire(&limiter).is_ok()).count();
-    assert_eq!(more, 3, "what was taken stays taken");
+    assert_eq!(more, 3, "taken permits stay taken");
     let tenants = (0..10).filter(|_| shared.acquire(&tenant).is_ok()).count();
     assert_eq!(tenants, 5, "clones and tenants share it");
     limiter.reconfigure(leased()).unwrap();
@@ -480,12 +478,12 @@ fn the_limit_can_change_while_in_use() {
         assert!(shared.acquire(&limiter).is_ok());
         shared.hand.advance(MS(10));
     }
-    assert!(limiter.leased() > 0, "how it is shared can change, too");
+    assert!(limiter.leased() > 0, "the mode of sharing can change");
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 19.
 #[test]
-fn settings_are_checked_by_name() {
+fn invalid_settings_are_refused_with_the_field_s_name() {
     let store = || Arc::new(InMemoryStore::new());
     let refused = |config: SharedRateLimitConfig| SharedRateLimiter::new(store(), "x", config).unwrap_err();
     assert_eq!(refused(Quota::per_second(0).into()).field(), "permits");
@@ -505,9 +503,9 @@ fn settings_are_checked_by_name() {
     assert_eq!(leased().sharing, Sharing::Leased { every: MS(100) });
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 4.
 #[test]
-fn it_is_a_policy_and_sees_the_deadline() {
+fn as_a_policy_it_obeys_the_deadline() {
     let shared = Shared::new();
     let limiter = shared.limiter("a", ten().max_wait(S(10)));
     let pipeline = Pipeline::new().then(limiter.clone());
@@ -518,14 +516,14 @@ fn it_is_a_policy_and_sees_the_deadline() {
     let start = shared.hand.now();
     let error = shared.hand.block_on(pipeline.call_within(info, async || Ok::<_, ()>(7))).unwrap_err();
     assert!(error.is_rejected());
-    assert_eq!(shared.hand.now(), start, "what cannot begin in time is refused at once");
+    assert_eq!(shared.hand.now(), start, "a call that cannot begin in time is rejected at once");
     let text = pipeline.explain().to_string();
     assert!(text.contains("10 calls every 1s, at most 2 at once, shared exactly"), "{text}");
 }
 
-// Guarantee: throttling 2.
+// Guarantee: throttling 4, 9.
 #[test]
-fn a_dropped_call_gives_its_turn_back_and_never_more_is_admitted() {
+fn a_dropped_call_gives_its_turn_back_and_the_limit_holds() {
     for config in [ten().max_wait(S(10)), ten().leased(MS(100)).max_wait(S(10))] {
         let shared = Shared::new();
         shared.network.configure(FaultConfig::default().latency(MS(1), MS(1))).unwrap();
@@ -537,7 +535,7 @@ fn a_dropped_call_gives_its_turn_back_and_never_more_is_admitted() {
             &shared.hand,
             || limiter.acquire(),
             |_| {
-                // Whoever comes next gets its turn.
+                // The next caller gets its turn.
                 shared.hand.advance(S(1));
                 assert!(shared.hand.block_on(limiter.acquire()).is_ok());
             },
@@ -546,9 +544,8 @@ fn a_dropped_call_gives_its_turn_back_and_never_more_is_admitted() {
     }
 }
 
-// Guarantee: throttling 2.
 #[test]
-fn a_dropped_loop_leaves_calls_as_they_are() {
+fn calls_go_on_after_the_loop_is_dropped() {
     let shared = Shared::new();
     shared.network.configure(FaultConfig::default().latency(MS(1), MS(1))).unwrap();
     let limiter = shared.limiter("a", leased());

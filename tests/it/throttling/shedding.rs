@@ -1,4 +1,5 @@
-//! Throttling, behaviour 6: calls are shed by priority while a gauge is high; and limits keep places for those that matter more.
+//! Calls are shed by priority while a gauge is high, and limits reserve permits for important
+//! calls.
 use std::{
     future::Future,
     pin::Pin,
@@ -29,7 +30,7 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const S: fn(u64) -> Duration = Duration::from_secs;
 
-/// One gauge, from 0 at the soft limit to 1 at the hard one.
+/// Settings with one gauge, which is 0 at the soft limit and 1 at the hard one.
 fn config() -> ShedderConfig {
     ShedderConfig::default().limit("load", 0.0, 1.0)
 }
@@ -44,9 +45,9 @@ fn shares(shedder: &Shedder) -> [f64; 4] {
     Priority::ALL.map(|priority| shedder.shed_share(priority))
 }
 
-// Guarantee: throttling 6.
+// Guarantee: throttling 17.
 #[test]
-fn the_lowest_priority_is_shed_first_and_the_spared_never() {
+fn the_lowest_priority_is_shed_first_and_the_minimum_priority_never() {
     let table = [
         (-1.0, [0.0, 0.0, 0.0, 0.0]),
         (0.0, [0.0, 0.0, 0.0, 0.0]),
@@ -61,28 +62,28 @@ fn the_lowest_priority_is_shed_first_and_the_spared_never() {
         load.set(value);
         assert_eq!(shares(&shedder), expected, "at {value}");
         for (priority, share) in Priority::ALL.into_iter().zip(expected) {
-            let shed = (0..2_000).filter(|_| shedder.try_admit(priority).is_err()).count() as f64;
+            let shed = (0..2_000).filter(|_| shedder.try_acquire(priority).is_err()).count() as f64;
             assert!((shed / 2_000.0 - share).abs() < 0.04, "{shed} of 2,000 {priority} calls at {value}");
         }
     }
-    // What is spared is said in the settings.
-    let (shedder, load, ..) = shedder(config().spare(High));
+    // The settings name the lowest priority that is never shed.
+    let (shedder, load, ..) = shedder(config().min_priority(High));
     load.set(1.0);
     assert_eq!(shares(&shedder), [1.0, 1.0, 0.0, 0.0]);
 }
 
-// Guarantee: throttling 6.
+// Guarantee: throttling 17.
 #[test]
-fn up_at_once_down_after_a_while_and_slowly() {
+fn shedding_rises_at_once_and_falls_slowly_after_a_while() {
     let (shedder, load, _, hand) = shedder(config().times(S(1), S(9)));
     load.set(1.0);
     assert_eq!(shedder.shed_share(High), 1.0, "at once");
     load.set(0.0);
     for _ in 0..10 {
-        assert_eq!(shares(&shedder), [1.0, 1.0, 1.0, 0.0], "held for a second");
+        assert_eq!(shares(&shedder), [1.0, 1.0, 1.0, 0.0], "sustained for a second");
         hand.advance(MS(100));
     }
-    // Nine seconds from all to nothing: three for each class, the highest first.
+    // Nine seconds from everything to nothing: three for each class, the highest first.
     let mut before = 3.0;
     for tick in 0..=90 {
         let cut: f64 = shares(&shedder).iter().sum();
@@ -94,8 +95,8 @@ fn up_at_once_down_after_a_while_and_slowly() {
     assert_eq!(shares(&shedder), [0.0; 4]);
 }
 
-// Guarantee: throttling 6.
-/// A gauge that swings around its limit does not make the shedding swing with it.
+// Guarantee: throttling 17.
+/// A gauge that oscillates around its limit does not make the shedding oscillate.
 #[test]
 fn a_swinging_gauge_is_met_by_steady_shedding() {
     let (shedder, load, _, hand) = shedder(config());
@@ -109,9 +110,9 @@ fn a_swinging_gauge_is_met_by_steady_shedding() {
 }
 
 proptest! {
-    // Guarantee: throttling 6.
-    /// What the page promises, whatever the gauge does: never less than it asks for, no rise that it does not ask for, no fall while held, none that is
-    /// too fast, and in the end nothing.
+    // Guarantee: throttling 17.
+    /// For any course of the gauge: never less than it demands, no rise without demand, no fall
+    /// while sustained, none that is too fast, and nothing in the end.
     #[test]
     fn hysteresis_holds_for_every_course_of_the_gauge(
         hold in 0u64..800, recover in 100u64..5_000, course in prop::collection::vec((-1.0f64..1.5, 0u64..400), 1..100)
@@ -143,9 +144,9 @@ proptest! {
     }
 }
 
-// Guarantee: throttling 6.
+// Guarantee: throttling 17.
 #[test]
-fn any_gauge_and_the_worst_decides() {
+fn the_gauge_with_the_highest_pressure_decides() {
     let (clock, hand) = Clock::manual();
     let (cpu, depth) = (Gauge::new(), Arc::new(AtomicU32::new(0)));
     let config =
@@ -171,26 +172,26 @@ fn any_gauge_and_the_worst_decides() {
     assert!((cut() - 2.25).abs() < 1e-9);
     depth.store(5_000, SeqCst);
     assert_eq!(cut(), 3.0);
-    // What is not known counts for nothing; if nothing is known, it lets go.
+    // An unknown gauge is left out; without a known one nothing changes.
     depth.store(0, SeqCst);
     cpu.set(f64::NAN);
     assert_eq!(cut(), 0.0);
-    // Another of the same name takes its place.
+    // Another gauge of the same name replaces it.
     let shedder = shedder.with_gauge("cpu", || 0.9).unwrap();
     assert_eq!(shedder.shed_share(High), 1.0);
 }
 
-// Guarantee: throttling 6.
+// Guarantee: throttling 19.
 #[test]
-fn limits_are_refused_by_name() {
+fn invalid_settings_are_refused_with_the_field_s_name() {
     let refused = [
         (config().limit("load", 0.9, 0.7), "limits.load.hard"),
         (config().limit("load", 0.9, 0.9), "limits.load.hard"),
         (config().limit("load", f64::NAN, 0.9), "limits.load.soft"),
         (config().limit("load", 0.0, f64::INFINITY), "limits.load.hard"),
         (config().sample_every(Duration::ZERO), "sample_every"),
-        (config().times(S(1), Duration::ZERO), "recover"),
-        (config().spare(Low), "spare"),
+        (config().times(S(1), Duration::ZERO), "recovery"),
+        (config().min_priority(Low), "min_priority"),
     ];
     for (config, field) in refused {
         assert_eq!(Shedder::new(config).unwrap_err().field(), field);
@@ -200,10 +201,10 @@ fn limits_are_refused_by_name() {
     assert!(toml::from_str::<ShedderConfig>("limits.cpu = { soft = 0.7, hart = 0.9 }").is_err());
 }
 
-// Guarantee: throttling 6.
-/// Read by one call, when it is due, and by none between.
+// Guarantee: throttling 17.
+/// One call reads the gauge when a reading is due, and none in between.
 #[test]
-fn a_gauge_is_read_once_in_its_time() {
+fn a_gauge_is_read_once_per_interval() {
     let ((clock, hand), reads) = (Clock::manual(), Arc::new(AtomicU32::new(0)));
     let counter = reads.clone();
     let shedder = Shedder::new(config())
@@ -212,19 +213,19 @@ fn a_gauge_is_read_once_in_its_time() {
         .with_gauge("load", move || f64::from(counter.fetch_add(1, SeqCst)) * 0.0)
         .unwrap();
     for expected in 1..=20 {
-        (0..100).for_each(|_| shedder.try_admit(Low).unwrap());
+        (0..100).for_each(|_| shedder.try_acquire(Low).unwrap());
         assert_eq!(reads.load(SeqCst), expected);
         hand.advance(MS(99));
-        shedder.try_admit(Low).unwrap();
+        shedder.try_acquire(Low).unwrap();
         assert_eq!(reads.load(SeqCst), expected, "not before its time");
         hand.advance(MS(1));
     }
 }
 
-// Guarantee: throttling 6.
-/// A gauge is foreign code: it may panic, and it may ask the shedder itself.
+// Guarantee: throttling 17.
+/// A gauge is foreign code: it may panic, or call the shedder itself.
 #[test]
-fn a_gauge_may_panic_or_come_back() {
+fn a_gauge_may_panic_or_call_the_shedder() {
     let ((clock, hand), broken) = (Clock::manual(), Arc::new(AtomicBool::new(true)));
     let (fault, own) = (broken.clone(), Arc::new(OnceLock::<Shedder>::new()));
     let inner = own.clone();
@@ -234,17 +235,17 @@ fn a_gauge_may_panic_or_come_back() {
     };
     let shedder = Shedder::new(config()).unwrap().with_clock(&clock).with_gauge("load", reads).unwrap();
     let _ = own.set(shedder.clone());
-    let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shedder.try_admit(Low)));
+    let panics = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| shedder.try_acquire(Low)));
     assert!(panics.is_err());
-    assert!(shedder.try_admit(Low).is_ok(), "not every call pays for it");
+    assert!(shedder.try_acquire(Low).is_ok(), "later calls are not affected");
     broken.store(false, SeqCst);
     hand.advance(MS(100));
-    assert!(shedder.try_admit(High).is_err(), "the next who is due reads it");
+    assert!(shedder.try_acquire(High).is_err(), "the next due call reads it");
 }
 
-// Guarantee: throttling 6.
+// Guarantee: throttling 17.
 #[test]
-fn as_a_policy_it_sheds_by_the_call_s_priority() {
+fn as_a_policy_a_shedder_uses_the_call_s_priority() {
     let (shedder, load, _, hand) = shedder(config());
     let pipeline = Pipeline::new().then(shedder.clone().named("front"));
     // `named` made another shedder, which watches the same gauge.
@@ -255,22 +256,22 @@ fn as_a_policy_it_sheds_by_the_call_s_priority() {
     assert_eq!((rejected.by(), rejected.name()), (PolicyKind::Shed, Some("front")));
     assert_eq!(rejected.reason(), Reason::Shed { priority: Low });
     assert!(rejected.is_shed());
-    assert_eq!(rejected.retry_after(), Some(MS(200)), "less is not shed before");
-    // What nobody has marked is normal.
+    assert_eq!(rejected.retry_after(), Some(MS(200)), "shedding does not decrease before");
+    // A call without a priority is normal.
     load.set(2.0 / 3.0);
     hand.advance(MS(100));
     assert!(hand.block_on(pipeline.call(async || Ok::<_, ()>(()))).unwrap_err().is_rejected());
-    // A mark travels inwards, and a plain call of the door of its own is normal too.
+    // The priority travels inwards; a call without a pipeline is normal too.
     assert!(hand.block_on(shedder.call(async || Ok::<_, ()>(()))).unwrap_err().is_rejected());
     assert!(hand.block_on(shedder.call(with_priority(High, async || Ok::<_, ()>(())))).is_ok());
 }
 
-// Guarantee: throttling 6.
+// Guarantee: throttling 17.
 #[test]
-fn shedding_is_told_when_it_begins_and_when_it_ends() {
+fn events_report_when_shedding_begins_and_ends() {
     let (shedder, load, clock, hand) = shedder(config());
     let mut events = shedder.events();
-    // By a task of its own, where no calls come.
+    // By a task of its own while no calls come.
     let shutdown = clock.sleep(S(20));
     let course = async {
         for (at, value) in [(5, 0.4), (6, 0.9), (7, 0.0), (14, 0.1)] {
@@ -280,14 +281,13 @@ fn shedding_is_told_when_it_begins_and_when_it_ends() {
     };
     let start = hand.now();
     hand.block_on(async { futures::join!(shedder.run(shutdown), course) });
-    assert_eq!(hand.now() - start, S(20), "it ends with its shutdown");
-    let told: Vec<_> =
+    assert_eq!(hand.now() - start, S(20), "the task ends with its shutdown");
+    let sent: Vec<_> =
         std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| (event.number, event.what)).collect();
     let (began, ended) = (ThrottlingEvent::SheddingBegan, ThrottlingEvent::SheddingEnded);
-    assert_eq!(told, [(1, began), (2, ended), (3, began)]);
+    assert_eq!(sent, [(1, began), (2, ended), (3, began)]);
 }
 
-// Guarantee: throttling 6.
 #[test]
 fn every_future_of_a_shedder_can_be_dropped() {
     let (shedder, load, clock, hand) = shedder(config());
@@ -297,33 +297,32 @@ fn every_future_of_a_shedder_can_be_dropped() {
     drop_at_every_await(
         &hand,
         || shedder.run(clock.sleep(MS(350))),
-        |polls| assert!(polls == 0 || shedder.shed_share(Low) > 0.5, "it goes on by its calls"),
+        |polls| assert!(polls == 0 || shedder.shed_share(Low) > 0.5, "calls go on reading the gauge"),
     );
 }
 
-// Guarantee: throttling 6.
 #[test]
-fn it_explains_limits_without_head_room_and_gauges_that_are_missing() {
+fn explain_warns_of_narrow_limits_and_missing_gauges() {
     let explain = |shedder: Shedder| Pipeline::new().then(shedder).explain().to_string();
     let (good, ..) = shedder(config());
     assert!(!explain(good.clone()).contains("warning"), "{}", explain(good));
-    assert!(explain(Shedder::new(config()).unwrap()).contains("watches no gauge"));
+    assert!(explain(Shedder::new(config()).unwrap()).contains("no gauge is watched"));
     let narrow = Shedder::new(config().limit("load", 0.9, 0.91)).unwrap().with_gauge("load", || 0.0).unwrap();
     assert!(explain(narrow).contains("no head-room"));
     let forgotten = Shedder::new(config().limit("cpu", 0.7, 0.9)).unwrap().with_gauge("load", || 0.0).unwrap();
-    assert!(explain(forgotten).contains("`cpu` that nobody gave it"));
+    assert!(explain(forgotten).contains("`cpu`, which is not watched"));
 }
 
-/// A limiter of so many places, that does not adapt, with shares.
-fn limiter(places: u32, shares: PriorityShares) -> (AdaptiveLimiter, ManualClock) {
+/// Returns a limiter of a fixed limit, with shares.
+fn limiter(capacity: u32, shares: PriorityShares) -> (AdaptiveLimiter, ManualClock) {
     let (clock, hand) = Clock::manual();
-    let config = AdaptiveLimitConfig::default().limits(places, places, places).queue(64, S(3600)).shares(shares);
+    let config = AdaptiveLimitConfig::default().limits(capacity, capacity, capacity).queue(64, S(3600)).shares(shares);
     (AdaptiveLimiter::new(config).unwrap().with_clock(&clock), hand)
 }
 
 type Call<'a> = Pin<Box<dyn Future<Output = Option<Rejected>> + 'a>>;
 
-/// A call that never ends by itself.
+/// Begins a call that never ends by itself.
 fn call(limiter: &AdaptiveLimiter, priority: Priority) -> Call<'_> {
     Box::pin(async move {
         match limiter.call(with_priority(priority, std::future::pending::<Result<(), ()>>)).await {
@@ -340,10 +339,10 @@ fn poll(call: &mut Call<'_>) -> Poll<Option<Rejected>> {
     call.as_mut().poll(&mut Context::from_waker(noop_waker_ref()))
 }
 
-// Guarantee: throttling 6.
-/// A call that was shed once gave back a place that it had never had, and the limit was none.
+// Guarantee: throttling 15.
+/// A call that was shed once gave back a permit that it had never had, which removed the limit.
 #[test]
-fn a_call_that_finds_its_share_taken_is_shed_and_leaves_no_trace() {
+fn a_call_beyond_its_share_is_shed_and_holds_nothing() {
     let (limiter, _) = limiter(10, PriorityShares::default());
     let mut running: Vec<Call<'_>> = Vec::new();
     for (priority, most) in [(Low, 5), (Normal, 8), (High, 10)] {
@@ -361,7 +360,7 @@ fn a_call_that_finds_its_share_taken_is_shed_and_leaves_no_trace() {
             }
         }
     }
-    // Those that have the whole limit wait for a place.
+    // Calls with the whole limit wait for a permit.
     let mut waits = call(&limiter, High);
     assert!(poll(&mut waits).is_pending());
     assert_eq!((limiter.waiting(), limiter.in_flight(), limiter.load()), (1, 10, 1.0));
@@ -371,24 +370,24 @@ fn a_call_that_finds_its_share_taken_is_shed_and_leaves_no_trace() {
 }
 
 proptest! {
-    // Guarantee: throttling 6.
-    /// Against two numbers and a queue.
+    // Guarantee: throttling 15.
+    /// Compared with two numbers and a queue.
     #[test]
-    fn shares_equal_a_count(
-        places in 1u32..12, low in 0.01f64..0.6, more in 0.0f64..0.4,
+    fn shares_equal_a_count_of_running_and_waiting_calls(
+        capacity in 1u32..12, low in 0.01f64..0.6, more in 0.0f64..0.4,
         steps in prop::collection::vec((prop::bool::ANY, 0usize..4, any::<prop::sample::Index>()), 1..120)
     ) {
         let shares = PriorityShares::new(low, low + more, 1.0);
-        let (limiter, _) = limiter(places, shares);
-        let own = [low, low + more, 1.0, 1.0].map(|share| ((f64::from(places) * share).round() as usize).max(1));
+        let (limiter, _) = limiter(capacity, shares);
+        let own = [low, low + more, 1.0, 1.0].map(|share| ((f64::from(capacity) * share).round() as usize).max(1));
         let mut calls: Vec<Call<'_>> = Vec::new();
-        // The first of them run, the others wait: in order of arrival.
-        let running = |calls: &Vec<Call<'_>>| calls.len().min(places as usize);
+        // The first calls run; the others wait in order of arrival.
+        let running = |calls: &Vec<Call<'_>>| calls.len().min(capacity as usize);
         for (begins, priority, which) in steps {
             if begins {
                 let mut one = call(&limiter, Priority::ALL[priority]);
-                // Who may take the whole limit waits, and nobody goes before who waits.
-                let waits = calls.len() >= places as usize;
+                // A call with the whole limit waits, and no call overtakes a waiting one.
+                let waits = calls.len() >= capacity as usize;
                 let admitted = if priority >= 2 { true } else { !waits && running(&calls) < own[priority] };
                 prop_assert_eq!(poll(&mut one).is_pending(), admitted);
                 if admitted {
@@ -406,7 +405,7 @@ proptest! {
     }
 }
 
-// Guarantee: throttling 6.
+// Guarantee: throttling 19.
 #[test]
 fn shares_are_refused_where_a_lower_priority_has_more() {
     let refused = [
@@ -421,10 +420,10 @@ fn shares_are_refused_where_a_lower_priority_has_more() {
         assert_eq!(error.field(), field);
     }
     let all = AdaptiveLimiter::new(AdaptiveLimitConfig::default().shares(PriorityShares::new(1.0, 1.0, 1.0))).unwrap();
-    assert!(Pipeline::new().then(all).explain().to_string().contains("keep no place"));
+    assert!(Pipeline::new().then(all).explain().to_string().contains("reserve nothing"));
 }
 
-/// What a policy sees of a call.
+/// A policy that records the priority of its calls.
 #[derive(Clone, Default)]
 struct Sees(Arc<Mutex<Vec<Priority>>>);
 
@@ -435,7 +434,7 @@ impl Policy for Sees {
     }
 }
 
-// Guarantee: throttling 6.
+// Guarantee: throttling 15, 17.
 #[test]
 fn a_priority_travels_inwards_with_its_call() {
     let ((clock, hand), sees) = (Clock::manual(), Sees::default());
@@ -445,18 +444,18 @@ fn a_priority_travels_inwards_with_its_call() {
     let works = async || Ok::<_, ()>(());
     hand.block_on(async {
         let _ = pipeline.call(works).await;
-        assert_eq!(seen(), [Normal], "what nobody has marked");
+        assert_eq!(seen(), [Normal], "a call without a priority");
         let _ = pipeline.call(with_priority(Low, async || Err::<(), _>(()))).await;
         assert_eq!(seen(), [Low; 3], "each attempt");
         let _ = pipeline.call(with_priority(High, not_idempotent(works))).await;
         let _ = pipeline.call(not_idempotent(with_priority(High, works))).await;
-        assert_eq!(seen(), [High; 2], "with other marks around it, or inside");
+        assert_eq!(seen(), [High; 2], "with other priorities outside or inside");
         let _ = pipeline.call(with_priority(Critical, with_priority(Low, works))).await;
-        assert_eq!(seen(), [Critical], "the outer mark of two");
+        assert_eq!(seen(), [Critical], "the outer one of two priorities");
         let boxed = Pipeline::new().then(sees.clone()).boxed::<(), ()>();
         let _ = boxed.call(with_priority(Low, works)).await;
         assert_eq!(seen(), [Low], "through a box");
-        // Into another pipeline: the outer call's, unless the inner one is marked itself.
+        // Into another pipeline: the outer call's priority, unless the inner one has its own.
         let outer = Pipeline::new();
         for (inner_mark, expected) in [(None, High), (Some(Low), Low)] {
             let inner = pipeline.clone();
@@ -480,7 +479,7 @@ fn a_priority_travels_inwards_with_its_call() {
     });
 }
 
-/// An operation that is handed its attempt, and can be marked.
+/// An operation that receives its attempt, and can have a priority.
 struct WithInfo<F>(F);
 
 impl<F, Fut> Operation for WithInfo<F>

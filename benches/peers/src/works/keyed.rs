@@ -83,11 +83,11 @@ fn steadfast(clock: &Clock) -> KeyedRateLimiter<u64> {
 fn subjects(keys: u64) -> Vec<Subject> {
     vec![
         ours("steadfast (quanta clock)", move || {
-            keyed(keys, || steadfast(&Clock::quanta()), |limiter, key| limiter.check(key).is_ok())
+            keyed(keys, || steadfast(&Clock::quanta()), |limiter, key| limiter.try_acquire(key).is_ok())
         }),
         // On the default clock.
         beside("steadfast (tokio clock)", move || {
-            keyed(keys, || steadfast(&Clock::tokio()), |limiter, key| limiter.check(key).is_ok())
+            keyed(keys, || steadfast(&Clock::tokio()), |limiter, key| limiter.try_acquire(key).is_ok())
         }),
         // GCRA on the time-stamp counter, state in a dashmap.
         rival("governor 0.10 dashmap (quanta)", move || {

@@ -166,11 +166,11 @@ fn sampled() -> Subject {
 
 fn shedder() -> Vec<Subject> {
     vec![
-        ours("steadfast try_admit", || {
+        ours("steadfast try_acquire", || {
             let shedder = Shedder::new(ShedderConfig::default().limit("cpu", 0.7, 0.9)).expect("a valid configuration");
             let shedder = leak(shedder.with_gauge("cpu", || black_box(0.1)).expect("limits for it"));
             assert_eq!(shedder.config().sample_every, Duration::from_millis(100));
-            instance(move |_| call_loop(move || black_box(shedder).try_admit(Priority::Normal)))
+            instance(move |_| call_loop(move || black_box(shedder).try_acquire(Priority::Normal)))
         }),
         sampled(),
     ]
@@ -183,7 +183,7 @@ fn degradation() -> Vec<Subject> {
             let degradation = Degradation::new(config).expect("a valid configuration");
             let degradation = degradation.with_gauge("cpu", || black_box(0.1)).expect("limits for it");
             let feature = leak(degradation.feature("avatars").expect("it is in the settings"));
-            instance(move |_| call_loop(move || black_box(feature).check()))
+            instance(move |_| call_loop(move || black_box(feature).ensure_enabled()))
         }),
         sampled(),
     ]

@@ -24,8 +24,8 @@ fn steadfast(quota: steadfast::throttling::Quota, clock: &Clock) -> steadfast::t
 /// One permit an hour, taken.
 fn spent(clock: &Clock) -> steadfast::throttling::RateLimiter {
     let limiter = steadfast(steadfast::throttling::Quota::new(1, Duration::from_secs(3600)), clock);
-    assert!(limiter.check().is_ok());
-    assert!(limiter.check().is_err());
+    assert!(limiter.try_acquire().is_ok());
+    assert!(limiter.try_acquire().is_err());
     limiter
 }
 
@@ -33,14 +33,14 @@ fn allowed() -> Vec<Subject> {
     vec![
         ours("steadfast (quanta clock)", || {
             let limiter = leak(steadfast(steadfast::throttling::Quota::per_second(BILLION.get()), &Clock::quanta()));
-            assert!(limiter.check().is_ok());
-            instance(move |_| call_loop(move || black_box(limiter).check()))
+            assert!(limiter.try_acquire().is_ok());
+            instance(move |_| call_loop(move || black_box(limiter).try_acquire()))
         }),
         // On the default clock.
         beside("steadfast (tokio clock)", || {
             let limiter = leak(steadfast(steadfast::throttling::Quota::per_second(BILLION.get()), &Clock::tokio()));
-            assert!(limiter.check().is_ok());
-            instance(move |_| call_loop(move || black_box(limiter).check()))
+            assert!(limiter.try_acquire().is_ok());
+            instance(move |_| call_loop(move || black_box(limiter).try_acquire()))
         }),
         // GCRA on the time-stamp counter.
         rival("governor 0.10 (quanta)", || {
@@ -70,12 +70,12 @@ fn denied() -> Vec<Subject> {
     vec![
         ours("steadfast (quanta clock)", || {
             let limiter = leak(spent(&Clock::quanta()));
-            instance(move |_| call_loop(move || black_box(limiter).check()))
+            instance(move |_| call_loop(move || black_box(limiter).try_acquire()))
         }),
         // On the default clock.
         beside("steadfast (tokio clock)", || {
             let limiter = leak(spent(&Clock::tokio()));
-            instance(move |_| call_loop(move || black_box(limiter).check()))
+            instance(move |_| call_loop(move || black_box(limiter).try_acquire()))
         }),
         rival("governor 0.10 (quanta)", || {
             let limiter = leak(RateLimiter::direct(Quota::per_hour(NonZeroU32::MIN)));

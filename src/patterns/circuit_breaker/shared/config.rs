@@ -1,11 +1,12 @@
-//! Settings of a breaker whose openings processes tell each other.
+//! Configuration of a breaker whose openings processes share.
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, human, require, require_some_time};
 
-/// Settings of a [`SharedCircuitBreaker`](super::SharedCircuitBreaker): plain data, from code or from a document.
+/// Configuration of a [`SharedCircuitBreaker`](super::SharedCircuitBreaker): plain data, from code
+/// or from a document.
 ///
 /// ```
 /// use std::time::Duration;
@@ -15,33 +16,36 @@ use crate::config::{ConfigError, human, require, require_some_time};
 ///     agreement = { quorum = 2 }
 ///     poll = "500ms"
 /// "#).unwrap();
-/// assert_eq!(config, SharedCircuitBreakerConfig::default().quorum(2).poll(Duration::from_millis(500)));
+/// let expected = SharedCircuitBreakerConfig::default().quorum(2).poll(Duration::from_millis(500));
+/// assert_eq!(config, expected);
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SharedCircuitBreakerConfig {
-    /// How many others must have opened for this one to open with them. One by default: advisory.
+    /// Number of other breakers that must have opened for this one to open with them. One by
+    /// default: advisory.
     pub agreement: Agreement,
-    /// How often it looks at what others report, and renews what it reports itself. 1 s by default.
+    /// Interval at which reports are read, and the own report is renewed. 1 s by default.
     #[serde(with = "human")]
     pub poll: Duration,
-    /// How long a report lasts that is not renewed: its process is gone, or cut off. 5 s by default.
+    /// Lifetime of a report that is not renewed because its process is gone or cut off. 5 s by
+    /// default.
     #[serde(with = "human")]
     pub stale_after: Duration,
-    /// How long one request to the store may take. 1 s by default.
+    /// Time limit of one request to the store. 1 s by default.
     #[serde(with = "human")]
     pub call_timeout: Duration,
 }
 
-/// How many others must have opened for a breaker to open with them.
+/// Number of other breakers that must have opened for a breaker to open with them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum Agreement {
-    /// One: whoever finds out warns all.
+    /// One other breaker.
     #[default]
     Advisory,
-    /// So many, at the same time: what one process alone sees may be its own fault.
+    /// This many other breakers at the same time: what one process alone sees may be its own fault.
     Quorum(u32),
 }
 
@@ -66,28 +70,28 @@ impl Default for SharedCircuitBreakerConfig {
 }
 
 impl SharedCircuitBreakerConfig {
-    /// Opens with others when so many have.
+    /// Sets the number of other breakers that must have opened.
     #[must_use]
     pub const fn quorum(mut self, n: u32) -> Self {
         self.agreement = Agreement::Quorum(n);
         self
     }
 
-    /// Sets how often it looks.
+    /// Sets the interval at which reports are read and renewed.
     #[must_use]
     pub const fn poll(mut self, every: Duration) -> Self {
         self.poll = every;
         self
     }
 
-    /// Sets how long a report lasts that is not renewed.
+    /// Sets the lifetime of a report that is not renewed.
     #[must_use]
     pub const fn stale_after(mut self, d: Duration) -> Self {
         self.stale_after = d;
         self
     }
 
-    /// Sets how long one request to the store may take.
+    /// Sets the time limit of one request to the store.
     #[must_use]
     pub const fn call_timeout(mut self, longest: Duration) -> Self {
         self.call_timeout = longest;
@@ -100,7 +104,7 @@ impl SharedCircuitBreakerConfig {
         require(
             self.stale_after / 2 >= self.poll,
             "stale_after",
-            "must be at least twice `poll`, or a report would end before it is renewed",
+            "must be at least twice `poll`, or a report would expire before it is renewed",
         )?;
         require_some_time(self.call_timeout, "call_timeout")
     }

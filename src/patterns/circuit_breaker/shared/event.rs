@@ -1,37 +1,37 @@
-//! What a breaker tells of sharing its openings.
+//! Events of a shared breaker.
 use std::time::Duration;
 
 use crate::{observe::Traced, port::PortErrorKind};
 
-/// Something a [`SharedCircuitBreaker`](super::SharedCircuitBreaker) did.
+/// Event of a [`SharedCircuitBreaker`](super::SharedCircuitBreaker).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SharedCircuitBreakerEvent {
-    /// The breaker opened by its own judgement, and the others can read that.
+    /// The breaker opened by its own rules, and the store has the report.
     Reported {
-        /// For how long yet.
+        /// Remaining open time.
         open_for: Duration,
     },
-    /// The breaker was opened, because so many others have.
+    /// The breaker opened because enough others have.
     OpenedWithOthers {
-        /// How many.
+        /// Number of other breakers that are open.
         reports: usize,
-        /// For how long.
+        /// Duration of the opening.
         open_for: Duration,
     },
-    /// The store failed, or took too long: the breaker goes on by itself.
+    /// The store failed or timed out. The breaker continues by its own rules.
     StoreFailed {
-        /// How; `None` where it took too long.
+        /// Kind of the failure; `None` for a time-out.
         kind: Option<PortErrorKind>,
     },
     /// The store answers again.
     StoreBack,
-    /// Hints could not be sent or heard: others are seen when it looks.
+    /// Hints could not be sent or received. The next poll reads the reports instead.
     NotifierFailed {
-        /// How; `None` where it took too long.
+        /// Kind of the failure; `None` for a time-out.
         kind: Option<PortErrorKind>,
     },
-    /// Its settings were changed.
+    /// The configuration was replaced.
     ConfigChanged,
 }
 
@@ -47,10 +47,10 @@ impl Traced for SharedCircuitBreakerEvent {
             Self::OpenedWithOthers { reports, open_for } => {
                 tracing::warn!(target: TARGET, breaker, reports, ?open_for, "opened with others");
             }
-            Self::StoreFailed { kind } => tracing::warn!(target: TARGET, breaker, ?kind, "the store failed"),
-            Self::StoreBack => tracing::info!(target: TARGET, breaker, "the store is back"),
-            Self::NotifierFailed { kind } => tracing::warn!(target: TARGET, breaker, ?kind, "the notifier failed"),
-            Self::ConfigChanged => tracing::info!(target: TARGET, breaker, "sharing changed"),
+            Self::StoreFailed { kind } => tracing::warn!(target: TARGET, breaker, ?kind, "store failed"),
+            Self::StoreBack => tracing::info!(target: TARGET, breaker, "store is back"),
+            Self::NotifierFailed { kind } => tracing::warn!(target: TARGET, breaker, ?kind, "notifier failed"),
+            Self::ConfigChanged => tracing::info!(target: TARGET, breaker, "configuration of sharing changed"),
         }
     }
 }

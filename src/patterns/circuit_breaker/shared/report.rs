@@ -1,6 +1,7 @@
-//! What a process reports, and when reports open a breaker: the pure part.
+//! Reports of processes, and the openings that they cause: the pure part.
 //!
-//! A report carries a duration and no time of day: clocks may differ. How old it is at most its reader knows from how often it is renewed.
+//! A report carries a duration and no time of day, because clocks may differ. Its reader bounds its
+//! age by the interval at which it is renewed.
 use std::{collections::HashMap, time::Duration};
 
 use bytes::Bytes;
@@ -10,13 +11,13 @@ use crate::{
     time::Instant,
 };
 
-/// One process's word that its breaker is open.
+/// Report of one process that its breaker is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Report {
     pub(super) process: String,
-    /// Which opening it is, over all lives of a process.
+    /// Identifier of the opening, over all lives of the process.
     pub(super) opening: String,
-    /// For how long yet.
+    /// Remaining open time.
     pub(super) left: Duration,
 }
 
@@ -26,11 +27,14 @@ impl Report {
     }
 
     pub(super) fn decode(process: &str, value: &[u8]) -> Result<Self, PortError> {
-        let corrupt = || PortError::new(PortErrorKind::Corrupt, "the report of a circuit breaker cannot be read");
+        let corrupt = || PortError::new(PortErrorKind::Corrupt, "the report of a circuit breaker is malformed");
         let text = std::str::from_utf8(value).map_err(|_| corrupt())?;
         let rest = text.strip_prefix("circuit ").ok_or_else(corrupt)?;
         let Some(rest) = rest.strip_prefix("1 open ") else {
-            return Err(PortError::new(PortErrorKind::TooNew, "the report of a circuit breaker is of a newer release"));
+            return Err(PortError::new(
+                PortErrorKind::TooNew,
+                "the report of a circuit breaker has the format of a newer release",
+            ));
         };
         let (opening, left) = rest.split_once(' ').ok_or_else(corrupt)?;
         let left = Duration::from_millis(left.parse().map_err(|_| corrupt())?);
@@ -38,13 +42,14 @@ impl Report {
     }
 }
 
-/// Which openings of others were seen, by process, until when each lasts: each opens this breaker once, so that closing it by hand holds.
+/// Openings of others that were counted, by process, and the end of each. Each opens this breaker
+/// once, so that a manual close holds.
 #[derive(Debug, Default)]
 pub(super) struct Followed(HashMap<String, (String, Instant)>);
 
 impl Followed {
-    /// For how long to open, where at least `votes` others are open, and one of them was not seen among so many before: as long as so many
-    /// stay open.
+    /// Returns the duration for which to open, if at least `votes` others are open and one of their
+    /// openings was not counted before: the time for which that many stay open.
     pub(super) fn opens(&mut self, reports: &[Report], votes: usize, now: Instant) -> Option<Duration> {
         self.0.retain(|_, (_, until)| *until > now);
         if votes == 0 || reports.len() < votes {
@@ -59,7 +64,8 @@ impl Followed {
     }
 }
 
-/// Returns for how long at least `votes` of these reports stand; nothing where there are fewer.
+/// Returns the duration for which at least `votes` of these reports stand; `None` if there are
+/// fewer.
 pub(super) fn stands(reports: &[Report], votes: usize) -> Option<Duration> {
     let mut left: Vec<Duration> = reports.iter().map(|report| report.left).collect();
     left.sort_unstable_by(|a, b| b.cmp(a));
@@ -72,7 +78,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_report_is_read_as_it_was_written_and_nothing_else_is() {
+    fn a_report_is_read_as_it_was_written_and_malformed_ones_are_refused() {
         let left = Duration::from_millis(1500);
         let report = Report::decode("a", &Report::encode("7f-3", left)).unwrap();
         assert_eq!(report, Report { process: "a".into(), opening: "7f-3".into(), left });
@@ -86,7 +92,7 @@ mod tests {
     proptest! {
         /// Against a list of all openings that were ever counted.
         #[test]
-        fn it_opens_once_for_each_new_opening_among_enough(
+        fn each_new_opening_among_enough_reports_opens_once(
             votes in 1usize..4,
             looks in prop::collection::vec((0u64..500, prop::collection::vec((0u8..5, 0u8..4, 1u64..3000), 0..5)), 1..40),
         ) {
@@ -104,7 +110,7 @@ mod tests {
                 };
                 let is_new = reports.iter().any(|r| last(&counted, &r.process).as_ref() != Some(&r.opening));
                 let expected = (reports.len() >= votes && is_new).then(|| {
-                    // So long that at least so many are open.
+                    // The longest time for which at least `votes` are open.
                     let enough = |d: Duration| reports.iter().filter(|r| r.left >= d).count() >= votes;
                     reports.iter().map(|r| r.left).filter(|d| enough(*d)).max().unwrap()
                 });

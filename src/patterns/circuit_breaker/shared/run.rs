@@ -1,4 +1,4 @@
-//! The loop: reports what the breaker came to, and reads what others did.
+//! The loop: reports the breaker's own openings, and reads those of others.
 use std::{future::Future, pin::pin, time::Duration};
 
 use super::{
@@ -16,17 +16,20 @@ use crate::{
     time::Instant,
 };
 
-/// How long after a hint the next one is acted on: a flood of hints is none of requests.
+/// Minimum interval between two hints that cause a poll, so that a flood of hints causes no flood
+/// of requests.
 const APART: Duration = Duration::from_millis(50);
 
 impl SharedCircuitBreaker {
-    /// Tells the others when the breaker opens, and opens it when they did, until `shutdown` is ready; then takes its own report back. Run it
-    /// beside your service: without it the breaker is alone.
+    /// Shares openings until `shutdown` is ready, then deletes its own report. Run it beside your
+    /// service: without it the breaker acts alone.
     ///
-    /// Each [`poll`](Config::poll) is a read, and a write while the breaker is open by its own judgement. No call waits for it.
+    /// Each [`poll`](Config::poll) is one read, and one write while the breaker is open by its own
+    /// rules. No call waits for it.
     ///
     /// # Cancel safety
-    /// Dropped, it tells and hears no more. What it has reported ends after [`stale_after`](Config::stale_after) at most.
+    /// Dropping the future stops the sharing. Its report expires after
+    /// [`stale_after`](Config::stale_after) at most.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         let inner = &*self.0;
         let mut shutdown = pin!(shutdown);
@@ -35,18 +38,19 @@ impl SharedCircuitBreaker {
     }
 }
 
-/// A subscription to hints. Without one it is silent.
+/// Subscription to hints. Silent without a notifier.
 #[derive(Default)]
 struct Hints {
     notices: Option<Notices>,
-    /// Nothing is heard before.
+    /// Time before which no hint is received.
     deaf_until: Instant,
 }
 
 impl Inner {
     async fn share(&self) {
         let mut hints = Hints::default();
-        // Made before the look: what changes meanwhile is heard. What is missed is read from the state.
+        // Subscribed before the first poll: later changes are received. Missed ones do no harm,
+        // because the state is read.
         let mut changes = self.breaker.transitions();
         loop {
             let seen = self.generation();
@@ -68,7 +72,8 @@ impl Inner {
         }
     }
 
-    /// Waits until the breaker's state is of another generation. (Of a family all members' changes are heard.)
+    /// Waits until the breaker's state has another generation. In a registry, the changes of all
+    /// breakers wake this task.
     async fn changed(&self, changes: &mut Subscription<Transition>, seen: u32) {
         while self.generation() == seen {
             if let Err(Missed::Closed) = changes.recv().await {
@@ -77,12 +82,12 @@ impl Inner {
         }
     }
 
-    /// Makes one request to the store; nothing where it failed, or took too long.
+    /// Makes one request to the store. Returns `None` if it failed or timed out.
     async fn ask<T>(&self, config: &Config, request: impl Future<Output = Result<T, StoreError>>) -> Option<T> {
         let clock = self.clock();
         let latest = clock.now() + config.call_timeout;
         let kind = match race(request, clock.sleep_until(latest)).await {
-            // It may have come in time, and be seen late.
+            // The answer may have arrived in time but be seen late.
             First::One(Ok(answer)) if clock.now() <= latest => {
                 self.store_answered();
                 return Some(answer);
@@ -94,11 +99,11 @@ impl Inner {
         None
     }
 
-    /// Writes, or renews, the report of this opening.
+    /// Writes or renews the report of this opening.
     async fn report(&self, config: &Config, Opening { generation, left }: Opening) {
         self.mine.lock().may_be_there = true;
         let value = Report::encode(&self.opening(generation), left);
-        // A process that is gone does not renew it.
+        // The report of a process that is gone expires.
         let options = PutOptions::new().ttl(left.min(config.stale_after));
         let put = self.store.put(Key::new(&self.partition, &self.row), value, options);
         if self.ask(config, put).await.is_none() {
@@ -111,7 +116,7 @@ impl Inner {
         }
     }
 
-    /// Takes back what was reported, or may have been.
+    /// Deletes the report, if there may be one.
     async fn withdraw(&self, config: &Config) {
         if !self.mine.lock().may_be_there {
             return;
@@ -122,7 +127,7 @@ impl Inner {
         }
     }
 
-    /// Reads what others report, and opens with them.
+    /// Reads the reports of others, and opens with them.
     async fn look(&self, config: &Config) {
         let began = self.now();
         let scan = Scan::partition(&self.partition).prefix(ROW);
@@ -130,9 +135,9 @@ impl Inner {
         let now = self.now();
         let longest = self.longest_opening();
         let others = rows.iter().filter(|row| row.row != self.row).filter_map(|row| {
-            // One that cannot be read is of another release, and none of ours.
+            // A malformed report is of another release, and is skipped.
             let report = Report::decode(row.row.strip_prefix(ROW)?, &row.value).ok()?;
-            // As if it had been read when it was asked for: never longer than its process said.
+            // Counted from the start of the request: never longer than its process said.
             let left = report.left.saturating_sub(now - began).min(longest);
             (!left.is_zero()).then_some(Report { left, ..report })
         });
@@ -141,7 +146,8 @@ impl Inner {
         *self.others.lock() = reports.iter().map(until).collect();
         let votes = config.agreement.votes();
         let opens = self.followed.lock().opens(&reports, votes, now);
-        // An opening that ends early where it was made ends here, too; one that is longer than this breaker takes at once goes on.
+        // An opening that ended early in its own process ends here too; one that is longer than the limit of
+        // one poll is prolonged.
         self.stay_open_with_others(now, stands(&reports, votes).unwrap_or_default());
         if let Some(open_for) = opens
             && self.open_with_others(open_for)
@@ -150,7 +156,7 @@ impl Inner {
         }
     }
 
-    /// Tells the others to look. A hint that is lost is found by looking.
+    /// Notifies the others. A lost hint is made up for by their next poll.
     async fn hint(&self, config: &Config) {
         let Some(notifier) = &self.notifier else { return };
         let published = notifier.publish(&self.partition, self.row.clone().into());
@@ -162,7 +168,7 @@ impl Inner {
         self.tell(|| Event::NotifierFailed { kind });
     }
 
-    /// `None` where it has to do without, until it looks again.
+    /// Subscribes to hints. Returns `None` if that fails, until the next poll.
     async fn subscribe(&self, config: &Config) -> Option<Notices> {
         let subscribed = self.notifier.as_ref()?.subscribe(&self.partition);
         let kind = match race(subscribed, self.clock().sleep(config.call_timeout)).await {
@@ -174,7 +180,8 @@ impl Inner {
         None
     }
 
-    /// Waits for a hint of another, or a gap in which one may have been; for ever without a notifier.
+    /// Waits for a hint of another process, or for a gap in which one may have been lost. Pending
+    /// without a notifier.
     async fn heard(&self, hints: &mut Hints, poll: Duration) {
         let Some(notices) = &mut hints.notices else { return std::future::pending().await };
         self.clock().sleep_until(hints.deaf_until).await;
@@ -182,7 +189,7 @@ impl Inner {
             match notices.recv().await {
                 Notice::Message(row) if row == self.row.as_bytes() => {}
                 Notice::Message(_) => break APART,
-                // A line that breaks again and again is no better than looking, and must not be worse.
+                // A connection that breaks again and again must cause no more requests than polling does.
                 Notice::Gap => break poll,
             }
         };

@@ -1,4 +1,4 @@
-//! The shared breaker: what it is made of, and the ways in.
+//! The shared breaker: its parts and its public methods.
 use std::{
     fmt,
     sync::{
@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{
-    super::{CircuitBreaker, State, gate::load},
+    super::{CircuitBreaker, State, state::load},
     SharedCircuitBreakerConfig, SharedCircuitBreakerEvent as Event,
     report::Followed,
 };
@@ -24,20 +24,21 @@ use crate::{
     time::{Clock, Instant},
 };
 
-/// Tells other processes when a [`CircuitBreaker`] opens, and opens it with them.
+/// Reports the openings of a [`CircuitBreaker`] to other processes, and opens it with theirs.
 ///
-/// A clone is the same. Its name is the other side that all breakers of it stand for: processes with the same store and the same name hear of
-/// each other. The breaker is the one that calls go through; this one only [runs](Self::run) beside it.
+/// A clone is the same. The name stands for the dependency that all these breakers guard: processes
+/// with the same store and the same name share openings. Calls go through the breaker; this type
+/// only [runs](Self::run) beside it.
 #[derive(Clone)]
 pub struct SharedCircuitBreaker(pub(super) Arc<Inner>);
 
-/// Another process's word that its breaker is open.
+/// A report from another process that its breaker is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CircuitReport {
-    /// Which process.
+    /// Name of the process.
     pub process: String,
-    /// Until when its breaker is open, as far as is known here.
+    /// Expected end of its open time, by the local clock.
     pub until: Instant,
 }
 
@@ -48,9 +49,9 @@ pub(super) struct Inner {
     pub(super) name: Name,
     /// The partition of reports, and the topic of hints.
     pub(super) partition: String,
-    /// This process's own row.
+    /// Row of this process's own report.
     pub(super) row: String,
-    /// What tells its openings from those of another life.
+    /// Random number that tells this process's openings from those of another life.
     life: u64,
     config: Mutex<SharedCircuitBreakerConfig>,
     pub(super) mine: Mutex<Mine>,
@@ -60,32 +61,32 @@ pub(super) struct Inner {
     events: Events<Event>,
 }
 
-/// What this process told the others.
+/// This process's own report in the store.
 #[derive(Debug, Default)]
 pub(super) struct Mine {
-    /// There may be a row.
+    /// `true` if there may be a row.
     pub(super) may_be_there: bool,
-    /// The opening that the row has for certain.
+    /// Generation of the opening that the row certainly has.
     pub(super) told: Option<u32>,
 }
 
-/// An opening by the breaker's own judgement.
+/// Opening by the breaker's own rules.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Opening {
     pub(super) generation: u32,
     pub(super) left: Duration,
 }
 
-/// Before the name of a process: others may have rows of their own there one day.
+/// Prefix of the row of a process, so that other rows may be added to the partition later.
 pub(super) const ROW: &str = "of ";
 
 impl SharedCircuitBreaker {
     /// Shares the openings of this breaker, under this name, through this store.
     ///
-    /// The process has a name that is drawn at random; [`as_process`](Self::as_process) gives it another.
+    /// The process gets a random name; [`as_process`](Self::as_process) sets another.
     ///
     /// # Errors
-    /// Where a setting breaks its rule, or the store lacks [`TimeToLive`](Capability::TimeToLive).
+    /// If a setting is invalid, or the store lacks [`TimeToLive`](Capability::TimeToLive).
     pub fn new(
         breaker: CircuitBreaker,
         store: Arc<dyn Store>,
@@ -116,7 +117,7 @@ impl SharedCircuitBreaker {
         })))
     }
 
-    /// The same, changed before it is in use.
+    /// Returns a copy with a change, before it is in use.
     fn changed(self, change: impl FnOnce(&mut Inner)) -> Self {
         let Inner { breaker, store, notifier, name, partition, row, life, .. } = &*self.0;
         let mut inner = Inner {
@@ -138,16 +139,18 @@ impl SharedCircuitBreaker {
         Self(Arc::new(inner))
     }
 
-    /// A new one that tells the others at once, and hears them at once, where hints arrive.
+    /// Returns a new one that sends hints through this notifier when it opens, and receives those
+    /// of others.
     #[must_use]
     pub fn with_notifier(self, notifier: Arc<dyn Notifier>) -> Self {
         self.changed(|inner| inner.notifier = Some(notifier))
     }
 
-    /// A new one whose process has this name. No two processes may have the same: they would not hear each other.
+    /// Returns a new one whose process has this name. Two processes must not have the same name:
+    /// they would ignore each other's reports.
     ///
     /// # Errors
-    /// Where the name is empty, or longer than the store's keys.
+    /// If the name is empty, or longer than the store's keys.
     pub fn as_process(self, process: &str) -> Result<Self, ConfigError> {
         let row = format!("{ROW}{process}");
         require(!process.is_empty(), "process", "must not be empty")?;
@@ -159,10 +162,11 @@ impl SharedCircuitBreaker {
         Ok(self.changed(|inner| inner.row = row))
     }
 
-    /// Changes the settings while they are in use; from the next look on. What was reported stays reported, for as long as it was to last.
+    /// Replaces the configuration while it is in use, from the next poll on. A report in the store
+    /// keeps its lifetime.
     ///
     /// # Errors
-    /// Where a setting breaks a rule; then nothing has changed.
+    /// If a setting is invalid; then nothing has changed.
     pub fn reconfigure(&self, config: SharedCircuitBreakerConfig) -> Result<(), ConfigError> {
         config.check()?;
         *self.0.config.lock() = config;
@@ -170,38 +174,38 @@ impl SharedCircuitBreaker {
         Ok(())
     }
 
-    /// Its settings, as they are now.
+    /// Returns the current configuration.
     pub fn config(&self) -> SharedCircuitBreakerConfig {
         self.0.config()
     }
 
-    /// The breaker that it shares.
+    /// Returns the breaker whose openings are shared.
     pub fn breaker(&self) -> &CircuitBreaker {
         &self.0.breaker
     }
 
-    /// The name under which it is shared.
+    /// Returns the name under which the openings are shared.
     pub fn name(&self) -> &str {
         self.0.name.as_str()
     }
 
-    /// The name of this process, as others see it.
+    /// Returns the name of this process, as others see it.
     pub fn process(&self) -> &str {
         self.0.row.strip_prefix(ROW).unwrap_or(&self.0.row)
     }
 
-    /// Its events from now on.
+    /// Subscribes to the events.
     pub fn events(&self) -> Subscription<Event> {
         self.0.events.subscribe()
     }
 
-    /// Which other processes reported that their breaker is open, when it looked last, and still are.
+    /// Returns the reports of the other processes at the last poll that have not ended since.
     pub fn reports(&self) -> Vec<CircuitReport> {
         let now = self.0.now();
         self.0.others.lock().iter().filter(|report| report.until > now).cloned().collect()
     }
 
-    /// Whether the store did not answer when it was asked last.
+    /// Returns whether the last request to the store failed or timed out.
     pub fn is_store_down(&self) -> bool {
         self.0.store_down.load(Relaxed)
     }
@@ -216,7 +220,7 @@ impl Inner {
         &self.breaker.0.shared.clock
     }
 
-    /// Of the breaker's state.
+    /// Returns the generation of the breaker's state.
     pub(super) fn generation(&self) -> u32 {
         self.breaker.0.core.word().generation()
     }
@@ -241,12 +245,13 @@ impl Inner {
         }
     }
 
-    /// Which of this process's openings it is, as others are told.
+    /// Returns the identifier of one of this process's openings, as others read it.
     pub(super) fn opening(&self, generation: u32) -> String {
         format!("{:016x}-{generation}", self.life)
     }
 
-    /// The opening that the breaker came to by itself, if it is open: not one that it has from others, and none that is only for show.
+    /// Returns the opening by the breaker's own rules, if it is open. An opening that followed
+    /// others is not returned, nor one in shadow mode.
     pub(super) fn own_opening(&self) -> Option<Opening> {
         let core = &self.breaker.0.core;
         if self.breaker.is_shadow() {
@@ -268,7 +273,7 @@ impl Inner {
         }
     }
 
-    /// Opens the breaker with others, unless it is judging by itself.
+    /// Opens the breaker with others, unless it is open, half-open or isolated by itself.
     pub(super) fn open_with_others(&self, open_for: Duration) -> bool {
         let breaker = &self.breaker.0;
         let opens = breaker.core.open_with_others(&breaker.shared.set, self.now(), open_for);
@@ -278,15 +283,16 @@ impl Inner {
 }
 
 impl Inner {
-    /// Sets how long the breaker stays open yet, where it is open with others.
+    /// Sets the remaining open time of a breaker that opened with others.
     pub(super) fn stay_open_with_others(&self, now: Instant, left: Duration) {
         self.breaker.0.core.stay_open_with_others(now, left);
     }
 
-    /// Returns the longest time for which one look opens the breaker: as long as it would open by itself. A damaged report says more.
+    /// Returns the maximum duration for which one poll opens the breaker: the maximum of its own
+    /// settings. It bounds a damaged report.
     pub(super) fn longest_opening(&self) -> Duration {
         let open = self.breaker.config().open;
-        open.cap.max(open.max_hint)
+        open.max_delay.max(open.max_hint)
     }
 }
 

@@ -1,4 +1,21 @@
-//! One limit of a shared limiter, for all or for one tenant: what this process knows of its row, and how it takes from it.
+//! One limit of a shared limiter, for all calls or for one tenant: this process's knowledge of the
+//! row, and its requests to it.
+
+// Concurrency. Calls use an account in parallel; requests to the store are serialized by `turn`. So
+// `low`, `renew_at`, `last`, `tat` and `believed` have one writer at a time, apart from
+// `forget_row`.
+//
+// All atomics are `Relaxed`, since none of them publishes other memory:
+// - `tat` and `believed` cache the row. A reader may see one of them new and the other one old. An
+//   older `tat` is usually smaller, and then the call asks the store in vain. After a row has
+//   expired it may be larger, and then the call is rejected as it would have been a moment earlier.
+//   Only the store admits calls, so the limit holds in either case.
+// - `local` holds the process's own share. Each admission is one compare-and-set of it.
+// - `demand` and `last` determine the size of a lease; `low`, `renew_at` and `pause` the time of a
+//   request. Outdated values cost a request, or a wait.
+// - `wanted` elects the task that puts the account on the loop's list: `swap` returns `false` to
+//   one task. The list is under a mutex, which publishes the account.
+
 use std::{
     sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed},
     time::Duration,
@@ -9,49 +26,51 @@ use tokio::sync::{Notify, Semaphore};
 use super::{
     Sharing,
     leases::Leases,
-    limiter::{Inner, Setting},
+    limiter::{SharedCore, SharedSettings},
     row::{Grant, Row, grant, share_of},
 };
 use crate::{
     port::{Failure, PortError, PortErrorKind},
     race::{First, race, yield_now},
     store::{Key, Precondition, PutOptions, StoreError},
-    throttling::gcra::Pace,
+    throttling::rate::gcra::Pace,
     time::{Instant, nanos},
 };
 
-/// One row, as this process sees it.
+/// One row of the store, as this process knows it.
 pub(super) struct Account {
     pub(super) row: String,
-    /// Which of the tiers it belongs to.
+    /// Index of its quota among the tiers.
     pub(super) tier: Option<usize>,
     pub(super) leases: Leases,
-    /// When to lease again although some are left, and with how few left.
+    /// Time at which to renew the lease, and number of remaining permits at which to renew it
+    /// earlier.
     renew_at: AtomicU64,
     low: AtomicU32,
-    /// Whether the loop was told.
+    /// `true` while the account is in the loop's list or is being renewed.
     pub(super) wanted: AtomicBool,
-    /// Permits that were asked for since the last lease, and when that was.
-    asked: AtomicU64,
+    /// Number of permits that calls asked for since the last lease, and the time of that lease.
+    demand: AtomicU64,
     last: AtomicU64,
-    /// No lease is asked for before.
+    /// Time before which no lease is requested.
     pub(super) pause: AtomicU64,
-    /// The row's arrival time as it was last seen: others only add to it. In shared time.
+    /// The row's arrival time when it was last seen, in shared time. Other processes only add to
+    /// it.
     tat: AtomicU64,
-    /// Until when that is believed without asking. By the clock.
+    /// Time until which `tat` is believed without a request, by the clock.
     believed: AtomicU64,
-    /// The arrival time of this process's own share. By the clock.
+    /// The arrival time of this process's own share, by the clock.
     local: AtomicU64,
-    /// One request at a time, in order of arrival: a process does not race with itself.
+    /// Serializes this process's requests in order of arrival: a process does not race with itself.
     pub(super) turn: Semaphore,
-    /// Permits were leased.
-    pub(super) came: Notify,
+    /// Notified when permits were leased.
+    pub(super) lease_came: Notify,
 }
 
-/// What came of asking the store.
-pub(super) enum Asked {
+/// The result of a request to the store.
+pub(super) enum StoreAnswer {
     Granted(Grant),
-    /// There is nothing for so long.
+    /// No permits for this number of nanoseconds.
     Wait(u64),
     Down,
 }
@@ -65,18 +84,18 @@ impl Account {
             renew_at: AtomicU64::new(0),
             low: AtomicU32::new(0),
             wanted: AtomicBool::new(false),
-            asked: AtomicU64::new(0),
+            demand: AtomicU64::new(0),
             last: AtomicU64::new(0),
             pause: AtomicU64::new(0),
             tat: AtomicU64::new(0),
             believed: AtomicU64::new(0),
             local: AtomicU64::new(0),
             turn: Semaphore::new(1),
-            came: Notify::new(),
+            lease_came: Notify::new(),
         }
     }
 
-    /// Spends `n` leased permits; says whether it is time to lease more.
+    /// Spends `n` leased permits. Returns `Some(true)` if it is time to lease more.
     #[inline]
     pub(super) fn spend(&self, n: u32, now: Instant) -> Option<bool> {
         let left = self.leases.spend(n, millis(now))?;
@@ -84,11 +103,12 @@ impl Account {
     }
 
     #[inline]
-    pub(super) fn ask(&self, n: u32) {
-        self.asked.fetch_add(n.into(), Relaxed);
+    pub(super) fn count_demand(&self, n: u32) {
+        self.demand.fetch_add(n.into(), Relaxed);
     }
 
-    /// How long `n` permits are not there, as far as is known here: by the clock it is `now`.
+    /// Returns the time that `n` permits must wait according to the row's last known state; zero if
+    /// unknown. The clock reads `now`.
     pub(super) fn known_wait(&self, pace: Pace, n: u32, shared_now: u64, now: Instant) -> u64 {
         if now.as_nanos() >= self.believed.load(Relaxed) {
             return 0;
@@ -96,19 +116,19 @@ impl Account {
         grant(pace, self.tat.load(Relaxed), shared_now, n, n, 0).err().unwrap_or(0)
     }
 
-    /// The row has this arrival time now.
-    fn saw(&self, tat: u64, now: Instant) {
+    /// Records the row's arrival time.
+    fn record_row(&self, tat: u64, now: Instant) {
         self.tat.store(tat, Relaxed);
         self.believed.store((now + BELIEVED).as_nanos(), Relaxed);
     }
 
-    /// Whether it says no more than one that was never seen.
+    /// Returns `true` if the account equals a new one.
     pub(super) fn is_idle(&self, shared_now: u64, now: Instant) -> bool {
         self.tat.load(Relaxed) <= shared_now && self.local.load(Relaxed) <= now.as_nanos()
     }
 
-    /// Forgets what it knows of the row, which may be otherwise by other settings.
-    pub(super) fn look_anew(&self) {
+    /// Forgets the row's state, which may differ under other settings.
+    pub(super) fn forget_row(&self) {
         self.tat.store(0, Relaxed);
         self.believed.store(0, Relaxed);
         self.pause.store(0, Relaxed);
@@ -128,7 +148,7 @@ impl Account {
         }
     }
 
-    /// What was taken through the store counts against the share, as far as that is there.
+    /// Charges permits that were taken through the store to the share, as far as it has any.
     fn charge_share(&self, pace: Pace, share: f64, n: u32, now: Instant) {
         let pace = share_of(pace, share);
         let now = now.as_nanos();
@@ -136,13 +156,13 @@ impl Account {
             let more = pace.interval.saturating_mul(n.into());
             Some(tat.max(now).saturating_add(more).min(now.saturating_add(pace.span)).max(tat))
         };
-        // It always gives a number.
+        // The closure always returns a value.
         let _ = self.local.fetch_update(Relaxed, Relaxed, charged);
     }
 
-    /// Takes `n` permits from the row now, or for within `patience`; with leases more than that, one at least, to be spent later. Called in
-    /// turn.
-    pub(super) async fn take(&self, inner: &Inner, set: &Setting, n: u32, patience: u64) -> Asked {
+    /// Takes `n` permits from the row now, or reserves them within `patience`. With leases, also
+    /// takes permits to be spent later, at least one in all. The caller holds `turn`.
+    pub(super) async fn take(&self, inner: &SharedCore, set: &SharedSettings, n: u32, patience: u64) -> StoreAnswer {
         let start = inner.clock.now();
         let pace = set.pace(self.tier);
         let want = match set.config.sharing {
@@ -150,12 +170,12 @@ impl Account {
             Sharing::Leased { every } => self.size(set, every, n, start),
         };
         let granted = match self.within(inner, set, pace, n.max(1), want, patience).await {
-            Asked::Granted(granted) => granted,
-            Asked::Wait(wait) => {
-                self.hold_back(set, pace, want, inner.clock.now());
-                return Asked::Wait(wait);
+            StoreAnswer::Granted(granted) => granted,
+            StoreAnswer::Wait(wait) => {
+                self.pause_requests(set, pace, want, inner.clock.now());
+                return StoreAnswer::Wait(wait);
             }
-            Asked::Down => return Asked::Down,
+            StoreAnswer::Down => return StoreAnswer::Down,
         };
         if let Some(share) = set.share() {
             self.charge_share(pace, share, granted.permits, start);
@@ -163,74 +183,86 @@ impl Account {
         if let Sharing::Leased { every } = set.config.sharing {
             self.lease(inner, granted.permits - n, start, every);
             if granted.permits < want {
-                self.hold_back(set, pace, want, inner.clock.now());
+                self.pause_requests(set, pace, want, inner.clock.now());
             }
         }
-        Asked::Granted(granted)
+        StoreAnswer::Granted(granted)
     }
 
-    /// How many permits to lease: by half more than were asked for in such a time, at most what the limit gives in it.
-    fn size(&self, set: &Setting, every: Duration, n: u32, now: Instant) -> u32 {
-        let asked = self.asked.swap(0, Relaxed);
+    /// Returns the number of permits to lease: half more than the recent demand in `every`, at most
+    /// what the limit gives in that time.
+    fn size(&self, set: &SharedSettings, every: Duration, n: u32, now: Instant) -> u32 {
+        let demand = self.demand.swap(0, Relaxed);
         let last = Instant::from_nanos(self.last.swap(now.as_nanos(), Relaxed));
         let since = (now - last).max(Duration::from_millis(1));
         let pace = set.pace(self.tier);
         let most = (nanos(every) / pace.interval.max(1)).clamp(1, u64::from(set.quota(self.tier).largest()));
-        let demand = (asked as f64 * 1.5 * every.as_secs_f64() / since.as_secs_f64()).ceil();
+        let demand = (demand as f64 * 1.5 * every.as_secs_f64() / since.as_secs_f64()).ceil();
         let most = u32::try_from(most).unwrap_or(u32::MAX);
         (demand.min(f64::from(most)) as u32).max(n).max(1)
     }
 
-    fn lease(&self, inner: &Inner, permits: u32, start: Instant, every: Duration) {
+    fn lease(&self, inner: &SharedCore, permits: u32, start: Instant, every: Duration) {
         let now = inner.clock.now();
         self.low.store(permits / 2, Relaxed);
         self.renew_at.store((start + every / 2).as_nanos(), Relaxed);
         self.wanted.store(false, Relaxed);
         if permits > 0 {
-            // From before it was asked for: nothing of it is spent later than that.
+            // Counted from before the request, so that no permit is spent later than `every` after
+            // it was taken.
             self.leases.add(permits, millis(start + every), millis(now));
             inner.leased(permits);
         }
-        self.came.notify_waiters();
+        self.lease_came.notify_waiters();
     }
 
-    /// There was less than wanted: waits until it may have come together, so that a limit that is used up is not asked for each permit.
-    fn hold_back(&self, set: &Setting, pace: Pace, want: u32, now: Instant) {
+    /// The row gave less than wanted. Pauses until the wanted number may be available together, so
+    /// that an exhausted limit is not asked for each permit.
+    fn pause_requests(&self, set: &SharedSettings, pace: Pace, want: u32, now: Instant) {
         if let Sharing::Leased { every } = set.config.sharing {
             let full = pace.interval.saturating_mul(want.into()).min(pace.span).min(nanos(every / 2));
             self.pause.store(now.as_nanos().saturating_add(full), Relaxed);
         }
     }
 
-    /// The same within the time that the store has for it.
-    async fn within(&self, inner: &Inner, set: &Setting, pace: Pace, least: u32, want: u32, patience: u64) -> Asked {
+    /// Asks the store within `call_timeout`.
+    async fn within(
+        &self,
+        inner: &SharedCore,
+        set: &SharedSettings,
+        pace: Pace,
+        least: u32,
+        want: u32,
+        patience: u64,
+    ) -> StoreAnswer {
         let latest = inner.clock.now() + set.config.call_timeout;
         let ask = self.ask_store(inner, pace, least, want, patience);
         match race(ask, inner.clock.sleep_until(latest)).await {
-            // It may have come in time, and be seen late.
+            // The answer may have come in time and be seen late.
             First::One(Ok(_)) if inner.clock.now() > latest => self.down(inner, set, None),
             First::One(Ok(Ok(granted))) => {
                 inner.store_answered();
-                Asked::Granted(granted)
+                StoreAnswer::Granted(granted)
             }
             First::One(Ok(Err(wait))) => {
                 inner.store_answered();
-                Asked::Wait(wait)
+                StoreAnswer::Wait(wait)
             }
             First::One(Err(error)) => self.down(inner, set, error.backend().map(|failed| failed.kind())),
             First::Other(()) => self.down(inner, set, None),
         }
     }
 
-    fn down(&self, inner: &Inner, set: &Setting, kind: Option<PortErrorKind>) -> Asked {
+    fn down(&self, inner: &SharedCore, set: &SharedSettings, kind: Option<PortErrorKind>) -> StoreAnswer {
         inner.store_failed(set.config.rest, kind);
-        Asked::Down
+        StoreAnswer::Down
     }
 
-    /// Compare and set, until it is done, or there is not enough, or others were faster too often.
+    /// Repeats compare-and-set until it succeeds, the row lacks permits, or the retries are used
+    /// up.
     async fn ask_store(
         &self,
-        inner: &Inner,
+        inner: &SharedCore,
         pace: Pace,
         least: u32,
         want: u32,
@@ -239,7 +271,8 @@ impl Account {
         let key = Key::new(&inner.partition, &self.row);
         for tries in 0..MAX_TRIES {
             if tries > 0 {
-                // Others are faster. Whatever the store does, the thread is given up, and after some tries time passes.
+                // Other processes won. The task yields whatever the store does, and after some
+                // tries it sleeps.
                 yield_now().await;
                 if tries > TRIES_AT_ONCE {
                     inner.clock.sleep(Duration::from_millis(1)).await;
@@ -250,42 +283,43 @@ impl Account {
             if !row.is_plausible(pace, inner.time.now(), patience) {
                 return Err(PortError::new(
                     PortErrorKind::Corrupt,
-                    "the row of a shared rate limit lies too far ahead",
+                    "the row of a shared rate limit is too far in the future",
                 )
                 .into());
             }
             inner.time.seen(row.written);
             let now = inner.time.now();
-            self.saw(row.tat, inner.clock.now());
+            self.record_row(row.tat, inner.clock.now());
             let granted = match grant(pace, row.tat, now, least, want, patience) {
                 Ok(granted) => granted,
                 Err(wait) => return Ok(Err(wait)),
             };
-            // Once the row's arrival time is past, a row that is not there says the same.
+            // Once the row's arrival time is past, an absent row means the same.
             let lasts = Duration::from_nanos(granted.tat.saturating_sub(now)) + Duration::from_millis(1);
             let when = record.map_or(Precondition::Absent, |record| Precondition::Version(record.version));
             let value = Row { tat: granted.tat, written: now }.encode();
             match inner.store.put(key, value, PutOptions::new().when(when).ttl(lasts)).await {
                 Ok(_) => {
-                    self.saw(granted.tat, inner.clock.now());
+                    self.record_row(granted.tat, inner.clock.now());
                     return Ok(Ok(granted));
                 }
                 Err(StoreError::Conflict { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
-        Err(PortError::new(PortErrorKind::Unavailable, "others were faster, again and again").into())
+        Err(PortError::new(PortErrorKind::Unavailable, "compare-and-set lost to other processes too often").into())
     }
 }
 
-/// For so long a refusal by the row is believed without asking it again: what it says may have been misread, or mended.
+/// Time for which a refusal by the row is believed without a new request: the row may have been
+/// misread, or repaired.
 const BELIEVED: Duration = Duration::from_secs(10);
 
-/// So many tries follow each other at once, and so many are made in all.
+/// Number of tries that follow each other at once, and number of tries in all.
 const TRIES_AT_ONCE: u32 = 16;
 const MAX_TRIES: u32 = 1_000;
 
-/// The millisecond of an instant, rounded down.
+/// Returns the millisecond of an instant, rounded down.
 pub(super) fn millis(at: Instant) -> u64 {
     at.as_nanos() / 1_000_000
 }

@@ -1,4 +1,4 @@
-//! The way of one call, and the loop that leases ahead of calls.
+//! The path of one call, and the loop that leases ahead of calls.
 use std::{
     future::Future,
     pin::pin,
@@ -8,8 +8,8 @@ use std::{
 
 use super::{
     SharedRateLimiter, Sharing, WhenDown,
-    account::{Account, Asked},
-    limiter::{Inner, Setting},
+    account::{Account, StoreAnswer},
+    limiter::{SharedCore, SharedSettings},
 };
 use crate::{
     outcome::{Reason, Rejected},
@@ -18,10 +18,10 @@ use crate::{
 };
 
 impl SharedRateLimiter {
-    /// Takes `n` permits, the turn of which comes by the deadline and within the configured wait.
+    /// Takes `n` permits whose turn comes by the deadline and within `max_wait`.
     pub(super) async fn acquire_before(&self, n: u32, deadline: Option<Instant>) -> Result<(), Rejected> {
         let Self { inner, account, .. } = self;
-        account.ask(n);
+        account.count_demand(n);
         match account.spend(n, inner.clock.now()) {
             Some(more) => {
                 if more {
@@ -33,14 +33,15 @@ impl SharedRateLimiter {
         }
     }
 
-    /// Leases ahead of calls, until `shutdown` is ready. With leases run it beside your service; without it the calls that find nothing
-    /// leased wait for the store themselves. Where the limit is shared exactly it has nothing to do.
+    /// Leases permits ahead of calls until `shutdown` is ready. Run it beside your service if the
+    /// limit is shared by leases. Without it, calls that find no leased permit wait for the store
+    /// themselves. If the limit is shared exactly, the loop has no work.
     ///
     /// # Cancel safety
-    /// Dropped, it leases no more. What was leased is spent or ends.
+    /// A future that is dropped leases no more. Leased permits are spent or expire.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) {
         let inner = &self.inner;
-        let _loop = Looping::begin(inner);
+        let _loop = LoopGuard::begin(inner);
         let mut shutdown = pin!(shutdown);
         loop {
             let wanted = inner.want.notified();
@@ -58,20 +59,20 @@ impl SharedRateLimiter {
     }
 }
 
-/// A loop at work, as long as it lives.
-struct Looping<'a>(&'a Inner);
+/// A running loop, counted until drop.
+struct LoopGuard<'a>(&'a SharedCore);
 
-impl<'a> Looping<'a> {
-    fn begin(inner: &'a Inner) -> Self {
+impl<'a> LoopGuard<'a> {
+    fn begin(inner: &'a SharedCore) -> Self {
         inner.loops.fetch_add(1, Relaxed);
         Self(inner)
     }
 }
 
-impl Drop for Looping<'_> {
+impl Drop for LoopGuard<'_> {
     fn drop(&mut self) {
         if self.0.loops.fetch_sub(1, Relaxed) == 1 {
-            // Nobody hears them; who asks again is told again.
+            // No loop is left for these accounts. Cleared, so that a later request notifies again.
             for account in self.0.wanted.lock().drain(..) {
                 account.wanted.store(false, Relaxed);
             }
@@ -79,8 +80,8 @@ impl Drop for Looping<'_> {
     }
 }
 
-impl Inner {
-    /// Tells the loop, once.
+impl SharedCore {
+    /// Puts the account on the loop's list, once.
     #[cold]
     fn wants_more(&self, account: &Arc<Account>) {
         let paused = self.clock.now().as_nanos() < account.pause.load(Relaxed);
@@ -92,21 +93,21 @@ impl Inner {
     }
 
     async fn lease_ahead(&self, account: &Account) {
-        let _heard = Heard(account);
-        let set = self.set();
+        let _guard = RenewalGuard(account);
+        let set = self.settings();
         let Sharing::Leased { .. } = set.config.sharing else { return };
         if self.down_for(self.clock.now()).is_some() {
             return;
         }
-        // Who is at it already does it for all.
+        // Another task is already asking the store; its result serves all.
         let Ok(_turn) = account.turn.try_acquire() else { return };
-        // None for itself: all that comes is laid by.
+        // Zero permits for itself: everything that comes is kept as a lease.
         account.take(self, &set, 0, 0).await;
     }
 
-    /// The way of a call that found nothing leased.
+    /// Admits a call that found no leased permit.
     async fn acquire(&self, account: &Account, n: u32, deadline: Option<Instant>) -> Result<(), Rejected> {
-        let set = self.set();
+        let set = self.settings();
         if n > set.quota(account.tier).largest() {
             return Err(self.rejected(Reason::TooLarge, None));
         }
@@ -116,13 +117,13 @@ impl Inner {
         loop {
             let now = self.clock.now();
             if self.down_for(now).is_some() {
-                return self.by_itself(account, &set, n);
+                return self.decide_locally(account, &set, n);
             }
             let wait = self.known_wait(account, &set, n, now);
             if wait > nanos(latest - now) {
                 return Err(self.rejected(Reason::RateLimited, Some(wait)));
             }
-            // Leases are never taken for later: they end.
+            // Leases are never taken for later, since they expire.
             let reserves = matches!(set.config.sharing, Sharing::Exact);
             if wait > 0 && !reserves {
                 self.wait_for_lease(account, now + Duration::from_nanos(wait)).await;
@@ -131,35 +132,37 @@ impl Inner {
                 }
                 continue;
             }
-            let Some(turn) = self.turn(account, &set, begun).await? else { return self.by_itself(account, &set, n) };
-            // What came while it waited for its turn.
+            let Some(turn) = self.turn(account, &set, begun).await? else {
+                return self.decide_locally(account, &set, n);
+            };
+            // Permits that were leased while the call waited for its turn.
             if account.spend(n, self.clock.now()).is_some() {
                 return Ok(());
             }
             if self.down_for(self.clock.now()).is_some() {
-                return self.by_itself(account, &set, n);
+                return self.decide_locally(account, &set, n);
             }
             let patience = if reserves { nanos(latest - self.clock.now()) } else { 0 };
-            let asked = account.take(self, &set, n, patience).await;
+            let answer = account.take(self, &set, n, patience).await;
             drop(turn);
-            match asked {
-                Asked::Granted(granted) => {
+            match answer {
+                StoreAnswer::Granted(granted) => {
                     if granted.wait > 0 {
                         self.clock.sleep(Duration::from_nanos(granted.wait)).await;
                     }
                     return Ok(());
                 }
-                Asked::Down => return self.by_itself(account, &set, n),
-                Asked::Wait(wait) if wait > nanos(latest - self.clock.now()) => {
+                StoreAnswer::Down => return self.decide_locally(account, &set, n),
+                StoreAnswer::Wait(wait) if wait > nanos(latest - self.clock.now()) => {
                     return Err(self.rejected(Reason::RateLimited, Some(wait)));
                 }
-                Asked::Wait(_) => {}
+                StoreAnswer::Wait(_) => {}
             }
         }
     }
 
-    /// How long it is known that nothing comes.
-    fn known_wait(&self, account: &Account, set: &Setting, n: u32, now: Instant) -> u64 {
+    /// Returns the time for which no permit is known to come.
+    fn known_wait(&self, account: &Account, set: &SharedSettings, n: u32, now: Instant) -> u64 {
         let wait = account.known_wait(set.pace(account.tier), n, self.time.now(), now);
         match set.config.sharing {
             Sharing::Exact => wait,
@@ -168,15 +171,16 @@ impl Inner {
     }
 
     async fn wait_for_lease(&self, account: &Account, until: Instant) {
-        let came = account.came.notified();
-        race(came, self.clock.sleep_until(until)).await;
+        let lease_came = account.lease_came.notified();
+        race(lease_came, self.clock.sleep_until(until)).await;
     }
 
-    /// Waits for the turn to ask the store. None where the store is down, and somebody else finds out whether it still is.
+    /// Waits for the turn to ask the store. Returns `None` if the store was down and another call
+    /// already asks it again.
     async fn turn<'a>(
         &self,
         account: &'a Account,
-        set: &Setting,
+        set: &SharedSettings,
         begun: Instant,
     ) -> Result<Option<tokio::sync::SemaphorePermit<'a>>, Rejected> {
         if self.is_doubted() {
@@ -184,14 +188,14 @@ impl Inner {
         }
         let limit = set.config.max_wait.saturating_add(set.config.call_timeout);
         match race(account.turn.acquire(), self.clock.sleep_until(begun + limit)).await {
-            // An error means that it was closed, which it never is.
+            // An error means that the semaphore was closed, which it never is.
             First::One(turn) => Ok(turn.ok()),
             First::Other(()) => Err(self.rejected(Reason::WaitedTooLong { limit }, None)),
         }
     }
 
-    /// The store does not answer: as configured for that.
-    fn by_itself(&self, account: &Account, set: &Setting, n: u32) -> Result<(), Rejected> {
+    /// Decides without the store, as `when_down` says.
+    fn decide_locally(&self, account: &Account, set: &SharedSettings, n: u32) -> Result<(), Rejected> {
         let now = self.clock.now();
         match set.config.when_down {
             WhenDown::FailOpen => Ok(()),
@@ -205,10 +209,10 @@ impl Inner {
     }
 }
 
-/// The loop has heard of an account: it may be told of it again.
-struct Heard<'a>(&'a Account);
+/// Allows the account on the loop's list again, on drop.
+struct RenewalGuard<'a>(&'a Account);
 
-impl Drop for Heard<'_> {
+impl Drop for RenewalGuard<'_> {
     fn drop(&mut self) {
         self.0.wanted.store(false, Relaxed);
     }

@@ -1,15 +1,16 @@
-//! Settings of a limit that processes share.
+//! Settings of a rate limit that processes share.
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::super::{Quota, gcra::Pace};
+use super::super::{Quota, rate::gcra::Pace};
 use crate::{
     config::{ConfigError, human, require, require_share, require_some_time},
     time::nanos,
 };
 
-/// Settings of a [`SharedRateLimiter`](super::SharedRateLimiter): plain data, from code or from a document.
+/// Settings of a [`SharedRateLimiter`](super::SharedRateLimiter): plain data, from code or from a
+/// document.
 ///
 /// ```
 /// use std::time::Duration;
@@ -30,46 +31,51 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SharedRateLimitConfig {
-    /// How many permits, for all processes together. 100 by default.
+    /// Number of permits in each period, for all processes together. 100 by default.
     pub permits: u32,
-    /// In how much time. 1 s by default.
+    /// Length of the period. 1 s by default.
     #[serde(with = "human")]
     pub per: Duration,
-    /// How many of them may be taken at one moment. As many as `permits` by default.
+    /// Number of permits that may be taken at one moment. Equal to `permits` by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub burst: Option<u32>,
-    /// How it is shared. Exactly by default.
+    /// Mode of sharing. Exact by default.
     pub sharing: Sharing,
-    /// What a process does while the store is down. It goes on with the whole limit by itself by default.
+    /// Behaviour of a process while the store is down. By default it goes on with the whole limit
+    /// locally.
     pub when_down: WhenDown,
-    /// How long a call may wait for its turn; it is rejected at once if its turn comes later. Not at all by default.
+    /// Maximum time that a call waits for its turn. A call whose turn comes later is rejected at
+    /// once. Zero, no waiting, by default.
     #[serde(with = "human")]
     pub max_wait: Duration,
-    /// How long the store may take for one admission, or one lease; longer is down. 250 ms by default.
+    /// Maximum time that the store takes for one admission or one lease; beyond it the store is
+    /// down. 250 ms by default.
     #[serde(with = "human")]
     pub call_timeout: Duration,
-    /// For how long a store that was down is not asked. 1 s by default.
+    /// Time for which a store that was down is not asked. 1 s by default.
     #[serde(with = "human")]
     pub rest: Duration,
 }
 
-/// How processes share one limit.
+/// The way in which processes share one limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Sharing {
-    /// Each admission is a compare-and-set on the limit's row. The smallest slack; each call waits for the store.
+    /// Each admission is a compare-and-set on the limit's row. The smallest slack; each call waits
+    /// for the store.
     #[default]
     Exact,
-    /// A process takes permits from the row ahead of its calls, by as many as it used lately, and spends them in place. What is not
-    /// spent in time is lost.
+    /// A process takes permits from the row ahead of its calls, as many as it used lately, and
+    /// spends them locally. Permits that are not spent in time are lost.
     Leased {
-        /// How long a leased permit lasts: at most what the whole limit gives in this time is leased at once.
+        /// Lifetime of a leased permit. At most the permits that the whole limit gives in this time
+        /// are leased at once.
         #[serde(with = "human")]
         every: Duration,
     },
 }
 
-/// What a process does while the store does not answer.
+/// The behaviour of a process while the store does not answer.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WhenDown {
@@ -77,8 +83,9 @@ pub enum WhenDown {
     FailOpen,
     /// Every call is rejected: better no calls than no limit.
     FailClosed,
-    /// It goes on with this share of the limit, above 0 and at most 1, by itself. With one part of as many as there are processes they keep
-    /// the limit together; what a process took through the store of late counts against its share.
+    /// The process goes on alone with this share of the limit, above 0 and at most 1. With one over
+    /// the number of processes, they keep the limit together. Permits that the process took through
+    /// the store lately count against its share.
     LocalShare(f64),
 }
 
@@ -104,58 +111,62 @@ impl From<Quota> for SharedRateLimitConfig {
 }
 
 impl SharedRateLimitConfig {
-    /// The limit itself.
+    /// Returns the limit as a quota.
     pub const fn quota(&self) -> Quota {
         Quota { permits: self.permits, per: self.per, burst: self.burst }
     }
 
-    /// Shares it by leases, each of which lasts so long.
+    /// Shares the limit by leases with this lifetime.
     #[must_use]
     pub const fn leased(mut self, every: Duration) -> Self {
         self.sharing = Sharing::Leased { every };
         self
     }
 
-    /// Sets what a process does while the store is down.
+    /// Sets the behaviour of a process while the store is down.
     #[must_use]
     pub const fn when_down(mut self, when_down: WhenDown) -> Self {
         self.when_down = when_down;
         self
     }
 
-    /// Sets how long a call may wait for its turn.
+    /// Sets the maximum time that a call waits for its turn.
     #[must_use]
     pub const fn max_wait(mut self, longest: Duration) -> Self {
         self.max_wait = longest;
         self
     }
 
-    /// Sets how long the store may take.
+    /// Sets the maximum time that the store takes.
     #[must_use]
     pub const fn call_timeout(mut self, longest: Duration) -> Self {
         self.call_timeout = longest;
         self
     }
 
-    /// Sets for how long a store that was down is not asked.
+    /// Sets the time for which a store that was down is not asked.
     #[must_use]
     pub const fn rest(mut self, rest: Duration) -> Self {
         self.rest = rest;
         self
     }
 
-    /// The stated slack: how many calls more than one limiter in one place would admit, all processes together may admit in a window of
-    /// any length, where their wall clocks differ by at most `skew` when they begin.
+    /// Returns the stated slack: the number of calls by which all processes together may exceed a
+    /// single limiter, in a window of any length. `skew` is the maximum difference of their
+    /// wall clocks when they begin. (A single limiter admits `permits` for each `per`, and
+    /// a burst.)
     ///
-    /// It is what the limit gives in the time for which a permit may be under way: `call_timeout`, or a lease's time if that is longer, and
-    /// `skew`, which counts again for each process that begins with a wrong clock after the row has ended. (One limiter in one place admits `permits` for each `per`, and a burst.) It holds while the store answers. While it is down,
-    /// [`LocalShare`](WhenDown::LocalShare) adds each process's share.
+    /// The slack is what the limit gives while a permit may be under way: in `call_timeout`, or in
+    /// a lease's lifetime if that is longer, plus `skew`. The skew counts again for each process
+    /// that begins with a wrong clock after the row has expired. The slack holds while the store
+    /// answers. While it is down, [`LocalShare`](WhenDown::LocalShare) adds each process's share.
     ///
     /// ```
     /// use std::time::Duration;
     /// use steadfast::throttling::{Quota, SharedRateLimitConfig};
     ///
-    /// let config = SharedRateLimitConfig::from(Quota::per_second(100)).call_timeout(Duration::from_millis(50));
+    /// let quota = Quota::per_second(100);
+    /// let config = SharedRateLimitConfig::from(quota).call_timeout(Duration::from_millis(50));
     /// assert_eq!(config.slack(Duration::ZERO), 5);
     /// assert_eq!(config.leased(Duration::from_millis(100)).slack(Duration::from_millis(10)), 11);
     /// ```

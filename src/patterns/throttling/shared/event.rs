@@ -1,32 +1,32 @@
-//! What a shared limiter tells.
+//! Events of shared limiters.
 use std::time::Duration;
 
 use crate::{observe::Traced, outcome::Reason, port::PortErrorKind};
 
-/// Something a [`SharedRateLimiter`](super::SharedRateLimiter) did. A call that passes is no event.
+/// An event of a [`SharedRateLimiter`](super::SharedRateLimiter). An admitted call sends none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SharedRateLimitEvent {
-    /// It rejected a call.
+    /// A call was rejected.
     Rejected {
-        /// Why.
+        /// The reason.
         reason: Reason,
-        /// When the call could pass.
+        /// Time after which the call could pass, if known.
         retry_after: Option<Duration>,
     },
-    /// It took permits ahead of its calls.
+    /// Permits were leased ahead of calls.
     Leased {
-        /// How many.
+        /// Number of permits.
         permits: u32,
     },
-    /// The store failed, or took too long: it goes on as configured for that.
+    /// The store failed or timed out. The limiter goes on as `when_down` says.
     StoreFailed {
-        /// How; `None` where it took too long.
+        /// Kind of the failure; `None` for a time-out.
         kind: Option<PortErrorKind>,
     },
     /// The store answers again.
     StoreBack,
-    /// Its settings were changed.
+    /// The settings were changed.
     LimitChanged,
 }
 

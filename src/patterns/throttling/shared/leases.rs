@@ -1,19 +1,34 @@
-//! Permits that were leased, to be spent in place until they end: two words, lock-free.
+//! Leased permits, spent locally until they expire: two words, lock-free.
 //!
-//! Two, so that the next lease can come before the one that is being spent has ended.
+//! Two words allow the next lease to arrive before the current one has expired.
+
+// Concurrency. Each word holds one complete lease, its expiry and its permits. Each operation reads
+// both words and replaces one of them by compare-and-set. A success therefore acts on exactly the
+// lease that was read, even if the word changed to another value and back in between.
+//
+// Invariant: a permit is spent once, and not after its expiry. `spend` subtracts from a word that
+// has not expired. `add` replaces a word without usable permits, or adds to the later one without
+// extending its expiry. Permits above 24 bits are dropped, never invented.
+//
+// The two loads are no snapshot of one moment. That may select the other lease, or return an
+// outdated sum, and the sum is only a hint when to renew.
+//
+// `Relaxed` suffices: a permit is a number, and the words publish no other memory.
+
 use crate::sync::{AtomicU64, Line, Ordering};
 
 /// The permits of up to two leases.
 pub(super) struct Leases(Line<[AtomicU64; 2]>);
 
-/// From the top: the millisecond at which they end (40 bits), how many are left (24 bits). Zero is none.
+/// From the top: the millisecond of expiry (40 bits) and the number of permits left (24 bits). Zero
+/// is no lease.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Word(u64);
+struct LeaseWord(u64);
 
 const PERMITS: u64 = (1 << 24) - 1;
 const MILLIS: u64 = (1 << 40) - 1;
 
-impl Word {
+impl LeaseWord {
     fn new(ends: u64, permits: u64) -> Self {
         Self(ends.min(MILLIS) << 24 | permits.min(PERMITS))
     }
@@ -36,11 +51,12 @@ impl Leases {
         Self(Line([AtomicU64::new(0), AtomicU64::new(0)]))
     }
 
-    fn word(&self, i: usize) -> Word {
-        Word(self.0.0[i].load(Ordering::Relaxed))
+    fn word(&self, i: usize) -> LeaseWord {
+        LeaseWord(self.0.0[i].load(Ordering::Relaxed))
     }
 
-    /// Spends `n` permits of one lease, of the one that ends first if it has so many: how many are left of both.
+    /// Spends `n` permits of one lease, preferably of the one that expires first. Returns the
+    /// number of permits left in both.
     #[inline]
     pub(super) fn spend(&self, n: u32, now: u64) -> Option<u64> {
         let n = u64::from(n);
@@ -48,26 +64,27 @@ impl Leases {
             let words = [self.word(0), self.word(1)];
             let first = usize::from(words[1] < words[0]);
             let fits = [first, 1 - first].into_iter().find(|i| words[*i].left(now) >= n)?;
-            let spent = Word(words[fits].0 - n);
-            // Relaxed: the word guards nothing but itself.
+            let spent = LeaseWord(words[fits].0 - n);
+            // Relaxed: the word publishes no other memory.
             if self.replace(fits, words[fits], spent) {
                 return Some(spent.left(now) + words[1 - fits].left(now));
             }
         }
     }
 
-    /// Adds permits that end at the millisecond `ends`.
+    /// Adds `n` permits that expire at the millisecond `ends`.
     pub(super) fn add(&self, n: u32, ends: u64, now: u64) {
         loop {
             let words = [self.word(0), self.word(1)];
             let free = (0..2).find(|i| words[*i].left(now) == 0);
             let (i, word) = match free {
-                Some(i) => (i, Word::new(ends, n.into())),
-                // Both are in use: they end no later than those that are there.
+                Some(i) => (i, LeaseWord::new(ends, n.into())),
+                // Both words are in use: the new permits expire no later than those in the later
+                // word.
                 None => {
                     let later = usize::from(words[1] > words[0]);
                     let ends = ends.min(words[later].ends());
-                    (later, Word::new(ends, words[later].permits() + u64::from(n)))
+                    (later, LeaseWord::new(ends, words[later].permits() + u64::from(n)))
                 }
             };
             if self.replace(i, words[i], word) {
@@ -76,12 +93,12 @@ impl Leases {
         }
     }
 
-    /// How many are left.
+    /// Returns the number of permits left.
     pub(super) fn left(&self, now: u64) -> u64 {
         self.word(0).left(now) + self.word(1).left(now)
     }
 
-    fn replace(&self, i: usize, old: Word, new: Word) -> bool {
+    fn replace(&self, i: usize, old: LeaseWord, new: LeaseWord) -> bool {
         self.0.0[i].compare_exchange(old.0, new.0, Ordering::Relaxed, Ordering::Relaxed).is_ok()
     }
 }
@@ -103,7 +120,7 @@ mod tests {
     }
 
     proptest! {
-        /// Never more than a plain list of permits would give, each with its own end.
+        /// A plain list of permits, each with its own expiry, gives at least as many.
         #[test]
         fn no_permit_is_spent_after_its_end_or_twice(
             steps in prop::collection::vec((0u64..40, prop::option::of(1u32..6), 1u32..4), 1..80),

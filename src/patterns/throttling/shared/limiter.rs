@@ -1,4 +1,4 @@
-//! The shared limiter: what it is made of, and the ways in.
+//! The shared limiter: its parts and its public methods.
 use std::{
     collections::HashMap,
     fmt,
@@ -23,52 +23,53 @@ use crate::{
     port::{Capability, PortError, PortErrorKind, check_part},
     store::Store,
     sync::Mutex,
-    throttling::{Quota, gcra::Pace},
+    throttling::{Quota, rate::gcra::Pace},
     time::{Clock, Instant, Timestamp},
 };
 
-/// Lets so many calls pass in so much time, counted over all processes that share a store.
+/// Admits a number of calls per period, counted over all processes that share a store.
 ///
-/// A clone is the same limiter. Its name is the limit: processes with the same store and the same name share it.
-/// [`tenant`](Self::tenant) gives the limit of one tenant under it.
+/// A clone is the same limiter. Processes with the same store and the same name share one limit.
+/// [`tenant`](Self::tenant) returns the limit of one tenant.
 #[derive(Clone)]
 pub struct SharedRateLimiter {
-    pub(super) inner: Arc<Inner>,
+    pub(super) inner: Arc<SharedCore>,
     pub(super) account: Arc<Account>,
     tenant: Option<Name>,
 }
 
-/// Which of the tiers a tenant belongs to.
+/// The function that returns the tier of a tenant.
 type TierOf = Arc<dyn Fn(&str) -> Option<usize> + Send + Sync>;
 
-pub(super) struct Inner {
+pub(super) struct SharedCore {
     pub(super) store: Arc<dyn Store>,
     pub(super) partition: String,
     pub(super) name: Name,
     pub(super) clock: Clock,
     pub(super) time: SharedTime,
     wall: Option<Timestamp>,
-    set: Mutex<Arc<Setting>>,
+    settings: Mutex<Arc<SharedSettings>>,
     tier_of: Option<TierOf>,
-    /// The limit of all, and those of tenants.
+    /// The limit of all calls, and those of tenants.
     all: Arc<Account>,
     tenants: Mutex<HashMap<String, Arc<Account>>>,
-    /// Until when the store is not asked; zero while it is up.
+    /// Time until which the store is not asked; zero while the store is up. A word of its own that
+    /// publishes no other memory, so `Relaxed` suffices.
     down_until: AtomicU64,
-    /// Who wants more, for the loops; and how many loops there are.
+    /// Accounts that need a lease, the notification of the loops, and the number of loops.
     pub(super) wanted: Mutex<Vec<Arc<Account>>>,
     pub(super) want: Notify,
     pub(super) loops: AtomicU32,
     events: Events<Event>,
 }
 
-/// Settings, with what follows from them.
-pub(super) struct Setting {
+/// Settings, with the quotas of the tiers.
+pub(super) struct SharedSettings {
     pub(super) config: SharedRateLimitConfig,
     tiers: Vec<Quota>,
 }
 
-impl Setting {
+impl SharedSettings {
     pub(super) fn quota(&self, tier: Option<usize>) -> Quota {
         tier.and_then(|tier| self.tiers.get(tier).copied()).unwrap_or(self.config.quota())
     }
@@ -83,10 +84,10 @@ impl Setting {
 }
 
 impl SharedRateLimiter {
-    /// The limit of this name in this store, by these settings (or a [`Quota`] alone).
+    /// Creates the limit of this name in this store, by these settings (or a [`Quota`] alone).
     ///
     /// # Errors
-    /// Where a setting breaks its rule, or the store lacks [`Linearizable`](Capability::Linearizable) or
+    /// If a setting is invalid, or the store lacks [`Linearizable`](Capability::Linearizable) or
     /// [`TimeToLive`](Capability::TimeToLive).
     pub fn new(
         store: Arc<dyn Store>,
@@ -101,20 +102,20 @@ impl SharedRateLimiter {
         let partition = format!("rate limit {name}");
         require(!name.as_str().is_empty(), "name", "must not be empty")?;
         require(partition.len() <= can.max_key(), "name", "must not be longer than the store's keys")?;
-        let set = Setting { config, tiers: Vec::new() };
-        Ok(Self::make(Parts { store, name, clock: Clock::default(), wall: None, set, tier_of: None }))
+        let set = SharedSettings { config, tiers: Vec::new() };
+        Ok(Self::make(SharedParts { store, name, clock: Clock::default(), wall: None, set, tier_of: None }))
     }
 
-    fn make(parts: Parts) -> Self {
-        let Parts { store, name, clock, wall, set, tier_of } = parts;
-        let inner = Inner {
+    fn make(parts: SharedParts) -> Self {
+        let SharedParts { store, name, clock, wall, set, tier_of } = parts;
+        let inner = SharedCore {
             store,
             partition: format!("rate limit {name}"),
             name,
             time: SharedTime::new(clock.clone(), wall.unwrap_or_else(Timestamp::now)),
             clock,
             wall,
-            set: Mutex::new(Arc::new(set)),
+            settings: Mutex::new(Arc::new(set)),
             tier_of,
             all: Arc::new(Account::new("all".to_owned(), None)),
             tenants: Mutex::default(),
@@ -127,36 +128,38 @@ impl SharedRateLimiter {
         Self { account: inner.all.clone(), inner: Arc::new(inner), tenant: None }
     }
 
-    fn parts(&self) -> Parts {
-        let Inner { store, name, clock, wall, tier_of, .. } = &*self.inner;
-        let set = self.inner.set();
-        Parts {
+    fn parts(&self) -> SharedParts {
+        let SharedCore { store, name, clock, wall, tier_of, .. } = &*self.inner;
+        let set = self.inner.settings();
+        SharedParts {
             store: store.clone(),
             name: name.clone(),
             clock: clock.clone(),
             wall: *wall,
-            set: Setting { config: set.config, tiers: set.tiers.clone() },
+            set: SharedSettings { config: set.config, tiers: set.tiers.clone() },
             tier_of: tier_of.clone(),
         }
     }
 
-    /// A new limiter of the same settings on another clock.
+    /// Returns a new limiter with the same settings on another clock.
     #[must_use]
     pub fn with_clock(self, clock: &Clock) -> Self {
-        Self::make(Parts { clock: clock.clone(), ..self.parts() })
+        Self::make(SharedParts { clock: clock.clone(), ..self.parts() })
     }
 
-    /// A new limiter of the same settings that takes this for the wall clock's time at its beginning: for tests. The system's by default.
+    /// Returns a new limiter with the same settings that takes `wall` for the wall clock's time at
+    /// its beginning, for tests. The system's wall clock by default.
     #[must_use]
     pub fn with_wall_time(self, wall: Timestamp) -> Self {
-        Self::make(Parts { wall: Some(wall), ..self.parts() })
+        Self::make(SharedParts { wall: Some(wall), ..self.parts() })
     }
 
-    /// A new limiter that gives some tenants other quotas: `tier_of` says which of `tiers` a tenant belongs to; `None`, or a number that is
-    /// not there, is the quota of everybody else. All processes must agree on that.
+    /// Returns a new limiter that gives some tenants other quotas. `tier_of` returns the index of a
+    /// tenant's quota in `tiers`; `None`, or an index out of range, selects the default quota. All
+    /// processes must agree on it.
     ///
     /// # Errors
-    /// Where a quota breaks a rule.
+    /// If a quota is invalid.
     pub fn with_tiers(
         self,
         tiers: &[Quota],
@@ -167,14 +170,14 @@ impl SharedRateLimiter {
         }
         let mut parts = self.parts();
         parts.set.tiers = tiers.to_vec();
-        Ok(Self::make(Parts { tier_of: Some(Arc::new(tier_of)), ..parts }))
+        Ok(Self::make(SharedParts { tier_of: Some(Arc::new(tier_of)), ..parts }))
     }
 
-    /// The limit of this tenant: one of its own, with a row of its own, under the same settings. Keep what it gives for the tenant's calls:
-    /// it is found again under a lock.
+    /// Returns the limit of this tenant, which has a row of its own under the same settings. Keep
+    /// the returned limiter for the tenant's calls: looking it up takes a lock.
     ///
     /// # Errors
-    /// `Invalid` where the tenant's name is longer than the store's keys.
+    /// `Invalid` if the tenant's name is longer than the store's keys.
     pub fn tenant(&self, tenant: &str) -> Result<Self, PortError> {
         let inner = &self.inner;
         let row = format!("of {tenant}");
@@ -183,7 +186,8 @@ impl SharedRateLimiter {
         let account = {
             let mut tenants = inner.tenants.lock();
             if tenants.len() == tenants.capacity() {
-                // Before it grows: what nobody holds, and says no more than one that was never seen.
+                // Before the map grows: an account without a holder that equals a new one is not
+                // needed.
                 let (shared_now, now) = (inner.time.now(), inner.clock.now());
                 tenants.retain(|_, account| Arc::strong_count(account) > 1 || !account.is_idle(shared_now, now));
             }
@@ -192,65 +196,68 @@ impl SharedRateLimiter {
         Ok(Self { inner: inner.clone(), account, tenant: Some(tenant.into()) })
     }
 
-    /// Changes the settings while they are in use; of all tenants too. What was leased stays leased, and what was taken stays taken: the
-    /// row counts in time, so that a limit that is used up is free again when it would have been, whatever its new pace. Change it in all
-    /// processes: until then each keeps its own.
+    /// Changes the settings while they are in use, also for all tenants. Leased and taken permits
+    /// stay. The row counts in time, so an exhausted limit is free again at the same time as
+    /// before, whatever its new pace. Change the settings in all processes: until then each keeps
+    /// its own.
     ///
     /// # Errors
-    /// Where a setting breaks a rule; then nothing has changed.
+    /// If a setting is invalid; then nothing has changed.
     pub fn reconfigure(&self, config: impl Into<SharedRateLimitConfig>) -> Result<(), ConfigError> {
         let config = config.into();
         config.check()?;
         let inner = &self.inner;
         {
-            let mut set = inner.set.lock();
-            *set = Arc::new(Setting { config, tiers: set.tiers.clone() });
+            let mut set = inner.settings.lock();
+            *set = Arc::new(SharedSettings { config, tiers: set.tiers.clone() });
         }
         for account in inner.tenants.lock().values() {
-            account.look_anew();
+            account.forget_row();
         }
-        inner.all.look_anew();
-        inner.tell(|| Event::LimitChanged);
+        inner.all.forget_row();
+        inner.emit(|| Event::LimitChanged);
         Ok(())
     }
 
-    /// Its settings, as they are now.
+    /// Returns the current settings.
     pub fn config(&self) -> SharedRateLimitConfig {
-        self.inner.set().config
+        self.inner.settings().config
     }
 
-    /// The limit's name.
+    /// Returns the limit's name.
     pub fn name(&self) -> &str {
         self.inner.name.as_str()
     }
 
-    /// Its events from now on, of all tenants.
+    /// Subscribes to the events of all tenants from now on.
     pub fn events(&self) -> Subscription<Event> {
         self.inner.events.subscribe()
     }
 
-    /// Whether the store did not answer when it was asked last.
+    /// Returns `true` if the store did not answer when it was asked last.
     pub fn is_store_down(&self) -> bool {
         self.inner.is_doubted()
     }
 
-    /// How many tenants it remembers. Counts those that say nothing any more as long as nobody needed their room.
+    /// Returns the number of remembered tenants. Includes idle ones whose memory was not needed
+    /// yet.
     pub fn tenants(&self) -> usize {
         self.inner.tenants.lock().len()
     }
 
-    /// How many leased permits this process has now.
+    /// Returns the number of leased permits that this process has now.
     pub fn leased(&self) -> u64 {
         self.account.leases.left(super::account::millis(self.inner.clock.now()))
     }
 
-    /// Takes a permit; waits for the store, and for its turn for at most the configured `max_wait`.
+    /// Takes a permit; waits for the store, and for at most the configured `max_wait` for its turn.
     ///
     /// # Errors
-    /// The rejection, at once where its turn would come later. [`Reason::StoreDown`] where the store is down and that is to reject.
+    /// The rejection, at once if the turn would come later. [`Reason::StoreDown`] if the store is
+    /// down and `when_down` is to fail closed.
     ///
     /// # Cancel safety
-    /// Dropped, the permit may have been taken, and is lost then.
+    /// A future that is dropped may have taken its permit, which is lost then.
     pub async fn acquire(&self) -> Result<(), Rejected> {
         self.acquire_n(1).await
     }
@@ -258,7 +265,8 @@ impl SharedRateLimiter {
     /// Takes `n` permits, all or none.
     ///
     /// # Errors
-    /// As [`acquire`](Self::acquire); [`Reason::TooLarge`] if the limit can never give so many at once.
+    /// As [`acquire`](Self::acquire); [`Reason::TooLarge`] if the limit can never give so many at
+    /// once.
     ///
     /// # Cancel safety
     /// As [`acquire`](Self::acquire).
@@ -266,13 +274,13 @@ impl SharedRateLimiter {
         self.acquire_before(n, None).await
     }
 
-    /// Runs `operation` with nothing but this limiter around it.
+    /// Runs `operation` under this limiter alone.
     ///
     /// # Errors
-    /// The operation's own, or the rejection.
+    /// The operation's own error, or the rejection.
     ///
     /// # Cancel safety
-    /// Dropped, it drops the operation; the permit may have been taken.
+    /// A future that is dropped drops the operation; the permit may have been taken.
     pub fn call<O: Operation>(
         &self,
         operation: O,
@@ -281,50 +289,50 @@ impl SharedRateLimiter {
     }
 }
 
-/// What a limiter is made from.
-struct Parts {
+/// The parts of which a limiter is made.
+struct SharedParts {
     store: Arc<dyn Store>,
     name: Name,
     clock: Clock,
     wall: Option<Timestamp>,
-    set: Setting,
+    set: SharedSettings,
     tier_of: Option<TierOf>,
 }
 
-impl Inner {
-    pub(super) fn set(&self) -> Arc<Setting> {
-        self.set.lock().clone()
+impl SharedCore {
+    pub(super) fn settings(&self) -> Arc<SharedSettings> {
+        self.settings.lock().clone()
     }
 
-    /// How long the store is not asked yet.
+    /// Returns the time for which the store is not asked yet.
     pub(super) fn down_for(&self, now: Instant) -> Option<Duration> {
         let left = Instant::from_nanos(self.down_until.load(Relaxed)) - now;
         (!left.is_zero()).then_some(left)
     }
 
-    /// Whether the store was down when it was asked last, and may be up by now.
+    /// Returns `true` if the store was down when it was asked last; it may be up by now.
     pub(super) fn is_doubted(&self) -> bool {
         self.down_until.load(Relaxed) != 0
     }
 
     pub(super) fn store_failed(&self, rest: Duration, kind: Option<PortErrorKind>) {
-        // Never zero, which is up.
+        // Never zero, which means that the store is up.
         let until = (self.clock.now() + rest).as_nanos().max(1);
         self.down_until.store(until, Relaxed);
-        self.tell(|| Event::StoreFailed { kind });
+        self.emit(|| Event::StoreFailed { kind });
     }
 
     pub(super) fn store_answered(&self) {
         if self.down_until.load(Relaxed) != 0 && self.down_until.swap(0, Relaxed) != 0 {
-            self.tell(|| Event::StoreBack);
+            self.emit(|| Event::StoreBack);
         }
     }
 
     pub(super) fn leased(&self, permits: u32) {
-        self.tell(|| Event::Leased { permits });
+        self.emit(|| Event::Leased { permits });
     }
 
-    pub(super) fn tell(&self, event: impl FnOnce() -> Event) {
+    pub(super) fn emit(&self, event: impl FnOnce() -> Event) {
         if self.events.wanted() {
             self.events.send(Some(&self.name), self.clock.now(), event);
         }
@@ -332,7 +340,7 @@ impl Inner {
 
     #[cold]
     pub(super) fn rejected(&self, reason: Reason, wait: Option<u64>) -> Rejected {
-        self.tell(|| Event::Rejected { reason, retry_after: wait.map(Duration::from_nanos) });
+        self.emit(|| Event::Rejected { reason, retry_after: wait.map(Duration::from_nanos) });
         Rejected::by_policy(PolicyKind::RateLimit, Some(&self.name), reason, wait)
     }
 }
@@ -346,7 +354,7 @@ impl Policy for SharedRateLimiter {
     }
 
     fn describe(&self, explanation: &mut Explanation) {
-        let set = self.inner.set();
+        let set = self.inner.settings();
         let (config, quota) = (&set.config, set.quota(self.account.tier));
         let mut settings =
             format!("{} calls every {:?}, at most {} at once, ", quota.permits, quota.per, quota.largest());
@@ -355,9 +363,11 @@ impl Policy for SharedRateLimiter {
             Sharing::Leased { every } => settings += &format!("shared by leases of {every:?}"),
         }
         match config.when_down {
-            WhenDown::FailOpen => settings += "; with its store down all pass",
-            WhenDown::FailClosed => settings += "; with its store down none pass",
-            WhenDown::LocalShare(share) => settings += &format!("; with its store down {share} of it here"),
+            WhenDown::FailOpen => settings += "; while the store is down, all calls pass",
+            WhenDown::FailClosed => settings += "; while the store is down, no call passes",
+            WhenDown::LocalShare(share) => {
+                settings += &format!("; while the store is down, {share} of the limit per process")
+            }
         }
         if !config.max_wait.is_zero() {
             settings += &format!("; waits up to {:?}", config.max_wait);

@@ -1,13 +1,15 @@
-//! The limit's row, and the time in which it counts: the pure part.
+//! The limit's row, and the time in which it counts; no I/O.
 //!
-//! The row has the theoretical arrival time of the [algorithm](super::super::gcra), and the time at which it was written. Both are in
-//! *shared time*: each process takes the wall clock once, when it begins, goes on with its monotonic clock, and never falls behind what it
-//! reads in the row (a hybrid logical clock: Kulkarni et al., "Logical Physical Clocks", 2014). So no later jump of a wall clock
-//! matters, and processes that began with different times come together at the one that is furthest ahead. A clock that is ahead by
-//! `d` counts as if it had waited `d`: what that can give away is at most a burst, once.
+//! The row has the theoretical arrival time of the
+//! [algorithm](crate::throttling::RateMode::Smooth), and the time at which it was written. Both are
+//! in *shared time*: each process reads the wall clock once, when it begins, goes on with its
+//! monotonic clock, and never falls behind a time that it reads in the row (a hybrid logical clock:
+//! Kulkarni et al., "Logical Physical Clocks", 2014). So later jumps of a wall clock do not matter,
+//! and processes that began with different times converge to the one furthest ahead. A clock that
+//! is ahead by `d` counts as if it had waited for `d`: that gives away at most one burst, once.
 use bytes::Bytes;
 
-use super::super::gcra::Pace;
+use super::super::rate::gcra::Pace;
 use crate::{
     port::{PortError, PortErrorKind},
     sync::{AtomicU64, Ordering},
@@ -17,12 +19,12 @@ use crate::{
 /// The time that processes share, in nanoseconds since 1970.
 pub(super) struct SharedTime {
     clock: Clock,
-    /// What must be added to the clock. It only grows.
+    /// The difference to the clock. It only grows. `fetch_max` on one word, so `Relaxed` suffices.
     ahead: AtomicU64,
 }
 
 impl SharedTime {
-    /// Where the wall clock says that it is `wall` now.
+    /// Creates shared time; the wall clock reads `wall` now.
     pub(super) fn new(clock: Clock, wall: Timestamp) -> Self {
         let wall = wall.as_millis().saturating_mul(1_000_000).min(BEYOND / 2);
         let ahead = wall.saturating_sub(clock.now().as_nanos());
@@ -33,31 +35,33 @@ impl SharedTime {
         self.clock.now().as_nanos().saturating_add(self.ahead.load(Ordering::Relaxed))
     }
 
-    /// Another process has seen this time already.
+    /// Advances to a time that another process has seen.
     pub(super) fn seen(&self, time: u64) {
         self.ahead.fetch_max(time.saturating_sub(self.clock.now().as_nanos()), Ordering::Relaxed);
     }
 }
 
-/// No time of a row lies beyond: 2262. What does was written by nobody who shares this limit.
+/// Upper bound of all times in a row (the year 2262). A later time was not written by a process
+/// that shares this limit.
 const BEYOND: u64 = 1 << 63;
 
-/// What the row says.
+/// The content of a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Row {
     /// The theoretical arrival time.
     pub(super) tat: u64,
-    /// When it was written.
+    /// The time at which the row was written.
     pub(super) written: u64,
 }
 
-/// So far ahead of this process's time a row may have been written: no two wall clocks differ by more. What lies further ahead was misread, or
-/// written by nobody who shares this limit; followed, it would let this process pass nobody for as long.
+/// Maximum distance of a row's time ahead of this process's time: no two wall clocks differ by
+/// more. A row further ahead was misread or damaged; if it were believed, this process would admit
+/// no call for as long.
 const AHEAD: u64 = 24 * 3600 * 1_000_000_000;
 
 impl Row {
-    /// Whether a process that shares this limit can have written it by `now`. Others reserve with as much
-    /// patience as this one, a day more or less.
+    /// Returns `true` if a process that shares this limit can have written the row by `now`. Other
+    /// processes reserve with the same patience as this one, give or take a day.
     pub(super) fn is_plausible(self, pace: Pace, now: u64, patience: u64) -> bool {
         let latest = now.saturating_add(AHEAD);
         self.written <= latest && self.tat <= latest.saturating_add(pace.span).saturating_add(patience)
@@ -68,7 +72,7 @@ impl Row {
     }
 
     pub(super) fn decode(value: &[u8]) -> Result<Self, PortError> {
-        let corrupt = || PortError::new(PortErrorKind::Corrupt, "the row of a shared rate limit cannot be read");
+        let corrupt = || PortError::new(PortErrorKind::Corrupt, "the row of a shared rate limit is malformed");
         let text = std::str::from_utf8(value).map_err(|_| corrupt())?;
         let (form, rest) = text.strip_prefix("rate ").and_then(|rest| rest.split_once(' ')).ok_or_else(corrupt)?;
         match form.parse::<u32>() {
@@ -76,7 +80,7 @@ impl Row {
             Ok(2..) => {
                 return Err(PortError::new(
                     PortErrorKind::TooNew,
-                    "the row of a shared rate limit is of a newer release",
+                    "the row of a shared rate limit was written by a newer release",
                 ));
             }
             _ => return Err(corrupt()),
@@ -89,18 +93,19 @@ impl Row {
     }
 }
 
-/// What may be taken from a row.
+/// Permits that were taken from a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Grant {
     pub(super) permits: u32,
-    /// The arrival time after it.
+    /// The arrival time after the permits.
     pub(super) tat: u64,
-    /// How long they must wait.
+    /// Time that the permits must wait.
     pub(super) wait: u64,
 }
 
-/// Takes as many permits as there are at `now`, up to `want`. Where there are not even `least` it takes those for later, if that is
-/// within `patience`; else says how long they must wait. `least` must be at most what the pace ever gives at once.
+/// Takes as many permits as are available at `now`, up to `want`. If there are fewer than `least`,
+/// reserves `least` for later if the wait is within `patience`, and otherwise returns that wait.
+/// `least` must be at most the burst of the pace.
 pub(super) fn grant(pace: Pace, tat: u64, now: u64, least: u32, want: u32, patience: u64) -> Result<Grant, u64> {
     let from = tat.max(now);
     let there = now.saturating_add(pace.span).saturating_sub(from) / pace.interval.max(1);
@@ -110,7 +115,8 @@ pub(super) fn grant(pace: Pace, tat: u64, now: u64, least: u32, want: u32, patie
     if wait <= patience { Ok(Grant { permits, tat, wait }) } else { Err(wait) }
 }
 
-/// The pace of a share of a limit: as much slower, and with as much less at once, one at least.
+/// Returns the pace of a share of a limit: slower and with a smaller burst in proportion, at least
+/// one permit.
 pub(super) fn share_of(pace: Pace, share: f64) -> Pace {
     let interval = (pace.interval as f64 / share).ceil() as u64;
     // Not below one permit at once.
@@ -156,7 +162,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against counting by hand: what is granted fits every window, and what is refused would not have.
+        /// Compared with counting by hand: granted permits fit every window, and refused ones would
+        /// not have.
         #[test]
         fn grants_keep_the_limit_and_refuse_nothing_that_fits(
             permits in 1u32..20, burst in 1u32..20,
@@ -176,7 +183,7 @@ mod tests {
                     }
                     Err(wait) => {
                         prop_assert!(wait > patience);
-                        // Exact: one moment earlier it would not pass, then it does.
+                        // Exact: rejected one nanosecond earlier, granted then.
                         prop_assert!(grant(pace, tat, now + wait, least, least, 0).is_ok());
                         prop_assert!(grant(pace, tat, now + wait - 1, least, least, 0).is_err());
                     }

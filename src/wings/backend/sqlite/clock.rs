@@ -1,24 +1,24 @@
-//! The file's own time, in microseconds: shared by all its processes, and never going back.
+//! The file's own time in microseconds: all its processes share it, and it never goes back.
 use rusqlite::{Connection, OptionalExtension};
 
 use crate::time::{Clock, Timestamp, machine};
 
-/// Where the file's time comes from.
+/// Source of the file's time.
 pub(super) enum FileTime {
-    /// The machine's clock since its start, and what must be added to it.
+    /// The machine's clock since boot, and the offset to add to it.
     Machine { offset: i64 },
-    /// A clock that was handed in.
+    /// A clock that was passed in, for tests.
     Given(Clock),
 }
 
-/// How far the file's time may be ahead of what was last written down, when the machine stops.
+/// Maximum advance of the file's time over the last recorded one when the machine stops.
 const UNRECORDED: i64 = 2_000_000;
 
-/// How often it is written down, at most.
+/// Minimum interval between two records of the time.
 pub(super) const RECORD_EVERY: i64 = 1_000_000;
 
 impl FileTime {
-    /// The machine's time for this file. Called within the transaction that opens it.
+    /// Reads the machine's time for this file. Called within the transaction that opens it.
     pub(super) fn of_machine(connection: &Connection) -> rusqlite::Result<Self> {
         let (boot, since_boot) = (machine::boot_id(), micros(machine::since_boot()));
         let text = |name: &str| -> rusqlite::Result<Option<String>> {
@@ -29,7 +29,8 @@ impl FileTime {
         let wall = wall();
         let (last, last_wall) = (number("time")?, number("wall")?);
         let offset = match (number("offset")?, text("boot")?, last) {
-            // The same run of the machine. Where the system does not name it: unless the clock began anew.
+            // Same boot of the machine. If the system does not identify the boot: unless the clock
+            // restarted.
             (Some(offset), Some(same), last)
                 if same == boot && last.is_none_or(|last| since_boot.saturating_add(offset) >= last) =>
             {
@@ -49,7 +50,7 @@ impl FileTime {
         Ok(time)
     }
 
-    /// The file's time now.
+    /// Returns the file's time.
     pub(super) fn now(&self) -> i64 {
         match self {
             Self::Machine { offset } => micros(machine::since_boot()).saturating_add(*offset),
@@ -57,7 +58,7 @@ impl FileTime {
         }
     }
 
-    /// Writes down how late it is, for the next start of the machine.
+    /// Records the current time, for the next boot of the machine.
     pub(super) fn record(&self, connection: &Connection, now: i64) -> rusqlite::Result<()> {
         if matches!(self, Self::Given(_)) {
             return Ok(());
@@ -70,12 +71,12 @@ impl FileTime {
     }
 }
 
-/// The wall clock's time in microseconds.
+/// Returns the wall clock's time in microseconds.
 pub(super) fn wall() -> i64 {
     i64::try_from(Timestamp::now().as_millis()).unwrap_or(i64::MAX).saturating_mul(1000)
 }
 
-/// A duration in microseconds; longer than 292,000 years is that.
+/// Returns a duration in microseconds, at most 292,000 years.
 pub(super) fn micros(d: std::time::Duration) -> i64 {
     i64::try_from(d.as_micros()).unwrap_or(i64::MAX)
 }

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::{ConfigError, human, require, require_some_time};
 
-/// What a write that was answered survives.
+/// The failures that an acknowledged write survives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
@@ -13,7 +13,7 @@ pub enum Durability {
     /// A killed process and a power cut.
     #[default]
     Full,
-    /// A killed process. A power cut may take the last writes.
+    /// A killed process. A power cut may lose the last writes.
     Relaxed,
 }
 
@@ -22,26 +22,27 @@ pub enum Durability {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct SqliteConfig {
-    /// The file. It is made if it is not there; its folder must be. A relative path is that of the
-    /// working directory when it is opened.
+    /// Path of the file. The file is created if it does not exist; its folder must exist. A
+    /// relative path is resolved against the working directory when the file is opened.
     pub path: PathBuf,
-    /// What a write that was answered survives. A power cut, too, by default.
+    /// The failures that an acknowledged write survives. By default also a power cut.
     #[serde(default)]
     pub durability: Durability,
-    /// How long a write waits, in all, for writers that do not take the lock beside the file. 5 s
-    /// by default.
+    /// Maximum time in all that a write waits for writers that do not take the lock beside the
+    /// file. 5 s by default.
     #[serde(default = "SqliteConfig::lock_wait_default", with = "human")]
     pub lock_wait: Duration,
-    /// How often a waiting receiver or subscriber looks for what other processes did. 50 ms by default.
+    /// Interval at which a waiting receiver or subscriber polls for changes by other processes. 50
+    /// ms by default.
     #[serde(default = "SqliteConfig::poll_default", with = "human")]
     pub poll: Duration,
-    /// For how long a queue remembers a de-duplication id. Five minutes by default.
+    /// Time for which a queue remembers a de-duplication id. Five minutes by default.
     #[serde(default = "SqliteConfig::window_default", with = "human")]
     pub deduplication_window: Duration,
 }
 
 impl SqliteConfig {
-    /// The default settings for this file.
+    /// Creates the default settings for this file.
     pub fn at(path: impl Into<PathBuf>) -> Self {
         Self {
             path: path.into(),
@@ -64,28 +65,29 @@ impl SqliteConfig {
         Duration::from_secs(300)
     }
 
-    /// Sets what a write that was answered survives.
+    /// Sets the failures that an acknowledged write survives.
     #[must_use]
     pub const fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
         self
     }
 
-    /// Sets how long a write waits for writers that do not take the lock beside the file.
+    /// Sets the maximum time for which a write waits for writers that do not take the lock beside
+    /// the file.
     #[must_use]
     pub const fn lock_wait(mut self, wait: Duration) -> Self {
         self.lock_wait = wait;
         self
     }
 
-    /// Sets how often to look for what other processes did.
+    /// Sets the interval at which to poll for changes by other processes.
     #[must_use]
     pub const fn poll(mut self, every: Duration) -> Self {
         self.poll = every;
         self
     }
 
-    /// Sets for how long a queue remembers a de-duplication id.
+    /// Sets the time for which a queue remembers a de-duplication id.
     #[must_use]
     pub const fn deduplication_window(mut self, window: Duration) -> Self {
         self.deduplication_window = window;
@@ -94,7 +96,7 @@ impl SqliteConfig {
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         require(self.path.file_name().is_some(), "path", "must name a file")?;
-        // SQLite counts it in milliseconds, as an `int`.
+        // SQLite takes the wait as an `int` of milliseconds.
         require(self.lock_wait <= Duration::from_secs(24 * 3600), "lock_wait", "must be at most 1day")?;
         require_some_time(self.poll, "poll")
     }

@@ -1,8 +1,8 @@
-//! Errors of SQLite and of the file system as errors of a port.
+//! Conversion of errors of SQLite and of the file system into errors of a port.
 //!
-//! An error is permanent only where trying again cannot help. SQLite says "unable to open" for a
-//! file that may not be read as for a process without free file descriptors; the permissions are
-//! looked up, and without proof the error is transient.
+//! An error is permanent only if a retry cannot help. SQLite reports "unable to open" both for a
+//! file without permissions and for a process without free file descriptors. The permissions are
+//! therefore checked, and without proof the error is transient.
 //!
 //! | cause | kind | class |
 //! |---|---|---|
@@ -26,8 +26,8 @@ pub(super) fn failure(path: &Path, error: rusqlite::Error) -> PortError {
     let kind = kind(path, &error);
     let what = match kind {
         PortErrorKind::Throttled => "another program holds the database's lock: ",
-        PortErrorKind::Full => "the disk is full, or the database's own bound is reached: ",
-        PortErrorKind::Corrupt => "the file is no database, or damaged: ",
+        PortErrorKind::Full => "the disk is full, or the database's page limit is reached: ",
+        PortErrorKind::Corrupt => "the file is not a database, or it is damaged: ",
         PortErrorKind::Denied => "no permission to read and write the file and its folder: ",
         PortErrorKind::Closed => "the file was deleted or moved while it was open: ",
         _ => "",
@@ -63,9 +63,9 @@ fn kind(path: &Path, error: &rusqlite::Error) -> PortErrorKind {
     }
 }
 
-/// Returns false where the file, or its folder, may not be read and written: that does not pass.
+/// Returns `false` if the file or its folder cannot be read and written, which is permanent.
 ///
-/// Never opens the file: to close it would release SQLite's locks.
+/// This never opens the file: closing it would release SQLite's locks.
 fn may_open(path: &Path) -> bool {
     let Some(folder) = path.parent() else { return false };
     #[cfg(unix)]
@@ -77,7 +77,7 @@ fn may_open(path: &Path) -> bool {
         let permanent = |error: Errno| matches!(error, Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::NOTDIR);
         let folder = access(folder, Access::READ_OK | Access::WRITE_OK | Access::EXEC_OK);
         let file = access(path, Access::READ_OK | Access::WRITE_OK);
-        // The file may be about to be made; its folder must be there.
+        // The file may not exist yet, but its folder must.
         !folder.is_err_and(|error| permanent(error) || error == Errno::NOENT) && !file.is_err_and(permanent)
     }
     #[cfg(not(unix))]
@@ -86,8 +86,8 @@ fn may_open(path: &Path) -> bool {
     }
 }
 
-/// Returns true where one write may have caused the error, so that its neighbours in a group may
-/// succeed without it. Locks and the disk's own failures would only be met again by each.
+/// Returns `true` if one write may have caused the error, so that the others of its group may
+/// succeed without it. Locks and failures of the disk would affect each of them again.
 pub(super) fn may_be_of_one_write(error: &rusqlite::Error) -> bool {
     match error.sqlite_error_code() {
         None => true, // a stored value of another type than expected, for example
@@ -107,7 +107,7 @@ pub(super) fn may_be_of_one_write(error: &rusqlite::Error) -> bool {
     }
 }
 
-/// Converts an error of the file system, at this path.
+/// Converts an error of the file system at this path.
 pub(super) fn file_failure(path: &Path, error: std::io::Error) -> PortError {
     let kind = match error.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded => PortErrorKind::Full,

@@ -1,4 +1,4 @@
-//! An open file.
+//! Handle on an open file.
 use std::{
     collections::HashMap,
     fmt,
@@ -26,46 +26,52 @@ use crate::{
     time::Clock,
 };
 
-/// An open SQLite file: the ports on it. The [module's page](super) says what it survives.
+/// An open SQLite file with the ports on it. The [module's page](super) describes its durability.
 ///
-/// A clone shares it. With the last one, and the last port, its thread ends and the file is closed.
+/// A clone shares the file. Dropping the last clone and the last port ends its thread and closes
+/// the file.
 #[derive(Clone)]
-pub struct Sqlite(pub(super) Arc<Shared>);
+pub struct Sqlite(pub(super) Arc<SqliteCore>);
 
-pub(super) struct Shared {
-    // Dropped first, so that the writer's connection is the last: SQLite tidies up its files with the last one.
+pub(super) struct SqliteCore {
+    // Field order: the readers are dropped first, so that the writer's connection is the last one.
+    // SQLite cleans up its files when the last connection closes.
     pub(super) readers: Readers,
     pub(super) writer: Writer,
     pub(super) config: SqliteConfig,
-    /// The file's own name.
+    /// The file's generated name.
     pub(super) identity: String,
     pub(super) time: Arc<FileTime>,
-    /// Waits are on this one.
+    /// Clock for waits.
     pub(super) clock: Clock,
-    /// Tells those who wait in this process, by queue.
+    /// Notifiers of this process's waiting receivers, by queue.
     queues: Mutex<HashMap<i64, Arc<Notify>>>,
-    /// Tells this process's subscribers, by topic.
+    /// Notifiers of this process's subscribers, by topic.
     topics: Mutex<HashMap<String, Arc<Notify>>>,
     lock_path: PathBuf,
 }
 
 impl Sqlite {
-    /// Opens the file, or makes it. Does so in place, and may wait for other processes' locks.
+    /// Opens the file, or creates it. Runs on the calling thread, and may wait there for locks of
+    /// other processes.
     ///
     /// # Errors
-    /// `Invalid` for a setting that breaks a rule, and for a path that names no file: empty,
-    /// `:memory:`, a URI, a device, a file with two hard links; `Denied` for a directory, and where
-    /// the file or its folder cannot be written to; `Corrupt` where the file is no database, in
-    /// UTF-16, or another program's; `TooNew` where a newer release made it; `Full` where there is
-    /// no space; `Unavailable` where the system has no file descriptors or memory just now.
+    /// - `Invalid`: a setting violates a rule, or the path names no file (empty, `:memory:`, a URI,
+    ///   a device, a file with two hard links).
+    /// - `Denied`: the path is a directory, or the file or its folder cannot be written.
+    /// - `Corrupt`: the file is not a database, is in UTF-16, or belongs to another program.
+    /// - `TooNew`: a newer release created it.
+    /// - `Full`: there is no space.
+    /// - `Unavailable`: the system currently has no file descriptors or memory.
     pub fn open(config: SqliteConfig) -> Result<Self, PortError> {
         Self::make(config, None)
     }
 
-    /// The same, with its time read from this clock: for tests. All handles of the file must be given it.
+    /// Opens the file with its time read from this clock, for tests. All handles of the file must
+    /// use the same clock.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// Same as [`open`](Self::open).
     pub fn open_with_clock(config: SqliteConfig, clock: &Clock) -> Result<Self, PortError> {
         Self::make(config, Some(clock.clone()))
     }
@@ -79,15 +85,15 @@ impl Sqlite {
         let lock_path = std::path::PathBuf::from(lock_path);
         let lock = locked(&lock_path)?;
         let opened = schema::open(&config, clock.clone());
-        // While the connection has them open, and before another process may be the last to close
-        // them.
+        // Read while the connection has the files open, and before another process may be the last
+        // to close them.
         let file = Identity::of(&located);
         lock.unlock().map_err(|error| file_failure(&lock_path, error))?;
         let (connection, time) = opened?;
         let identity = schema::name_of(&connection, &config.path)?;
         let (file, time) = (Arc::new(file?), Arc::new(time));
         let transactions = Transactions::new(config.path.clone(), file.clone(), time.clone());
-        Ok(Self(Arc::new(Shared {
+        Ok(Self(Arc::new(SqliteCore {
             writer: Writer::start(connection, lock, lock_path.clone(), &config, transactions)?,
             readers: Readers::new(config.clone(), file),
             lock_path,
@@ -100,18 +106,18 @@ impl Sqlite {
         })))
     }
 
-    /// The store in this file.
+    /// Returns the store in this file.
     pub fn store(&self) -> SqliteStore {
         SqliteStore(self.0.clone())
     }
 
-    /// A queue in this file, by its name. It is made if it is not there.
+    /// Returns the queue with this name in this file; creates it if it does not exist.
+    ///
+    /// This reads, and writes the name of a new queue, on the calling thread: it waits for the
+    /// locks of other writers as [`open`](Self::open) does.
     ///
     /// # Errors
-    /// `Invalid` where the name is empty or longer than 1,024 bytes; else those of a write.
-    ///
-    /// Reads, and writes the name of a new queue, in place: waits for other writers' locks as
-    /// [`open`](Self::open) does.
+    /// `Invalid` if the name is empty or longer than 1,024 bytes; otherwise those of a write.
     pub fn queue(&self, name: &str) -> Result<SqliteQueue, PortError> {
         check_part("name", name, &CAN_NAME)?;
         let id = match self.0.readers.read_blocking(|c| queue_sql::find(c, name))? {
@@ -121,19 +127,20 @@ impl Sqlite {
         Ok(SqliteQueue::new(self.0.clone(), name, id))
     }
 
-    /// The notifier in this file.
+    /// Returns the notifier in this file.
     pub fn notifier(&self) -> SqliteNotifier {
         SqliteNotifier(self.0.clone())
     }
 
-    /// Bounds the file to so many pages of 4 KiB, for this handle's writes: beyond it they fail as on a full disk. Gives the bound in
-    /// force: never below what the file has already.
+    /// Limits the file to `pages` pages of 4 KiB, for writes of this handle. Writes beyond the
+    /// limit fail as on a full disk. Returns the effective limit, which is never below the file's
+    /// current size.
     ///
     /// # Errors
     /// Those of a write.
     ///
     /// # Cancel safety
-    /// Dropped, the bound is set or not.
+    /// If the future is dropped, the limit is set or not.
     pub async fn limit_pages(&self, pages: u32) -> Result<u32, PortError> {
         let set = self.0.writer.write(move |c, _| {
             Ok(Ok::<u32, PortError>(c.query_row(&format!("PRAGMA max_page_count = {pages}"), [], |row| row.get(0))?))
@@ -141,7 +148,8 @@ impl Sqlite {
         set.await
     }
 
-    /// How many transactions this handle has committed: fewer than writes, where many write at once.
+    /// Returns the number of transactions that this handle committed. Concurrent writes share
+    /// transactions.
     pub fn commits(&self) -> u64 {
         self.0.writer.commits()
     }
@@ -149,52 +157,53 @@ impl Sqlite {
 
 const CAN_NAME: Capabilities = Capabilities::of("sqlite", &[]).largest_key(1024);
 
-impl Shared {
-    /// A connection of its own, for once: the writer's answers come by a future.
+impl SqliteCore {
+    /// Inserts the queue on a connection of its own, because results of the writer arrive by a
+    /// future.
     fn make_queue(&self, name: &str) -> Result<i64, PortError> {
         let connection = schema::open_for_reading(&self.config.path)?;
-        // Its turn among the writers of all processes: without it, SQLite's lock may be taken at
-        // every look.
-        let _turn = locked(&self.lock_path)?;
-        let made = || {
+        // Takes the file lock of all writers first: without it, other processes might hold SQLite's
+        // lock at each attempt.
+        let _write_lock = locked(&self.lock_path)?;
+        let insert = || {
             connection.busy_timeout(self.config.lock_wait)?;
             connection.pragma_update(None, "query_only", false)?;
             connection.execute("INSERT OR IGNORE INTO queues (name) VALUES (?)", [name])?;
             queue_sql::find(&connection, name)
         };
-        let made = made().map_err(|error| failure(&self.config.path, error))?;
-        made.ok_or_else(|| PortError::new(PortErrorKind::Corrupt, "sqlite: a queue that was made is not there"))
+        let made = insert().map_err(|error| failure(&self.config.path, error))?;
+        made.ok_or_else(|| PortError::new(PortErrorKind::Corrupt, "sqlite: a queue that was just created is missing"))
     }
 
-    /// Who waits for this queue in this process.
+    /// Returns the notifier of this queue's waiting receivers in this process.
     pub(super) fn waiters(&self, queue: i64) -> Arc<Notify> {
         lock(&self.queues).entry(queue).or_default().clone()
     }
 
     /// Adds a subscriber of this process to a topic.
-    pub(super) fn join_topic(&self, topic: &str) -> Arc<Notify> {
+    pub(super) fn subscribe_topic(&self, topic: &str) -> Arc<Notify> {
         lock(&self.topics).entry(topic.to_owned()).or_default().clone()
     }
 
-    /// Takes a subscriber away, which gives back what it was told by.
-    pub(super) fn leave_topic(&self, topic: &str, told: &mut Arc<Notify>) {
+    /// Removes a subscriber of a topic, and drops its reference to the notifier.
+    pub(super) fn unsubscribe_topic(&self, topic: &str, notifier: &mut Arc<Notify>) {
         let mut topics = lock(&self.topics);
-        // The map's and this one: nobody else subscribes.
-        if Arc::strong_count(told) <= 2 {
+        // Two references remain, the map's and this one, so there is no other subscriber.
+        if Arc::strong_count(notifier) <= 2 {
             topics.remove(topic);
         }
-        *told = Arc::default();
+        *notifier = Arc::default();
     }
 
-    /// Wakes the subscribers of a topic in this process.
-    pub(super) fn tell_topic(&self, topic: &str) {
-        if let Some(told) = lock(&self.topics).get(topic) {
-            told.notify_waiters();
+    /// Wakes this process's subscribers of a topic.
+    pub(super) fn notify_topic(&self, topic: &str) {
+        if let Some(notifier) = lock(&self.topics).get(topic) {
+            notifier.notify_waiters();
         }
     }
 }
 
-/// Opens the file whose lock the writers of all processes take in turn, and waits for it.
+/// Opens the lock file, which serializes the writers of all processes, and waits for its lock.
 fn locked(path: &Path) -> Result<File, PortError> {
     let at = |error| file_failure(path, error);
     let lock = OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(at)?;

@@ -1,9 +1,9 @@
-//! The identity of an open file: where it is, and that it is still there.
+//! Identity of an open file: detects that the file is no longer at its path.
 //!
-//! SQLite goes on with a file that was deleted or replaced at its path, and opens further
+//! SQLite keeps using a file that was deleted or replaced at its path, but opens further
 //! connections by the path: one handle would then read one file and write another. The file's
-//! identity is therefore compared with that of its path at each use, and the log's before each group
-//! of writes.
+//! identity is therefore compared with that of its path at each use, and the log's before each
+//! group of writes.
 use std::{
     fs::{self, Metadata},
     io::ErrorKind,
@@ -13,16 +13,17 @@ use std::{
 use super::failure::file_failure;
 use crate::port::{PortError, PortErrorKind};
 
-/// The paths of a database, absolute: a change of the working directory changes nothing.
-pub(super) struct Located {
-    /// The path as it was given.
+/// Absolute paths of a database, independent of the working directory.
+pub(super) struct DatabasePaths {
+    /// The path as the caller gave it.
     pub(super) given: PathBuf,
-    /// The same behind all symbolic links. SQLite's other files are beside this one.
+    /// The path behind all symbolic links. SQLite's other files are beside this one.
     pub(super) real: PathBuf,
 }
 
-/// Finds the file, which need not exist yet. Refuses what cannot be a database on a disk, by name.
-pub(super) fn locate(path: &Path) -> Result<Located, PortError> {
+/// Resolves the path of a file, which need not exist yet. Rejects paths that cannot name a database
+/// on a disk.
+pub(super) fn locate(path: &Path) -> Result<DatabasePaths, PortError> {
     let text = path.to_string_lossy();
     if text == ":memory:" {
         return Err(PortError::invalid(
@@ -50,7 +51,7 @@ pub(super) fn locate(path: &Path) -> Result<Located, PortError> {
         },
         Err(error) => return Err(file_failure(&given, error)),
     };
-    Ok(Located { given, real })
+    Ok(DatabasePaths { given, real })
 }
 
 fn check_kind(path: &Path, found: &Metadata) -> Result<(), PortError> {
@@ -69,43 +70,43 @@ fn check_kind(path: &Path, found: &Metadata) -> Result<(), PortError> {
     Ok(())
 }
 
-/// The files that a handle has open, as they were found at their paths when it was opened.
+/// Identities of the files that a handle has open, as they were at their paths when it was opened.
 pub(super) struct Identity {
-    database: Watched,
+    database: WatchedFile,
     /// The log, and the index of the log that all processes map.
-    beside: [Watched; 2],
+    beside: [WatchedFile; 2],
 }
 
-/// One file, and its path.
-struct Watched {
+/// A file and its path.
+struct WatchedFile {
     path: PathBuf,
     #[cfg(unix)]
     raw: std::ffi::CString,
     id: Id,
 }
 
-/// Tells one file from another.
+/// Identity of a file: device and inode.
 #[cfg(unix)]
 type Id = (u64, u64);
-/// Elsewhere an open file can be neither deleted nor replaced.
+/// On other systems an open file can be neither deleted nor replaced.
 #[cfg(not(unix))]
 type Id = ();
 
 impl Identity {
-    /// The files as they are now. Called while a connection has all of them open.
-    pub(super) fn of(located: &Located) -> Result<Self, PortError> {
+    /// Reads the current identities. Called while a connection has all of the files open.
+    pub(super) fn of(located: &DatabasePaths) -> Result<Self, PortError> {
         let beside = |suffix: &str| {
             let mut path = located.real.clone().into_os_string();
             path.push(suffix);
-            Watched::new(path.into())
+            WatchedFile::new(path.into())
         };
-        Ok(Self { database: Watched::new(located.given.clone())?, beside: [beside("-wal")?, beside("-shm")?] })
+        Ok(Self { database: WatchedFile::new(located.given.clone())?, beside: [beside("-wal")?, beside("-shm")?] })
     }
 
-    /// Fails where the database is no longer at its path.
+    /// Checks that the database is still at its path.
     ///
     /// # Errors
-    /// `Closed` where it was deleted, moved or replaced; `Corrupt` where it was emptied.
+    /// `Closed` if it was deleted, moved or replaced; `Corrupt` if it was emptied.
     pub(super) fn check(&self) -> Result<(), PortError> {
         if self.database.check()? > 0 {
             return Ok(());
@@ -114,14 +115,14 @@ impl Identity {
         Err(PortError::new(PortErrorKind::Corrupt, message))
     }
 
-    /// The same, for the log as well: what is written to a log without a name is lost.
+    /// Checks the database and its log: writes to a log that has lost its name would be lost.
     pub(super) fn check_all(&self) -> Result<(), PortError> {
         self.check()?;
         self.beside.iter().try_for_each(|file| file.check().map(drop))
     }
 }
 
-impl Watched {
+impl WatchedFile {
     fn new(path: PathBuf) -> Result<Self, PortError> {
         #[cfg(unix)]
         let raw = std::ffi::CString::new(std::os::unix::ffi::OsStrExt::as_bytes(path.as_os_str()))
@@ -132,20 +133,20 @@ impl Watched {
             raw,
             id: Id::default(),
         };
-        watched.id = watched.look()?.0;
+        watched.id = watched.stat()?.0;
         Ok(watched)
     }
 
-    /// Compares it with what is at its path now. Returns its size.
+    /// Compares the identity with that of the file at the path now. Returns its size.
     fn check(&self) -> Result<u64, PortError> {
-        let (id, size) = self.look()?;
+        let (id, size) = self.stat()?;
         if id == self.id { Ok(size) } else { Err(closed(&self.path, "replaced by another file")) }
     }
 
-    /// Reads the identity and the size of the file at the path. Done for each read and each group
-    /// of writes, so without what the standard library does beside the system's call.
+    /// Reads the identity and the size of the file at the path. This runs for each read and each
+    /// group of writes, so it makes the system call without the standard library's additions.
     #[allow(clippy::unnecessary_cast, clippy::cast_sign_loss, reason = "the types differ between systems")]
-    fn look(&self) -> Result<(Id, u64), PortError> {
+    fn stat(&self) -> Result<(Id, u64), PortError> {
         #[cfg(unix)]
         let found = rustix::fs::stat(&self.raw)
             .map(|found| ((found.st_dev as u64, found.st_ino as u64), u64::try_from(found.st_size).unwrap_or(0)));
@@ -163,8 +164,7 @@ fn gone_or_failed(path: &Path, error: std::io::Error) -> PortError {
 }
 
 fn closed(path: &Path, what: &str) -> PortError {
-    let message =
-        format!("sqlite: {} was {what} while it was open: nothing is read or written any more", path.display());
+    let message = format!("sqlite: {} was {what} while it was open; reads and writes are refused", path.display());
     PortError::new(PortErrorKind::Closed, message)
 }
 
@@ -173,13 +173,13 @@ fn closed(path: &Path, what: &str) -> PortError {
 mod tests {
     use super::*;
 
-    fn files() -> (tempfile::TempDir, tempfile::TempDir, Located) {
+    fn files() -> (tempfile::TempDir, tempfile::TempDir, DatabasePaths) {
         let (folder, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         for name in ["db", "db-wal", "db-shm"] {
             fs::write(folder.path().join(name), "x").unwrap();
         }
         let real = folder.path().join("db");
-        (folder, elsewhere, Located { given: real.clone(), real })
+        (folder, elsewhere, DatabasePaths { given: real.clone(), real })
     }
 
     #[test]

@@ -6,27 +6,28 @@ use tokio::sync::oneshot;
 
 use crate::port::{PortError, PortErrorKind};
 
-/// Work within a transaction, at the file's time: the outer error is SQLite's, the inner one a
-/// refusal that wrote nothing. It may be done more than once, if the transaction comes to nothing.
+/// The work of a write within a transaction, at the file's time. The outer error is SQLite's, the
+/// inner one a refusal that wrote nothing. The work runs again if its transaction is rolled back.
 pub(super) type Work<T, E> = dyn FnMut(&Connection, i64) -> rusqlite::Result<Result<T, E>> + Send;
 
-/// A write of any type of answer.
+/// A write with any type of result.
 pub(super) trait Job: Send {
     fn run(&mut self, connection: &Connection, now: i64) -> rusqlite::Result<()>;
     fn answer(self: Box<Self>, committed: Result<(), PortError>);
 }
 
-/// A write in the queue of the writer.
-pub(super) struct Waiting {
+/// A write in the writer's list.
+pub(super) struct PendingWrite {
     pub(super) job: Box<dyn Job>,
-    /// End of its wait for another program's lock, by the machine's clock; set at the first try.
+    /// End of the wait for another program's lock, by the machine's clock. Set at the first
+    /// attempt.
     pub(super) deadline: Option<Duration>,
 }
 
 pub(super) struct JobOf<T, E> {
     work: Box<Work<T, E>>,
     result: Option<Result<T, E>>,
-    /// Skips the work where the caller is gone before it begins.
+    /// If set, the work is skipped if the caller's future was dropped before the work begins.
     only_if_awaited: bool,
     reply: oneshot::Sender<Result<T, E>>,
 }
@@ -39,8 +40,8 @@ impl<T, E> JobOf<T, E> {
 
 impl<T: Send, E: From<PortError> + Send> Job for JobOf<T, E> {
     fn run(&mut self, connection: &Connection, now: i64) -> rusqlite::Result<()> {
-        // After the transaction's time was read: what is begun for a caller that then goes, was
-        // begun before it went.
+        // The transaction's time was read before this check. So work that begins for a caller whose
+        // future is dropped later began before that drop.
         if !(self.only_if_awaited && self.reply.is_closed()) {
             self.result = Some((self.work)(connection, now)?);
         }
@@ -49,12 +50,13 @@ impl<T: Send, E: From<PortError> + Send> Job for JobOf<T, E> {
 
     fn answer(self: Box<Self>, committed: Result<(), PortError>) {
         let answer = match (committed, self.result) {
-            // A refusal, too, stands on what is committed: it may have seen what a neighbour wrote.
+            // A refusal may depend on what another write of the group wrote, so it also waits for
+            // the commit.
             (Err(error), _) => Err(error.into()),
             (Ok(()), Some(result)) => result,
-            (Ok(()), None) => Err(PortError::new(PortErrorKind::Closed, "sqlite: the write was not done").into()),
+            (Ok(()), None) => Err(PortError::new(PortErrorKind::Closed, "sqlite: the write did not run").into()),
         };
-        // The caller may be gone.
+        // The caller's future may have been dropped.
         let _ = self.reply.send(answer);
     }
 }

@@ -1,33 +1,34 @@
-//! Notices through a SQLite file: found by looking, within this process told at once.
+//! Notifications through a SQLite file: polled, and signalled at once within this process.
 use std::{collections::VecDeque, fmt, sync::Arc};
 
 use bytes::Bytes;
 use rusqlite::{Connection, OptionalExtension, params};
 use tokio::sync::Notify;
 
-use super::handle::Shared;
+use super::handle::SqliteCore;
 use crate::{
     notify::{Notice, NoticeSource, Notices, Notifier, check},
     port::{BoxFuture, Capabilities, Capability, PortError, check_part},
     race::race,
 };
 
-/// The notifier in a SQLite file. From [`Sqlite::notifier`](super::Sqlite::notifier); a clone is the same.
+/// The notifier in a SQLite file, from [`Sqlite::notifier`](super::Sqlite::notifier). A clone is
+/// the same notifier.
 ///
-/// A subscriber looks every [`poll`](super::SqliteConfig::poll); what this process publishes it is
-/// told at once. The last 10,000 notices of each topic are kept, for ten minutes: a subscriber that
-/// is further behind is told of a gap. One topic makes no gap in another.
+/// A subscriber polls at the interval [`poll`](super::SqliteConfig::poll); notices of this process
+/// reach it at once. Each topic keeps its last 10,000 notices, for ten minutes: a subscriber that
+/// is further behind receives a gap. One topic causes no gap in another.
 ///
-/// A topic that was ever published to keeps one row of its name and number in the file.
+/// Each topic that was ever published to keeps one row with its name and number in the file.
 #[derive(Clone)]
-pub struct SqliteNotifier(pub(super) Arc<Shared>);
+pub struct SqliteNotifier(pub(super) Arc<SqliteCore>);
 
 const CAN: Capabilities = Capabilities::of("sqlite", &[Capability::Shared]).largest_value(1 << 20).largest_key(1024);
 
 const KEPT: i64 = 10_000;
 pub(super) const KEPT_FOR: i64 = 600_000_000;
 
-/// Notices, and bytes, after which a page ends.
+/// Maximum numbers of notices, and of bytes, in a page.
 const PAGE: i64 = 100;
 const PAGE_BYTES: usize = 1 << 20;
 
@@ -42,7 +43,7 @@ impl Notifier for SqliteNotifier {
             let name = topic.to_owned();
             let publish = move |c: &Connection, now| publish(c, now, &name, &notice).map(Ok::<_, PortError>);
             self.0.writer.write(publish).await?;
-            self.0.tell_topic(topic);
+            self.0.notify_topic(topic);
             Ok(())
         })
     }
@@ -53,8 +54,8 @@ impl Notifier for SqliteNotifier {
             let name: Arc<str> = topic.into();
             let of = name.clone();
             let seen = self.0.readers.read(move |c| newest(c, &of)).await?;
-            let (shared, told) = (self.0.clone(), self.0.join_topic(topic));
-            Ok(Notices::new(Source { shared, told, topic: name, seen, read: VecDeque::new() }))
+            let (shared, published) = (self.0.clone(), self.0.subscribe_topic(topic));
+            Ok(Notices::new(SqliteSubscription { shared, published, topic: name, seen, read: VecDeque::new() }))
         })
     }
 }
@@ -75,14 +76,14 @@ fn publish(connection: &Connection, now: i64, topic: &str, notice: &[u8]) -> rus
     Ok(())
 }
 
-/// Reads the number of the topic's newest notice, 0 before the first. Numbers have no holes.
+/// Reads the number of the topic's newest notice, 0 before the first. Numbers are consecutive.
 fn newest(connection: &Connection, topic: &str) -> rusqlite::Result<i64> {
     let mut newest = connection.prepare_cached("SELECT newest FROM topics WHERE topic = ?")?;
     Ok(newest.query_row([topic], |row| row.get(0)).optional()?.unwrap_or(0))
 }
 
-/// Reads one page of the notices after this number, and the number of the newest.
-fn come(connection: &Connection, topic: &str, seen: i64) -> rusqlite::Result<(i64, Vec<(i64, Bytes)>)> {
+/// Reads one page of the notices after this number, and the number of the newest one.
+fn read_after(connection: &Connection, topic: &str, seen: i64) -> rusqlite::Result<(i64, Vec<(i64, Bytes)>)> {
     let newest = newest(connection, topic)?;
     let mut found = Vec::new();
     if newest == seen {
@@ -104,23 +105,23 @@ fn come(connection: &Connection, topic: &str, seen: i64) -> rusqlite::Result<(i6
     Ok((newest, found))
 }
 
-struct Source {
-    shared: Arc<Shared>,
-    /// Told of what this process publishes to the topic.
-    told: Arc<Notify>,
+struct SqliteSubscription {
+    shared: Arc<SqliteCore>,
+    /// Notified when this process publishes to the topic.
+    published: Arc<Notify>,
     topic: Arc<str>,
-    /// Up to which number notices were read.
+    /// Number of the last notice that was read.
     seen: i64,
     read: VecDeque<Notice>,
 }
 
-impl Source {
-    /// Reads what came, if anything.
-    async fn look(&mut self) -> Result<(), PortError> {
+impl SqliteSubscription {
+    /// Reads new notices, if there are any.
+    async fn poll(&mut self) -> Result<(), PortError> {
         let (topic, seen) = (self.topic.clone(), self.seen);
-        let (newest, found) = self.shared.readers.read(move |c| come(c, &topic, seen)).await?;
+        let (newest, found) = self.shared.readers.read(move |c| read_after(c, &topic, seen)).await?;
         if found.is_empty() && newest != self.seen {
-            // All of them are gone; or the topic itself is, and begins anew.
+            // All unread notices were deleted, or the topic itself was and restarts.
             self.read.push_back(Notice::Gap);
             self.seen = newest;
         }
@@ -135,25 +136,26 @@ impl Source {
     }
 }
 
-impl Drop for Source {
+impl Drop for SqliteSubscription {
     fn drop(&mut self) {
-        self.shared.leave_topic(&self.topic, &mut self.told);
+        self.shared.unsubscribe_topic(&self.topic, &mut self.published);
     }
 }
 
-impl NoticeSource for Source {
+impl NoticeSource for SqliteSubscription {
     fn recv(&mut self) -> BoxFuture<'_, Notice> {
         Box::pin(async move {
             loop {
                 if let Some(notice) = self.read.pop_front() {
                     return notice;
                 }
-                let (shared, told) = (self.shared.clone(), self.told.clone());
-                // From here on, so that none comes between the look and the wait.
-                let told = told.notified();
-                // What is published while it cannot be read is still there later, or is told as a
-                // gap.
-                let failing = self.look().await.is_err();
+                let (shared, published) = (self.shared.clone(), self.published.clone());
+                // Registered before the poll, so that a notice between the poll and the wait is not
+                // missed.
+                let published = published.notified();
+                // Notices that are published while the file cannot be read are read later, or
+                // reported as a gap.
+                let failing = self.poll().await.is_err();
                 if !self.read.is_empty() {
                     continue;
                 }
@@ -161,7 +163,7 @@ impl NoticeSource for Source {
                 if failing {
                     poll.await;
                 } else {
-                    race(told, poll).await;
+                    race(published, poll).await;
                 }
             }
         })

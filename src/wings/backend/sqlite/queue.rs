@@ -1,10 +1,10 @@
-//! A queue in a SQLite file.
+//! The queue in a SQLite file.
 use std::{fmt, sync::Arc, time::Duration};
 
 use rusqlite::Connection;
 use tokio::sync::Notify;
 
-use super::{clock::micros, handle::Shared, queue_sql};
+use super::{clock::micros, handle::SqliteCore, queue_sql};
 use crate::{
     port::{BoxFuture, Capabilities, Capability},
     queue::{
@@ -13,16 +13,17 @@ use crate::{
     race::race,
 };
 
-/// A queue in a SQLite file. From [`Sqlite::queue`](super::Sqlite::queue); a clone is the same.
+/// A queue in a SQLite file, from [`Sqlite::queue`](super::Sqlite::queue). A clone is the same
+/// queue.
 ///
-/// A `receive` or a `peek` gives at most 16 MiB of bodies and headers, but one message at least.
+/// A `receive` or a `peek` returns at most 16 MiB of bodies and headers, but at least one message.
 #[derive(Clone)]
 pub struct SqliteQueue {
-    shared: Arc<Shared>,
+    shared: Arc<SqliteCore>,
     name: Arc<str>,
     id: i64,
-    /// Somebody who waits in this process may find something now.
-    came: Arc<Notify>,
+    /// Notified when a waiting receiver of this process may find a message.
+    available: Arc<Notify>,
 }
 
 const CAN: Capabilities = Capabilities::of(
@@ -42,9 +43,9 @@ const CAN: Capabilities = Capabilities::of(
 .largest_key(1024);
 
 impl SqliteQueue {
-    pub(super) fn new(shared: Arc<Shared>, name: &str, id: i64) -> Self {
-        let came = shared.waiters(id);
-        Self { shared, name: name.into(), id, came }
+    pub(super) fn new(shared: Arc<SqliteCore>, name: &str, id: i64) -> Self {
+        let available = shared.waiters(id);
+        Self { shared, name: name.into(), id, available }
     }
 
     async fn write<T: Send + 'static>(
@@ -52,16 +53,16 @@ impl SqliteQueue {
         work: impl FnMut(&Connection, i64) -> rusqlite::Result<Result<T, QueueError>> + Send + 'static,
     ) -> Result<T, QueueError> {
         let written = self.shared.writer.write(work).await;
-        self.came.notify_one();
+        self.available.notify_one();
         written
     }
 
     async fn wait_for(&self, max: usize, receive: Receive) -> Result<Vec<Delivery>, QueueError> {
         let (id, visibility, clock) = (self.id, receive.visibility, &self.shared.clock);
         let end = clock.now() + receive.wait;
-        let _wakes_the_next = Leaving(&self.came);
+        let _notifies_next = NotifiesNextReceiver(&self.available);
         loop {
-            // A look costs a read; only where there is something to take a write.
+            // Polling costs a read; only a visible message costs a write.
             let next = self.shared.readers.read(move |c| queue_sql::next_visible(c, id)).await?;
             let now = self.shared.time.now();
             if next.is_some_and(|at| at <= now) {
@@ -78,19 +79,19 @@ impl SqliteQueue {
             if instant >= end {
                 return Ok(Vec::new());
             }
-            // Another process may send, or give back, at any time.
+            // Another process may send or settle at any time.
             let until_next =
                 next.map_or(Duration::MAX, |at| Duration::from_micros(at.saturating_sub(now).max(0).unsigned_abs()));
             let wait = until_next.min(self.shared.config.poll).max(Duration::from_micros(1));
-            race(self.came.notified(), clock.sleep_until(end.min(instant + wait))).await;
+            race(self.available.notified(), clock.sleep_until(end.min(instant + wait))).await;
         }
     }
 }
 
-/// Who goes wakes the next who waits.
-struct Leaving<'a>(&'a Notify);
+/// Wakes the next waiting receiver on drop.
+struct NotifiesNextReceiver<'a>(&'a Notify);
 
-impl Drop for Leaving<'_> {
+impl Drop for NotifiesNextReceiver<'_> {
     fn drop(&mut self) {
         self.0.notify_one();
     }
@@ -125,10 +126,10 @@ impl Queue for SqliteQueue {
         settlements: Vec<(Receipt, Settle)>,
     ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
         Box::pin(async move {
-            let (id, sets_aside) =
+            let (id, dead_letters) =
                 (self.id, settlements.iter().any(|(_, how)| matches!(how, Settle::DeadLetter { .. })));
             let settled = self.write(move |c, now| queue_sql::settle(c, now, id, &settlements)).await;
-            if sets_aside {
+            if dead_letters {
                 self.shared.waiters(queue_sql::dead(id)).notify_one();
             }
             settled

@@ -1,9 +1,10 @@
-//! The statements of the queue.
+//! SQL statements of the queue.
 //!
-//! A message is visible from `visible_at` on; one behind another of its group never is, until its turn comes and it is given its own
-//! time, `due`. `receipt` is the number of the delivery that may settle it, 0 for none: one that is not 0 when the message is handed
-//! out again is that of a delivery that expired. Dead letters lie in a queue of their own in the same table, so that setting one
-//! aside is one statement.
+//! A message is visible from `visible_at` on. A message behind another of its group is never
+//! visible; when it becomes the first, it gets its own time, `due`. `receipt` is the number of the
+//! delivery that may settle the message, 0 for none. If it is not 0 when the message is delivered
+//! again, that earlier delivery expired. Dead letters are in a queue of their own in the same
+//! table, so that dead-lettering is one statement.
 use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
@@ -16,11 +17,10 @@ use crate::{
     time::Timestamp,
 };
 
-/// Of a message that waits for its turn in its group.
-const BEHIND: i64 = i64::MAX;
+/// `visible_at` of a message behind another of its group.
+const BEHIND_GROUP: i64 = i64::MAX;
 
-/// A receive, or a peek, ends with the message that would make it larger than this, but for the
-/// first one.
+/// Maximum size of the messages of a receive or a peek. Only a single message may be larger.
 pub(super) const MAX_BYTES: usize = 16 << 20;
 
 type Answer<T> = rusqlite::Result<Result<T, QueueError>>;
@@ -30,14 +30,15 @@ pub(super) fn find(connection: &Connection, name: &str) -> rusqlite::Result<Opti
     find.query_row([name], |row| row.get(0)).optional()
 }
 
-/// The queue of a queue's dead letters: negative numbers are theirs.
+/// Returns the queue of a queue's dead letters: it has the negative number.
 pub(super) const fn dead(queue: i64) -> i64 {
     -queue
 }
 
-/// A time from now. The longest is before that of a message behind another, which no clock reaches.
-fn later(now: i64, after: Duration) -> i64 {
-    now.saturating_add(micros(after)).min(BEHIND - 1)
+/// Returns the time `after` from now. The longest one is below that of a message behind another,
+/// and no clock reaches it.
+fn time_after(now: i64, after: Duration) -> i64 {
+    now.saturating_add(micros(after)).min(BEHIND_GROUP - 1)
 }
 
 pub(super) fn send(
@@ -58,9 +59,9 @@ pub(super) fn send(
             ids.push(MessageId::from_numbers(known.unsigned_abs(), 0));
             continue;
         }
-        let due = later(now, message.delay);
+        let due = time_after(now, message.delay);
         let visible_at = match &message.group {
-            Some(group) if first_of(connection, queue, group)?.is_some() => BEHIND,
+            Some(group) if first_of(connection, queue, group)?.is_some() => BEHIND_GROUP,
             _ => due,
         };
         let headers = encode(&message.headers);
@@ -75,7 +76,7 @@ pub(super) fn send(
     Ok(Ok(ids))
 }
 
-/// The message that was sent with the same de-duplication id within the window.
+/// Returns the message that was sent with the same de-duplication id within the window.
 fn known(connection: &Connection, now: i64, queue: i64, message: &Message) -> rusqlite::Result<Option<i64>> {
     let Some(id) = &message.deduplication_id else { return Ok(None) };
     let mut known =
@@ -83,18 +84,18 @@ fn known(connection: &Connection, now: i64, queue: i64, message: &Message) -> ru
     known.query_row(params![queue, id, now], |row| row.get(0)).optional()
 }
 
-/// The first message of a group, and when it is due by itself.
+/// Returns the first message of a group, and its own due time.
 fn first_of(connection: &Connection, queue: i64, group: &str) -> rusqlite::Result<Option<(i64, i64)>> {
     let sql = "SELECT id, due FROM messages WHERE queue = ? AND grp = ? ORDER BY id LIMIT 1";
     let mut first = connection.prepare_cached(sql)?;
     first.query_row(params![queue, group], |row| Ok((row.get(0)?, row.get(1)?))).optional()
 }
 
-/// When the next message is visible, if there is one that will be.
+/// Returns the time at which the next message becomes visible, if there is one.
 pub(super) fn next_visible(connection: &Connection, queue: i64) -> rusqlite::Result<Option<i64>> {
     let mut next = connection.prepare_cached("SELECT min(visible_at) FROM messages WHERE queue = ?")?;
     let next: Option<i64> = next.query_row([queue], |row| row.get(0))?;
-    Ok(next.filter(|at| *at != BEHIND))
+    Ok(next.filter(|at| *at != BEHIND_GROUP))
 }
 
 pub(super) fn receive(
@@ -127,13 +128,13 @@ pub(super) fn receive(
         let mut delivery = Delivery::new(id_of, receipt, body, deliveries, timestamp(row, 2)?);
         delivery.headers = decode(headers);
         (delivery.group, delivery.reason) = (row.get(5)?, row.get(6)?);
-        // A receipt that nobody settled: the last delivery ended without a word.
+        // The receipt was never settled, so the last delivery expired.
         let expired = u32::from(row.get::<_, bool>(9)?);
         delivery.attempts = row.get::<_, u32>(7)?.saturating_add(expired);
         delivery.expiries = row.get::<_, u32>(8)?.saturating_add(expired);
         taken.push((id, delivery));
     }
-    let until = later(now, visibility);
+    let until = time_after(now, visibility);
     for (id, delivery) in &taken {
         let Delivery { deliveries, attempts, expiries, .. } = delivery;
         hide.execute(params![until, deliveries, attempts, expiries, id])?;
@@ -141,7 +142,7 @@ pub(super) fn receive(
     Ok(Ok(taken.into_iter().map(|(_, delivery)| delivery).collect()))
 }
 
-/// The message that this receipt may settle.
+/// Returns the id and the delivery number of a receipt.
 fn numbers(receipt: &Receipt) -> Option<(i64, i64)> {
     let (id, delivery) = receipt.as_numbers()?;
     Some((i64::try_from(id).ok()?, i64::try_from(delivery).ok()?))
@@ -153,7 +154,7 @@ pub(super) fn settle(
     queue: i64,
     settlements: &[(Receipt, Settle)],
 ) -> Answer<Vec<Result<(), QueueError>>> {
-    // Most settlements complete a message of no group, of which nothing has to be known.
+    // Most settlements complete a message without a group, which needs no further lookup.
     let sql = "DELETE FROM messages WHERE id = ? AND receipt = ? AND queue = ? AND grp IS NULL";
     let mut complete_alone = connection.prepare_cached(sql)?;
     let settled = settlements.iter().map(|(receipt, how)| {
@@ -162,15 +163,15 @@ pub(super) fn settle(
             Settle::Complete if complete_alone.execute([id, delivery, queue])? == 1 => Ok(Ok(())),
             Settle::Complete => complete(connection, queue, id, delivery),
             Settle::Abandon { after } => {
-                let until = later(now, *after);
+                let until = time_after(now, *after);
                 let sql = "UPDATE messages SET visible_at = ?, receipt = 0, attempts = attempts + 1, expiries = 0
                     WHERE id = ? AND receipt = ? AND queue = ?";
-                held(connection.prepare_cached(sql)?.execute(params![until, id, delivery, queue])?)
+                settled_or_lost(connection.prepare_cached(sql)?.execute(params![until, id, delivery, queue])?)
             }
             Settle::Release { after } => {
-                let until = later(now, *after);
+                let until = time_after(now, *after);
                 let sql = "UPDATE messages SET visible_at = ?, receipt = 0 WHERE id = ? AND receipt = ? AND queue = ?";
-                held(connection.prepare_cached(sql)?.execute(params![until, id, delivery, queue])?)
+                settled_or_lost(connection.prepare_cached(sql)?.execute(params![until, id, delivery, queue])?)
             }
             Settle::DeadLetter { reason } => dead_letter(connection, now, queue, (id, delivery), reason),
         }
@@ -178,8 +179,8 @@ pub(super) fn settle(
     settled.collect::<rusqlite::Result<_>>().map(Ok)
 }
 
-/// One row was changed, or the receipt was old.
-fn held(changed: usize) -> rusqlite::Result<Result<(), QueueError>> {
+/// Returns [`QueueError::LeaseLost`] if no row was changed: the receipt is stale.
+fn settled_or_lost(changed: usize) -> rusqlite::Result<Result<(), QueueError>> {
     Ok(if changed == 1 { Ok(()) } else { Err(QueueError::LeaseLost) })
 }
 
@@ -188,7 +189,7 @@ fn complete(connection: &Connection, queue: i64, id: i64, delivery: i64) -> Answ
     let mut delete = connection.prepare_cached(sql)?;
     let group: Option<Option<String>> = delete.query_row([id, delivery, queue], |row| row.get(0)).optional()?;
     let Some(group) = group else { return Ok(Err(QueueError::LeaseLost)) };
-    move_up(connection, queue, group.as_deref())?;
+    show_next_of_group(connection, queue, group.as_deref())?;
     Ok(Ok(()))
 }
 
@@ -201,21 +202,21 @@ fn dead_letter(connection: &Connection, now: i64, queue: i64, (id, delivery): (i
     let group: Option<Option<String>> = group.query_row([id, delivery, queue], |row| row.get(0)).optional()?;
     let Some(group) = group else { return Ok(Err(QueueError::LeaseLost)) };
     let visible_at = match &group {
-        Some(group) if first_of(connection, dead(queue), group)?.is_some() => BEHIND,
+        Some(group) if first_of(connection, dead(queue), group)?.is_some() => BEHIND_GROUP,
         _ => now,
     };
     let sql = "UPDATE messages SET queue = ?, visible_at = ?, due = ?, receipt = 0, reason = ? WHERE id = ?";
     connection.prepare_cached(sql)?.execute(params![dead(queue), visible_at, now, reason, id])?;
-    move_up(connection, queue, group.as_deref())?;
+    show_next_of_group(connection, queue, group.as_deref())?;
     Ok(Ok(()))
 }
 
-/// The first of a group has gone: the next one's turn has come.
-fn move_up(connection: &Connection, queue: i64, group: Option<&str>) -> rusqlite::Result<()> {
+/// Makes the next message of a group visible after the first was removed.
+fn show_next_of_group(connection: &Connection, queue: i64, group: Option<&str>) -> rusqlite::Result<()> {
     let Some(group) = group else { return Ok(()) };
     if let Some((next, due)) = first_of(connection, queue, group)? {
         let sql = "UPDATE messages SET visible_at = ? WHERE id = ? AND visible_at = ?";
-        connection.prepare_cached(sql)?.execute([due, next, BEHIND])?;
+        connection.prepare_cached(sql)?.execute([due, next, BEHIND_GROUP])?;
     }
     Ok(())
 }
@@ -227,14 +228,15 @@ pub(super) fn extend(
     receipt: &Receipt,
     visibility: Duration,
 ) -> Answer<()> {
-    let until = later(now, visibility);
+    let until = time_after(now, visibility);
     let Some((id, delivery)) = numbers(receipt) else { return Ok(Err(QueueError::LeaseLost)) };
     let sql = "UPDATE messages SET visible_at = ? WHERE id = ? AND receipt = ? AND queue = ?";
-    held(connection.prepare_cached(sql)?.execute([until, id, delivery, queue])?)
+    settled_or_lost(connection.prepare_cached(sql)?.execute([until, id, delivery, queue])?)
 }
 
 pub(super) fn depth(connection: &Connection, queue: i64, now: i64) -> rusqlite::Result<Depth> {
-    // In one statement, so of one moment. By the index alone, but for those that are hidden.
+    // One statement, so that all counts are of one moment. It uses the index alone, except for
+    // hidden messages.
     let mut depth = connection.prepare_cached(
         "SELECT (SELECT count(*) FROM messages WHERE queue = ?2 AND visible_at <= ?1)
                 + (SELECT count(*) FROM messages WHERE queue = ?2 AND visible_at = ?3),
@@ -242,7 +244,7 @@ pub(super) fn depth(connection: &Connection, queue: i64, now: i64) -> rusqlite::
          FROM messages WHERE queue = ?2 AND visible_at > ?1 AND visible_at < ?3",
     )?;
     let number = |row: &Row<'_>, at: usize| Ok::<_, rusqlite::Error>(row.get::<_, i64>(at)?.unsigned_abs());
-    depth.query_row([now, queue, BEHIND], |row| {
+    depth.query_row([now, queue, BEHIND_GROUP], |row| {
         Ok(Depth { visible: number(row, 0)?, delayed: number(row, 1)?, in_flight: number(row, 2)? })
     })
 }
@@ -263,7 +265,7 @@ pub(super) fn peek(connection: &Connection, queue: i64, max: usize, now: i64) ->
         let id = MessageId::from_numbers(row.get::<_, i64>(0)?.unsigned_abs(), 0);
         let visible_at: i64 = row.get(7)?;
         let body = Bytes::copy_from_slice(body);
-        let hidden = visible_at > now && visible_at != BEHIND;
+        let hidden = visible_at > now && visible_at != BEHIND_GROUP;
         let mut peeked = Peeked::new(id, body, row.get(1)?, timestamp(row, 2)?, hidden);
         peeked.headers = decode(headers);
         (peeked.group, peeked.reason) = (row.get(5)?, row.get(6)?);
@@ -281,7 +283,8 @@ fn timestamp(row: &Row<'_>, at: usize) -> rusqlite::Result<Timestamp> {
     Ok(Timestamp::from_millis(row.get::<_, i64>(at)?.unsigned_abs()))
 }
 
-/// Headers as text: each name and value behind its length in bytes. Nothing where there are none.
+/// Encodes headers as text: each name and value behind its length in bytes. `None` if there are
+/// none.
 fn encode(headers: &BTreeMap<String, String>) -> Option<String> {
     if headers.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! Reads, on connections of their own: in place, or on a thread where that may take long.
+//! Reads on connections of their own: in place, or on a thread if they may take long.
 use std::{
     path::Path,
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
@@ -17,8 +17,8 @@ use super::{
 };
 use crate::port::{PortError, PortErrorKind};
 
-/// Connections for reading, and a thread for reads that may take long. Both are made when they are
-/// needed first.
+/// Connections for reading, and a thread for reads that may take long. Both are created on first
+/// use.
 pub(super) struct Readers {
     pool: Arc<Pool>,
     thread: Mutex<Option<ReadThread>>,
@@ -43,7 +43,7 @@ impl Readers {
         Self { pool: Arc::new(Pool { config, file, idle: Mutex::default() }), thread: Mutex::default() }
     }
 
-    /// Reads in place without waiting: where a lock is held, the thread waits for it.
+    /// Reads in place without waiting. If a lock is held, the thread waits for it.
     pub(super) async fn read<T: Send + 'static>(
         &self,
         read: impl Fn(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -54,12 +54,12 @@ impl Readers {
         }
     }
 
-    /// Reads in place, and waits for locks there.
+    /// Reads in place, and waits there for locks.
     pub(super) fn read_blocking<T>(&self, read: impl Fn(&Connection) -> rusqlite::Result<T>) -> Result<T, PortError> {
         self.pool.read(self.pool.config.lock_wait, &read)
     }
 
-    /// Reads on the thread: for what walks more than a page.
+    /// Reads on the thread, for reads of more than a page.
     pub(super) async fn read_on_thread<T: Send + 'static>(
         &self,
         read: impl Fn(&Connection) -> rusqlite::Result<T> + Send + 'static,
@@ -67,7 +67,7 @@ impl Readers {
         let (reply, answer) = oneshot::channel();
         let pool = self.pool.clone();
         self.submit(Box::new(move || {
-            // The caller may be gone.
+            // The caller's future may have been dropped.
             let _ = reply.send(pool.read(pool.config.lock_wait, &read));
         }))?;
         let gone = || PortError::new(PortErrorKind::Closed, "sqlite: the file was closed");
@@ -89,7 +89,7 @@ impl Drop for Readers {
     fn drop(&mut self) {
         if let Some(ReadThread { reads, handle }) = lock(&self.thread).take() {
             drop(reads);
-            // It ends with the read that is under way.
+            // The thread ends after the read in progress.
             let _ = handle.join();
         }
     }
@@ -113,7 +113,7 @@ impl Pool {
             Some(connection) => connection,
             None => open_for_reading(path).map_err(|error| self.file.check().err().unwrap_or(error))?,
         };
-        // After it was opened: a file that took the place of this one is not read.
+        // Checked after opening, so that a file that replaced this one is never read.
         self.file.check()?;
         connection.busy_timeout(wait).map_err(|error| failure(path, error))?;
         let result = read(&connection).map_err(|error| failure(path, error));

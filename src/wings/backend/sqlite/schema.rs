@@ -1,4 +1,4 @@
-//! Opening a file: what it must be, and how an older one is brought up to date.
+//! Opening, checking and migrating a file.
 use std::{path::Path, time::Duration};
 
 use rusqlite::{Connection, OpenFlags, TransactionBehavior, config::DbConfig};
@@ -13,13 +13,15 @@ use crate::{
     time::Clock,
 };
 
-/// Marks a file as one of ours ("stdf").
+/// Application id of our files ("stdf").
 const APPLICATION: i32 = 0x7374_6466;
 
-/// SQLite before this one may damage a WAL that several processes write and check-point at once.
+/// Oldest safe version of SQLite. Earlier ones may damage a WAL that several processes write and
+/// checkpoint at once.
 const OLDEST: i32 = 3_051_003;
 
-/// From one version of the schema to the next. What stands here is in somebody's file: add, never change.
+/// Migrations from each version of the schema to the next. Existing files depend on them: append
+/// only, never change one.
 const MIGRATIONS: &[&str] = &[
     "CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID;
      CREATE TABLE records (partition TEXT NOT NULL, row TEXT NOT NULL, value BLOB NOT NULL, version INTEGER NOT NULL,
@@ -39,12 +41,12 @@ const MIGRATIONS: &[&str] = &[
     "CREATE TABLE notices (number INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, body BLOB NOT NULL,
          sent_at INTEGER NOT NULL);
      CREATE INDEX notices_by_topic ON notices (topic, number);",
-    // Each delivery before this was an attempt, but for one that is under way.
+    // Each earlier delivery was an attempt, except one in flight.
     "ALTER TABLE messages ADD COLUMN attempts INTEGER NOT NULL DEFAULT 0;
      ALTER TABLE messages ADD COLUMN expiries INTEGER NOT NULL DEFAULT 0;
      UPDATE messages SET attempts = deliveries - (receipt <> 0) WHERE deliveries > 0;",
-    // Whatever program deletes a record, its versions are not given again. Notices are numbered by
-    // topic, so that one that is missing shows.
+    // Versions of a deleted record never repeat, whichever program deleted it. Notices are numbered
+    // by topic, so that a missing one is detected.
     "INSERT OR IGNORE INTO meta (name, value) VALUES ('floor', '0');
      CREATE TRIGGER records_deleted AFTER DELETE ON records
          WHEN OLD.version > (SELECT CAST(value AS INTEGER) FROM meta WHERE name = 'floor')
@@ -57,44 +59,45 @@ const MIGRATIONS: &[&str] = &[
      CREATE INDEX notices_by_time ON notices (sent_at);",
 ];
 
-/// A new file's versions begin above the wall clock's microseconds: they are not those of a file
-/// that was there before.
+/// A new file's versions begin above the wall clock's microseconds, so that they differ from those
+/// of an earlier file at the path.
 const FIRST_FLOOR: &str = "UPDATE meta SET value = ? WHERE name = 'floor'";
 
-/// The file's own name, by which its queues are told from those of other files. It goes with the rows
-/// when the file is moved or copied.
+/// The file's generated name, which distinguishes its queues from those of other files. It stays
+/// with the rows when the file is moved or copied.
 const NAME: &str = "INSERT OR IGNORE INTO meta (name, value) VALUES ('identity', lower(hex(randomblob(16))))";
 
-/// Opens the file for writing, makes or migrates it, and tells its time.
+/// Opens the file for writing, creates or migrates it, and reads its time.
 pub(super) fn open(config: &SqliteConfig, clock: Option<Clock>) -> Result<(Connection, FileTime), PortError> {
     if rusqlite::version_number() < OLDEST {
         let found = rusqlite::version();
         let message =
-            format!("sqlite: {found} may damage files that several processes write: 3.51.3 or later is needed");
+            format!("sqlite: {found} may damage files that several processes write: 3.51.3 or later is required");
         return Err(PortError::new(PortErrorKind::Unsupported, message));
     }
     let path = &config.path;
-    // No URIs: the path is one.
+    // URIs are off: the path is a plain path.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let at = |error| failure(path, error);
     let mut connection = Connection::open_with_flags(path, flags).map_err(at)?;
     connection.busy_timeout(config.lock_wait).map_err(at)?;
-    // Before anything is changed: the journal's mode stands in the file. (Also fails here where it is no database.)
+    // Checked before anything changes, because the journal mode is stored in the file. This also
+    // fails if the file is not a database.
     version_of(&connection, path)?;
     prepare(&connection, config).map_err(at)?;
     let time = migrate(&mut connection, path, clock)?;
-    // From here on the writer itself waits for locks, on its thread alone.
+    // From here on the writer waits for locks itself, on its own thread.
     connection.busy_timeout(Duration::ZERO).map_err(at)?;
     Ok((connection, time))
 }
 
-/// Reads the file's own name.
+/// Reads the file's generated name.
 pub(super) fn name_of(connection: &Connection, path: &Path) -> Result<String, PortError> {
     let name = connection.query_row("SELECT value FROM meta WHERE name = 'identity'", [], |row| row.get(0));
     name.map_err(|error| failure(path, error))
 }
 
-/// Opens one more connection, for reading.
+/// Opens another connection, for reading.
 pub(super) fn open_for_reading(path: &Path) -> Result<Connection, PortError> {
     // Not read-only: the first reader after a crash may have to recover the WAL.
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -110,8 +113,9 @@ pub(super) fn open_for_reading(path: &Path) -> Result<Connection, PortError> {
 /// Keeps each statement compiled for the life of the connection.
 fn keep_statements(connection: &Connection) -> rusqlite::Result<()> {
     connection.set_prepared_statement_cache_capacity(64);
-    // Otherwise SQLite compiles a statement with `LIMIT ?`, or with a bound it might plan by, anew
-    // each time it is bound. All plans here are the same for all values: nothing is ANALYZEd.
+    // Without this setting, SQLite recompiles a statement with `LIMIT ?`, or with a bound that its
+    // plan may depend on, each time it is bound. All plans here are the same for all values,
+    // because nothing is ANALYZEd.
     connection.set_db_config(DbConfig::SQLITE_DBCONFIG_ENABLE_QPSG, true)?;
     Ok(())
 }
@@ -125,13 +129,14 @@ fn prepare(connection: &Connection, config: &SqliteConfig) -> rusqlite::Result<(
     };
     connection.pragma_update(None, "synchronous", synchronous)?;
     if config.durability == Durability::Relaxed {
-        // The writer's thread sees to it long before: a commit in place must not sync.
+        // The writer's thread checkpoints long before this: a commit in place must not sync.
         connection.pragma_update(None, "wal_autocheckpoint", 16_384)?;
     }
     Ok(())
 }
 
-/// The version of the file's schema. Refuses a file that is another program's, or of a newer release; changes nothing.
+/// Returns the version of the file's schema. Rejects a file of another program or a newer release,
+/// and changes nothing.
 fn version_of(connection: &Connection, path: &Path) -> Result<usize, PortError> {
     let number =
         |sql: &str| connection.query_row(sql, [], |row| row.get::<_, i64>(0)).map_err(|error| failure(path, error));
@@ -139,14 +144,14 @@ fn version_of(connection: &Connection, path: &Path) -> Result<usize, PortError> 
     let version = number("PRAGMA user_version")?;
     let tables = number("SELECT count(*) FROM sqlite_schema")?;
     if application != i64::from(APPLICATION) && (application != 0 || version != 0 || tables != 0) {
-        let message = format!("sqlite: {} is another program's database; it was not changed", path.display());
+        let message = format!("sqlite: {} belongs to another program; it was not changed", path.display());
         return Err(PortError::new(PortErrorKind::Corrupt, message));
     }
     let encoding = connection.query_row("PRAGMA encoding", [], |row| row.get::<_, String>(0));
     let encoding = encoding.map_err(|error| failure(path, error))?;
     if encoding != "UTF-8" {
         let message =
-            format!("sqlite: {} is in {encoding}, which orders rows otherwise; it was not changed", path.display());
+            format!("sqlite: {} is in {encoding}, which sorts rows differently; it was not changed", path.display());
         return Err(PortError::new(PortErrorKind::Corrupt, message));
     }
     let newest = MIGRATIONS.len();
@@ -154,7 +159,7 @@ fn version_of(connection: &Connection, path: &Path) -> Result<usize, PortError> 
         Ok(version) if version <= newest => Ok(version),
         _ => {
             let message = format!(
-                "sqlite: {} has schema {version}, made by a newer release; this one knows up to {newest}; it was not changed",
+                "sqlite: {} has schema {version} of a newer release; this release supports up to {newest}; it was not changed",
                 path.display()
             );
             Err(PortError::new(PortErrorKind::TooNew, message))
@@ -165,7 +170,7 @@ fn version_of(connection: &Connection, path: &Path) -> Result<usize, PortError> 
 fn migrate(connection: &mut Connection, path: &Path, clock: Option<Clock>) -> Result<FileTime, PortError> {
     let at = |error| failure(path, error);
     let begun = connection.transaction_with_behavior(TransactionBehavior::Immediate).map_err(at)?;
-    // Once more, now that nobody else can change it.
+    // Checked again under the lock, when no other process can change it.
     let version = version_of(&begun, path)?;
     let done = || {
         for step in MIGRATIONS.iter().skip(version) {

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use rusqlite::Connection;
 
 use super::{
-    handle::Shared,
+    handle::SqliteCore,
     store_sql::{self, Applied},
 };
 use crate::{
@@ -13,9 +13,10 @@ use crate::{
     store::{DeleteOptions, Key, Page, PutOptions, Record, Scan, Store, StoreError, Version, Write},
 };
 
-/// The store in a SQLite file. From [`Sqlite::store`](super::Sqlite::store); a clone is the same.
+/// The store in a SQLite file, from [`Sqlite::store`](super::Sqlite::store). A clone is the same
+/// store.
 #[derive(Clone)]
-pub struct SqliteStore(pub(super) Arc<Shared>);
+pub struct SqliteStore(pub(super) Arc<SqliteCore>);
 
 const CAN: Capabilities = Capabilities::of(
     "sqlite",
@@ -33,13 +34,13 @@ const CAN: Capabilities = Capabilities::of(
 .largest_batch(1000)
 .largest_key(1024);
 
-/// A scan that passed over so many records that have ended has them swept.
+/// Number of expired records that a scan may skip before it requests a sweep.
 const ENDED_TO_SWEEP: usize = 100;
 
 impl SqliteStore {
     async fn write(&self, partition: &str, writes: Vec<Write>) -> Result<Vec<Applied>, StoreError> {
         for write in &writes {
-            // SQLite's numbers are signed.
+            // SQLite's integers are signed.
             if write.fence().is_some_and(|token| i64::try_from(token.as_u64()).is_err()) {
                 return Err(PortError::invalid("fence", "must be below 2^63").into());
             }
@@ -75,7 +76,7 @@ impl Store for SqliteStore {
             write.check(&CAN)?;
             match self.write(key.partition, vec![write]).await?[..] {
                 [Applied::Put(version)] => Ok(version),
-                _ => Err(PortError::new(crate::port::PortErrorKind::Other, "sqlite: a put gave no version").into()),
+                _ => Err(PortError::new(crate::port::PortErrorKind::Other, "sqlite: a put returned no version").into()),
             }
         })
     }

@@ -1,4 +1,4 @@
-//! The statements of the store.
+//! SQL statements of the store.
 use std::ops::Bound;
 
 use bytes::Bytes;
@@ -10,7 +10,7 @@ use crate::{
     store::{Continuation, Order, Page, Precondition, PutOptions, Record, Row, Scan, StoreError, Version, Write},
 };
 
-/// A page ends behind the row that reaches this many bytes.
+/// Maximum size of a page: it ends with the row that reaches this many bytes.
 const PAGE_BYTES: usize = 1 << 20;
 
 pub(super) fn get(connection: &Connection, partition: &str, row: &str, now: i64) -> rusqlite::Result<Option<Record>> {
@@ -25,7 +25,7 @@ pub(super) fn get(connection: &Connection, partition: &str, row: &str, now: i64)
     Ok(Some(Record { value, version: version(found.get(1)?) }))
 }
 
-/// What a write did.
+/// The result of a write.
 pub(super) enum Applied {
     Put(Version),
     Deleted(bool),
@@ -43,7 +43,7 @@ pub(super) fn write(
     {
         return Ok(Ok(vec![Applied::Put(version)]));
     }
-    // Everything is checked before anything is written, so that a refusal leaves nothing to undo.
+    // All writes are checked before the first one, so that a refusal leaves nothing to undo.
     for (i, write) in writes.iter().enumerate() {
         if let Err(refused) = check(connection, now, partition, write)? {
             return Ok(Err(refused.of_write(i)));
@@ -52,7 +52,8 @@ pub(super) fn write(
     writes.iter().map(|write| apply(connection, now, partition, write)).collect::<rusqlite::Result<_>>().map(Ok)
 }
 
-/// The usual case in short: a record that is there is put anew. `None` where it is not as asked, or not there.
+/// Fast path: replaces an existing record. Returns `None` if the precondition fails or there is no
+/// record.
 fn replace(
     connection: &Connection,
     now: i64,
@@ -68,7 +69,8 @@ fn replace(
             _ => return Ok(None),
         },
     };
-    // The next version is known: to have the statement return it would cost a tenth of the write.
+    // The next version is known here. Returning it from the statement would cost a tenth of the
+    // write.
     let mut put = connection.prepare_cached(
         "UPDATE records SET value = ?3, version = version + 1, ends = ?4
          WHERE partition = ?1 AND row = ?2 AND (ends IS NULL OR ends > ?5) AND version = ?6",
@@ -78,7 +80,7 @@ fn replace(
     Ok((changed == 1).then(|| version(before + 1)))
 }
 
-/// The version of a record that is there, and whether it has ended.
+/// Returns the version of a stored record, and `true` if it has expired.
 fn stored(connection: &Connection, now: i64, partition: &str, row: &str) -> rusqlite::Result<Option<(i64, bool)>> {
     let mut stored = connection.prepare_cached("SELECT version, ends FROM records WHERE partition = ? AND row = ?")?;
     let found = stored.query_row([partition, row], |found| {
@@ -115,7 +117,7 @@ fn apply(connection: &Connection, now: i64, partition: &str, write: &Write) -> r
     let found = stored(connection, now, partition, write.row())?;
     match write {
         Write::Put { row, value, options } => {
-            // Above the version before, and above those of all records that were deleted.
+            // Above the version before, and above those of all deleted records.
             let next = match found {
                 Some((before, _)) => before + 1,
                 None => floor(connection)? + 1,
@@ -137,15 +139,15 @@ fn apply(connection: &Connection, now: i64, partition: &str, write: &Write) -> r
     }
 }
 
-/// The highest version of all records that were deleted: a new record's is above it, so that no
-/// version comes twice. A trigger raises it.
+/// Returns the highest version of all deleted records. A new record's version is above it, so that
+/// no version repeats. A trigger raises it.
 fn floor(connection: &Connection) -> rusqlite::Result<i64> {
     let mut floor = connection.prepare_cached("SELECT value FROM meta WHERE name = 'floor'")?;
     let text: Option<String> = floor.query_row([], |row| row.get(0)).optional()?;
     Ok(text.and_then(|text| text.parse().ok()).unwrap_or(0))
 }
 
-/// One page, as it is at this moment; and how many rows that have ended were passed over.
+/// Returns one page as a snapshot, and the number of expired rows that it skipped.
 pub(super) fn scan(connection: &Connection, scan: &Scan, limit: usize, now: i64) -> rusqlite::Result<(Page, usize)> {
     let (from, to) = scan.bounds();
     let mut sql = String::from("SELECT row, value, version, ends <= ?2 FROM records WHERE partition = ?1");
@@ -206,7 +208,7 @@ fn version(number: i64) -> Version {
     Version::new(number.unsigned_abs())
 }
 
-/// A version of ours is a number that SQLite has; another is none that is stored.
+/// Converts a version. One that exceeds SQLite's integers equals no stored one.
 fn number(version: Version) -> i64 {
     i64::try_from(version.as_u64()).unwrap_or(-1)
 }

@@ -1,10 +1,10 @@
-//! Deletes what has ended, a bounded number of rows at a time.
+//! Deletion of expired rows, a limited number at a time.
 use rusqlite::Connection;
 
 use super::notifier::KEPT_FOR;
 
-/// Finds out whether anything has ended, and deletes the rows that ended first: each by an index.
-/// The look is much cheaper, and most sweeps find nothing.
+/// Queries that check for expired rows, and that delete those that expired first, each by an index.
+/// The check is much cheaper, and most sweeps find nothing.
 const STEPS: [(&str, &str); 3] = [
     (
         "SELECT 1 FROM records WHERE ends IS NOT NULL AND ends <= ? LIMIT 1",
@@ -23,7 +23,7 @@ const STEPS: [(&str, &str); 3] = [
     ),
 ];
 
-/// Deletes at most so many rows of each table. Returns true where more may have ended.
+/// Deletes up to `most` rows of each table. Returns `true` if more rows may have expired.
 pub(super) fn sweep(connection: &Connection, now: i64, most: u64) -> rusqlite::Result<bool> {
     let mut more = false;
     for ((look, delete), ended) in STEPS.into_iter().zip([now, now, now.saturating_sub(KEPT_FOR)]) {

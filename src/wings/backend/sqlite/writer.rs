@@ -1,4 +1,18 @@
-//! One writer: all that wait are committed together.
+//! Group commit: one writer commits all pending writes together.
+
+// Locks, in the order in which they are taken: `connection`, then the lock file, then `pending`.
+//
+// A write is first appended to `pending.jobs`. With full durability only the thread commits. With
+// relaxed durability each caller tries to lock `connection` and to commit the whole list.
+//
+// No write is left behind: a caller that finds `connection` locked returns, because the holder
+// checks `pending` after it has released `connection`. A holder that stops early (another process
+// writes, or too many groups) sets `delegated`, and the thread takes over.
+//
+// No wake-up is lost: the thread checks for work and sets `idle` under the mutex of `pending`, and
+// `delegate_to_thread` locks that mutex after its reason was stored. So either the thread sees the
+// reason (`sweep_requested`, the counters of `Transactions`), or the delegating caller sees `idle`
+// and notifies it. The mutex publishes these values, therefore their atomics are `Relaxed`.
 use std::{
     collections::VecDeque,
     fs::File,
@@ -16,7 +30,7 @@ use tokio::sync::oneshot;
 use super::{
     config::SqliteConfig,
     failure::file_failure,
-    job::{JobOf, Waiting},
+    job::{JobOf, PendingWrite},
     transaction::{Failed, Transactions},
 };
 use crate::{
@@ -26,48 +40,51 @@ use crate::{
 
 /// The writing side of an open file.
 pub(super) struct Writer {
-    core: Arc<Core>,
+    core: Arc<WriterCore>,
     thread: Option<JoinHandle<()>>,
 }
 
-struct Core {
+struct WriterCore {
     connection: Mutex<Connection>,
-    queue: Mutex<Queue>,
-    came: Condvar,
+    pending: Mutex<PendingWrites>,
+    work_available: Condvar,
     lock: File,
     lock_path: std::path::PathBuf,
     lock_wait: Duration,
     transactions: Transactions,
-    /// Whether writes may be done in place of the thread.
+    /// If set, callers may commit in place of the thread.
     in_place: bool,
-    /// A scan met much that has ended.
-    asked_to_sweep: AtomicBool,
+    /// Set when a scan skipped many expired rows.
+    sweep_requested: AtomicBool,
 }
 
 #[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Waiting>,
-    /// Of writes in place: whoever asked for them leaves them to the thread.
-    handed_over: bool,
-    /// The thread sleeps, and nobody has told it yet. Under this lock, for else it could be told just before it sleeps, and never again.
+struct PendingWrites {
+    jobs: VecDeque<PendingWrite>,
+    /// Set when callers in place leave their writes to the thread.
+    delegated: bool,
+    /// Set while the thread sleeps and was not yet notified. It is guarded by the mutex of the
+    /// condition variable, so that no notification falls between the thread's check and its sleep.
     idle: bool,
     closed: bool,
 }
 
-/// How many writes share a commit, at most.
-const GROUP: usize = 1024;
+/// Maximum number of writes in a commit.
+const MAX_GROUP: usize = 1024;
 
-/// After so many commits the log's pages are brought into the file. That syncs, so where writes are done in place it is left to the thread.
+/// Number of commits between checkpoints of the log. A checkpoint syncs, so callers in place leave
+/// it to the thread.
 const CHECKPOINT_EVERY: u32 = 400;
 
-/// How often the thread looks for more work before it sleeps: some tens of microseconds.
-const LOOKS: usize = 100;
+/// Number of checks for more work before the thread sleeps: some tens of microseconds.
+const SPINS: usize = 100;
 
-/// How many groups one caller commits for others before it hands over to the thread.
-const ROUNDS: usize = 4;
+/// Maximum number of groups that a caller commits for others before it leaves the rest to the
+/// thread.
+const MAX_GROUPS_IN_PLACE: usize = 4;
 
-/// Pauses between two tries where another program holds the database's lock: doubled from one to
-/// the other.
+/// First and longest pause between two attempts while another program holds the database's lock.
+/// The pause doubles each time.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(50));
 
 impl Writer {
@@ -78,16 +95,16 @@ impl Writer {
         config: &SqliteConfig,
         transactions: Transactions,
     ) -> Result<Self, PortError> {
-        let core = Arc::new(Core {
+        let core = Arc::new(WriterCore {
             connection: Mutex::new(connection),
-            queue: Mutex::default(),
-            came: Condvar::new(),
+            pending: Mutex::default(),
+            work_available: Condvar::new(),
             lock,
             lock_path,
             lock_wait: config.lock_wait,
             transactions,
             in_place: config.durability == super::Durability::Relaxed,
-            asked_to_sweep: AtomicBool::new(false),
+            sweep_requested: AtomicBool::new(false),
         });
         let of_thread = core.clone();
         let thread = std::thread::Builder::new().name("steadfast-sqlite".to_owned()).spawn(move || of_thread.serve());
@@ -95,7 +112,7 @@ impl Writer {
         Ok(Self { core, thread: Some(thread) })
     }
 
-    /// Has the work done in a transaction, and gives its answer once that is committed.
+    /// Runs the work in a transaction, and returns its result once that is committed.
     pub(super) async fn write<T: Send + 'static, E: From<PortError> + Send + 'static>(
         &self,
         work: impl FnMut(&Connection, i64) -> rusqlite::Result<Result<T, E>> + Send + 'static,
@@ -103,8 +120,8 @@ impl Writer {
         self.submit(work, self.core.in_place, false).await
     }
 
-    /// The same, left undone where the future is dropped before it is begun: nobody would have what
-    /// it takes.
+    /// Runs the work as [`write`](Self::write) does, but skips it if the future is dropped before
+    /// it begins, because no caller would receive the result.
     pub(super) async fn write_if_awaited<T: Send + 'static, E: From<PortError> + Send + 'static>(
         &self,
         work: impl FnMut(&Connection, i64) -> rusqlite::Result<Result<T, E>> + Send + 'static,
@@ -112,7 +129,8 @@ impl Writer {
         self.submit(work, self.core.in_place, true).await
     }
 
-    /// As [`write`](Self::write), never in place: for work of more than a few rows.
+    /// Runs the work as [`write`](Self::write) does, but never in place, for work of more than a
+    /// few rows.
     pub(super) async fn write_on_thread<T: Send + 'static, E: From<PortError> + Send + 'static>(
         &self,
         work: impl FnMut(&Connection, i64) -> rusqlite::Result<Result<T, E>> + Send + 'static,
@@ -128,19 +146,19 @@ impl Writer {
     ) -> Result<T, E> {
         let (reply, answer) = oneshot::channel();
         let job = Box::new(JobOf::new(Box::new(work), only_if_awaited, reply));
-        self.core.submit(Waiting { job, deadline: None }, in_place);
+        self.core.submit(PendingWrite { job, deadline: None }, in_place);
         let gone = || PortError::new(PortErrorKind::Closed, "sqlite: the file was closed").outcome_unknown();
         answer.await.unwrap_or_else(|_| Err(gone().into()))
     }
 
-    /// Has the thread sweep what has ended.
+    /// Requests a sweep of expired rows on the thread.
     pub(super) fn sweep(&self) {
-        if !self.core.asked_to_sweep.swap(true, Ordering::Relaxed) {
-            self.core.hand_over();
+        if !self.core.sweep_requested.swap(true, Ordering::Relaxed) {
+            self.core.delegate_to_thread();
         }
     }
 
-    /// How many transactions were committed through this handle.
+    /// Returns the number of transactions that were committed through this handle.
     pub(super) fn commits(&self) -> u64 {
         self.core.transactions.commits()
     }
@@ -148,80 +166,82 @@ impl Writer {
 
 impl Drop for Writer {
     fn drop(&mut self) {
-        lock(&self.core.queue).closed = true;
-        self.core.came.notify_all();
+        lock(&self.core.pending).closed = true;
+        self.core.work_available.notify_all();
         if let Some(thread) = self.thread.take() {
-            // It ends when it has done what was asked for. A panic there was answered already.
+            // The thread ends when all pending work is done. If it panicked, its writes were
+            // answered already.
             let _ = thread.join();
         }
     }
 }
 
-impl Core {
-    fn submit(&self, waiting: Waiting, in_place: bool) {
-        lock(&self.queue).jobs.push_back(waiting);
+impl WriterCore {
+    fn submit(&self, waiting: PendingWrite, in_place: bool) {
+        lock(&self.pending).jobs.push_back(waiting);
         if in_place {
-            // Who holds the connection looks once more after it has let go of it: nothing is left behind.
+            // A holder of the connection checks the list again after releasing it, so no write is
+            // left behind.
             let mut rounds = 0;
-            while rounds < ROUNDS && !lock(&self.queue).jobs.is_empty() {
+            while rounds < MAX_GROUPS_IN_PLACE && !lock(&self.pending).jobs.is_empty() {
                 let connection = match self.connection.try_lock() {
                     Ok(connection) => connection,
                     Err(TryLockError::Poisoned(panicked)) => panicked.into_inner(),
                     Err(TryLockError::WouldBlock) => return,
                 };
                 if self.lock.try_lock().is_err() {
-                    break; // another process writes: waiting for it is the thread's
+                    break; // another process writes, and only the thread may wait for it
                 }
                 let committed = self.commit_waiting(&connection);
                 let _ = self.lock.unlock();
                 if committed.is_err() {
-                    break; // another program writes: the same
+                    break; // another program writes, likewise
                 }
                 rounds += 1;
             }
-            if lock(&self.queue).jobs.is_empty() && !self.is_housekeeping_due() {
+            if lock(&self.pending).jobs.is_empty() && !self.is_housekeeping_due() {
                 return;
             }
         }
-        self.hand_over();
+        self.delegate_to_thread();
     }
 
-    /// Leaves to the thread what waits, and wakes it.
-    fn hand_over(&self) {
+    /// Leaves the pending writes to the thread, and wakes it.
+    fn delegate_to_thread(&self) {
         let sleeps = {
-            let mut queue = lock(&self.queue);
-            queue.handed_over = true;
-            std::mem::take(&mut queue.idle)
+            let mut pending = lock(&self.pending);
+            pending.delegated = true;
+            std::mem::take(&mut pending.idle)
         };
         if sleeps {
-            self.came.notify_one();
+            self.work_available.notify_one();
         }
     }
 
-    /// The thread: commits whatever waits, until the file is closed.
+    /// The thread's loop: commits pending writes until the file is closed.
     fn serve(&self) {
         let mut pause = PAUSES.0;
         loop {
             if !self.in_place {
-                self.linger();
+                self.spin_for_work();
             }
             {
-                let mut queue = lock(&self.queue);
-                while !self.has_work(&queue) {
-                    if queue.closed {
+                let mut pending = lock(&self.pending);
+                while !self.has_work(&pending) {
+                    if pending.closed {
                         return;
                     }
-                    queue.idle = true;
-                    queue = self.came.wait(queue).unwrap_or_else(PoisonError::into_inner);
+                    pending.idle = true;
+                    pending = self.work_available.wait(pending).unwrap_or_else(PoisonError::into_inner);
                 }
-                queue.idle = false;
+                pending.idle = false;
             }
             let connection = lock(&self.connection);
             if self.is_checkpoint_due() {
                 self.transactions.checkpoint(&connection);
             }
-            if self.asked_to_sweep.swap(false, Ordering::Relaxed) {
-                self.transactions.sweep_soon(true);
+            if self.sweep_requested.swap(false, Ordering::Relaxed) {
+                self.transactions.set_sweep_pending(true);
             }
             let committed = match self.lock.lock() {
                 Ok(()) => {
@@ -231,109 +251,110 @@ impl Core {
                 }
                 Err(error) => {
                     let failed = file_failure(&self.lock_path, error);
-                    self.transactions.sweep_soon(false);
-                    self.take().into_iter().for_each(|waiting| waiting.job.answer(Err(failed.clone())));
+                    self.transactions.set_sweep_pending(false);
+                    self.take_group().into_iter().for_each(|waiting| waiting.job.answer(Err(failed.clone())));
                     Ok(())
                 }
             };
             drop(connection);
             match committed {
                 Ok(()) => pause = PAUSES.0,
-                // Without the lock of the file, so that each process has its own tries.
+                // The lock file is released meanwhile, so that each process makes its own attempts.
                 Err(busy) => {
-                    self.transactions.sweep_soon(false);
-                    self.give_up_late_ones(&busy);
-                    let queue = lock(&self.queue);
-                    if !queue.jobs.is_empty() {
-                        drop(self.came.wait_timeout(queue, pause));
+                    self.transactions.set_sweep_pending(false);
+                    self.fail_expired_writes(&busy);
+                    let pending = lock(&self.pending);
+                    if !pending.jobs.is_empty() {
+                        drop(self.work_available.wait_timeout(pending, pause));
                         pause = (pause * 2).min(PAUSES.1);
                     }
                 }
             }
-            // Who found the connection taken meanwhile relies on who had it to look again.
-            let mut queue = lock(&self.queue);
-            queue.handed_over = !queue.jobs.is_empty();
+            // A caller that found the connection taken relies on this check by the last holder.
+            let mut pending = lock(&self.pending);
+            pending.delegated = !pending.jobs.is_empty();
         }
     }
 
-    /// Whether there is something for the thread to do. Writes in place are not, until they are left to it.
-    fn has_work(&self, queue: &Queue) -> bool {
-        let its_own = !self.in_place || queue.handed_over || queue.closed;
-        (its_own && !queue.jobs.is_empty()) || (!queue.closed && self.is_housekeeping_due())
+    /// Returns `true` if the thread has work. Writes in place count only once they were left to it.
+    fn has_work(&self, pending: &PendingWrites) -> bool {
+        let its_own = !self.in_place || pending.delegated || pending.closed;
+        (its_own && !pending.jobs.is_empty()) || (!pending.closed && self.is_housekeeping_due())
     }
 
     fn is_housekeeping_due(&self) -> bool {
-        self.is_checkpoint_due() || self.transactions.is_behind() || self.asked_to_sweep.load(Ordering::Relaxed)
+        self.is_checkpoint_due() || self.transactions.is_sweep_pending() || self.sweep_requested.load(Ordering::Relaxed)
     }
 
     fn is_checkpoint_due(&self) -> bool {
-        self.in_place && self.transactions.unchecked() >= CHECKPOINT_EVERY
+        self.in_place && self.transactions.since_checkpoint() >= CHECKPOINT_EVERY
     }
 
-    /// Who writes one after the other comes back soon: to be woken for each costs more than to look a few times.
-    fn linger(&self) {
-        for _ in 0..LOOKS {
-            if !lock(&self.queue).jobs.is_empty() {
+    /// Spins briefly before parking: a sequential writer usually submits its next job within a few
+    /// iterations.
+    fn spin_for_work(&self) {
+        for _ in 0..SPINS {
+            if !lock(&self.pending).jobs.is_empty() {
                 return;
             }
             std::thread::yield_now();
         }
     }
 
-    fn take(&self) -> VecDeque<Waiting> {
-        let mut queue = lock(&self.queue);
-        let group = queue.jobs.len().min(GROUP);
-        let rest = queue.jobs.split_off(group);
-        std::mem::replace(&mut queue.jobs, rest)
+    fn take_group(&self) -> VecDeque<PendingWrite> {
+        let mut pending = lock(&self.pending);
+        let group = pending.jobs.len().min(MAX_GROUP);
+        let rest = pending.jobs.split_off(group);
+        std::mem::replace(&mut pending.jobs, rest)
     }
 
-    /// Puts writes back before those that came meanwhile.
-    fn put_back(&self, mut jobs: VecDeque<Waiting>) {
-        let mut queue = lock(&self.queue);
-        jobs.append(&mut queue.jobs);
-        queue.jobs = jobs;
+    /// Puts writes back in front of those that arrived meanwhile.
+    fn put_back(&self, mut jobs: VecDeque<PendingWrite>) {
+        let mut pending = lock(&self.pending);
+        jobs.append(&mut pending.jobs);
+        pending.jobs = jobs;
     }
 
-    /// Answers the writes that have waited for another program's lock for as long as they may.
-    fn give_up_late_ones(&self, busy: &PortError) {
+    /// Fails the writes whose time to wait for another program's lock is over.
+    fn fail_expired_writes(&self, busy: &PortError) {
         let now = machine::since_boot();
-        let late = |waiting: &mut Waiting| {
+        let late = |waiting: &mut PendingWrite| {
             let deadline = *waiting.deadline.get_or_insert(now.saturating_add(self.lock_wait));
             deadline <= now
         };
-        let (mut given_up, mut queue) = (Vec::new(), lock(&self.queue));
-        for mut waiting in std::mem::take(&mut queue.jobs) {
+        let (mut given_up, mut pending) = (Vec::new(), lock(&self.pending));
+        for mut waiting in std::mem::take(&mut pending.jobs) {
             if late(&mut waiting) {
                 given_up.push(waiting);
             } else {
-                queue.jobs.push_back(waiting);
+                pending.jobs.push_back(waiting);
             }
         }
-        drop(queue);
+        drop(pending);
         given_up.into_iter().for_each(|waiting| waiting.job.answer(Err(busy.clone())));
     }
 
-    /// Commits what waits, and what housekeeping is due. Called with the connection and the lock of
-    /// the file; never waits.
+    /// Commits pending writes and due housekeeping. The caller holds the connection and the lock
+    /// file; this never waits.
     ///
     /// # Errors
-    /// Where another program holds the database's lock: the writes wait again.
+    /// Another program holds the database's lock: the writes are pending again.
     fn commit_waiting(&self, connection: &Connection) -> Result<(), PortError> {
-        let mut jobs = self.take();
-        if jobs.is_empty() && !self.transactions.is_behind() {
+        let mut jobs = self.take_group();
+        if jobs.is_empty() && !self.transactions.is_sweep_pending() {
             return Ok(());
         }
         let committed = match self.transactions.file.check_all() {
             Ok(()) => self.transactions.commit(connection, jobs.make_contiguous(), true),
             Err(gone) => {
-                self.transactions.sweep_soon(false);
+                self.transactions.set_sweep_pending(false);
                 Err(Failed::All(gone))
             }
         };
         match committed {
             Ok(()) => jobs.into_iter().for_each(|waiting| waiting.job.answer(Ok(()))),
             Err(Failed::All(error)) => {
-                self.transactions.sweep_soon(false);
+                self.transactions.set_sweep_pending(false);
                 jobs.into_iter().for_each(|waiting| waiting.job.answer(Err(error.clone())));
             }
             Err(Failed::Busy(error)) => {
@@ -341,15 +362,15 @@ impl Core {
                 return Err(error);
             }
             Err(Failed::One(_)) => {
-                self.transactions.sweep_soon(false);
+                self.transactions.set_sweep_pending(false);
                 return self.commit_singly(connection, jobs);
             }
         }
         Ok(())
     }
 
-    /// One of the writes failed, and takes no other with it: each by itself.
-    fn commit_singly(&self, connection: &Connection, mut jobs: VecDeque<Waiting>) -> Result<(), PortError> {
+    /// Commits each write alone, after one of a group failed, so that it does not fail the others.
+    fn commit_singly(&self, connection: &Connection, mut jobs: VecDeque<PendingWrite>) -> Result<(), PortError> {
         while let Some(waiting) = jobs.pop_front() {
             let mut alone = [waiting];
             let committed = self.transactions.commit(connection, &mut alone, false);

@@ -3,7 +3,7 @@ use std::hash::{BuildHasher, Hash};
 
 use super::super::{
     registry::{Measured, Sample, Scope},
-    words::{self, HELD, KINDS, RULES, STOPS},
+    words::{self, KINDS},
 };
 use crate::{
     circuit_breaker::{CircuitBreaker, KeyedBreakers, State, Transition},
@@ -11,6 +11,7 @@ use crate::{
     fallback::{Fallback, FallbackEvent},
     hedge::{Hedge, HedgeEvent},
     observe::Subscription,
+    outcome::TripRule,
     retry::{Retry, RetryBudget, RetryEvent},
     timeout::Timeout,
 };
@@ -31,7 +32,7 @@ impl Measured for Retry {
     fn measure(&self, scope: &Scope) -> Sample {
         let retries = scope.words("steadfast_retry_retries_total", "kind", &KINDS);
         let recovered = scope.counter("steadfast_retry_recovered_total", &[]);
-        let gave_up = scope.words("steadfast_retry_gave_up_total", "stop", &STOPS);
+        let gave_up = scope.words("steadfast_retry_gave_up_total", "stop", &words::stops());
         let delays = scope.histogram("steadfast_retry_delay_seconds", &[]);
         self.events().tap(move |event| match event {
             RetryEvent::Retrying { kind, delay, .. } => {
@@ -39,7 +40,7 @@ impl Measured for Retry {
                 delays.record(delay.as_secs_f64());
             }
             RetryEvent::Recovered { .. } => recovered.increment(1),
-            RetryEvent::GaveUp { stop, .. } => gave_up.count(words::stop(*stop)),
+            RetryEvent::GaveUp { stop, .. } => gave_up.count(stop.as_str()),
         });
         Box::new(|| ())
     }
@@ -55,17 +56,18 @@ impl Measured for RetryBudget {
     }
 }
 
-/// Counts changes of state, of one breaker or of a family.
+/// Counts changes of state, of one breaker or of a registry.
 fn count_transitions(transitions: Subscription<Transition>, scope: &Scope) {
-    let states = State::ALL.map(words::state);
+    let states = State::ALL.map(State::as_str);
     let to = scope.words("steadfast_circuit_breaker_transitions_total", "to", &states);
-    let openings = scope.words("steadfast_circuit_breaker_openings_total", "rule", &RULES);
+    let openings =
+        scope.words("steadfast_circuit_breaker_openings_total", "rule", &TripRule::ALL.map(TripRule::as_str));
     let lasted = |state| scope.histogram("steadfast_circuit_breaker_state_duration_seconds", &[("state", state)]);
-    let lasted = State::ALL.map(|state| (state, lasted(words::state(state))));
+    let lasted = State::ALL.map(|state| (state, lasted(state.as_str())));
     transitions.tap(move |change| {
-        to.count(words::state(change.to));
+        to.count(change.to.as_str());
         if let Some(rule) = change.rule {
-            openings.count(words::rule(rule));
+            openings.count(rule.as_str());
         }
         if let Some((_, lasted)) = lasted.iter().find(|(state, _)| *state == change.from) {
             lasted.record(change.after.as_secs_f64());
@@ -78,12 +80,13 @@ impl Measured for CircuitBreaker {
 
     fn measure(&self, scope: &Scope) -> Sample {
         count_transitions(self.transitions(), scope);
-        let state = |state| (state, scope.gauge("steadfast_circuit_breaker_state", &[("state", words::state(state))]));
+        let state =
+            |state: State| (state, scope.gauge("steadfast_circuit_breaker_state", &[("state", state.as_str())]));
         let (breaker, states) = (self.clone(), State::ALL.map(state));
         let total = |metric| scope.counter(metric, &[]);
         let total_failures = total("steadfast_circuit_breaker_failures_total");
         let total_slow = total("steadfast_circuit_breaker_slow_total");
-        let spared = total("steadfast_circuit_breaker_spared_total");
+        let suppressed = total("steadfast_circuit_breaker_suppressed_total");
         let rejected = total("steadfast_circuit_breaker_rejected_total");
         let gauge = |metric| scope.gauge(metric, &[]);
         let share = gauge("steadfast_circuit_breaker_share");
@@ -97,7 +100,7 @@ impl Measured for CircuitBreaker {
             }
             total_failures.absolute(now.total_failures);
             total_slow.absolute(now.total_slow);
-            spared.absolute(now.total_spared);
+            suppressed.absolute(now.total_suppressed);
             rejected.absolute(now.rejected);
             share.set(now.share);
             calls.set(now.calls as f64);
@@ -116,9 +119,9 @@ where
 
     fn measure(&self, scope: &Scope) -> Sample {
         count_transitions(self.transitions(), scope);
-        let keys = |state| scope.gauge("steadfast_circuit_breaker_keys", &[("state", words::state(state))]);
-        let (family, keys) = (self.clone(), State::ALL.map(keys));
-        Box::new(move || keys.iter().zip(family.states()).for_each(|(gauge, n)| gauge.set(n as f64)))
+        let keys = |state: State| scope.gauge("steadfast_circuit_breaker_keys", &[("state", state.as_str())]);
+        let (registry, keys) = (self.clone(), State::ALL.map(keys));
+        Box::new(move || keys.iter().zip(registry.states()).for_each(|(gauge, n)| gauge.set(n as f64)))
     }
 }
 
@@ -160,12 +163,12 @@ impl Measured for Hedge {
 
     fn measure(&self, scope: &Scope) -> Sample {
         let hedges = scope.words("steadfast_hedge_hedges_total", "cause", &["late", "failed"]);
-        let held = scope.words("steadfast_hedge_held_total", "why", &HELD);
+        let held = scope.words("steadfast_hedge_held_total", "why", &words::suppressed());
         let won = scope.counter("steadfast_hedge_won_total", &[]);
         let all_failed = scope.counter("steadfast_hedge_all_failed_total", &[]);
         self.events().tap(move |event| match event {
-            HedgeEvent::Hedged { cause, .. } => hedges.count(words::cause(cause)),
-            HedgeEvent::Held { why } => held.count(words::held(*why)),
+            HedgeEvent::Hedged { cause, .. } => hedges.count(cause.as_str()),
+            HedgeEvent::Suppressed { reason } => held.count(reason.as_str()),
             HedgeEvent::Won { .. } => won.increment(1),
             HedgeEvent::AllFailed { .. } => all_failed.increment(1),
         });

@@ -3,7 +3,7 @@ use std::hash::{BuildHasher, Hash};
 
 use super::super::{
     registry::{Measured, Sample, Scope},
-    words::{REASONS, reason},
+    words::REASONS,
 };
 use crate::{
     observe::Subscription,
@@ -22,7 +22,7 @@ fn count(events: Subscription<ThrottlingEvent>, scope: &Scope, policy: &'static 
     let waits = scope.histogram("steadfast_throttling_wait_seconds", &labels);
     let changed = scope.counter("steadfast_throttling_changed_total", &labels);
     events.tap(move |event| match event {
-        ThrottlingEvent::Rejected { reason: why, .. } => rejected.count(reason(*why)),
+        ThrottlingEvent::Rejected { reason: why, .. } => rejected.count(why.as_str()),
         ThrottlingEvent::Queued { wait } => {
             queued.increment(1);
             if let Some(wait) = wait {
@@ -90,7 +90,7 @@ impl Measured for SharedRateLimiter {
         let permits = scope.counter("steadfast_shared_limit_leased_total", &[]);
         let changed = scope.counter("steadfast_throttling_changed_total", &[("policy", Self::SORT)]);
         self.events().tap(move |event| match event {
-            SharedRateLimitEvent::Rejected { reason: why, .. } => rejected.count(reason(*why)),
+            SharedRateLimitEvent::Rejected { reason: why, .. } => rejected.count(why.as_str()),
             SharedRateLimitEvent::Leased { permits: n } => permits.increment(u64::from(*n)),
             SharedRateLimitEvent::StoreFailed { .. } => failures.increment(1),
             SharedRateLimitEvent::LimitChanged => changed.increment(1),

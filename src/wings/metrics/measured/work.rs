@@ -58,7 +58,7 @@ impl Measured for QueueListener {
         let requests = counter("steadfast_queue_listener_requests_total");
         let messages = |event| scope.counter("steadfast_queue_listener_messages_total", &[("event", event)]);
         let events =
-            ["received", "handled", "failed", "dead_lettered", "lease_lost", "duplicate", "handed_back", "refused"];
+            ["received", "handled", "failed", "dead_lettered", "lease_lost", "duplicate", "released", "refused"];
         let messages = events.map(messages);
         let listener = self.clone();
         Box::new(move || {
@@ -82,7 +82,7 @@ impl Measured for QueueListener {
                 now.dead_lettered,
                 now.leases_lost,
                 now.duplicates,
-                now.handed_back,
+                now.released,
                 now.refused,
             ];
             messages.iter().zip(counts).for_each(|(counter, n)| counter.absolute(n));

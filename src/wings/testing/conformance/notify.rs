@@ -54,6 +54,7 @@ fn message(text: &str) -> Notice {
     Notice::Message(Bytes::from(text.to_owned()))
 }
 
+// Guarantee: notify 1.
 /// Each subscriber hears it, at either door.
 pub async fn what_is_published_is_heard_by_all_subscribers(fixture: &Fixture<dyn Notifier>) {
     let mut here = ok(fixture.port().subscribe("t").await);
@@ -66,6 +67,7 @@ pub async fn what_is_published_is_heard_by_all_subscribers(fixture: &Fixture<dyn
     publish(fixture.port(), "nobody", "hears this").await;
 }
 
+// Guarantee: notify 1.
 /// From the subscription on, and not before.
 pub async fn what_was_published_before_is_not_heard(fixture: &Fixture<dyn Notifier>) {
     publish(fixture.port(), "t", "before").await;
@@ -74,6 +76,7 @@ pub async fn what_was_published_before_is_not_heard(fixture: &Fixture<dyn Notifi
     assert_eq!(heard(fixture, &mut notices).await, message("after"));
 }
 
+// Guarantee: notify 2.
 /// One publisher's notices in its order.
 pub async fn notices_come_in_the_publishers_order(fixture: &Fixture<dyn Notifier>) {
     let mut notices = ok(fixture.other().subscribe("t").await);
@@ -85,6 +88,7 @@ pub async fn notices_come_in_the_publishers_order(fixture: &Fixture<dyn Notifier
     }
 }
 
+// Guarantee: notify 3.
 /// A topic's notices are its own, whatever it is called.
 pub async fn topics_are_apart(fixture: &Fixture<dyn Notifier>) {
     let topics = ["t", "T", "t.x", "t/*", "*", ">", "日本", "a b"];
@@ -100,6 +104,7 @@ pub async fn topics_are_apart(fixture: &Fixture<dyn Notifier>) {
     }
 }
 
+// Guarantee: notify 4.
 /// A `recv` that is dropped while it waits takes no notice with it.
 pub async fn a_dropped_recv_loses_nothing(fixture: &Fixture<dyn Notifier>) {
     let mut notices = ok(fixture.port().subscribe("t").await);
@@ -133,6 +138,7 @@ async fn publish_many(fixture: &Fixture<dyn Notifier>, topic: &'static str, many
     }
 }
 
+// Guarantee: notify 3.
 /// A subscriber of a quiet topic hears each of its notices, however many there are of another topic
 /// meanwhile.
 pub async fn a_busy_topic_makes_no_gap_in_another(fixture: &Fixture<dyn Notifier>) {
@@ -147,6 +153,7 @@ pub async fn a_busy_topic_makes_no_gap_in_another(fixture: &Fixture<dyn Notifier
     }
 }
 
+// Guarantee: notify 3, 4.
 /// Twelve thousand notices that nobody reads: the publisher goes on; the reader hears all of them,
 /// or of a gap, and the last.
 pub async fn a_slow_subscriber_holds_nobody_up_and_is_told_of_a_gap(fixture: &Fixture<dyn Notifier>) {

@@ -80,6 +80,7 @@ async fn last_look(fixture: &Fixture<dyn Store>) -> Option<Record> {
     fixture.other().get(KEY).await.unwrap_or_else(|error| panic!("the backend itself failed: {error}"))
 }
 
+// Guarantee: store 8.
 /// Three clients that read and compare-and-set in turns: the counter is what was answered, and at most what nobody knows more.
 pub async fn no_increment_is_lost_and_none_is_counted_twice(fixture: &Fixture<dyn Store>) {
     let (store, entropy) = (fixture.port(), Entropy::from_seed(1));
@@ -108,6 +109,7 @@ pub async fn no_increment_is_lost_and_none_is_counted_twice(fixture: &Fixture<dy
     assert!(made > 0, "something was made");
 }
 
+// Guarantee: store 1.
 /// Again and again, five clients write with one version: one of them at most is told that it won.
 pub async fn of_writers_with_one_version_one_wins_at_most(fixture: &Fixture<dyn Store>) {
     for round in 0..STEPS / 5 {
@@ -133,6 +135,7 @@ pub async fn of_writers_with_one_version_one_wins_at_most(fixture: &Fixture<dyn 
     }
 }
 
+// Guarantee: store 6.
 /// Writes under random tokens: once one was answered, no lower one goes through.
 pub async fn a_fence_is_never_lowered(fixture: &Fixture<dyn Store>) {
     if !fixture.port().capabilities().has(Capability::Fencing) {
@@ -156,6 +159,7 @@ pub async fn a_fence_is_never_lowered(fixture: &Fixture<dyn Store>) {
     assert!(late.is_err_and(|error| error.is_fenced()));
 }
 
+// Guarantee: store 4.
 /// Two rows that are only ever written together are equal whenever anybody looks.
 pub async fn a_batch_is_whole_or_not_there(fixture: &Fixture<dyn Store>) {
     if !fixture.port().capabilities().has(Capability::AtomicBatch) {
@@ -171,6 +175,7 @@ pub async fn a_batch_is_whole_or_not_there(fixture: &Fixture<dyn Store>) {
     }
 }
 
+// Guarantee: store 2.
 /// Over puts and deletes, no answer gives a version that another gave.
 pub async fn a_version_is_given_once(fixture: &Fixture<dyn Store>) {
     let entropy = Entropy::from_seed(5);
@@ -204,6 +209,7 @@ async fn send_all(queue: &dyn Queue, messages: u64) -> BTreeSet<String> {
     sent
 }
 
+// Guarantee: queue 1.
 /// Everything whose sending was answered is received and completed in the end, through all that goes wrong.
 pub async fn what_was_accepted_is_handed_out_until_it_is_completed(fixture: &Fixture<dyn Queue>) {
     if !fixture.port().capabilities().has(Capability::Deduplication) {
@@ -234,6 +240,7 @@ pub async fn what_was_accepted_is_handed_out_until_it_is_completed(fixture: &Fix
     assert!(sent.len() > 30, "most were accepted");
 }
 
+// Guarantee: queue 1.
 /// Once its completion was answered, no message is handed out again.
 pub async fn what_was_completed_never_comes_back(fixture: &Fixture<dyn Queue>) {
     if !fixture.port().capabilities().has(Capability::Deduplication) {

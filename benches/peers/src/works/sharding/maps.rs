@@ -5,7 +5,7 @@ use super::{ENTRIES, Source, Tenants, again, look_up, names};
 use crate::works::{Subject, beside, ours, rival};
 use maglev::ConsistentHasher;
 use std::collections::{BTreeMap, HashMap};
-use steadfast::sharding::{Part, Planned, ShardId, ShardMap, hash_key};
+use steadfast::sharding::{Chunk, PlannedMove, ShardId, ShardMap, hash_key};
 
 /// Virtual shards.
 const SLOTS: u32 = 4_096;
@@ -126,11 +126,11 @@ fn of_tenants() -> ShardMap {
 pub fn moved() -> Vec<Subject> {
     // From the middle one's start to the next one's.
     let (low, high) = (Tenants::listed(ENTRIES / 2), Tenants::listed(ENTRIES / 2 + 1));
-    let planned = move || Planned::new(Part::keys(low, Some(high)), owner(ENTRIES / 2), ShardId(99));
+    let planned = move || PlannedMove::new(Chunk::keys(low, Some(high)), owner(ENTRIES / 2), ShardId(99));
     vec![
         ours("steadfast", move || {
             again((of_tenants(), planned()), |(map, planned)| {
-                let mut map = map.begin(planned).expect("the part is all that shard's");
+                let mut map = map.begin(planned).expect("the chunk is all that shard's");
                 while map.moving().is_some() {
                     map = map.advanced().expect("a move is under way");
                 }

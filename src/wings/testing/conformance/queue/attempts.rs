@@ -6,6 +6,7 @@ fn counts(delivery: &Delivery) -> (u32, u32, u32) {
     (delivery.deliveries, delivery.attempts, delivery.expiries)
 }
 
+// Guarantee: queue 2.
 /// Released, a message comes back at once or after the requested delay, and no attempt is counted.
 pub async fn a_released_delivery_is_no_attempt(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
@@ -22,6 +23,7 @@ pub async fn a_released_delivery_is_no_attempt(fixture: &Fixture<dyn Queue>) {
     assert_eq!(counts(&one(queue, MINUTE).await), (3, 0, 0));
 }
 
+// Guarantee: queue 2.
 /// An abandoned delivery counts as an attempt, and its end is explained.
 pub async fn an_abandoned_delivery_is_an_attempt(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
@@ -35,6 +37,7 @@ pub async fn an_abandoned_delivery_is_an_attempt(fixture: &Fixture<dyn Queue>) {
     assert_eq!((peeked[0].deliveries, peeked[0].attempts, peeked[0].expiries), (3, 3, 0));
 }
 
+// Guarantee: queue 2.
 /// A delivery that ends without being settled counts as an attempt, and as expired until one is abandoned.
 pub async fn an_expired_delivery_is_an_attempt_without_an_explanation(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
@@ -52,6 +55,7 @@ pub async fn an_expired_delivery_is_an_attempt_without_an_explanation(fixture: &
     assert_eq!(counts(&delivery), (5, 4, 0), "the last delivery was settled");
 }
 
+// Guarantee: queue 2.
 /// A release neither adds to the counts nor resets them.
 pub async fn a_release_keeps_the_counts_as_they_were(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
@@ -70,6 +74,7 @@ pub async fn a_release_keeps_the_counts_as_they_were(fixture: &Fixture<dyn Queue
     assert_eq!(counts(&one(queue, MINUTE).await), (7, 3, 2), "released ones do not end the row");
 }
 
+// Guarantee: queue 2.
 /// Each message of a batch has counts of its own.
 pub async fn attempts_are_counted_message_by_message(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
@@ -90,6 +95,7 @@ pub async fn attempts_are_counted_message_by_message(fixture: &Fixture<dyn Queue
     assert_eq!(again.iter().map(counts).collect::<Vec<_>>(), [(2, 1, 0), (2, 1, 1), (2, 0, 0)]);
 }
 
+// Guarantee: queue 3.
 /// The receipt of an earlier delivery cannot release the message.
 pub async fn an_old_receipt_cannot_release(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
@@ -104,6 +110,7 @@ pub async fn an_old_receipt_cannot_release(fixture: &Fixture<dyn Queue>) {
     assert_eq!(ok(queue.depth().await).total(), 0);
 }
 
+// Guarantee: queue 8.
 /// A dead letter keeps its counts.
 pub async fn a_dead_letter_keeps_its_counts(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();

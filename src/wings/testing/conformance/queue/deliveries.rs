@@ -1,6 +1,7 @@
 //! Sending, receiving, settling, and what comes back.
 use super::*;
 
+// Guarantee: queue 5.
 /// An empty queue gives nothing, and does not wait.
 pub async fn an_empty_queue_gives_nothing_at_once(fixture: &Fixture<dyn Queue>) {
     assert_eq!(take(fixture.port(), 10, MINUTE).await, []);
@@ -21,6 +22,7 @@ pub async fn what_was_sent_is_received_by_the_other_door_and_completed(fixture: 
     assert_eq!(take(fixture.port(), 10, MINUTE).await, []);
 }
 
+// Guarantee: queue 4.
 /// First in, first out, within a request and between them.
 pub async fn messages_come_in_the_order_of_sending(fixture: &Fixture<dyn Queue>) {
     send(fixture.port(), &["1", "2", "3"]).await;
@@ -35,6 +37,7 @@ pub async fn messages_come_in_the_order_of_sending(fixture: &Fixture<dyn Queue>)
     assert_eq!(all, ["1", "2", "3", "4", "5"]);
 }
 
+// Guarantee: queue 2.
 /// Hidden for the visibility time-out, then back with its count raised and a new receipt.
 pub async fn a_received_message_is_hidden_until_its_time_is_over(fixture: &Fixture<dyn Queue>) {
     send(fixture.port(), &["a"]).await;
@@ -46,6 +49,7 @@ pub async fn a_received_message_is_hidden_until_its_time_is_over(fixture: &Fixtu
     assert_ne!(second.receipt, first.receipt);
 }
 
+// Guarantee: queue 3.
 /// A receipt of an earlier delivery, or of a message that is settled, is refused, and nothing is changed.
 pub async fn an_old_receipt_can_do_nothing(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
@@ -65,6 +69,7 @@ pub async fn an_old_receipt_can_do_nothing(fixture: &Fixture<dyn Queue>) {
     assert_eq!(ok(dead(queue).depth().await).total(), 0);
 }
 
+// Guarantee: queue 2.
 /// Extended, it is hidden for so long from then, and its receipt is good.
 pub async fn an_extended_message_stays_hidden(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
@@ -76,6 +81,7 @@ pub async fn an_extended_message_stays_hidden(fixture: &Fixture<dyn Queue>) {
     ok(queue.complete(&delivery.receipt).await);
 }
 
+// Guarantee: queue 2.
 /// Abandoned, it comes back at once, or after the time that was asked for; its receipt is worth nothing.
 pub async fn an_abandoned_message_comes_back_when_it_is_to(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
@@ -105,6 +111,7 @@ pub async fn a_delayed_message_is_hidden_at_first(fixture: &Fixture<dyn Queue>) 
     assert_eq!(bodies(&take(fixture.other(), 10, MINUTE).await), ["late"]);
 }
 
+// Guarantee: queue 4.
 /// Of one group key none is visible behind one that is hidden, or that waits for its return; other keys are not held up.
 pub async fn a_group_is_handed_out_one_at_a_time_in_order(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
@@ -133,6 +140,7 @@ pub async fn a_group_is_handed_out_one_at_a_time_in_order(fixture: &Fixture<dyn 
     assert_eq!(bodies(&take(queue, 10, MINUTE).await), ["a3"]);
 }
 
+// Guarantee: queue 7.
 /// The same de-duplication id within the window: accepted with the first one's id, and not enqueued.
 pub async fn a_duplicate_is_accepted_once(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();
@@ -152,6 +160,7 @@ pub async fn a_duplicate_is_accepted_once(fixture: &Fixture<dyn Queue>) {
     assert_eq!(take(queue, 10, MINUTE).await, []);
 }
 
+// Guarantee: queue 7.
 /// The same de-duplication id and group key: accepted once, and the group's order stays as it was.
 pub async fn a_duplicate_of_one_group_is_accepted_once(fixture: &Fixture<dyn Queue>) {
     let (queue, can) = (fixture.port(), fixture.port().capabilities());
@@ -176,6 +185,7 @@ pub async fn a_duplicate_of_one_group_is_accepted_once(fixture: &Fixture<dyn Que
     }
 }
 
+// Guarantee: queue 8.
 /// A dead letter leaves the queue, with its id, its reason, its count.
 pub async fn a_dead_letter_is_in_one_queue_with_its_reason(fixture: &Fixture<dyn Queue>) {
     let queue = fixture.port();

@@ -22,6 +22,7 @@ pub async fn settlements_are_answered_one_by_one(fixture: &Fixture<dyn Queue>) {
     assert_eq!(ok(queue.settle(Vec::new()).await).len(), 0);
 }
 
+// Guarantee: queue 5.
 /// Who waits gets what is sent meanwhile, by another door; where `Push` is stated, long before its wait is over.
 pub async fn a_waiting_receiver_is_told(fixture: &Fixture<dyn Queue>) {
     let receiver = fixture.shared();
@@ -42,6 +43,7 @@ pub async fn a_waiting_receiver_is_told(fixture: &Fixture<dyn Queue>) {
     }
 }
 
+// Guarantee: queue 5.
 /// Who waits gets a message whose time is over, too.
 pub async fn a_waiting_receiver_sees_what_comes_back(fixture: &Fixture<dyn Queue>) {
     send(fixture.port(), &["a"]).await;
@@ -59,6 +61,7 @@ pub async fn a_waiting_receiver_sees_what_comes_back(fixture: &Fixture<dyn Queue
     }
 }
 
+// Guarantee: queue 5.
 /// A wait in which nothing comes ends with nothing.
 pub async fn a_wait_that_is_over_gives_nothing(fixture: &Fixture<dyn Queue>) {
     let waits = async { ok(fixture.port().receive(Receive::new(1, MINUTE).wait(SHORT)).await) };
@@ -73,6 +76,7 @@ pub async fn a_wait_that_is_over_gives_nothing(fixture: &Fixture<dyn Queue>) {
     }
 }
 
+// Guarantee: queue 6.
 /// A receive that is dropped while it waits takes nothing with it.
 pub async fn a_dropped_receive_loses_nothing(fixture: &Fixture<dyn Queue>) {
     for _ in 0..5 {
@@ -111,6 +115,7 @@ pub async fn any_bytes_and_texts_come_through(fixture: &Fixture<dyn Queue>) {
     }
 }
 
+// Guarantee: queue 1.
 /// A body above the stated maximum, or more messages than one request takes, are refused before any is accepted.
 pub async fn what_is_too_large_is_refused_whole(fixture: &Fixture<dyn Queue>) {
     let (queue, can) = (fixture.port(), fixture.port().capabilities());
@@ -180,6 +185,7 @@ pub async fn durations_without_end_hide_for_ever(fixture: &Fixture<dyn Queue>) {
     assert_eq!(bodies(&take(fixture.other(), 10, MINUTE).await), ["c"]);
 }
 
+// Guarantee: queue 5.
 /// A backend may give fewer messages than were asked for, so that a response has a bound in bytes;
 /// never none where there are some.
 pub async fn messages_that_are_large_together_all_come(fixture: &Fixture<dyn Queue>) {
@@ -227,6 +233,7 @@ pub async fn a_purge_leaves_nothing_but_dead_letters(fixture: &Fixture<dyn Queue
     assert_eq!(bodies(&take(queue, 10, MINUTE).await), ["d"]);
 }
 
+// Guarantee: queue 2.
 /// Receivers at two doors: no message is with two of them, and each is completed once.
 pub async fn of_many_receivers_each_message_has_one(fixture: &Fixture<dyn Queue>) {
     const MESSAGES: usize = 200;
@@ -262,6 +269,7 @@ pub async fn of_many_receivers_each_message_has_one(fixture: &Fixture<dyn Queue>
     assert_eq!(ok(fixture.port().depth().await).total(), 0);
 }
 
+// Guarantee: queue 10.
 /// Every handle on one queue has its identity, and no handle on another one has.
 pub async fn a_queue_is_told_from_its_dead_letters_by_its_identity(fixture: &Fixture<dyn Queue>) {
     let identity = fixture.port().identity();

@@ -1,6 +1,7 @@
 //! Batches.
 use super::*;
 
+// Guarantee: store 3.
 /// While a batch rewrites two rows over and over, no page shows one old and one new.
 pub async fn a_page_is_one_snapshot(fixture: &Fixture<dyn Store>) {
     let store = fixture.shared();
@@ -24,6 +25,7 @@ pub async fn a_page_is_one_snapshot(fixture: &Fixture<dyn Store>) {
     writer.await.unwrap_or_else(|e| panic!("the writer: {e}"));
 }
 
+// Guarantee: store 4.
 /// Each write in order with its version; or none at all.
 pub async fn a_batch_is_all_or_none(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();
@@ -47,6 +49,7 @@ pub async fn a_batch_is_all_or_none(fixture: &Fixture<dyn Store>) {
     assert_eq!(ok(store.batch("p", Vec::new()).await), []);
 }
 
+// Guarantee: store 4.
 /// The write that failed is named by its place, and nothing was written.
 pub async fn a_batch_names_the_write_that_failed(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();
@@ -64,6 +67,7 @@ pub async fn a_batch_names_the_write_that_failed(fixture: &Fixture<dyn Store>) {
     assert_eq!(rows(fixture.other(), Scan::partition("p")).await, ["there"]);
 }
 
+// Guarantee: store 4.
 /// One row twice, too many writes, a bad row: refused before anything is written.
 pub async fn a_batch_that_makes_no_sense_is_refused(fixture: &Fixture<dyn Store>) {
     let (store, can) = (fixture.port(), fixture.port().capabilities());

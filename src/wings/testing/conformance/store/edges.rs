@@ -1,6 +1,7 @@
 //! Ends of records, fences, and what is odd or too large.
 use super::*;
 
+// Guarantee: store 5.
 /// From its end on it is absent: for reads, scans and preconditions.
 pub async fn a_record_ends_when_its_time_is_over(fixture: &Fixture<dyn Store>) {
     let (store, key) = (fixture.port(), Key::new("p", "r"));
@@ -21,6 +22,7 @@ pub async fn a_record_ends_when_its_time_is_over(fixture: &Fixture<dyn Store>) {
     assert!(is_invalid(store.put(key, "d".into(), PutOptions::new().ttl(Duration::ZERO)).await));
 }
 
+// Guarantee: store 5.
 /// A later write without a time to live makes it last; one with a longer one prolongs it.
 pub async fn a_later_write_without_a_time_makes_it_last(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();
@@ -39,6 +41,7 @@ pub async fn a_later_write_without_a_time_makes_it_last(fixture: &Fixture<dyn St
     assert_eq!(rows(store, Scan::partition("p")).await, ["lasts"]);
 }
 
+// Guarantee: store 6.
 /// A token below the highest that the key has seen: refused, for puts, deletes and batches.
 pub async fn a_lower_fencing_token_is_refused(fixture: &Fixture<dyn Store>) {
     let (store, key) = (fixture.port(), Key::new("p", "r"));
@@ -71,6 +74,7 @@ pub async fn a_lower_fencing_token_is_refused(fixture: &Fixture<dyn Store>) {
     ok(store.put_fenced(key, "high again", high).await);
 }
 
+// Guarantee: store 6.
 /// The fence stays when the record was deleted, or its time is over.
 pub async fn a_fence_outlives_its_record(fixture: &Fixture<dyn Store>) {
     let (store, key) = (fixture.port(), Key::new("p", "r"));
@@ -90,6 +94,7 @@ pub async fn a_fence_outlives_its_record(fixture: &Fixture<dyn Store>) {
     ok(store.put_fenced(key, "c", high).await);
 }
 
+// Guarantee: store 7.
 /// Any bytes, none, and a mebibyte.
 pub async fn any_bytes_are_values(fixture: &Fixture<dyn Store>) {
     let (store, key) = (fixture.port(), Key::new("p", "r"));
@@ -102,6 +107,7 @@ pub async fn any_bytes_are_values(fixture: &Fixture<dyn Store>) {
     }
 }
 
+// Guarantee: store 7.
 /// A key comes back as it went in, or is refused before it is sent: never as another.
 pub async fn hostile_keys_come_back_or_are_refused(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();
@@ -151,6 +157,7 @@ pub async fn hostile_keys_come_back_or_are_refused(fixture: &Fixture<dyn Store>)
     assert!(is_invalid(store.scan(&Scan::partition("")).await));
 }
 
+// Guarantee: store 7.
 /// Values and keys above the stated sizes are refused before they are sent.
 pub async fn what_is_too_large_is_refused(fixture: &Fixture<dyn Store>) {
     let (store, can) = (fixture.port(), fixture.port().capabilities());

@@ -22,6 +22,7 @@ pub async fn what_was_put_is_read_by_the_other_door(fixture: &Fixture<dyn Store>
     assert_eq!(value(fixture.port(), Key::new("r", "p")).await, None);
 }
 
+// Guarantee: store 1.
 /// Absent, or of a version: what does not hold says what is.
 pub async fn a_precondition_that_fails_names_the_current_version(fixture: &Fixture<dyn Store>) {
     let (store, key) = (fixture.port(), Key::new("p", "r"));
@@ -56,6 +57,7 @@ async fn race_at_both_doors<T: Send + 'static, F: Future<Output = T> + Send + 's
     results
 }
 
+// Guarantee: store 1.
 /// Of many concurrent writers with one version exactly one wins; the others are told of a later version.
 pub async fn of_many_writers_with_one_version_one_wins(fixture: &Fixture<dyn Store>) {
     let key = Key::new("p", "r");
@@ -83,6 +85,7 @@ pub async fn of_many_writers_with_one_version_one_wins(fixture: &Fixture<dyn Sto
     }
 }
 
+// Guarantee: store 1.
 /// Of many who insert exactly one does.
 pub async fn of_many_writers_to_an_absent_record_one_wins(fixture: &Fixture<dyn Store>) {
     for round in 0..5 {
@@ -94,6 +97,7 @@ pub async fn of_many_writers_to_an_absent_record_one_wins(fixture: &Fixture<dyn 
     }
 }
 
+// Guarantee: store 1.
 /// Increments by compare-and-set, from both doors at once: none is lost.
 pub async fn concurrent_updates_lose_nothing(fixture: &Fixture<dyn Store>) {
     const EACH: usize = 10;
@@ -111,6 +115,7 @@ pub async fn concurrent_updates_lose_nothing(fixture: &Fixture<dyn Store>) {
     assert_eq!(count(ok(fixture.port().get(key).await).as_ref()), 8 * EACH);
 }
 
+// Guarantee: store 2.
 /// No version comes twice for a key: not after a delete, not after its time was over; where it is stated, they grow.
 pub async fn versions_never_repeat(fixture: &Fixture<dyn Store>) {
     let (store, key) = (fixture.port(), Key::new("p", "r"));

@@ -1,6 +1,7 @@
 //! Scans, page by page.
 use super::*;
 
+// Guarantee: store 3.
 /// Whole partition, prefix, ranges; up and down; by the order of bytes.
 pub async fn a_scan_gives_the_rows_asked_for_in_order(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();
@@ -32,6 +33,7 @@ pub async fn a_scan_gives_the_rows_asked_for_in_order(fixture: &Fixture<dyn Stor
     assert!(page.rows.iter().all(|row| row.value == row.row.as_bytes()), "with their values");
 }
 
+// Guarantee: store 3.
 /// Page by page, in both directions and with every page size, each row comes once.
 pub async fn pages_miss_nothing_and_double_nothing(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();
@@ -50,6 +52,7 @@ pub async fn pages_miss_nothing_and_double_nothing(fixture: &Fixture<dyn Store>)
     assert_eq!(last.next, None, "nothing follows");
 }
 
+// Guarantee: store 3.
 /// Rows inserted behind the token do not appear, rows ahead of it do; a row that was deleted meanwhile is no stop.
 pub async fn rows_inserted_behind_the_token_stay_away_and_ahead_appear(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();
@@ -77,6 +80,7 @@ pub async fn rows_inserted_behind_the_token_stay_away_and_ahead_appear(fixture: 
     }
 }
 
+// Guarantee: store 3.
 /// A token of another scan gives no row that this one did not ask for.
 pub async fn a_token_never_widens_a_scan(fixture: &Fixture<dyn Store>) {
     let store = fixture.port();

@@ -1,0 +1,266 @@
+//! The state of a call, kept where its operation ends: the value, and the parts that only failures
+//! have.
+use std::time::Duration;
+
+use crate::outcome::{
+    CallError, Cause, Class, Classify, FailureKind, Hint, History, Outcome, PolicyKind, Reason, Rejected, StopReason,
+    TimedOut, Verdict,
+};
+
+/// The parts of a call that a policy may read and write beyond the [`Outcome`](crate::Outcome).
+/// [`Attempt::call_state`](super::Attempt::call_state) returns it; only failures need it.
+///
+/// Only this crate implements it.
+pub trait CallState: Send + sealed::Sealed {
+    /// Returns the current rejection, if the last outcome is one by a policy of this call. A
+    /// rejection by a policy inside the operation is the operation's own error.
+    fn rejection(&self) -> Option<&Rejected>;
+
+    /// Returns the server's hint that came with the last failure.
+    fn hint(&self) -> Hint;
+
+    /// Returns `true` if the operation cannot run again, because its input was moved into its last
+    /// run.
+    fn is_spent(&self) -> bool;
+
+    /// Replaces the last outcome with a rejection.
+    fn reject(&mut self, rejected: Rejected);
+
+    /// Replaces the last outcome with a failure that a policy produced: reported as that policy's
+    /// rejection, judged as `verdict`. The policy returns that failure as its outcome.
+    fn fail(&mut self, made_by: Rejected, verdict: Verdict);
+
+    /// Replaces the last outcome with a time-out.
+    fn time_out(&mut self, timed_out: TimedOut);
+
+    /// Records that another attempt follows. The last outcome is over; the first of the call is
+    /// remembered.
+    fn again(&mut self);
+
+    /// Records that no further attempt follows, with the reason and the elapsed time.
+    fn gave_up(&mut self, stop: StopReason, elapsed: Duration);
+
+    /// Records that the fallback timed out and was dropped. The call's own failure stays.
+    fn fallback_timed_out(&mut self, timed_out: TimedOut);
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// The one implementation of [`CallState`], kept in the future of the call.
+pub(super) struct TypedCallState<T, E> {
+    pub(super) value: Option<T>,
+    /// Number of times that the operation was started.
+    pub(super) attempts: u32,
+    /// `true` if the operation failed and cannot run again.
+    spent: bool,
+    /// Written only by failures, so that a success moves none of it.
+    failure: FailureState<E>,
+}
+
+struct FailureState<E> {
+    cause: Option<Cause<E>>,
+    verdict: Verdict,
+    history: Option<Box<FailureHistory<E>>>,
+}
+
+/// Parts that few failed calls have: boxed, so that the state stays small.
+struct FailureHistory<E> {
+    /// `true` if a retry has recorded this call. The next four fields are its records.
+    retried: bool,
+    /// `true` if the retry made another attempt: `first` then holds the cause of the first failure.
+    repeated: bool,
+    first: Option<Cause<E>>,
+    first_kind: Option<FailureKind>,
+    stopped: Option<(StopReason, Duration)>,
+    /// Cause of the fallback's failure.
+    fallback: Option<Cause<E>>,
+}
+
+impl<E> FailureState<E> {
+    fn history(&mut self) -> &mut FailureHistory<E> {
+        self.history.get_or_insert_with(|| {
+            Box::new(FailureHistory {
+                retried: false,
+                repeated: false,
+                first: None,
+                first_kind: None,
+                stopped: None,
+                fallback: None,
+            })
+        })
+    }
+}
+
+impl<T, E> TypedCallState<T, E> {
+    #[inline]
+    pub(super) const fn new() -> Self {
+        let failure = FailureState { cause: None, verdict: Verdict::success(), history: None };
+        Self { value: None, attempts: 0, spent: false, failure }
+    }
+
+    /// Records the result of the operation, and returns its outcome.
+    #[inline]
+    pub(super) fn judge<C: Classify<T, E> + ?Sized>(&mut self, result: Result<T, E>, classify: &C) -> Outcome {
+        let verdict = classify.classify(&result);
+        match result {
+            Ok(value) if verdict.is_success() => {
+                self.value = Some(value);
+                Outcome::Judged(Class::Success)
+            }
+            result => {
+                self.failed(result, verdict);
+                verdict.outcome()
+            }
+        }
+    }
+
+    /// Records a result that was not judged a success.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn failed(&mut self, result: Result<T, E>, verdict: Verdict) {
+        self.failure.verdict = verdict;
+        (self.value, self.failure.cause) = match result {
+            Ok(value) => (Some(value), None),
+            Err(error) => (None, Some(Cause::Operation(error))),
+        };
+    }
+
+    /// Records that the operation cannot run again. The server's hint is kept, as every policy may
+    /// need it.
+    #[cold]
+    pub(super) const fn set_spent(&mut self) {
+        self.spent = true;
+    }
+
+    /// Takes over the result of a fork. Its attempts are already counted here, and the records of
+    /// an outer retry stay.
+    pub(super) fn adopt(&mut self, fork: Self) {
+        let FailureState { cause, verdict, history } = fork.failure;
+        self.value = fork.value;
+        self.failure.cause = cause;
+        self.failure.verdict = verdict;
+        match (&mut self.failure.history, history) {
+            (Some(mine), Some(theirs)) if mine.retried => mine.stopped = theirs.stopped,
+            (mine, theirs @ Some(_)) => *mine = theirs,
+            (_, None) => {}
+        }
+    }
+
+    pub(super) const fn cause(&self) -> Option<&Cause<E>> {
+        self.failure.cause.as_ref()
+    }
+
+    pub(super) const fn verdict(&self) -> Verdict {
+        self.failure.verdict
+    }
+
+    /// Makes the fallback's value the call's.
+    pub(super) fn take_over(&mut self, value: T) {
+        self.value = Some(value);
+        self.failure.cause = None;
+        self.failure.verdict = Verdict::success();
+    }
+
+    /// Records the fallback's failure; `None` if it returned a value that was judged a failure.
+    pub(super) fn fallback_failed(&mut self, cause: Option<Cause<E>>) {
+        self.failure.history().fallback = cause;
+    }
+
+    /// Returns the result of the call.
+    #[inline]
+    pub(super) fn result(&mut self) -> Result<T, CallError<E>> {
+        match self.value.take() {
+            Some(value) => Ok(value),
+            None => Err(self.error()),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn error(&mut self) -> CallError<E> {
+        let FailureState { cause, verdict, history } = &mut self.failure;
+        // Only a policy that neither made the attempt nor rejected it leaves no cause at all.
+        let cause = cause.take().unwrap_or_else(|| {
+            let reason = Reason::Custom("it neither made an attempt nor rejected the call");
+            Cause::Rejected(Rejected::new(PolicyKind::Custom("policy"), reason))
+        });
+        let Some(history) = history.take() else { return CallError::new(cause, *verdict, self.attempts) };
+        let FailureHistory { retried, repeated: _, first, first_kind, stopped, fallback } = *history;
+        let cut_short = || match &cause {
+            Cause::TimedOut(timed_out) => Some((StopReason::TimedOut, timed_out.after)),
+            Cause::Operation(_) | Cause::Rejected(_) => None,
+        };
+        let history = stopped.or_else(cut_short).filter(|_| retried).map(|(stop, elapsed)| History {
+            first,
+            first_kind,
+            last_kind: verdict.kind(),
+            elapsed,
+            stop,
+        });
+        CallError::new(cause, *verdict, self.attempts).with(history, fallback)
+    }
+}
+
+impl<T, E> sealed::Sealed for TypedCallState<T, E> {}
+
+impl<T: Send, E: Send> CallState for TypedCallState<T, E> {
+    fn rejection(&self) -> Option<&Rejected> {
+        match &self.failure.cause {
+            Some(Cause::Rejected(rejected)) if !self.failure.verdict.is_failure() => Some(rejected),
+            _ => None,
+        }
+    }
+
+    fn hint(&self) -> Hint {
+        self.failure.verdict.hint()
+    }
+
+    fn is_spent(&self) -> bool {
+        self.spent
+    }
+
+    fn reject(&mut self, rejected: Rejected) {
+        self.value = None;
+        self.failure.verdict = Verdict::ignore();
+        self.failure.cause = Some(Cause::Rejected(rejected));
+    }
+
+    fn fail(&mut self, made_by: Rejected, verdict: Verdict) {
+        self.value = None;
+        self.failure.verdict = verdict;
+        self.failure.cause = Some(Cause::Rejected(made_by));
+    }
+
+    fn time_out(&mut self, timed_out: TimedOut) {
+        self.value = None;
+        self.failure.verdict = Verdict::failure(FailureKind::Timeout);
+        self.failure.cause = Some(Cause::TimedOut(timed_out));
+    }
+
+    fn again(&mut self) {
+        self.value = None;
+        let (first, first_kind) = (self.failure.cause.take(), self.failure.verdict.kind());
+        let history = self.failure.history();
+        history.retried = true;
+        if !std::mem::replace(&mut history.repeated, true) {
+            (history.first, history.first_kind) = (first, first_kind);
+        }
+        history.stopped = None; // an inner retry's word on the attempt that is over
+    }
+
+    fn gave_up(&mut self, stop: StopReason, elapsed: Duration) {
+        let first_kind = self.failure.verdict.kind();
+        let history = self.failure.history();
+        history.retried = true;
+        if !history.repeated {
+            history.first_kind = first_kind;
+        }
+        history.stopped = Some((stop, elapsed));
+    }
+
+    fn fallback_timed_out(&mut self, timed_out: TimedOut) {
+        self.fallback_failed(Some(Cause::TimedOut(timed_out)));
+    }
+}

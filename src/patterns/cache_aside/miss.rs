@@ -1,0 +1,205 @@
+//! A get without a servable value: it starts or joins a load and waits for it.
+use std::{
+    any::TypeId,
+    borrow::Borrow,
+    future::{Future, poll_fn},
+    hash::Hash,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use super::{
+    CacheAside, LoadError,
+    load::{LoadPurpose, LoaderResult},
+    local::entry::Entry,
+    state::{LoadOutcome, LoadResult},
+    stats::count,
+    wait::{Wait, Waited},
+};
+use crate::{
+    call::Cold,
+    flight::{JoinOrLead, Seat},
+};
+
+/// The result of a get. It is `Ok(None)` only if the value may be absent.
+pub(super) type Answer<V, E> = Result<Option<V>, LoadError<E>>;
+
+/// A get without a servable value.
+pub(super) struct Miss<L, V> {
+    /// The loader, until this get leads a load.
+    pub(super) loader: Option<L>,
+    /// An expired value, to be served if the load fails.
+    pub(super) stale: Option<Box<Entry<V>>>,
+    pub(super) may_be_absent: bool,
+}
+
+/// A seat in a flight, and whether it leads.
+type Boarded<K, V> = (Seat<K, LoadOutcome<V>>, bool);
+
+/// A miss after the first poll of its load.
+enum Begun<K: Hash + Eq, L, V, E> {
+    Ended(Answer<V, E>),
+    /// Without a seat it asks anew.
+    Waits(Miss<L, V>, Wait, Option<Boarded<K, V>>),
+}
+
+impl<K, V> CacheAside<K, V>
+where
+    K: Hash + Eq + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+{
+    /// Loads, or waits for a load in progress. A load that is ready at once is polled in place;
+    /// only a pending one costs a box for the wait.
+    pub(super) async fn ask<Q, L, F, E>(&self, key: &Q, miss: Miss<L, V>) -> Result<Option<V>, LoadError<E>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        L: FnOnce() -> F,
+        F: Future<Output = LoaderResult<V>> + Send + 'static,
+        E: Send + Sync + 'static,
+    {
+        let mut miss = Some(miss);
+        let begun = poll_fn(|cx| miss.take().map_or(Poll::Pending, |miss| Poll::Ready(self.begin(key, miss, cx))));
+        match Cold::new(begun).await {
+            Begun::Ended(result) => result,
+            // Boxed, so that the future of a hit stays small.
+            Begun::Waits(miss, wait, seat) => Cold::new(Box::pin(self.get_slowly(key, miss, wait, seat))).await,
+        }
+    }
+
+    /// Starts or joins a load, and polls it once.
+    fn begin<Q, L, F, E>(&self, key: &Q, mut miss: Miss<L, V>, cx: &mut Context<'_>) -> Begun<K, L, V, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        L: FnOnce() -> F,
+        F: Future<Output = LoaderResult<V>> + Send + 'static,
+        E: Send + Sync + 'static,
+    {
+        let inner = &self.0;
+        inner.report.stats.misses.increase();
+        let wait = Wait::new(inner, inner.config.soft_timeout.filter(|_| miss.stale.is_some()));
+        let (mut seat, leads) = match self.join_or_lead(key, &mut miss) {
+            Ok(joined) => joined,
+            Err(answer) => return Begun::Ended(answer),
+        };
+        let Poll::Ready(outcome) = Pin::new(&mut seat).poll(cx) else {
+            return Begun::Waits(miss, wait.after_a_poll(), Some((seat, leads)));
+        };
+        match self.judge::<_, F, E>(Waited::Ended(outcome), &seat, leads, &mut miss) {
+            Some(result) => Begun::Ended(result),
+            None => Begun::Waits(miss, wait, None),
+        }
+    }
+
+    /// Joins the key's flight, or starts one with the loader. Returns the seat and whether it
+    /// leads.
+    ///
+    /// # Errors
+    /// The answer, if there is one already.
+    fn join_or_lead<Q, L, F, E>(&self, key: &Q, miss: &mut Miss<L, V>) -> Result<Boarded<K, V>, Answer<V, E>>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        L: FnOnce() -> F,
+        F: Future<Output = LoaderResult<V>> + Send + 'static,
+    {
+        let inner = &self.0;
+        // A load may have ended between the first lookup and this one.
+        let answer = || inner.peek(key).filter(|(entry, _)| entry.hot.value.is_some() || miss.may_be_absent);
+        match inner.flights.join_or_lead_unless(key, answer) {
+            Err((entry, is_stale)) => {
+                if is_stale {
+                    count(&inner.report.stats.stale_hits);
+                }
+                Err(Ok(entry.hot.value))
+            }
+            Ok(JoinOrLead::Joined(seat)) => Ok((seat, false)),
+            Ok(JoinOrLead::Leads(lead)) => {
+                // A caller that leads has given its loader away, and never gets here again.
+                let Some(loader) = miss.loader.take() else { return Err(Err(LoadError::Panicked)) };
+                let lead = lead.of_type(TypeId::of::<F>());
+                let load = self.load(&lead);
+                Ok((lead.start(Box::pin(load.run(LoadPurpose::Load, loader()))), true))
+            }
+        }
+    }
+
+    /// Waits for the load that was started or joined, and tries again if it gave no usable result.
+    async fn get_slowly<Q, L, F, E>(
+        &self,
+        key: &Q,
+        mut miss: Miss<L, V>,
+        mut wait: Wait,
+        mut joined: Option<Boarded<K, V>>,
+    ) -> Answer<V, E>
+    where
+        K: Borrow<Q>,
+        Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
+        L: FnOnce() -> F,
+        F: Future<Output = LoaderResult<V>> + Send + 'static,
+        E: Send + Sync + 'static,
+    {
+        let report = &self.0.report;
+        loop {
+            let (mut seat, leads) = match joined.take() {
+                Some(joined) => joined,
+                None => match self.join_or_lead(key, &mut miss) {
+                    Ok(joined) => joined,
+                    Err(answer) => return answer,
+                },
+            };
+            let mut waited = wait.on(report, &mut seat).await;
+            if let (Waited::Soft, Some(stale)) = (&waited, miss.stale.as_deref()) {
+                if self.leave_in_background(key, &seat, stale) {
+                    count(&report.stats.stale_hits);
+                    return Ok(stale.hot.value.clone());
+                }
+                waited = wait.on(report, &mut seat).await;
+            }
+            if let Some(answer) = self.judge::<_, F, E>(waited, &seat, leads, &mut miss) {
+                return answer;
+            }
+        }
+    }
+
+    /// Returns the answer to which the end of a wait leads, or `None` if the caller must try again.
+    fn judge<L, F: 'static, E: Send + Sync + 'static>(
+        &self,
+        waited: Waited<V>,
+        seat: &Seat<K, LoadOutcome<V>>,
+        leads: bool,
+        miss: &mut Miss<L, V>,
+    ) -> Option<Answer<V, E>> {
+        let inner = &self.0;
+        let timed_out = || LoadError::TimedOut { after: inner.config.hard_timeout.unwrap_or_default() };
+        let error = match waited {
+            Waited::Ended(Some(outcome)) if !leads && !inner.is_current(&outcome) => return None,
+            Waited::Ended(Some(outcome)) => match outcome.into_result() {
+                LoadResult::Value(value) => return Some(Ok(Some(value))),
+                LoadResult::Absent if miss.may_be_absent => return Some(Ok(None)),
+                LoadResult::Failed(error) => match error.downcast::<E>() {
+                    Ok(error) => LoadError::Failed(error),
+                    // The load of another caller failed with another error type: load separately.
+                    Err(_) if !leads => return None,
+                    Err(_) => LoadError::Panicked,
+                },
+                LoadResult::TimedOut => timed_out(),
+                LoadResult::Absent | LoadResult::Nothing if !leads => return None,
+                LoadResult::Absent | LoadResult::Nothing => LoadError::Panicked,
+            },
+            // Another caller's loader, of another type, panicked: load separately. A loader of the same
+            // type would panic, too.
+            Waited::Ended(None) if !leads && !seat.works_as(TypeId::of::<F>()) => return None,
+            Waited::Ended(None) => LoadError::Panicked,
+            Waited::Soft | Waited::Limit => timed_out(),
+        };
+        Some(match miss.stale.take() {
+            Some(stale) if inner.report.now() < stale.rest.stale_until => {
+                count(&inner.report.stats.stale_hits);
+                Ok(stale.hot.value)
+            }
+            _ => Err(error),
+        })
+    }
+}

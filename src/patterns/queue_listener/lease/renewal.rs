@@ -1,0 +1,234 @@
+//! Renewal of leases, and the signal to handlers if it fails.
+use std::{future::Future, sync::atomic::Ordering, time::Duration};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::watch;
+
+use crate::{
+    queue_listener::{
+        QueueCall, QueueListenerEvent as Event,
+        lease::{Lease, LeasedDelivery},
+        run::state::{RunState, Stage},
+        settle::Decision,
+        work::Cancel,
+    },
+    race::{First, race},
+    time::{Instant, scaled},
+};
+
+/// Reason for which a handler was dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dropped {
+    /// The lease is lost.
+    Lost,
+    /// The handler exceeded its time limit.
+    TooLong,
+    /// The listener stops.
+    Stopping,
+}
+
+/// Result of a renewal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Renewal {
+    /// The lease was renewed by a request that was sent at this time.
+    Renewed(Instant),
+    Failed,
+    Lost,
+}
+
+impl RunState {
+    /// Renews a lease once, in a time that ends at `by`. The future owns what it needs, so that
+    /// many renewals can run concurrently.
+    fn renewal(&self, lease: &Lease, by: Instant) -> impl Future<Output = Renewal> + '_ {
+        let config = &self.inner.config;
+        let sent = self.now();
+        let within = config.call_limit().min(by - sent);
+        let (source, receipt) = (lease.source, lease.receipt.clone());
+        async move {
+            let extended = self.inner.sources[source].queue.extend(&receipt, config.visibility);
+            match self.request(QueueCall::Extend, within, extended).await {
+                Some(Ok(())) => Renewal::Renewed(sent),
+                Some(Err(error)) if error.is_lease_lost() => Renewal::Lost,
+                _ => Renewal::Failed,
+            }
+        }
+    }
+
+    /// Applies the result of a renewal.
+    fn renewed(&self, lease: &mut Lease, renewal: Renewal) {
+        let visibility = self.inner.config.visibility;
+        match renewal {
+            Renewal::Renewed(sent) => lease.renewed(sent, visibility),
+            Renewal::Lost => self.mark_lost(lease),
+            // Retries soon: at least a third of the lease is left for retries. The delay is random,
+            // so that many renewals do not retry together.
+            Renewal::Failed => {
+                let pause = scaled(visibility / 24, 0.5 + self.inner.entropy.unit());
+                lease.renew_at = self.now() + pause;
+            }
+        }
+    }
+
+    /// Gives up a lease that could not be kept. The message is released in case the queue still
+    /// accepts that.
+    pub(crate) fn lose(&self, lease: &mut Lease) {
+        self.send_out([lease.clone().settlement(Decision::LeaseLost)]);
+        self.mark_lost(lease);
+    }
+
+    /// Marks a lease as lost; its message is no longer outstanding.
+    fn mark_lost(&self, lease: &mut Lease) {
+        lease.lost = true;
+        self.intake.ended(1);
+        self.inner.counters.leases_lost.add(1);
+        let (id, deliveries) = (lease.id.clone(), lease.deliveries);
+        self.event(|| Event::LeaseLost { id, deliveries, may_be_settled: false });
+    }
+
+    /// Returns the lease time that a message needs to begin: the margin, and twice the recent time
+    /// per message. A CPU-bound handler keeps its own lease from being renewed, hence the second
+    /// part.
+    #[inline]
+    pub(crate) fn takes(&self) -> Duration {
+        self.parts.margin + (self.intake.each() * 2).min(self.parts.half)
+    }
+
+    /// Returns `true` if enough of the lease is left for a handler to begin.
+    #[inline]
+    pub(crate) fn has_time(&self, lease: &Lease, now: Instant) -> bool {
+        lease.until > now + self.takes()
+    }
+
+    /// Ensures that enough of the lease is left for a handler to begin, by a renewal if need be.
+    /// Otherwise gives the lease up and returns `false`.
+    pub(crate) async fn is_fresh(&self, lease: &mut Lease) -> bool {
+        if lease.lost || self.has_time(lease, self.now()) {
+            return !lease.lost;
+        }
+        if lease.until > self.now() {
+            let renewal = self.renewal(lease, lease.until).await;
+            self.renewed(lease, renewal);
+        }
+        if !lease.lost && lease.until - self.now() <= self.inner.config.lease_margin() {
+            self.lose(lease);
+        }
+        !lease.lost
+    }
+
+    /// Renews these leases concurrently while it is polled, and signals the handler when it has to
+    /// stop. Completes when the handler is to be dropped.
+    pub(crate) async fn keep(
+        &self,
+        leases: &mut [Lease],
+        cancel: &Cancel,
+        handler_began: Option<Instant>,
+        stage: &mut watch::Receiver<Stage>,
+    ) -> Dropped {
+        let config = &self.inner.config;
+        let margin = config.lease_margin();
+        let times_out = match (config.handler_timeout, handler_began) {
+            (Some(timeout), Some(began)) => began + timeout,
+            _ => Instant::FAR_FUTURE,
+        };
+        let too_long = times_out + margin;
+        let mut renewals = FuturesUnordered::new();
+        loop {
+            let (cancel_at, kill_at) = match *stage.borrow_and_update() {
+                Stage::Stopping { cancel_at, kill_at } => (cancel_at, kill_at),
+                Stage::Dropped => return Dropped::Stopping,
+                Stage::Running | Stage::Paused => (Instant::FAR_FUTURE, Instant::FAR_FUTURE),
+            };
+            let now = self.now();
+            // Gives up the leases that have ended. If none is left, the handler works in vain.
+            for lease in leases.iter_mut().filter(|lease| !lease.lost && lease.until <= now) {
+                self.lose(lease);
+            }
+            if leases.iter().all(|lease| lease.lost) {
+                return Dropped::Lost;
+            }
+            if kill_at <= now {
+                return Dropped::Stopping;
+            }
+            if too_long <= now {
+                return Dropped::TooLong;
+            }
+            let leased = || leases.iter().filter(|lease| !lease.lost);
+            let ends = leased().map(|lease| lease.until).min().unwrap_or(Instant::FAR_FUTURE);
+            let warn = ends.saturating_sub(margin).min(times_out).min(cancel_at);
+            if warn <= now || leases.iter().any(|lease| lease.lost) {
+                cancel.signal();
+            }
+            for (at, lease) in leases.iter_mut().enumerate() {
+                if !lease.lost && lease.renew_at <= now {
+                    let renewal = self.renewal(lease, lease.until);
+                    renewals.push(async move { (at, renewal.await) });
+                    // Not due again before the answer.
+                    lease.renew_at = Instant::FAR_FUTURE;
+                }
+            }
+            let renew = leases.iter().filter(|lease| !lease.lost).map(|lease| lease.renew_at).min();
+            let next = [ends, too_long, kill_at, if warn > now { warn } else { Instant::FAR_FUTURE }];
+            let next = next.into_iter().chain(renew).min().unwrap_or(ends);
+            let answer =
+                async { if renewals.is_empty() { std::future::pending().await } else { renewals.next().await } };
+            let wait = race(async { drop(stage.changed().await) }, self.inner.clock.sleep_until(next));
+            if let First::One(Some((at, renewal))) = race(answer, wait).await
+                && !leases[at].lost
+            {
+                self.renewed(&mut leases[at], renewal);
+            }
+        }
+    }
+
+    /// Renews the leases of waiting messages until the run ends. Starts tasks if no task takes any
+    /// message.
+    pub(crate) async fn renew_waiting(&self) {
+        let visibility = self.inner.config.visibility;
+        let look = LOOK.min(visibility / 8).max(Duration::from_nanos(1));
+        let mut renewals = FuturesUnordered::new();
+        let mut seen = None;
+        loop {
+            let now = self.now();
+            let (due, taken, is_empty) =
+                self.backlog(|backlog| (backlog.due(now), backlog.taken(), backlog.is_empty()));
+            renewals.extend(due.into_iter().map(|leased| async move {
+                let renewal = self.renewal(&leased.lease, leased.lease.until).await;
+                (leased, renewal)
+            }));
+            // No message was taken since the last check, so the task that queued them is blocked.
+            if !is_empty && seen.replace(taken) == Some(taken) {
+                self.share(0);
+            }
+            self.keeper_looks.store(!is_empty, Ordering::SeqCst);
+            let looks = async {
+                // `enqueue` sets `waits` before it reads `keeper_looks`; this task writes them in
+                // the other order. All four accesses are `SeqCst`, so that one of both sees the
+                // other.
+                if is_empty && !self.has_waiting() {
+                    self.to_keep.notified().await;
+                } else {
+                    self.inner.clock.sleep(look).await;
+                }
+            };
+            let answer =
+                async { if renewals.is_empty() { std::future::pending().await } else { renewals.next().await } };
+            if let First::One(Some((leased, renewal))) = race(answer, looks).await {
+                self.was_renewed(leased, renewal);
+            }
+        }
+    }
+
+    fn was_renewed(&self, leased: LeasedDelivery, renewal: Renewal) {
+        let LeasedDelivery { delivery, mut lease } = leased;
+        self.renewed(&mut lease, renewal);
+        if lease.until <= self.now() {
+            self.lose(&mut lease);
+        }
+        if !lease.lost {
+            self.put_back(LeasedDelivery { delivery, lease });
+        }
+    }
+}
+
+/// Interval between two checks whether waiting messages are taken.
+const LOOK: Duration = Duration::from_millis(50);

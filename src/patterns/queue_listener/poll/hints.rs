@@ -1,0 +1,49 @@
+//! Subscription to notices of new messages.
+use std::sync::{Arc, atomic::Ordering};
+
+use crate::{
+    backoff::Backoff,
+    config::Name,
+    notify::{Notice, Notifier},
+    queue_listener::{QueueCall, run::state::RunState},
+};
+
+/// The notifier and the topic of a listener.
+#[derive(Debug, Clone)]
+pub(crate) struct Hints {
+    pub(crate) notifier: Arc<dyn Notifier>,
+    pub(crate) topic: Name,
+}
+
+impl RunState {
+    /// Receives notices until the run ends, and calls the tasks for each.
+    pub(crate) async fn hear_hints(&self) {
+        let Some(Hints { notifier, topic }) = &self.inner.hints else { return std::future::pending().await };
+        let mut pauses = Backoff::checked(self.inner.config.busy, &self.inner.entropy);
+        let mut notices = loop {
+            let subscribed = notifier.subscribe(topic.as_str());
+            if let Some(Ok(notices)) = self.request(QueueCall::Notify, self.inner.config.call_limit(), subscribed).await
+            {
+                break notices;
+            }
+            // One task polls until the subscription succeeds.
+            self.without_hints.store(true, Ordering::Release);
+            self.call();
+            self.inner.clock.sleep(pauses.next().unwrap_or_default()).await;
+        };
+        self.without_hints.store(false, Ordering::Release);
+        // Messages sent before the subscription had no notice for this listener.
+        self.call();
+        loop {
+            let notice = notices.recv().await;
+            self.call();
+            if notice == Notice::Gap {
+                // Backs off, so that a subscription that breaks repeatedly does not cause repeated
+                // polls.
+                self.inner.clock.sleep(pauses.next().unwrap_or_default()).await;
+            } else {
+                pauses = Backoff::checked(self.inner.config.busy, &self.inner.entropy);
+            }
+        }
+    }
+}

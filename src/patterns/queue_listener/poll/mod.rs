@@ -1,0 +1,389 @@
+//! Polling of one task: receives messages, waits longer after each empty poll, and ends after a
+//! long time without messages.
+pub(crate) mod hints;
+pub(crate) mod idle;
+pub(crate) mod waiters;
+
+use std::{future::Future, sync::atomic::Ordering, time::Duration};
+
+use tokio::sync::watch;
+
+use crate::{
+    backoff::Backoff,
+    port::{BoxFuture, ErrorClass, Failure},
+    queue::{Delivery, QueueError, Receive},
+    queue_listener::{
+        QueueCall, QueueListenerEvent as Event,
+        lease::LeasedDelivery,
+        poll::{
+            idle::Idle,
+            waiters::{Idles, Parked},
+        },
+        run::{
+            guards::Reserved,
+            scaler::Scaler,
+            state::{RunState, Stage},
+        },
+    },
+    race::{First, race},
+    time::Instant,
+};
+
+/// Time after a shutdown for which a pending poll is awaited. Its messages are released at once
+/// instead of after their visibility time-out.
+const LAST_POLL: Duration = Duration::from_secs(1);
+
+/// Interval at which a task that waits for capacity checks by itself.
+const LOOK: Duration = Duration::from_secs(1);
+
+pub(crate) struct Poller {
+    idle: Idle,
+    failures: Option<Backoff>,
+    /// Time of the next poll.
+    pub(crate) next: Instant,
+    /// Until then the task does not poll for returning messages.
+    rests_until: Instant,
+    /// `true` if the current delay is the maximum, so that the task may end.
+    at_most: bool,
+    /// Value of `RunState::calls` before the last poll.
+    knew: u64,
+    order: Vec<usize>,
+    pub(crate) stage: watch::Receiver<Stage>,
+}
+
+/// Returns a request for messages that waits for this time. The moment of delivery within the wait
+/// is unknown. The messages are therefore hidden for longer by the wait, and their lease counts
+/// from its end.
+pub(crate) fn receive(run: &RunState, max: usize, wait: Duration) -> Receive {
+    Receive::new(max, run.inner.config.visibility.saturating_add(wait)).wait(wait)
+}
+
+/// A pending request for messages.
+pub(crate) struct Asked<'a> {
+    /// Time at which the request was made.
+    at: Instant,
+    /// Time from which the leases count.
+    since: Instant,
+    intake: Reserved<'a>,
+    pub(crate) receive: BoxFuture<'a, Result<Vec<Delivery>, QueueError>>,
+}
+
+/// Result of [`Poller::find`].
+pub(crate) enum Next {
+    /// Messages wait for a task.
+    Look,
+    /// A suspect message, to be handled alone.
+    Exclusive(Box<LeasedDelivery>),
+    /// The task ends.
+    End,
+}
+
+impl Poller {
+    pub(crate) fn new(run: &RunState) -> Self {
+        Self {
+            idle: Idle::default(),
+            failures: None,
+            next: Instant::default(),
+            rests_until: Instant::default(),
+            at_most: false,
+            knew: 0,
+            order: Vec::new(),
+            stage: run.watch(),
+        }
+    }
+
+    /// Sends a request for messages, if there is one queue and nothing delays the poll. If it is
+    /// pending, pass it to [`find`](Self::find).
+    #[inline]
+    pub(crate) fn ask<'a>(&mut self, run: &'a RunState) -> Option<Asked<'a>> {
+        let inner = &*run.inner;
+        let [source] = &inner.sources[..] else { return None };
+        if self.next != Instant::default() || run.is_halted() || run.in_outage.load(Ordering::Acquire) {
+            return None;
+        }
+        let intake = Reserved::of(run)?;
+        self.knew = run.calls();
+        inner.counters.polls.add(1);
+        inner.counters.requests.add(1);
+        let wait = inner.config.receive_wait;
+        let at = run.now();
+        let receive = source.queue.receive(receive(run, intake.1, wait));
+        Some(Asked { at, since: at + wait, intake, receive })
+    }
+
+    /// Takes the messages of a request that completed at once. Returns the time of the request, and
+    /// a suspect message if there is one. The only message of a poll goes to `next`.
+    #[inline]
+    pub(crate) fn took(
+        &mut self,
+        run: &RunState,
+        mut deliveries: Vec<Delivery>,
+        asked: Asked<'_>,
+        next: &mut Option<LeasedDelivery>,
+    ) -> (Instant, Option<Box<LeasedDelivery>>) {
+        let Asked { at, since, mut intake, .. } = asked;
+        self.found(run, deliveries.len(), since);
+        let reserved = intake.used();
+        *next = run.admit_one(0, since, &mut deliveries, reserved);
+        let exclusive = if next.is_some() { None } else { run.took(0, since, deliveries, reserved) };
+        (at, exclusive)
+    }
+
+    /// Waits until there are messages, continuing this request if there is one.
+    pub(crate) async fn find(&mut self, run: &RunState, mut asked: Option<Asked<'_>>) -> Next {
+        loop {
+            if let Some(Asked { at, since, mut intake, receive }) = asked.take() {
+                let config = &run.inner.config;
+                let within = config.call_limit().saturating_add(config.receive_wait);
+                let request = run.bounded(QueueCall::Receive, within, receive);
+                let answer = self.unless_stopped(run, request).await;
+                match self.answered(run, answer, (0, since), &mut intake) {
+                    Answer::Messages(leased) => return leased.map_or(Next::Look, Next::Exclusive),
+                    Answer::Nothing => self.came_to_nothing(run, run.now() - at),
+                    Answer::Failed => {}
+                }
+                continue;
+            }
+            let stage = *self.stage.borrow_and_update();
+            match stage {
+                Stage::Running => {}
+                Stage::Paused => {
+                    let _parked = Parked::of(run);
+                    // An error means that the run was dropped.
+                    if self.stage.changed().await.is_err() {
+                        return Next::End;
+                    }
+                    self.called();
+                    continue;
+                }
+                Stage::Stopping { .. } | Stage::Dropped => {
+                    run.scaler(Scaler::ended);
+                    return Next::End;
+                }
+            }
+            if self.next != Instant::default() {
+                if self.at_most && self.may_end(run) {
+                    return Next::End;
+                }
+                self.wait(run).await;
+                if run.has_waiting() {
+                    return Next::Look;
+                }
+                if run.is_halted() || (self.next != Instant::default() && run.now() < self.next) {
+                    continue;
+                }
+            }
+            if let Some(to) = run.pace(run.now()) {
+                // Consecutive messages are refused, so polls are paced. The paced poll covers all
+                // calls so far.
+                (self.next, self.at_most, self.knew) = (to, false, run.calls());
+                continue;
+            }
+            let Some(intake) = self.intake(run).await else {
+                if run.has_waiting() {
+                    return Next::Look;
+                }
+                continue;
+            };
+            match self.poll(run, intake).await {
+                Some(Some(leased)) => return Next::Exclusive(leased),
+                Some(None) => return Next::Look,
+                None => {}
+            }
+        }
+    }
+
+    /// Reserves capacity for a poll. Returns `None` if the stage changed or messages arrived before
+    /// there was any.
+    pub(crate) async fn intake<'a>(&mut self, run: &'a RunState) -> Option<Reserved<'a>> {
+        if let Some(intake) = Reserved::of(run) {
+            return Some(intake);
+        }
+        let _watched = run.watches();
+        let fewer = run.intake.fewer.notified();
+        let intake = Reserved::of(run);
+        if intake.is_none() && !run.has_waiting() {
+            let woken = race(race(fewer, run.inner.clock.sleep(LOOK)), run.offered.notified());
+            race(woken, async { drop(self.stage.changed().await) }).await;
+        }
+        intake
+    }
+
+    fn may_end(&mut self, run: &RunState) -> bool {
+        let (least, knew) = (run.tasks_to_keep(), self.knew);
+        let (ends, tasks) = run.scaler(|scaler| (scaler.may_end(run.calls() == knew, least), scaler.tasks));
+        if ends {
+            run.event(|| Event::ScaledDown { tasks });
+        }
+        ends
+    }
+
+    /// Waits until the next poll, or until the task is called.
+    async fn wait(&mut self, run: &RunState) {
+        let called = run.called.notified();
+        let calls = run.calls();
+        if calls != self.knew {
+            // Recorded here: while polls are paced none comes in between, and this function would
+            // return at once for ever.
+            self.knew = calls;
+            return self.called();
+        }
+        let _idle = Idles::of(run);
+        let returns = run.returns.lock().next().map(|at| at.max(self.rests_until));
+        let until = returns.map_or(self.next, |at| at.min(self.next));
+        let woken = race(race(run.offered.notified(), called), self.stage.changed());
+        match race(woken, run.inner.clock.sleep_until(until)).await {
+            First::One(First::One(First::Other(()))) => self.called(),
+            // Waits again for the remaining time, unless a message was offered.
+            First::One(_) => {}
+            First::Other(()) if until == self.next || run.returns.lock().take_due(run.now()) => {
+                self.next = Instant::default();
+            }
+            // Another task polls for the returned messages.
+            First::Other(()) => {}
+        }
+    }
+
+    /// Resets the delays, so that the next poll follows at once.
+    fn called(&mut self) {
+        self.idle.reset();
+        (self.next, self.at_most) = (Instant::default(), false);
+    }
+
+    /// Polls the queues in turn until one has messages. Returns `None` if none has, and a suspect
+    /// message if there is one.
+    async fn poll(&mut self, run: &RunState, mut intake: Reserved<'_>) -> Option<Option<Box<LeasedDelivery>>> {
+        let inner = &run.inner;
+        self.knew = run.calls();
+        let mut order = std::mem::take(&mut self.order);
+        let single = inner.sources.len() == 1;
+        let began = run.now();
+        let mut now = began;
+        if single {
+            order.clear();
+            order.push(0);
+        } else {
+            run.turns.lock().next(now, &mut order);
+        }
+        let (mut failed, mut found) = (false, None);
+        for &source in &order {
+            if !single {
+                run.turns.lock().asked(source, now);
+            }
+            // Several queues are polled without a wait; the tasks' waiters wait in them.
+            let wait = if single { inner.config.receive_wait } else { Duration::ZERO };
+            inner.counters.polls.add(1);
+            inner.counters.requests.add(1);
+            let request = inner.sources[source].queue.receive(receive(run, intake.1, wait));
+            let request = run.bounded(QueueCall::Receive, inner.config.call_limit().saturating_add(wait), request);
+            let answer = self.unless_stopped(run, request).await;
+            let stops = answer.is_none();
+            match self.answered(run, answer, (source, now + wait), &mut intake) {
+                Answer::Messages(leased) => found = Some(leased),
+                Answer::Nothing => {}
+                Answer::Failed => failed = true,
+            }
+            if found.is_some() || stops {
+                break;
+            }
+            now = run.now();
+        }
+        self.order = order;
+        if found.is_none() && !failed {
+            self.came_to_nothing(run, now - began);
+        }
+        found
+    }
+
+    /// Applies the answer to a request for messages.
+    pub(crate) fn answered(
+        &mut self,
+        run: &RunState,
+        answer: Option<Option<Result<Vec<Delivery>, QueueError>>>,
+        (source, since): (usize, Instant),
+        intake: &mut Reserved<'_>,
+    ) -> Answer {
+        match answer {
+            Some(Some(Ok(deliveries))) if !deliveries.is_empty() => {
+                self.found(run, deliveries.len(), since);
+                Answer::Messages(run.took(source, since, deliveries, intake.used()))
+            }
+            Some(Some(Ok(_))) => {
+                run.inner.counters.empty_polls.add(1);
+                Answer::Nothing
+            }
+            Some(Some(Err(error))) => {
+                run.report_failure(QueueCall::Receive, &error);
+                if error.class() == ErrorClass::Permanent
+                    && let Some(backend) = error.backend()
+                {
+                    run.fail(backend.clone());
+                }
+                self.back_off(run, error.backend().and_then(|backend| backend.retry_after()));
+                Answer::Failed
+            }
+            Some(None) => {
+                self.back_off(run, None);
+                Answer::Failed
+            }
+            // The run stops and polls no more.
+            None => Answer::Failed,
+        }
+    }
+
+    /// Sets the time of the next poll after an empty one that took this long.
+    pub(crate) fn came_to_nothing(&mut self, run: &RunState, took: Duration) {
+        let inner = &run.inner;
+        self.failures = None;
+        run.found_nothing();
+        let (delay, at_most) = self.idle.found_nothing(&inner.config.idle, inner.entropy.unit());
+        // The wait in the queue counts towards the delay: the actual wait, not the configured one.
+        let waited = took.min(inner.config.receive_wait);
+        let now = run.now();
+        (self.next, self.at_most) = (now + delay.saturating_sub(waited), at_most);
+        self.rests_until = now + inner.config.idle.min;
+    }
+
+    #[inline]
+    fn found(&mut self, run: &RunState, messages: usize, now: Instant) {
+        self.idle.reset();
+        self.failures = None;
+        (self.next, self.at_most) = (Instant::default(), false);
+        run.found(messages, now);
+    }
+
+    /// Delays the next poll after a failure, or because the queue is busy.
+    fn back_off(&mut self, run: &RunState, at_least: Option<Duration>) {
+        let inner = &run.inner;
+        let pauses = self.failures.get_or_insert_with(|| Backoff::checked(inner.config.busy, &inner.entropy));
+        let pause = pauses.next().unwrap_or_default().max(at_least.unwrap_or_default());
+        let next = run.now() + pause;
+        (self.next, self.at_most) = (self.next.max(next), false);
+    }
+
+    /// Returns the answer, or `None` if the run stops before it arrives.
+    pub(crate) async fn unless_stopped<T>(&mut self, run: &RunState, request: impl Future<Output = T>) -> Option<T> {
+        let stage = &mut self.stage;
+        let stopped = async {
+            // A pause lets a pending poll complete.
+            while matches!(*stage.borrow_and_update(), Stage::Running | Stage::Paused) {
+                if stage.changed().await.is_err() {
+                    break;
+                }
+            }
+            run.inner.clock.sleep(LAST_POLL).await;
+        };
+        match race(request, stopped).await {
+            First::One(answer) => Some(answer),
+            First::Other(()) => None,
+        }
+    }
+}
+
+/// Result of a request for messages.
+pub(crate) enum Answer {
+    /// Messages, with a suspect one if there is one.
+    Messages(Option<Box<LeasedDelivery>>),
+    Nothing,
+    Failed,
+}

@@ -1,0 +1,200 @@
+//! Admission of messages to their handler, and handlers of whole batches.
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    task::Poll,
+};
+
+use futures_util::future::join_all;
+
+use crate::{
+    queue::Delivery,
+    queue_listener::{
+        Disposition, Work,
+        lease::{Lease, LeasedDelivery},
+        poll::Next,
+        run::{caught::Caught, worker::Worker},
+        settle::Decision,
+    },
+};
+
+impl Worker {
+    /// Handles messages in batches until the task ends.
+    pub(crate) async fn work_in_batches<F, H>(mut self, handler: F)
+    where
+        F: Fn(Vec<Work>) -> H,
+        H: Future<Output = Vec<Disposition>>,
+    {
+        let run = self.run.clone();
+        let mut next = None;
+        loop {
+            if run.is_halted() {
+                self.release_all();
+            }
+            if let Some(leased) = next.take() {
+                if let Some((guard, leased)) = self.exclusive(&run, leased).await {
+                    self.handle_batch(&handler, vec![*leased]).await;
+                    self.settle().await;
+                    drop(guard);
+                }
+                continue;
+            }
+            let batch = std::iter::from_fn(|| run.take_waiting());
+            let batch: Vec<_> = batch.take(run.inner.config.batch).collect();
+            if !batch.is_empty() {
+                run.share(0);
+                self.handle_batch(&handler, batch).await;
+            } else if !self.done.is_empty() {
+                self.settle().await;
+            } else {
+                match self.poller.find(&run, None).await {
+                    Next::Look => {}
+                    Next::Exclusive(leased) => next = Some(leased),
+                    Next::End => return,
+                }
+            }
+        }
+    }
+
+    /// Returns `true` if the handler may begin. It may not if the attempts are used up, too little
+    /// of the lease is left, or the filter knows the message.
+    pub(crate) async fn admit(&mut self, delivery: &Delivery, lease: &mut Lease) -> bool {
+        let run = self.run.clone();
+        self.look();
+        if lease.attempt > run.inner.config.max_attempts {
+            let decision = run.dead_letter(lease, "exceeded max attempts without being settled");
+            self.done.push(lease.clone().settlement(decision));
+            return false;
+        }
+        if !self.has_time(std::slice::from_mut(lease)).await {
+            return false;
+        }
+        if run.inner.filter.is_none() {
+            return true;
+        }
+        let is_duplicate = self.keep(std::slice::from_mut(lease), pin!(run.is_duplicate(delivery))).await;
+        match is_duplicate {
+            _ if lease.lost => false,
+            Ok(false) => self.has_time(std::slice::from_mut(lease)).await,
+            Ok(true) => {
+                self.done.push(lease.clone().settlement(Decision::Duplicate));
+                false
+            }
+            Err(_) => {
+                self.done.push(lease.clone().settlement(Decision::Release));
+                false
+            }
+        }
+    }
+
+    /// Returns `true` if at least one lease is left with enough time to begin. Gives up the others.
+    pub(crate) async fn has_time(&mut self, leases: &mut [Lease]) -> bool {
+        let run = &self.run;
+        let now = run.now();
+        if leases.iter().any(|lease| !lease.lost && !run.has_time(lease, now)) {
+            run.share(0);
+            join_all(leases.iter_mut().map(|lease| run.is_fresh(lease))).await;
+        }
+        leases.iter().any(|lease| !lease.lost)
+    }
+
+    async fn handle_batch<F, H>(&mut self, handler: &F, batch: Vec<LeasedDelivery>)
+    where
+        F: Fn(Vec<Work>) -> H,
+        H: Future<Output = Vec<Disposition>>,
+    {
+        let run = self.run.clone();
+        let (mut works, mut leases) = (Vec::new(), Vec::new());
+        self.begun = batch.len();
+        for (delivery, lease) in self.admit_all(batch).await {
+            works.push(delivery);
+            leases.push(lease);
+        }
+        self.begun = leases.len();
+        if leases.is_empty() {
+            return;
+        }
+        let cancelled = self.cancel.next();
+        let works: Vec<_> = works.into_iter().map(|delivery| Work::new(delivery, cancelled.clone())).collect();
+        let keys: Vec<_> = works.iter().map(|work| run.filter_key(work)).collect();
+        let mut call = pin!(Caught::new());
+        let mut works = Some(works);
+        let began =
+            poll_fn(|cx| Poll::Ready(works.take().and_then(|works| call.as_mut().begin(cx, || handler(works)))));
+        let ended = match began.await {
+            Some(output) => Ok(output),
+            None => self.wait(call, &mut leases).await,
+        };
+        let handled = match ended {
+            Ok(Ok(handled)) => handled,
+            Ok(Err(panic)) => leases.iter().map(|_| Disposition::retry(&panic)).collect(),
+            Err(why) => {
+                let leased = leases.into_iter().filter(|lease| !lease.lost);
+                let dropped: Vec<_> = leased.map(|lease| self.dropped(lease, why)).collect();
+                self.begun = 0;
+                return self.done.extend(dropped);
+            }
+        };
+        let mut handled = handled.into_iter();
+        let handled: Vec<_> = leases
+            .iter()
+            .map(|_| {
+                handled
+                    .next()
+                    .unwrap_or_else(|| Disposition::retry("the batch handler returned no result for this message"))
+            })
+            .collect();
+        let keys = keys.into_iter().zip(&handled).filter(|(_, handled)| **handled == Disposition::Complete);
+        let keys: Vec<_> = keys.filter_map(|(key, _)| key).collect();
+        if !keys.is_empty() {
+            self.remember(&mut leases, keys).await;
+        }
+        self.begun = 0;
+        for (lease, handled) in leases.into_iter().zip(handled) {
+            if !lease.lost {
+                self.done.push(run.decide(lease, handled));
+            }
+        }
+    }
+
+    /// Returns the messages of a batch whose handler may begin. The filter is asked for all of them
+    /// concurrently.
+    async fn admit_all(&mut self, batch: Vec<LeasedDelivery>) -> Vec<(Delivery, Lease)> {
+        let run = self.run.clone();
+        let (mut deliveries, mut leases) = (Vec::new(), Vec::new());
+        for LeasedDelivery { delivery, lease } in batch {
+            if lease.attempt > run.inner.config.max_attempts {
+                let decision = run.dead_letter(&lease, "exceeded max attempts without being settled");
+                self.done.push(lease.settlement(decision));
+            } else {
+                deliveries.push(delivery);
+                leases.push(lease);
+            }
+        }
+        if leases.is_empty() || !self.has_time(&mut leases).await {
+            return Vec::new();
+        }
+        let mut is_duplicate = vec![false; deliveries.len()];
+        if run.inner.filter.is_some() {
+            let asked = join_all(deliveries.iter().map(|delivery| run.is_duplicate(delivery)));
+            match self.keep(&mut leases, pin!(asked)).await {
+                Ok(answers) => is_duplicate = answers,
+                Err(_) => {
+                    let leased = leases.into_iter().filter(|lease| !lease.lost);
+                    self.done.extend(leased.map(|lease| lease.settlement(Decision::Release)));
+                    return Vec::new();
+                }
+            }
+            self.has_time(&mut leases).await;
+        }
+        let mut admitted = Vec::new();
+        for ((delivery, lease), is_duplicate) in deliveries.into_iter().zip(leases).zip(is_duplicate) {
+            match is_duplicate {
+                _ if lease.lost => {}
+                true => self.done.push(lease.settlement(Decision::Duplicate)),
+                false => admitted.push((delivery, lease)),
+            }
+        }
+        admitted
+    }
+}

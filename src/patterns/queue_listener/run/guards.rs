@@ -1,0 +1,52 @@
+//! Guards of the capacity of a run: each returns on drop what it stands for.
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::queue_listener::run::state::RunState;
+
+/// Capacity reserved for a poll; returned on drop.
+pub(crate) struct Reserved<'a>(&'a RunState, pub(crate) usize);
+
+impl<'a> Reserved<'a> {
+    pub(crate) fn of(run: &'a RunState) -> Option<Self> {
+        let n = run.reserve();
+        (n > 0).then_some(Self(run, n))
+    }
+
+    /// Takes the reserved capacity for messages that arrived.
+    pub(crate) fn used(&mut self) -> usize {
+        std::mem::take(&mut self.1)
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        if self.1 > 0 {
+            self.0.admit_nothing(self.1);
+        }
+    }
+}
+
+/// Exclusive handling of a suspect message; ends on drop.
+pub(crate) struct Exclusive<'a>(pub(crate) &'a RunState);
+
+impl Drop for Exclusive<'_> {
+    fn drop(&mut self) {
+        self.0.reopen();
+    }
+}
+
+/// Registration of a task that waits for capacity.
+pub(crate) struct Watched<'a>(&'a AtomicU64);
+
+impl<'a> Watched<'a> {
+    pub(crate) fn of(watched: &'a AtomicU64) -> Self {
+        watched.fetch_add(1, Ordering::SeqCst);
+        Self(watched)
+    }
+}
+
+impl Drop for Watched<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}

@@ -1,0 +1,52 @@
+//! Requests to the queue, the filter and the notifier: counted, limited in time, and reported if
+//! they fail.
+use std::{future::Future, time::Duration};
+
+use crate::{
+    port::Failure,
+    queue_listener::{QueueCall, QueueListenerEvent as Event, run::state::RunState},
+    race::{First, race},
+};
+
+impl RunState {
+    /// Makes a request with a time limit, and reports its failure. Returns `None` if it timed out.
+    pub(crate) async fn request<T, E: Failure>(
+        &self,
+        call: QueueCall,
+        within: Duration,
+        request: impl Future<Output = Result<T, E>>,
+    ) -> Option<Result<T, E>> {
+        if !matches!(call, QueueCall::Filter | QueueCall::Notify) {
+            self.inner.counters.requests.add(1);
+        }
+        let answer = self.bounded(call, within, request).await;
+        if let Some(Err(error)) = &answer {
+            self.report_failure(call, error);
+        }
+        answer
+    }
+
+    /// Applies the time limit to a request that is already counted.
+    pub(crate) async fn bounded<T>(
+        &self,
+        call: QueueCall,
+        within: Duration,
+        request: impl Future<Output = T>,
+    ) -> Option<T> {
+        // A request that completes at once needs no timer.
+        match race(request, async { self.inner.clock.sleep(within).await }).await {
+            First::One(answer) => Some(answer),
+            First::Other(()) => {
+                self.event(|| Event::CallFailed { call, kind: None });
+                None
+            }
+        }
+    }
+
+    #[cold]
+    pub(crate) fn report_failure(&self, call: QueueCall, error: &impl Failure) {
+        if let Some(backend) = error.backend() {
+            self.event(|| Event::CallFailed { call, kind: Some(backend.kind()) });
+        }
+    }
+}

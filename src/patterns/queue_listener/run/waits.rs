@@ -1,0 +1,172 @@
+//! Waits of a task: for settlements, for a handler, for a store, and for exclusive handling.
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+};
+
+use futures_util::future::join_all;
+
+use crate::{
+    queue_listener::{
+        Disposition, QueueCall, QueueListenerEvent as Event,
+        counters::Count,
+        lease::{Lease, LeasedDelivery, renewal::Dropped},
+        run::{
+            guards::Exclusive,
+            state::{RunState, Stage},
+            worker::{Worker, once},
+        },
+        settle::{Decision, PendingSettlement, SettleRequest},
+    },
+    race::{First, race},
+};
+
+impl Worker {
+    /// Returns `true` if the finished messages fit into one settle request.
+    pub(crate) fn is_one_request(&self) -> bool {
+        let sources = &self.run.inner.sources;
+        sources.len() == 1 && sources.first().is_some_and(|source| self.done.len() <= source.most)
+    }
+
+    pub(crate) async fn settle_rest(&mut self, run: &RunState, request: SettleRequest<'_>) {
+        run.share(0);
+        // The time of the request is not that of a handler.
+        self.looks.look(run, run.now());
+        self.looks.forget();
+        match run.bounded(QueueCall::Settle, run.inner.config.call_limit(), request).await {
+            Some(answer) => run.answered_all(&mut self.done, answer),
+            None => run.unanswered(&mut self.done),
+        }
+    }
+
+    /// Settles the finished messages, in one request for each source. Failed ones are retried
+    /// beside this task.
+    pub(crate) async fn settle(&mut self) {
+        self.looks.forget();
+        let sources = self.run.inner.sources.len();
+        if sources > 1 {
+            // The sort is stable, so the messages of each source keep their order.
+            self.done.sort_by_key(|settlement| settlement.source);
+        }
+        while let Some(first) = self.done.first() {
+            let (source, most) = (first.source, self.run.inner.sources[first.source].most);
+            let n = self.done.iter().take(most).take_while(|settlement| settlement.source == source).count();
+            let mut rest = if n < self.done.len() { self.done.split_off(n) } else { Vec::new() };
+            // The rest stays outstanding, and is subtracted if this task is aborted.
+            let later = rest.len();
+            self.begun += later;
+            self.run.settle_once(&mut self.done).await;
+            self.begun -= later;
+            self.run.send_out(self.done.drain(..));
+            if !rest.is_empty() {
+                std::mem::swap(&mut self.done, &mut rest);
+            }
+        }
+    }
+
+    /// Waits until no other message is outstanding, so that a suspect message cannot take others
+    /// with it. Returns `None` if the run halts before, or the lease is lost.
+    pub(crate) async fn exclusive<'a>(
+        &mut self,
+        run: &'a RunState,
+        mut leased: Box<LeasedDelivery>,
+    ) -> Option<(Exclusive<'a>, Box<LeasedDelivery>)> {
+        let guard = Exclusive(run);
+        self.begun = 1;
+        self.settle().await;
+        let drained = async {
+            let mut stage = run.watch();
+            let is_halted = async { drop(stage.wait_for(|stage| *stage != Stage::Running).await) };
+            matches!(race(run.fewer_than(2), is_halted).await, First::One(()))
+        };
+        let is_drained = self.keep(std::slice::from_mut(&mut leased.lease), pin!(drained)).await;
+        self.begun = 0;
+        if leased.lease.lost {
+            return None;
+        }
+        if is_drained != Ok(true) {
+            self.done.push(leased.lease.settlement(Decision::Release));
+            return None;
+        }
+        Some((guard, leased))
+    }
+
+    /// Waits for a handler and renews its leases. Finished and waiting messages are left to others
+    /// meanwhile.
+    pub(crate) async fn wait<H: Future>(
+        &mut self,
+        future: Pin<&mut H>,
+        leases: &mut [Lease],
+    ) -> Result<H::Output, Dropped> {
+        self.in_a_row = 0;
+        let run = self.run.clone();
+        run.share(0);
+        run.send_out(self.done.drain(..));
+        let _counted = InFlight::of(&run.inner.counters.in_flight, leases.len());
+        let began = run.now();
+        let kept = run.keep(leases, &self.cancel, Some(began), &mut self.poller.stage);
+        let ended = race(future, kept).await;
+        self.looks.forget();
+        run.intake.took(run.now() - began, 1, true);
+        match ended {
+            First::One(output) => Ok(output),
+            First::Other(why) => Err(why),
+        }
+    }
+
+    /// Waits for a future that belongs to messages, and renews their leases. If it is pending,
+    /// other messages are left to others meanwhile.
+    pub(crate) async fn keep<F: Future>(
+        &mut self,
+        leases: &mut [Lease],
+        mut future: Pin<&mut F>,
+    ) -> Result<F::Output, Dropped> {
+        if let Some(output) = once(future.as_mut()).await {
+            return Ok(output);
+        }
+        let run = self.run.clone();
+        run.share(0);
+        run.send_out(self.done.drain(..));
+        let began = run.now();
+        let ended = race(future, run.keep(leases, &self.cancel, None, &mut self.poller.stage)).await;
+        self.looks.forget();
+        run.intake.took(run.now() - began, 1, true);
+        match ended {
+            First::One(output) => Ok(output),
+            First::Other(why) => Err(why),
+        }
+    }
+
+    /// Records messages as handled. They are completed even if that fails.
+    pub(crate) async fn remember(&mut self, leases: &mut [Lease], keys: Vec<String>) {
+        let run = self.run.clone();
+        let remembered = join_all(keys.iter().map(|key| run.remember(key)));
+        let _ = self.keep(leases, pin!(remembered)).await;
+    }
+
+    /// Reports a handler that was dropped although it had its lease, and decides on its message.
+    pub(crate) fn dropped(&self, lease: Lease, why: Dropped) -> PendingSettlement {
+        self.run.event(|| Event::HandlerDropped { id: lease.id.clone() });
+        match why {
+            Dropped::TooLong => self.run.decide(lease, Disposition::retry("the handler timed out")),
+            // The message is not to blame: it is released, and no attempt is counted.
+            Dropped::Stopping | Dropped::Lost => lease.settlement(Decision::Release),
+        }
+    }
+}
+
+/// Counts messages whose handler is pending; ends on drop.
+struct InFlight<'a>(&'a Count, u64);
+
+impl<'a> InFlight<'a> {
+    fn of(count: &'a Count, n: usize) -> Self {
+        count.add(n as u64);
+        Self(count, n as u64)
+    }
+}
+
+impl Drop for InFlight<'_> {
+    fn drop(&mut self) {
+        self.0.sub(self.1);
+    }
+}

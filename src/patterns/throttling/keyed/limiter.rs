@@ -1,0 +1,360 @@
+//! A rate limit for each of many keys.
+use std::{
+    hash::{BuildHasher, Hash, RandomState},
+    sync::Arc,
+};
+
+use hashbrown::HashTable;
+
+use super::{
+    shard::{Metered, Shard, ShardState, Tiers, of},
+    take::checked,
+};
+use crate::{
+    config::{ConfigError, Name, require},
+    observe::{Events, Subscription},
+    outcome::Rejected,
+    sync::{AtomicU64, Mutex, Ordering},
+    throttling::{Quota, RateLimitConfig, ThrottlingEvent},
+    time::Clock,
+};
+
+/// A [`RateLimiter`](crate::throttling::RateLimiter) for each key: each tenant, host or user.
+///
+/// A clone is the same limiter. A remembered key takes its own size and 8 bytes. Once all its
+/// permits have returned, a key equals one that was never seen, and is removed when the table would
+/// grow. In strict mode, and while calls wait for it, a key has a complete limiter. At most
+/// [`max_keys`](Self::max_keys) keys are remembered. Keys are hashed by SipHash with random seeds,
+/// so that an attacker who chooses keys cannot make them collide.
+///
+/// ```
+/// use steadfast::throttling::{KeyedRateLimiter, Quota};
+///
+/// let limiter = KeyedRateLimiter::new(Quota::per_second(100))
+///     .unwrap()
+///     .with_tiers(&[Quota::per_second(1000)], |tenant: &String| {
+///         if tenant.starts_with("gold-") { Some(0) } else { None }
+///     })
+///     .unwrap();
+/// let tenant = "gold-7".to_owned();
+/// assert!(limiter.try_acquire(&tenant).is_ok());
+/// assert_eq!(limiter.usage(&tenant).available, 999);
+/// ```
+pub struct KeyedRateLimiter<K, S = RandomState>(pub(super) Arc<KeyedCore<K, S>>);
+
+impl<K, S> Clone for KeyedRateLimiter<K, S> {
+    fn clone(&self) -> Self {
+        self.share()
+    }
+}
+
+/// The function that returns the tier of a key.
+type TierOf<K> = Arc<dyn Fn(&K) -> Option<usize> + Send + Sync>;
+
+type NameOf<K> = Arc<dyn Fn(&K) -> Name + Send + Sync>;
+
+pub(super) struct KeyedCore<K, S> {
+    /// Version and value of the quotas.
+    pub(super) tiers: Mutex<(u64, Tiers)>,
+    changes: AtomicU64,
+    pub(super) parts: KeyedParts<K, S>,
+    pub(super) events: Events<ThrottlingEvent>,
+    pub(super) shards: Box<[Shard<K>]>,
+}
+
+/// The parts of a limiter beside its quotas.
+pub(super) struct KeyedParts<K, S> {
+    /// Its quota is the default quota at the beginning.
+    pub(super) config: RateLimitConfig,
+    pub(super) tier_of: Option<TierOf<K>>,
+    pub(super) name: Option<Name>,
+    pub(super) name_of: Option<NameOf<K>>,
+    pub(super) hasher: S,
+    pub(super) clock: Clock,
+    pub(super) max_keys: usize,
+    pub(super) is_metered: bool,
+}
+
+impl<K, S: Clone> Clone for KeyedParts<K, S> {
+    fn clone(&self) -> Self {
+        let Self { config, tier_of, name, name_of, hasher, clock, max_keys, is_metered } = self;
+        let (tier_of, name_of) = (tier_of.clone(), name_of.clone());
+        let (name, hasher, clock) = (name.clone(), hasher.clone(), clock.clone());
+        Self { config: *config, tier_of, name, name_of, hasher, clock, max_keys: *max_keys, is_metered: *is_metered }
+    }
+}
+
+/// The permits of one key at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyUsage {
+    /// Permits that were taken and have not returned. Exceeds the quota while calls wait or the key
+    /// is paused.
+    pub used: u32,
+    /// Permits that can be taken now.
+    pub available: u32,
+    /// The key's quota.
+    pub quota: Quota,
+}
+
+/// Number of shards, a power of two: large enough that two threads rarely meet in one.
+pub(super) const SHARDS: usize = 64;
+
+/// Default maximum number of remembered keys: about a million.
+const MAX_KEYS: usize = 1 << 20;
+
+/// Maximum number of rounds in which a change asks for the tiers of new keys. Keys that appear
+/// later get the default quota.
+pub(super) const MAX_ROUNDS: u32 = 8;
+
+impl<K: Eq + Hash + Clone> KeyedRateLimiter<K> {
+    /// Creates a limiter that gives each key this quota. A whole [`RateLimitConfig`] allows strict
+    /// mode too.
+    ///
+    /// # Errors
+    /// If a setting is invalid.
+    pub fn new(config: impl Into<RateLimitConfig>) -> Result<Self, ConfigError> {
+        Self::with_hasher(config, RandomState::new())
+    }
+}
+
+impl<K, S> KeyedRateLimiter<K, S> {
+    pub(super) fn share(&self) -> Self {
+        Self(self.0.clone())
+    }
+
+    pub(super) fn name_of(&self, key: &K) -> Option<Name> {
+        let KeyedParts { name, name_of, .. } = &self.0.parts;
+        name_of.as_ref().map(|name_of| name_of(key)).or_else(|| name.clone())
+    }
+}
+
+impl<K: Eq + Hash + Clone, S: BuildHasher> KeyedRateLimiter<K, S> {
+    /// Creates a limiter as [`new`](KeyedRateLimiter::new) does, with another hasher.
+    ///
+    /// # Errors
+    /// If a setting is invalid.
+    pub fn with_hasher(config: impl Into<RateLimitConfig>, hasher: S) -> Result<Self, ConfigError> {
+        let config = config.into();
+        let tiers = checked(&config, config.quota(), &[])?;
+        let (clock, max_keys) = (Clock::tokio(), MAX_KEYS);
+        let (tier_of, name, name_of, is_metered) = (None, None, None, false);
+        Ok(Self::make(tiers, KeyedParts { config, tier_of, name, name_of, hasher, clock, max_keys, is_metered }))
+    }
+
+    fn make(tiers: Tiers, parts: KeyedParts<K, S>) -> Self {
+        let shards = (0..SHARDS).map(|_| Shard(Mutex::new(ShardState::new(tiers.clone(), parts.is_metered)))).collect();
+        let tiers = Mutex::new((0, tiers));
+        Self(Arc::new(KeyedCore { tiers, changes: AtomicU64::new(0), parts, events: Events::new(), shards }))
+    }
+
+    /// Returns a new limiter with the same quotas and changed parts.
+    fn with(&self, change: impl FnOnce(&mut KeyedParts<K, S>)) -> Self
+    where
+        S: Clone,
+    {
+        let mut parts = self.0.parts.clone();
+        change(&mut parts);
+        Self::make(self.tiers(), parts)
+    }
+
+    /// Returns a new limiter that gives some keys other quotas. `tier_of` returns the index of a
+    /// key's quota in `tiers`; `None`, or an index out of range, selects the default quota.
+    ///
+    /// # Errors
+    /// If a quota is invalid.
+    pub fn with_tiers(
+        self,
+        tiers: &[Quota],
+        tier_of: impl Fn(&K) -> Option<usize> + Send + Sync + 'static,
+    ) -> Result<Self, ConfigError>
+    where
+        S: Clone,
+    {
+        let tiers = checked(&self.0.parts.config, self.quotas().0, tiers)?;
+        let mut parts = self.0.parts.clone();
+        parts.tier_of = Some(Arc::new(tier_of));
+        Ok(Self::make(tiers, parts))
+    }
+
+    /// Returns a new limiter with the same settings on another clock.
+    #[must_use]
+    pub fn with_clock(self, clock: &Clock) -> Self
+    where
+        S: Clone,
+    {
+        self.with(|parts| parts.clock = clock.clone())
+    }
+
+    /// Returns a new limiter with the same settings and a name, for errors and events.
+    #[must_use]
+    pub fn named(self, name: impl Into<Name>) -> Self
+    where
+        S: Clone,
+    {
+        self.with(|parts| parts.name = Some(name.into()))
+    }
+
+    /// Returns a new limiter with the same settings whose errors and events carry the name that
+    /// `name_of` returns for the key.
+    #[must_use]
+    pub fn named_by(self, name_of: impl Fn(&K) -> Name + Send + Sync + 'static) -> Self
+    where
+        S: Clone,
+    {
+        self.with(|parts| parts.name_of = Some(Arc::new(name_of)))
+    }
+
+    /// Returns a new limiter with the same settings that remembers at most `most` keys, rounded up
+    /// to a multiple of 64; 1,048,576 by default. To make room, the limiter forgets keys whose
+    /// permits have all returned, and if there are none, an eighth of the others. Those are the
+    /// keys whose permits return soonest, since forgetting a key gives it a whole burst. Keys with
+    /// waiting calls are kept.
+    ///
+    /// # Errors
+    /// If `most` is zero.
+    pub fn max_keys(self, most: usize) -> Result<Self, ConfigError>
+    where
+        S: Clone,
+    {
+        require(most >= 1, "max_keys", "must be at least 1")?;
+        Ok(self.with(|parts| parts.max_keys = most))
+    }
+
+    /// Returns a new limiter with the same settings that counts what each key takes and is refused:
+    /// see [`readings`](Self::readings).
+    #[must_use]
+    pub fn metered(self) -> Self
+    where
+        S: Clone,
+    {
+        self.with(|parts| parts.is_metered = true)
+    }
+
+    /// Returns what each key took and was refused since the last reading, in any order, if the
+    /// limiter is [`metered`](Self::metered). Between two readings it counts for at most `max_keys`
+    /// keys, those that come first.
+    pub fn readings(&self) -> Vec<(K, Metered)> {
+        let read = |shard: &Shard<K>| {
+            let mut state = shard.0.lock();
+            state.meter.as_mut().map(std::mem::take)
+        };
+        self.0.shards.iter().filter_map(read).flat_map(HashTable::into_iter).collect()
+    }
+
+    /// Returns what the key uses of its quota now.
+    pub fn usage(&self, key: &K) -> KeyUsage {
+        let (hash, now, tier) = self.0.locate(key);
+        let state = self.0.shard(hash).0.lock();
+        let tier = of(&state.tiers, tier);
+        let used = match state.limiters.find(hash, |(k, _)| k == key) {
+            Some((_, limiter)) => limiter.turns().used(now),
+            None => state.table.find(hash, |(k, _)| k == key).map_or(0, |(_, tat)| tier.pace.used(*tat, now)),
+        };
+        let used = u32::try_from(used).unwrap_or(u32::MAX);
+        KeyUsage { used, available: tier.quota.largest().saturating_sub(used), quota: tier.quota }
+    }
+
+    /// Returns the remembered keys in any order: keys with permits that have not returned. The
+    /// shards are read one after the other, so the list is no snapshot of one moment.
+    pub fn keys(&self) -> Vec<K> {
+        let mut keys = Vec::new();
+        for shard in &self.0.shards {
+            let state = shard.0.lock();
+            keys.extend(
+                state.table.iter().map(|(key, _)| key.clone()).chain(state.limiters.iter().map(|(key, _)| key.clone())),
+            );
+        }
+        keys
+    }
+
+    /// Returns the current default quota and the quotas of the tiers.
+    pub fn quotas(&self) -> (Quota, Vec<Quota>) {
+        let tiers = self.tiers();
+        (tiers[0].quota, tiers[1..].iter().map(|tier| tier.quota).collect())
+    }
+
+    /// Returns the current settings of a key without a tier.
+    pub fn config(&self) -> RateLimitConfig {
+        self.0.parts.config_of(self.tiers()[0].quota)
+    }
+
+    /// Changes the default quota and those of the tiers while they are in use. The mode and the
+    /// tier of each key stay. A tier that no longer exists becomes the default. In smooth mode each
+    /// key keeps the used share of its burst; in strict mode, its used permits.
+    ///
+    /// The change visits all remembered keys, one shard at a time: some milliseconds for a hundred
+    /// thousand keys. Calls meanwhile pass by the old quotas or the new ones.
+    ///
+    /// # Errors
+    /// If a quota is invalid; then nothing has changed.
+    pub fn reconfigure(&self, quota: Quota, tiers: &[Quota]) -> Result<(), ConfigError> {
+        let tiers = checked(&self.0.parts.config, quota, tiers)?;
+        let change = {
+            let mut current = self.0.tiers.lock();
+            let change = self.0.changes.fetch_add(1, Ordering::Relaxed) + 1;
+            *current = (change, tiers.clone());
+            change
+        };
+        self.0.shards.iter().for_each(|shard| self.0.change(shard, &tiers, change));
+        let KeyedParts { name, clock, .. } = &self.0.parts;
+        self.0.events.send(name.as_ref(), clock.now(), || ThrottlingEvent::LimitChanged);
+        Ok(())
+    }
+
+    fn tiers(&self) -> Tiers {
+        self.0.tiers.lock().1.clone()
+    }
+
+    /// Subscribes to the events of all keys from now on. They carry the key's name if the limiter
+    /// is [named by](Self::named_by) key.
+    pub fn events(&self) -> Subscription<ThrottlingEvent> {
+        self.0.events.subscribe()
+    }
+
+    /// Takes one permit of `key` now.
+    ///
+    /// # Errors
+    /// The rejection, with the exact time after which a permit is available.
+    #[inline]
+    pub fn try_acquire(&self, key: &K) -> Result<(), Rejected> {
+        self.try_acquire_n(key, 1)
+    }
+
+    /// Takes `n` permits of `key` now, all or none.
+    ///
+    /// # Errors
+    /// As [`try_acquire`](Self::try_acquire), and [`Reason::TooLarge`](crate::Reason::TooLarge) if
+    /// the key can never have `n` at once.
+    #[inline]
+    pub fn try_acquire_n(&self, key: &K, n: u32) -> Result<(), Rejected> {
+        match self.take(key, n) {
+            Ok(_) => Ok(()),
+            Err(refusal) => Err(self.rejected(key, refusal)),
+        }
+    }
+
+    /// Returns the number of remembered keys. Includes keys whose permits have all returned and
+    /// whose memory was not needed yet.
+    pub fn len(&self) -> usize {
+        self.0.shards.iter().map(|s| s.0.lock().len()).sum()
+    }
+
+    /// Returns `true` if no key is remembered.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Forgets every key whose permits have all returned, and releases their memory. Calling it is
+    /// optional: room is made when it is needed.
+    pub fn forget_idle(&self) {
+        let (now, hasher) = (self.0.now(), &self.0.parts.hasher);
+        for shard in &self.0.shards {
+            let state = &mut *shard.0.lock();
+            state.table.retain(|(_, tat)| *tat > now);
+            state.table.shrink_to_fit(|(k, _)| hasher.hash_one(k));
+            state.limiters.retain(|(_, limiter)| !limiter.is_unused(now));
+            state.limiters.shrink_to_fit(|(k, _)| hasher.hash_one(k));
+        }
+    }
+}

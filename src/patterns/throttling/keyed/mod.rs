@@ -1,0 +1,9 @@
+//! The rate limit for each of many keys.
+mod key_limit;
+mod limiter;
+mod shard;
+mod take;
+
+pub use key_limit::KeyLimit;
+pub use limiter::{KeyUsage, KeyedRateLimiter};
+pub use shard::Metered;

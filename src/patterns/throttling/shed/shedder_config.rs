@@ -1,0 +1,100 @@
+//! Settings of a shedder.
+use std::{collections::BTreeMap, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Limits,
+    gauge::{LimitsByName, check_limits},
+};
+use crate::{
+    config::{ConfigError, human, require, require_some_time},
+    outcome::Priority,
+};
+
+/// Settings of a [`Shedder`](crate::throttling::Shedder).
+///
+/// ```
+/// use steadfast::throttling::{Gauge, ShedderConfig, Shedder};
+///
+/// let config: ShedderConfig = toml::from_str(r#"
+///     min_priority = "high"
+///     limits.cpu = { soft = 0.7, hard = 0.9 }
+///     limits.depth = { soft = 1000, hard = 5000 }
+/// "#).unwrap();
+/// let depth = Gauge::new();
+/// let shedder = Shedder::new(config).unwrap().with_gauge("cpu", || 0.3).unwrap();
+/// let shedder = shedder.with_gauge("depth", depth.clone()).unwrap();
+/// assert!(shedder.try_acquire(steadfast::Priority::Low).is_ok());
+/// ```
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+#[non_exhaustive]
+pub struct ShedderConfig {
+    /// The limits of each gauge, by its name. None by default.
+    pub limits: BTreeMap<String, Limits>,
+    /// Interval between two readings of the gauges. 100 ms by default.
+    #[serde(with = "human")]
+    pub sample_every: Duration,
+    /// Time for which the amount of shedding at a peak is sustained before it falls. 200 ms by
+    /// default.
+    #[serde(with = "human")]
+    pub sustain: Duration,
+    /// Minimum time in which shedding falls from everything that may be shed to nothing. 3 s by
+    /// default. A longer time leaves capacity unused after each random peak (10 s: a tenth of it,
+    /// in the example `overload`).
+    #[serde(with = "human")]
+    pub recovery: Duration,
+    /// Lowest priority that is never shed. Critical by default.
+    pub min_priority: Priority,
+}
+
+impl Default for ShedderConfig {
+    fn default() -> Self {
+        Self {
+            limits: LimitsByName::new(),
+            sample_every: Duration::from_millis(100),
+            sustain: Duration::from_millis(200),
+            recovery: Duration::from_secs(3),
+            min_priority: Priority::Critical,
+        }
+    }
+}
+
+impl ShedderConfig {
+    /// Sets the limits of a gauge.
+    #[must_use]
+    pub fn limit(mut self, gauge: impl Into<String>, soft: f64, hard: f64) -> Self {
+        self.limits.insert(gauge.into(), Limits::new(soft, hard));
+        self
+    }
+
+    /// Sets the interval between two readings of the gauges.
+    #[must_use]
+    pub const fn sample_every(mut self, every: Duration) -> Self {
+        self.sample_every = every;
+        self
+    }
+
+    /// Sets the time for which the amount at a peak is sustained, and the minimum time in which it
+    /// falls to nothing.
+    #[must_use]
+    pub const fn times(mut self, sustain: Duration, recovery: Duration) -> Self {
+        (self.sustain, self.recovery) = (sustain, recovery);
+        self
+    }
+
+    /// Sets the lowest priority that is never shed.
+    #[must_use]
+    pub const fn min_priority(mut self, min_priority: Priority) -> Self {
+        self.min_priority = min_priority;
+        self
+    }
+
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        check_limits(&self.limits)?;
+        require_some_time(self.sample_every, "sample_every")?;
+        require_some_time(self.recovery, "recovery")?;
+        require(self.min_priority > Priority::Low, "min_priority", "must be above `low`, or nothing could be shed")
+    }
+}

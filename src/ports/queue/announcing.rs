@@ -1,0 +1,148 @@
+//! A queue that publishes a notice after each `send`.
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+
+use super::{Delivery, Depth, Message, MessageId, Peeked, Queue, QueueError, Receipt, Receive, Settle};
+use crate::{
+    config::Name,
+    notify::Notifier,
+    port::{BoxFuture, Capabilities},
+    race::{First, race},
+    time::Clock,
+};
+
+/// A queue that publishes a notice after a `send`, so that a listener whose
+/// [notifier](crate::queue_listener::QueueListenerBuilder::notifier) subscribes to the topic polls
+/// at once.
+///
+/// Notices are at least 20 ms apart by default, so not every `send` has its own, and a flood of
+/// messages is not a flood of notices. A woken listener polls again after 100 ms by default, and so
+/// finds the messages in between. If the notifier fails, the messages are sent nevertheless, and
+/// polling finds them.
+///
+/// Clones share their state.
+#[derive(Clone)]
+pub struct AnnouncingQueue(Arc<Inner>);
+
+struct Inner {
+    queue: Arc<dyn Queue>,
+    notifier: Arc<dyn Notifier>,
+    topic: Name,
+    clock: Clock,
+    apart: Duration,
+    /// Nanoseconds at which the next notice may be published. Only this time is exchanged between
+    /// callers, so `Relaxed` suffices.
+    next: AtomicU64,
+}
+
+/// Default minimum time between two notices. It is below the 100 ms after which a woken listener
+/// polls again.
+const APART: Duration = Duration::from_millis(20);
+
+/// Time limit of one notice.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+impl AnnouncingQueue {
+    /// Returns this queue with notices to this topic.
+    pub fn new(queue: Arc<dyn Queue>, notifier: Arc<dyn Notifier>, topic: impl Into<Name>) -> Self {
+        let (topic, clock) = (topic.into(), Clock::default());
+        Self(Arc::new(Inner { queue, notifier, topic, clock, apart: APART, next: AtomicU64::new(0) }))
+    }
+
+    /// Sets the minimum time between two notices. 20 ms by default.
+    #[must_use]
+    pub fn apart(self, apart: Duration) -> Self {
+        let clock = self.0.clock.clone();
+        self.with(clock, apart)
+    }
+
+    /// Sets the clock. tokio's by default.
+    #[must_use]
+    pub fn with_clock(self, clock: &Clock) -> Self {
+        let apart = self.0.apart;
+        self.with(clock.clone(), apart)
+    }
+
+    fn with(self, clock: Clock, apart: Duration) -> Self {
+        let Inner { queue, notifier, topic, .. } = &*self.0;
+        let (queue, notifier, topic) = (queue.clone(), notifier.clone(), topic.clone());
+        Self(Arc::new(Inner { queue, notifier, topic, clock, apart, next: AtomicU64::new(0) }))
+    }
+
+    async fn announce(&self) {
+        let Inner { notifier, topic, clock, apart, next, .. } = &*self.0;
+        let now = clock.now();
+        let due = next.load(Ordering::Relaxed);
+        if due > now.as_nanos() {
+            return;
+        }
+        // Only one of several concurrent senders publishes.
+        let after = (now + *apart).as_nanos();
+        if next.compare_exchange(due, after, Ordering::Relaxed, Ordering::Relaxed).is_err() {
+            return;
+        }
+        // The messages are sent, so a notifier that hangs must not block their sender.
+        let publish = notifier.publish(topic.as_str(), Bytes::new());
+        if !matches!(race(publish, async { clock.sleep(PATIENCE).await }).await, First::One(Ok(()))) {
+            // The next `send` tries again.
+            next.store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Queue for AnnouncingQueue {
+    fn capabilities(&self) -> Capabilities {
+        self.0.queue.capabilities()
+    }
+    fn identity(&self) -> String {
+        self.0.queue.identity()
+    }
+    fn send<'a>(&'a self, messages: Vec<Message>) -> BoxFuture<'a, Result<Vec<MessageId>, QueueError>> {
+        Box::pin(async move {
+            let ids = self.0.queue.send(messages).await?;
+            self.announce().await;
+            Ok(ids)
+        })
+    }
+    fn receive<'a>(&'a self, receive: Receive) -> BoxFuture<'a, Result<Vec<Delivery>, QueueError>> {
+        self.0.queue.receive(receive)
+    }
+    fn settle<'a>(
+        &'a self,
+        settlements: Vec<(Receipt, Settle)>,
+    ) -> BoxFuture<'a, Result<Vec<Result<(), QueueError>>, QueueError>> {
+        self.0.queue.settle(settlements)
+    }
+    fn extend<'a>(&'a self, receipt: &'a Receipt, visibility: Duration) -> BoxFuture<'a, Result<(), QueueError>> {
+        self.0.queue.extend(receipt, visibility)
+    }
+    fn depth(&self) -> BoxFuture<'_, Result<Depth, QueueError>> {
+        self.0.queue.depth()
+    }
+    fn peek(&self, max: usize) -> BoxFuture<'_, Result<Vec<Peeked>, QueueError>> {
+        self.0.queue.peek(max)
+    }
+    fn purge(&self) -> BoxFuture<'_, Result<u64, QueueError>> {
+        self.0.queue.purge()
+    }
+    fn dead_letters(&self) -> Option<Arc<dyn Queue>> {
+        self.0.queue.dead_letters()
+    }
+}
+
+impl fmt::Debug for AnnouncingQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnnouncingQueue")
+            .field("queue", &self.0.queue)
+            .field("topic", &self.0.topic)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,186 @@
+//! Sending dead letters again.
+use std::{collections::HashMap, time::Duration};
+
+use super::{Delivery, Message, MessageId, Queue, QueueError, QueueExt, Receipt, Receive, Settle};
+use crate::port::{Capability, Failure, PortError, PortErrorKind};
+
+/// Visibility time-out of a dead letter that is examined.
+const LOOK: Duration = Duration::from_secs(60);
+
+/// Maximum number of dead letters held at once, with their bodies.
+const AT_ONCE: usize = 32;
+
+/// State of an examined dead letter.
+enum Examined {
+    /// It stays a dead letter.
+    Stays(Receipt),
+    /// It was sent. The receipt remains if completing it failed.
+    Sent(Option<Receipt>),
+}
+
+/// Sends the dead letters of this queue again that `which` selects, and returns their number.
+/// [`peek`](Queue::peek) on [`dead_letters`](Queue::dead_letters) lists all of them.
+///
+/// Each dead letter is examined once, sent, and then completed as a dead letter. If this function
+/// ends in between, the message is in both queues, and a second call sends it twice; a queue with
+/// [`Deduplication`](Capability::Deduplication) refuses the second within its window. Its delivery
+/// count restarts at 1.
+///
+/// A dead letter that the queue refuses, such as one whose claimed body is missing, stays, and the
+/// others are sent. The id and the receipt of each examined letter are held until the end, but not
+/// its body.
+///
+/// # Errors
+/// `Unsupported` if the queue has no dead letters. If nothing was sent: the first refusal, or the
+/// failure that ended the pass. If a message was sent and could not be completed as a dead letter:
+/// that failure.
+///
+/// # Cancel safety
+/// If dropped, the remaining dead letters stay; those that were examined are visible again after a
+/// minute.
+pub async fn redrive(queue: &dyn Queue, most: usize, which: impl Fn(&Delivery) -> bool) -> Result<usize, QueueError> {
+    let none = || PortError::new(PortErrorKind::Unsupported, "this queue has no dead letters");
+    let dead = queue.dead_letters().ok_or_else(none)?;
+    let mut pass = Pass {
+        deduplicates: queue.capabilities().has(Capability::Deduplication),
+        queue,
+        dead: &*dead,
+        examined: HashMap::new(),
+        refused: None,
+        sent: 0,
+    };
+    let failed = pass.examine_all(most, which).await.err();
+    pass.settle().await?;
+    match failed.or(pass.refused) {
+        Some(error) if pass.sent == 0 => Err(error),
+        _ => Ok(pass.sent),
+    }
+}
+
+struct Pass<'a> {
+    queue: &'a dyn Queue,
+    dead: &'a dyn Queue,
+    deduplicates: bool,
+    examined: HashMap<MessageId, Examined>,
+    refused: Option<QueueError>,
+    sent: usize,
+}
+
+impl Pass<'_> {
+    async fn examine_all(&mut self, most: usize, which: impl Fn(&Delivery) -> bool) -> Result<(), QueueError> {
+        // The pass may take longer than a letter stays hidden, so that letters return meanwhile.
+        // When as many known letters in a row arrive as there are, no new one is left.
+        let mut known = 0;
+        while self.sent < most && known <= self.examined.len() + AT_ONCE {
+            let letters = self.dead.receive(Receive::new(AT_ONCE, LOOK)).await?;
+            if letters.is_empty() {
+                break;
+            }
+            let mut letters = letters.into_iter();
+            while let Some(letter) = letters.next() {
+                if let Err(error) = self.examine(letter, most, &which, &mut known).await {
+                    letters.for_each(|letter| self.stays(letter));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn examine(
+        &mut self,
+        letter: Delivery,
+        most: usize,
+        which: &impl Fn(&Delivery) -> bool,
+        known: &mut usize,
+    ) -> Result<(), QueueError> {
+        match self.examined.get_mut(&letter.id) {
+            Some(Examined::Stays(receipt)) => *receipt = letter.receipt,
+            Some(Examined::Sent(left)) => *left = Some(letter.receipt),
+            None => {
+                if self.sent == most || !which(&letter) {
+                    *known = 0;
+                    self.stays(letter);
+                    return Ok(());
+                }
+                // The earlier letters may have taken long, so that another process may have this
+                // one by now.
+                match self.dead.extend(&letter.receipt, LOOK).await {
+                    Ok(()) => {
+                        *known = 0;
+                        return self.send(letter).await;
+                    }
+                    Err(error) if !error.is_lease_lost() => {
+                        self.stays(letter);
+                        return Err(error);
+                    }
+                    Err(_) => {}
+                }
+            }
+        }
+        *known += 1;
+        Ok(())
+    }
+
+    fn stays(&mut self, letter: Delivery) {
+        self.examined.entry(letter.id).or_insert(Examined::Stays(letter.receipt));
+    }
+
+    async fn send(&mut self, letter: Delivery) -> Result<(), QueueError> {
+        let Delivery { id, receipt, body, headers, group, sent_at, .. } = letter;
+        let mut message = Message::new(body);
+        (message.headers, message.group) = (headers, group);
+        if self.deduplicates {
+            message.deduplication_id = Some(format!("redriven-{id}-{}", sent_at.as_millis()));
+        }
+        match self.queue.send_one(message).await {
+            Ok(_) => {
+                self.sent += 1;
+                self.examined.insert(id.clone(), Examined::Sent(Some(receipt.clone())));
+                if self.dead.complete(&receipt).await.is_ok() {
+                    self.examined.insert(id, Examined::Sent(None));
+                }
+                Ok(())
+            }
+            Err(error) => {
+                self.examined.insert(id, Examined::Stays(receipt));
+                let kind = error.backend().map(PortError::kind);
+                if !matches!(kind, Some(PortErrorKind::Invalid | PortErrorKind::Unsupported)) {
+                    return Err(error);
+                }
+                // Another letter may be accepted.
+                self.refused.get_or_insert(error);
+                Ok(())
+            }
+        }
+    }
+
+    /// Completes the letters that were sent, and makes the others visible.
+    async fn settle(&mut self) -> Result<(), QueueError> {
+        let examined = std::mem::take(&mut self.examined);
+        let (mut sent, mut stay) = (Vec::new(), Vec::new());
+        for receipt in examined.into_values() {
+            match receipt {
+                Examined::Sent(Some(receipt)) => sent.push((receipt, Settle::Complete)),
+                Examined::Sent(None) => {}
+                Examined::Stays(receipt) => stay.push((receipt, Settle::release(Duration::ZERO))),
+            }
+        }
+        let most = self.dead.capabilities().max_batch().max(1);
+        for some in stay.chunks(most) {
+            // If this fails they are visible after a minute.
+            if self.dead.settle(some.to_vec()).await.is_err() {
+                break;
+            }
+        }
+        for some in sent.chunks(most) {
+            for settled in self.dead.settle(some.to_vec()).await? {
+                match settled {
+                    Err(error) if !error.is_lease_lost() => return Err(error),
+                    _ => {}
+                }
+            }
+        }
+        Ok(())
+    }
+}
