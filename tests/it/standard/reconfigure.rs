@@ -238,7 +238,7 @@ fn an_invalid_change_of_a_keyed_limit_changes_nothing() {
     let good = (Quota::new(8, S(4)), vec![Quota::new(10, S(10))]);
     refuses_whole(|| clone.quotas(), |(quota, tiers)| limiter.reconfigure(quota, &tiers), bad, good);
     // Each key is as full as before: half.
-    let drain = |key| (0..).take_while(|_| clone.check(&key).is_ok()).count();
+    let drain = |key| (0..).take_while(|_| clone.try_acquire(&key).is_ok()).count();
     assert_eq!((drain(1), drain(10), drain(2), drain(11)), (4, 5, 8, 10));
     // A key of a removed tier gets the default quota.
     hand.advance(S(10));
@@ -515,7 +515,7 @@ fn an_invalid_change_of_a_degradation_changes_nothing() {
     refuses_whole(|| clone.config(), |config| degradation.reconfigure(config), bad, good);
     // One feature was off, and one is off now: the first of the new order. A removed feature is
     // always on.
-    assert_eq!([a.is_on(), b.is_on(), c.is_on()], [true, true, false]);
+    assert_eq!([a.is_enabled(), b.is_enabled(), c.is_enabled()], [true, true, false]);
     assert_eq!(clone.switched_off().iter().map(ToString::to_string).collect::<Vec<_>>(), ["c"]);
     let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
     assert_eq!(told[0], DegradationEvent::SwitchedOff { feature: "c".into() });
