@@ -34,13 +34,13 @@ pub(super) struct Miss<L, V> {
 }
 
 /// A seat in a flight, and whether it leads.
-type Boarded<K, V> = (Seat<K, LoadOutcome<V>>, bool);
+type JoinedSeat<K, V> = (Seat<K, LoadOutcome<V>>, bool);
 
 /// A miss after the first poll of its load.
 enum Begun<K: Hash + Eq, L, V, E> {
     Ended(Answer<V, E>),
     /// Without a seat it asks anew.
-    Waits(Miss<L, V>, Wait, Option<Boarded<K, V>>),
+    Waits(Miss<L, V>, Wait, Option<JoinedSeat<K, V>>),
 }
 
 impl<K, V> CacheAside<K, V>
@@ -97,7 +97,7 @@ where
     ///
     /// # Errors
     /// The answer, if there is one already.
-    fn join_or_lead<Q, L, F, E>(&self, key: &Q, miss: &mut Miss<L, V>) -> Result<Boarded<K, V>, Answer<V, E>>
+    fn join_or_lead<Q, L, F, E>(&self, key: &Q, miss: &mut Miss<L, V>) -> Result<JoinedSeat<K, V>, Answer<V, E>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -131,7 +131,7 @@ where
         key: &Q,
         mut miss: Miss<L, V>,
         mut wait: Wait,
-        mut joined: Option<Boarded<K, V>>,
+        mut joined: Option<JoinedSeat<K, V>>,
     ) -> Answer<V, E>
     where
         K: Borrow<Q>,
