@@ -1,4 +1,5 @@
-//! Coalescing 3 of the specification: one execution a key; who waits is polled twice; a dropped leader promotes one who waits.
+//! Coalescing: one execution per key, two polls per waiting caller, and a new driver when the first
+//! is dropped.
 use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -34,9 +35,9 @@ async fn polls<F: Future>(future: F, count: &AtomicUsize) -> F::Output {
     .await
 }
 
-// Guarantee: coalesce 3.
+// Guarantee: coalesce 1, 2.
 #[test]
-fn one_execution_a_key_and_two_polls_a_waiter() {
+fn a_key_has_one_execution_and_each_waiting_caller_two_polls() {
     let (clock, hand) = Clock::manual();
     let calls = Arc::new(AtomicUsize::new(0));
     let coalesce: Coalesce<u32, usize> = Coalesce::new();
@@ -53,15 +54,16 @@ fn one_execution_a_key_and_two_polls_a_waiter() {
     })));
     assert!(results.into_iter().all(|result| result == Ok(0)));
     assert_eq!((calls.load(SeqCst), coalesce.under_way()), (1, 0));
-    // The driver once for each step of the work; the others when they came and when it was over.
+    // The driver is polled once per step of the work, the others on arrival and at the end.
     let counts: Vec<usize> = counts.into_iter().map(AtomicUsize::into_inner).collect();
     assert!(counts[1..].iter().all(|n| *n == 2), "{counts:?}");
 }
 
+/// The driving caller is dropped at every await point; the waiting caller gets the result of the
+/// same execution.
 // Guarantee: coalesce 3.
-/// Coalescing 3: the one who drives is dropped at every await point; who waits has the result all the same, from the same execution.
 #[test]
-fn a_dropped_leader_promotes_one_who_waits() {
+fn a_dropped_driver_is_replaced_by_a_waiting_caller() {
     let (clock, hand) = Clock::manual();
     let started = Arc::new(AtomicUsize::new(0));
     let coalesce: Coalesce<String, u32> = Coalesce::new();
@@ -86,7 +88,7 @@ fn a_dropped_leader_promotes_one_who_waits() {
                 let mut leader = std::pin::pin!(leader);
                 std::future::poll_fn(|cx| {
                     let polled = leader.as_mut().poll(cx);
-                    // Another comes as soon as the leader is under way.
+                    // A second caller arrives as soon as the work has started.
                     let mut waits = waits.lock().unwrap();
                     if polled.is_pending() && waits.is_none() {
                         let mut other = Box::pin(ask());
@@ -113,9 +115,9 @@ fn a_dropped_leader_promotes_one_who_waits() {
     );
 }
 
-// Guarantee: coalesce 3.
+// Guarantee: coalesce 4.
 #[test]
-fn nobody_left_drops_the_work_or_finishes_it() {
+fn work_without_callers_is_dropped_or_finished() {
     let (clock, hand) = Clock::manual();
     let ended = Arc::new(AtomicUsize::new(0));
     let work = |ended: &Arc<AtomicUsize>| {
@@ -147,8 +149,9 @@ fn nobody_left_drops_the_work_or_finishes_it() {
     assert_eq!((ended.load(SeqCst), coalesce.under_way()), (1, 0));
 }
 
+// Guarantee: coalesce 5.
 #[test]
-fn coalescing_a_panic_ends_one_execution_and_not_the_key() {
+fn a_panic_ends_one_execution_and_leaves_the_key_usable() {
     let (clock, hand) = Clock::manual();
     let coalesce: Coalesce<u32, u32> = Coalesce::new();
     let panics = catch_unwind(AssertUnwindSafe(|| hand.block_on(coalesce.run(&1, || async { panic!("on purpose") }))));
@@ -161,7 +164,7 @@ fn coalescing_a_panic_ends_one_execution_and_not_the_key() {
 }
 
 #[test]
-fn coalescing_what_is_forgotten_is_not_joined() {
+fn a_forgotten_execution_is_not_joined() {
     let (clock, hand) = Clock::manual();
     let coalesce: Coalesce<u32, u32> = Coalesce::new();
     let (old_clock, new_clock) = (clock.clone(), clock.clone());
@@ -184,8 +187,9 @@ fn coalescing_what_is_forgotten_is_not_joined() {
 
 type Shared = Result<u16, Arc<CallError<ScriptedError>>>;
 
-// Guarantee: coalesce 3.
-/// Coalescing 3, around a pipeline: k callers are one call of it, with its retries, its place and what its breaker hears.
+/// Around a pipeline, k callers are one call of it: one series of retries, one permit, one outcome
+/// for the breaker.
+// Guarantee: coalesce 1.
 #[test]
 fn around_a_pipeline_k_callers_are_one_call_of_it() {
     let (clock, hand) = Clock::manual();
@@ -202,17 +206,17 @@ fn around_a_pipeline_k_callers_are_one_call_of_it() {
     let answers = hand.block_on(join_all((0..100).map(|_| ask())));
     assert!(answers.iter().all(|answer| matches!(answer, Ok(Ok(200)))), "{answers:?}");
     assert_eq!((service.calls(), limiter.available()), (2, 1));
-    // An error is a result, too: the same one for all.
+    // An error is also a result, and the same for all.
     let answers = hand.block_on(join_all((0..100).map(|_| ask())));
     let errors: Vec<_> = answers.into_iter().map(|answer| answer.unwrap().unwrap_err()).collect();
     assert!(errors.iter().all(|error| Arc::ptr_eq(error, &errors[0]) && error.attempts() == 2));
     assert_eq!(service.calls(), 4);
 }
 
+/// A caller that times out does not affect the others, although it drove the call.
 // Guarantee: coalesce 3.
-/// Coalescing 3: a caller whose time is over leaves, and takes nothing from the others, though it drove the call.
 #[test]
-fn a_time_out_of_one_caller_is_not_that_of_the_others() {
+fn a_time_out_of_one_caller_does_not_end_the_others() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("ok in 10s", &clock).unwrap();
     let coalesce: Coalesce<u32, Shared> = Coalesce::new();
@@ -228,10 +232,10 @@ fn a_time_out_of_one_caller_is_not_that_of_the_others() {
     assert_eq!((service.calls(), service.dropped()), (1, 0));
 }
 
-// Guarantee: coalesce 3.
-/// Coalescing 3: dropped at every await point, the only caller gives back what the pipeline held.
+/// Dropped at every await point, the only caller releases everything that the pipeline held.
+// Guarantee: coalesce 4.
 #[test]
-fn dropped_around_a_pipeline_everything_is_given_back() {
+fn a_call_dropped_around_a_pipeline_releases_everything() {
     let (clock, hand) = Clock::manual();
     let service = ScriptedService::new("503 in 1s, ok in 1s", &clock).unwrap();
     let limiter = ConcurrencyLimiter::new(ConcurrencyLimitConfig::of(1)).unwrap().with_clock(&clock);
@@ -249,14 +253,15 @@ fn dropped_around_a_pipeline_everything_is_given_back() {
     assert!(polls >= 2, "{polls}");
 }
 
-/// Work that asked for its own key waited for itself, for ever.
+/// Regression: such work used to wait for itself without end.
+// Guarantee: coalesce 6.
 #[test]
 fn work_that_asks_for_its_own_key_is_refused() {
     let (_clock, hand) = Clock::manual();
     let prices: Coalesce<u32, Result<u32, Lost>> = Coalesce::new();
     let inner = prices.clone();
     let answer = hand.block_on(prices.run(&1, || async move {
-        // Another key's work may ask for others, but not for the key that waits for it.
+        // The work of another key may ask for keys, except for one that waits for it.
         let again = inner.clone();
         let through = inner.run(&2, || async move { again.run(&1, || async { Ok(1) }).await? }).await?;
         assert_eq!(through, Err(Lost::OwnKey));

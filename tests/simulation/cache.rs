@@ -1,7 +1,8 @@
-//! Cache-aside in two processes against a linearizable model: a get that starts after an invalidation returned (and was heard) never gives a
-//! value that was read before it. When all is delivered, both give what the source holds.
+//! Cache-aside in two processes against a linearizable model. A get that starts after an
+//! invalidation has returned (and its notice has arrived) never gives a value that was read before
+//! it. When everything is delivered, both processes give the source's value.
 //!
-//! Controls take a guard out, of the store or of the notifier, and must find a violation.
+//! Controls remove a guard, from the store or from the notifier, and must find a violation.
 use std::{
     future::Future,
     pin::Pin,
@@ -32,36 +33,38 @@ const KEYS: usize = 3;
 type Cache = CacheAside<usize, u64>;
 type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What the source holds, and what each process must not fall behind any more.
+/// The source's values, and the oldest value that each process may still give.
 #[derive(Default)]
 struct Truth {
     source: [u64; KEYS],
-    /// Of each process and key: what the source held when the last invalidation began that has returned and was heard there.
+    /// For each process and key: the source's value when the last invalidation began that has
+    /// returned and whose notice has arrived there.
     floors: [[u64; KEYS]; 2],
-    /// Returned, and not yet heard by the other process.
+    /// Invalidations that have returned, and whose notice has not arrived at the other process.
     returned: Vec<(usize, [u64; KEYS])>,
-    /// Invalidations under way, and whether a put is: who puts what it wrote while another writes has no promise.
+    /// Invalidations in progress, and whether one is a put. A put during another write has no
+    /// guarantee.
     writers: u32,
     putting: bool,
     gets: u64,
     stale: u64,
-    /// At rest: comparisons with the source, and those that failed.
+    /// Comparisons with the source after everything was delivered, and failed ones.
     compared: u64,
     differ: u64,
 }
 
-/// What is taken out.
+/// The guard that is removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Without {
     Nothing,
-    /// The store's preconditions: a late fill takes the place of anything.
+    /// The store's preconditions: a late fill replaces any record.
     Preconditions,
-    /// The notice of a gap: what was lost is not told.
+    /// The report of a gap: lost notices go unreported.
     Gaps,
 }
 
 impl Truth {
-    /// Writes the source of these keys, and gives what a get must give from then on.
+    /// Writes the source of these keys, and returns the values that a get must give from then on.
     fn write(&mut self, keys: &[usize]) -> [u64; KEYS] {
         let mut written = [0; KEYS];
         for key in keys {
@@ -89,11 +92,11 @@ struct World {
     processes: Vec<Process>,
     config: CacheAsideConfig,
     restarts: u64,
-    /// A process was killed: what it owed is lost.
+    /// Records that a process was killed, which loses its pending invalidations.
     killed: bool,
 }
 
-/// A notifier that loses one notice in eight, and tells of the gap where it should.
+/// A notifier that loses one notice in eight and reports the gap, unless that guard is removed.
 #[derive(Debug)]
 struct Lossy {
     notifier: InMemoryNotifier,
@@ -146,7 +149,7 @@ impl NoticeSource for Losing {
 
 struct Process {
     cache: Cache,
-    /// Its loop, and what it spawned.
+    /// Its loop, and the tasks that it spawned.
     background: Arc<Mutex<Vec<Task>>>,
     calls: Vec<Task>,
 }
@@ -158,7 +161,7 @@ fn codec() -> Codec<u64> {
     )
 }
 
-/// Every second key has the tag.
+/// Returns `true` if the key has the tag: every second one has.
 fn tagged(key: usize, value: u64) -> Loaded<u64> {
     if key % 2 == 1 { Loaded::new(value).tag("odd") } else { Loaded::new(value) }
 }
@@ -200,7 +203,7 @@ impl World {
         let notifier = Arc::new(Lossy {
             notifier: InMemoryNotifier::new(),
             entropy: Entropy::from_seed(entropy.next_u64()),
-            // After a gap older values count as expired, and what is expired may be served where `stale` is set.
+            // After a gap older values count as expired, and with `stale` expired values may be served.
             loses: config.stale.is_none(),
             tells: without != Without::Gaps,
             lost: Arc::default(),
@@ -246,7 +249,8 @@ impl World {
         Process { cache, background, calls: Vec::new() }
     }
 
-    /// Polls all that can be polled, until nothing more comes of it at this instant; then what was told has been heard.
+    /// Polls everything until nothing makes progress at this instant. Then all notices have
+    /// arrived.
     fn settle(&mut self) {
         let mut cx = Context::from_waker(Waker::noop());
         for _ in 0..6 {
@@ -280,7 +284,7 @@ impl World {
                     let floor = truth.lock().unwrap().floors[i][key];
                     let source = truth.clone();
                     let load = || async move {
-                        // What is given is what the source held when it was asked.
+                        // The value is the one that the source held when it was asked.
                         let value = source.lock().unwrap().source[key];
                         clock.sleep(takes).await;
                         if fails { Err(()) } else { Ok(tagged(key, value)) }
@@ -295,7 +299,7 @@ impl World {
                     return;
                 }
             };
-            // The source first, then the cache.
+            // Writes the source first, then the cache.
             let written = {
                 let mut truth = truth.lock().unwrap();
                 if truth.putting || what == 3 && truth.writers > 0 {
@@ -328,7 +332,7 @@ impl World {
             14 => self.clients[i].cut(),
             15..=17 => self.clients[i].heal(),
             18 | 19 => {
-                // A caller gives up.
+                // A caller drops its future.
                 let calls = &mut self.processes[i].calls;
                 if !calls.is_empty() {
                     let at = self.entropy.up_to(calls.len() as u64 - 1) as usize;
@@ -336,7 +340,7 @@ impl World {
                 }
             }
             20 if self.entropy.up_to(5) == 0 => {
-                // Killed, and started anew: what it owed is lost, and so is its own floor.
+                // The process is killed and restarted, which loses its pending invalidations and its floor.
                 self.killed = true;
                 self.processes[i].calls.clear();
                 self.processes[i] = self.start(i);
@@ -364,44 +368,45 @@ impl World {
         std::mem::take(&mut *self.truth.lock().unwrap())
     }
 
-    /// With nothing in the way, what is owed is delivered, all calls end, and both processes give what the source has.
+    /// Checks that, without faults, pending invalidations are delivered, all calls end, and both
+    /// processes give the source's values.
     fn comes_to_rest(&mut self) {
         for i in 0..2 {
             self.clients[i].heal();
         }
-        // Too short for what the remote tier holds to end by its time to live.
+        // Too short for records of the remote tier to expire.
         self.passes(MS(1_500));
         for (i, process) in self.processes.iter().enumerate() {
             assert!(process.calls.is_empty(), "a call of process {i} hangs");
         }
-        // Requests still fail now and then.
+        // Requests still fail from time to time.
         for _ in 0..100 {
-            if self.owed() == 0 {
+            if self.pending() == 0 {
                 break;
             }
             self.passes(MS(300));
         }
-        assert_eq!(self.owed(), 0, "what is owed is delivered");
+        assert_eq!(self.pending(), 0, "pending invalidations are delivered");
         self.settle();
         self.agrees(false);
-        // What a killed process owed is bounded by the times to live.
+        // Lost invalidations of a killed process are bounded by the times to live.
         self.passes(MS(20_000));
         self.agrees(true);
     }
 
-    /// How many invalidations are owed, after one more attempt to deliver each.
-    fn owed(&mut self) -> usize {
-        let owed = Arc::new(AtomicU32::new(0));
+    /// Returns the number of pending invalidations after one more attempt to deliver each.
+    fn pending(&mut self) -> usize {
+        let pending = Arc::new(AtomicU32::new(0));
         for process in &mut self.processes {
-            let (cache, owed) = (process.cache.clone(), owed.clone());
+            let (cache, pending) = (process.cache.clone(), pending.clone());
             process.calls.push(Box::pin(async move {
                 let left = cache.run(std::future::ready(())).await;
-                owed.fetch_add(left as u32, SeqCst);
+                pending.fetch_add(left as u32, SeqCst);
             }));
         }
         self.passes(MS(400));
         assert!(self.processes.iter().all(|process| process.calls.is_empty()), "a delivery hangs");
-        owed.load(SeqCst) as usize
+        pending.load(SeqCst) as usize
     }
 
     fn passes(&mut self, time: Duration) {
@@ -439,7 +444,7 @@ impl World {
     }
 }
 
-/// A write under way.
+/// A write in progress.
 struct Writes(Arc<Mutex<Truth>>);
 
 impl Drop for Writes {
@@ -452,7 +457,7 @@ impl Drop for Writes {
 
 // Guarantee: cache_aside 3.
 #[test]
-fn no_get_gives_what_was_read_before_an_invalidation_that_had_returned() {
+fn no_get_gives_a_value_read_before_an_invalidation_that_had_returned() {
     let seeds = super::schedules(300, 20_000);
     let all = Mutex::new((0, 0));
     let part = |from: u64, to: u64| {
@@ -474,9 +479,9 @@ fn no_get_gives_what_was_read_before_an_invalidation_that_had_returned() {
     assert!(gets > seeds * 10 && compared >= seeds * 6);
 }
 
-/// A simulation that finds nothing without the guards finds nothing with them.
+/// The simulation must find violations when a guard is removed; otherwise it proves nothing.
 #[test]
-fn a_cache_without_a_guard_is_found() {
+fn a_cache_without_a_guard_shows_a_violation() {
     let mut differ_in_all = 0;
     for without in [Without::Preconditions, Without::Gaps] {
         let (mut stale, mut differ) = (0, 0);

@@ -1,5 +1,5 @@
-//! Leader election: no two leaders at once while pauses stay below the margin, no late fenced write ever; and that taking a guard
-//! away is found.
+//! Leader election: no two leaders at once while pauses stay below the margin, and never a late
+//! fenced write. Removing a guard is detected.
 use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -24,16 +24,16 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 /// The largest relative error of clock rates, between two nodes.
 const DRIFT: f64 = 0.02;
 
-/// Which guards the nodes go without.
+/// The guards that are removed from the nodes, to show that each is needed.
 #[derive(Clone, Copy, Default)]
 struct Without {
-    /// Neither a margin nor an allowance for clocks that drift, and pauses as long as if there were.
+    /// Removes the margin and the allowance for clock drift; pauses stay as long as with them.
     margin: bool,
-    /// The resource looks at no token.
+    /// Removes the resource's check of the token.
     token: bool,
 }
 
-/// What came of a schedule.
+/// The result of a schedule.
 #[derive(Default, Clone, Copy)]
 struct Tally {
     terms: u64,
@@ -43,7 +43,7 @@ struct Tally {
     late_writes: u64,
 }
 
-/// In a third of the schedules the store is slow, slower than the margin, and calls have the time for it.
+/// In a third of the schedules the store is slower than the margin, and calls are given the time.
 fn is_slow(seed: u64) -> bool {
     seed % 3 == 2
 }
@@ -60,7 +60,7 @@ fn config(without: Without, slow: bool) -> LeaderElectionConfig {
     if without.margin { config.margin(Duration::ZERO).clock_drift(0.0).grace(Duration::ZERO) } else { config }
 }
 
-/// One process: its clock, its connection, and what it runs.
+/// One process: its clock, its connection and its task.
 struct Node {
     election: Option<LeaderElection>,
     running: Option<Pin<Box<dyn Future<Output = ()>>>>,
@@ -80,11 +80,11 @@ struct World {
     config: LeaderElectionConfig,
     without: Without,
     long_pauses: bool,
-    /// Of the resource's accepted writes: the highest token.
+    /// Highest token among the writes that the resource accepted.
     highest: Option<FencingToken>,
-    /// Who has looked whether it leads, and acts at that time.
+    /// Nodes that have checked that they lead, and the time at which each acts.
     acts: Vec<(usize, Instant)>,
-    /// The tokens of all terms that were entered, in that order, also by nodes that were killed since.
+    /// Tokens of all terms in the order in which they began, also of nodes that were killed since.
     entered: Arc<Mutex<Vec<FencingToken>>>,
     tally: Tally,
 }
@@ -96,7 +96,7 @@ impl World {
         let (clock, hand) = Clock::manual();
         let entropy = Entropy::from_seed(seed);
         let store = Arc::new(InMemoryStore::new().with_clock(&clock));
-        // A quarter of the schedules has no faults on the network, the others more or fewer.
+        // A quarter of the schedules has no network faults, the others a random rate.
         let share = entropy.unit() * 0.3 * f64::from(u8::from(!seed.is_multiple_of(4)));
         let slowest = if seed.is_multiple_of(2) { 10 } else { 150 };
         let slowest = MS(entropy.up_to(if is_slow(seed) { 400 } else { slowest }));
@@ -104,7 +104,7 @@ impl World {
         let faults = faults.latency(Duration::ZERO, slowest);
         let network = FaultNetwork::new(faults, entropy.next_u64(), &clock).unwrap();
         let nodes = (0..2 + entropy.up_to(2)).map(|i| {
-            // The rates of two clocks differ by DRIFT at most.
+            // The rates of two clocks differ by at most DRIFT.
             let rate = 1.0 + DRIFT * 0.49 * (2.0 * entropy.unit() - 1.0);
             Node {
                 election: None,
@@ -134,12 +134,13 @@ impl World {
         }
     }
 
-    /// Starts a node's process: a new candidate, whose task writes to the resource now and then.
+    /// Starts a node's process: a new candidate whose task writes to the resource from time to
+    /// time.
     fn start(&mut self, i: usize) {
         let store = self.nodes[i].client.store(self.store.clone());
         let leases = StoreLease::new(store).unwrap().with_clock(&self.nodes[i].clock);
         let election = LeaderElection::builder(Arc::new(leases), "leader")
-            .candidate("same") // all are called the same: their numbers tell them apart
+            .candidate("same") // all have the same id and differ by the random number
             .config(self.config)
             .clock(&self.nodes[i].clock)
             .entropy(&Entropy::from_seed(self.entropy.next_u64()))
@@ -155,7 +156,7 @@ impl World {
                 terms.lock().unwrap().push(term.clone());
                 entered.lock().unwrap().push(term.token());
                 if rests {
-                    // Some tasks end by themselves, and so resign.
+                    // Some tasks end by themselves, which releases the lease.
                     clock.sleep(MS(700)).await;
                 } else {
                     term.lost().await;
@@ -165,19 +166,19 @@ impl World {
         }));
     }
 
-    /// Polls whoever runs, until all wait.
+    /// Polls the running nodes until all are pending.
     fn settle(&mut self) {
         let mut cx = Context::from_waker(Waker::noop());
         for _ in 0..4 {
             for node in self.nodes.iter_mut().filter(|node| node.paused_until.is_none()) {
                 if let Some(running) = &mut node.running {
-                    assert!(running.as_mut().poll(&mut cx) == Poll::Pending, "it runs for ever");
+                    assert!(running.as_mut().poll(&mut cx) == Poll::Pending, "a node never stops running");
                 }
             }
         }
     }
 
-    /// What can be seen of all nodes at this instant.
+    /// Counts the nodes that consider themselves the leader at this instant.
     fn look(&mut self) {
         let leaders = self.nodes.iter().filter_map(|node| node.election.as_ref()).filter(|e| e.is_leader()).count();
         if leaders > 1 {
@@ -185,7 +186,8 @@ impl World {
         }
     }
 
-    /// A leader's write, under its own token: at once, without asking whether it leads, as who was paused in the middle would.
+    /// Writes under a leader's token at once. Without `asks` it skips the check, like a process
+    /// that was paused after it.
     fn write(&mut self, i: usize, asks: bool) {
         let Some(term) = self.nodes[i].terms.lock().unwrap().last().cloned() else { return };
         if asks && !term.is_leader() {
@@ -205,7 +207,7 @@ impl World {
         }
     }
 
-    /// A leader looks whether it leads, is held up for less than the margin, and acts.
+    /// Lets a leader check that it leads, pause for less than the margin, and act.
     fn look_then_act(&mut self, i: usize) {
         let node = &mut self.nodes[i];
         if node.paused_until.is_none() && node.election.as_ref().is_some_and(LeaderElection::is_leader) {
@@ -215,7 +217,7 @@ impl World {
         }
     }
 
-    /// Acts whose time has come: no other may lead then.
+    /// Performs the acts that are due; no other node may lead then.
     fn act(&mut self) {
         let now = self.hand.now();
         let (due, later) = std::mem::take(&mut self.acts).into_iter().partition(|(_, at)| *at <= now);
@@ -231,7 +233,7 @@ impl World {
         }
     }
 
-    /// Something happens to a node.
+    /// Injects a random event at a node.
     fn disturb(&mut self, calm: bool) {
         let i = self.entropy.up_to(self.nodes.len() as u64 - 1) as usize;
         let now = self.hand.now();
@@ -240,27 +242,27 @@ impl World {
             1 => (0..self.nodes.len()).for_each(|i| self.look_then_act(i)),
             2 => self.write(i, !self.long_pauses),
             4 => {
-                // Killed; started anew later.
+                // Killed, to be restarted later.
                 let node = &mut self.nodes[i];
                 (node.running, node.election, node.paused_until) = (None, None, None);
                 node.terms.lock().unwrap().clear();
                 self.acts.retain(|(j, _)| *j != i);
                 node.restarts_at = Some(now + MS(self.entropy.up_to(1500)));
             }
-            // Who is held up already goes on when that is over, not sooner: in between looking and acting it does nothing else.
+            // A paused node continues at the end of its pause: it does nothing between check and act.
             5 | 6 if self.nodes[i].running.is_some() && self.nodes[i].paused_until.is_none() => {
                 let longest = if self.long_pauses { 3000 } else { 95 };
                 self.nodes[i].paused_until = Some(now + MS(self.entropy.up_to(longest)));
             }
             7 => self.nodes[i].client.cut(),
-            // A leader is cut off, and must notice by itself.
+            // The leader is disconnected and must notice it by itself.
             13 | 14 => {
                 let leads = |node: &&Node| node.election.as_ref().is_some_and(LeaderElection::is_leader);
                 self.nodes.iter().filter(leads).for_each(|node| node.client.cut());
             }
             8..=10 => self.nodes[i].client.heal(),
             11 if self.long_pauses => {
-                // Somebody tidies up.
+                // The record is deleted behind the lease.
                 let deleted = self.store.delete(Key::new("leases", "lease leader"), Default::default());
                 self.hand.block_on(deleted).unwrap();
             }
@@ -275,7 +277,7 @@ impl World {
         }
     }
 
-    /// With nothing in the way, in the time of some terms, one leads.
+    /// Checks that, without faults, a leader is elected within a few terms.
     fn comes_to_a_leader(&mut self) {
         self.network.configure(FaultConfig::default()).unwrap();
         for node in &mut self.nodes {
@@ -296,11 +298,11 @@ impl World {
             self.look();
             led |= self.nodes.iter().any(|node| node.election.as_ref().is_some_and(LeaderElection::is_leader));
         }
-        assert!(led, "nobody leads, and nothing is in the way");
+        assert!(led, "no node leads although there are no faults");
     }
 
     fn run(mut self) -> Tally {
-        // Disturbed for a while, then left alone, so that it must come to a leader.
+        // Faults for a while, then none, so that a leader must be elected.
         for step in 0..120 {
             let now = self.hand.now();
             for i in 0..self.nodes.len() {
@@ -311,7 +313,7 @@ impl World {
                     self.start(i);
                 }
             }
-            // Who was paused is looked at before it has had time to notice.
+            // A node that was paused is checked before it has run again.
             self.look();
             self.settle();
             self.look();
@@ -320,7 +322,7 @@ impl World {
                 self.nodes.iter().for_each(|node| node.client.heal());
             }
             let next = self.hand.now() + MS(5 + self.entropy.up_to(60));
-            // From timer to timer, so that nobody's turn is missed by much.
+            // Advances from timer to timer, so that each node runs about when it is due.
             loop {
                 let timer = self.hand.next_timer().filter(|at| *at <= next);
                 let act = self.acts.iter().map(|(_, at)| *at).min().filter(|at| *at <= next);
@@ -337,14 +339,14 @@ impl World {
         self.tally.terms = entered.len() as u64;
         let different: std::collections::BTreeSet<_> = entered.iter().collect();
         assert_eq!(different.len(), entered.len(), "no token comes twice");
-        // Where records are deleted, a grant whose reply was on its way may be entered after a later one.
+        // After a deletion, a grant whose reply was in flight may begin after a later one.
         assert!(self.long_pauses || self.without.margin || entered.is_sorted(), "tokens grow from term to term");
         drop(entered);
         self.tally
     }
 }
 
-/// How many schedules: of each kind half of them.
+/// Returns the number of schedules, half of each kind.
 fn schedules() -> u64 {
     let asked = std::env::var("STEADFAST_SCHEDULES").ok().map(|n| n.parse().expect("STEADFAST_SCHEDULES is a number"));
     asked.unwrap_or(if cfg!(debug_assertions) { 1_000 } else { 100_000 })
@@ -358,7 +360,7 @@ fn add(all: &mut Tally, one: Tally) {
     all.late_writes += one.late_writes;
 }
 
-/// Runs so many seeds of one kind, half of them on another thread.
+/// Runs this many seeds of one kind, half of them on another thread.
 fn run(seeds: u64, long_pauses: bool) -> Tally {
     let part = |from: u64, to: u64| {
         let mut all = Tally::default();
@@ -400,7 +402,7 @@ fn no_late_write_is_accepted_however_long_a_leader_is_paused() {
     assert!(all.refused > schedules() / 100, "late writes were tried");
 }
 
-/// How many of so many seeds break what is to hold.
+/// Returns the number of seeds, of 1,000, whose result is `broken`.
 fn violations(without: Without, long_pauses: bool, broken: impl Fn(&Tally) -> bool) -> u64 {
     (0..1000).filter(|seed| broken(&World::new(*seed, without, long_pauses).run())).count() as u64
 }

@@ -1,9 +1,9 @@
-//! Leases over a store whose answers are slow, with requests and answers slow by themselves: no two
-//! holders at once, each by its own count; no term is revived that was over when its holder asked;
-//! and a door that counts from the wrong moment is found.
+//! Leases over a store with slow requests and slow answers, each on its own: no two holders at
+//! once, by their own counts, and no term is revived that was over when its holder asked. An
+//! instance that counts from the wrong moment is detected.
 //!
-//! The election's margin would hide much of this. So here holders have none, and clocks run at one
-//! rate: what the lease's contract promises holds to the nanosecond.
+//! The election's margin would hide many faults. So here holders have none, and clocks run at one
+//! rate: the lease's contract holds to the nanosecond.
 use std::{
     future::Future,
     pin::Pin,
@@ -28,33 +28,33 @@ use steadfast::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const NAME: &str = "job";
 
-/// From which moment a door counts.
+/// The moment from which an instance counts.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Counts {
-    /// A challenger from the answer of its read, a holder from its call.
+    /// A challenger counts from the answer to its read, a holder from its call. This is correct.
     AsItShould,
-    /// A challenger from before its read.
+    /// A challenger counts from before its read.
     FromBeforeItsRead,
-    /// A holder from the answer of its call.
+    /// A holder counts from the answer to its call.
     FromTheAnswer,
 }
 
-/// A line to the store: a request takes its time to come there, and the answer to come back. Some
-/// are lost on either way.
+/// A connection to the store with delays on both ways, which loses some requests and some answers.
 #[derive(Debug)]
 struct Line {
     store: InMemoryStore,
     clock: Clock,
     entropy: Entropy,
     slowest: u64,
-    /// The time that the door reads next, once, in place of the time at which its read came back.
+    /// The time that the instance's clock shows next, once, instead of the time of the read's
+    /// answer.
     read_began: Arc<Mutex<Option<Instant>>>,
     counts: Counts,
     cut: AtomicBool,
 }
 
 impl Line {
-    /// One way of a request: mostly quick.
+    /// Returns the delay of one way of a request, which is mostly short.
     async fn way(&self) {
         let slowest = if self.entropy.up_to(3) == 0 { self.slowest } else { self.slowest.min(5) };
         self.clock.sleep(MS(self.entropy.up_to(slowest))).await;
@@ -62,8 +62,8 @@ impl Line {
 
     async fn carry<T>(&self, asked: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
         let began = self.clock.now();
-        // A door that counts from the answer has all of the wait behind it when it begins to count:
-        // see `Door`.
+        // An instance that counts from the answer has waited already when it begins to count:
+        // see `Caller`.
         let slow = self.counts != Counts::FromTheAnswer;
         let lost = |may: bool| {
             let error = PortError::new(PortErrorKind::Unavailable, "lost");
@@ -98,7 +98,7 @@ impl Store for Line {
     fn put<'a>(&'a self, key: Key<'a>, value: Bytes, how: PutOptions) -> BoxFuture<'a, Result<Version, StoreError>> {
         Box::pin(async move {
             let written = self.carry(self.store.put(key, value, how)).await;
-            *self.read_began.lock().unwrap() = None; // only a read's answer is counted from
+            *self.read_began.lock().unwrap() = None; // only the answer to a read is counted from
             written
         })
     }
@@ -107,8 +107,8 @@ impl Store for Line {
     }
 }
 
-/// The door's clock. Where it is to count from before its read, it shows that moment to who looks
-/// when the read has come back.
+/// The instance's clock. To count from before the read, it shows that moment once when the read
+/// has returned.
 struct Shown {
     clock: Clock,
     read_began: Arc<Mutex<Option<Instant>>>,
@@ -123,7 +123,7 @@ impl TimeSource for Shown {
     }
 }
 
-/// A term as its holder counts it: from its call.
+/// A term as its holder counts it, from its call.
 #[derive(Debug, Clone, Copy)]
 struct Term {
     token: FencingToken,
@@ -132,8 +132,7 @@ struct Term {
 
 struct Truth {
     term: Duration,
-    /// Who holds the name, by its own count, and knows it: from the answer until a term after the
-    /// call.
+    /// Holders by their own counts, each from the answer until a term after the call.
     holds: Vec<Option<Term>>,
     grants: u64,
     renewals: u64,
@@ -146,7 +145,7 @@ impl Truth {
         term.called + self.term
     }
 
-    /// Someone learned of its term.
+    /// Records that a holder learned of its term.
     fn entered(&mut self, i: usize, term: Term, now: Instant) {
         let others = self.holds.iter().enumerate().filter(|(j, _)| *j != i).filter_map(|(j, held)| Some((j, (*held)?)));
         let overlaps: Vec<_> = others.filter(|(_, held)| now < self.ends(*held)).collect();
@@ -157,17 +156,17 @@ impl Truth {
     }
 }
 
-/// A process with its door, that asks, renews for some time, and gives up or goes silent.
-async fn live(i: usize, clock: Clock, entropy: Entropy, door: Door, truth: Arc<Mutex<Truth>>) {
+/// Runs a process, which acquires, renews for some time, and then releases or stops without notice.
+async fn live(i: usize, clock: Clock, entropy: Entropy, caller: Caller, truth: Arc<Mutex<Truth>>) {
     let term = truth.lock().unwrap().term;
     let holder = format!("node-{i}");
     loop {
         clock.sleep(MS(entropy.up_to(40))).await;
         let called = clock.now();
-        let mut held = match door.acquire(&holder, term).await {
+        let mut held = match caller.acquire(&holder, term).await {
             Ok(Acquired::Granted(token)) => Term { token, called },
             Ok(Acquired::Held(held)) => {
-                // As early as it may be free, or before: asking is allowed.
+                // Asks when the name may be free, or earlier, which is allowed.
                 clock.sleep(held.free_in.min(MS(entropy.up_to(300)))).await;
                 continue;
             }
@@ -181,15 +180,15 @@ async fn live(i: usize, clock: Clock, entropy: Entropy, door: Door, truth: Arc<M
                 *(if grants { &mut truth.grants } else { &mut truth.renewals }) += 1;
                 grants = false;
             }
-            // Mostly in time; now and then about when the term ends, or after.
+            // Mostly in time, sometimes about when the term ends or after.
             let late = entropy.up_to(5) == 0;
             let wait = if late { term.mul_f64(0.8 + 0.5 * entropy.unit()) } else { term.mul_f64(0.3 * entropy.unit()) };
             clock.sleep(wait).await;
             match entropy.up_to(19) {
-                0 => break, // silent
+                0 => break, // stops without notice
                 1 => {
                     truth.lock().unwrap().holds[i] = None;
-                    let _ = door.leases.release(NAME, &holder, held.token).await;
+                    let _ = caller.leases.release(NAME, &holder, held.token).await;
                     break;
                 }
                 _ => {}
@@ -197,7 +196,7 @@ async fn live(i: usize, clock: Clock, entropy: Entropy, door: Door, truth: Arc<M
             let called = clock.now();
             let over = called >= truth.lock().unwrap().ends(held);
             truth.lock().unwrap().late += u64::from(over);
-            match door.renew(&holder, held.token, term).await {
+            match caller.renew(&holder, held.token, term).await {
                 Ok(()) => {
                     if over {
                         let what = format!("{i} revived {held:?} at {called:?}, when it was over");
@@ -205,7 +204,7 @@ async fn live(i: usize, clock: Clock, entropy: Entropy, door: Door, truth: Arc<M
                     }
                     held.called = called;
                 }
-                // The term goes on as it was counted; the next call tells.
+                // The term stays as counted; the next call shows the outcome.
                 Err(held) if held => {}
                 Err(_) => break,
             }
@@ -213,14 +212,14 @@ async fn live(i: usize, clock: Clock, entropy: Entropy, door: Door, truth: Arc<M
     }
 }
 
-/// What a process calls. A door that counts from the answer makes its wait before the lease begins
-/// to count.
-struct Door {
+/// The lease as a process calls it. Counting from the answer is modelled by a wait before the
+/// lease begins to count.
+struct Caller {
     leases: StoreLease,
     line: Arc<Line>,
 }
 
-impl Door {
+impl Caller {
     async fn wait(&self) {
         if self.line.counts == Counts::FromTheAnswer {
             for _ in 0..2 {
@@ -235,9 +234,9 @@ impl Door {
         self.leases.acquire(NAME, holder, term).await.map_err(drop)
     }
 
-    /// On failure: whether the term may go on.
+    /// On failure, returns whether the term may continue.
     async fn renew(&self, holder: &str, token: FencingToken, term: Duration) -> Result<(), bool> {
-        // Whether the term is over is judged by the count of the call before, when this is called.
+        // The count of the previous call decides now whether the term is over.
         let renewed = self.leases.renew(NAME, holder, token, term);
         self.wait().await;
         renewed.await.map(drop).map_err(|error| !error.is_not_held())
@@ -261,7 +260,7 @@ impl World {
         let term = MS(1_000);
         let truth = Truth { term, holds: vec![None; nodes], grants: 0, renewals: 0, late: 0, violations: Vec::new() };
         let truth = Arc::new(Mutex::new(truth));
-        // From a quick store to one that takes most of a term for its answer.
+        // From a quick store to one whose answer takes most of a term.
         let slowest = [0, 20, 200, 450][entropy.up_to(3) as usize];
         let mut lines = Vec::new();
         let nodes = (0..nodes).map(|i| {
@@ -279,7 +278,7 @@ impl World {
             let shown = Clock::from_source(Shown { clock: clock.clone(), read_began });
             let leases = StoreLease::new(line.clone()).unwrap().with_clock(&shown);
             let own = Entropy::from_seed(entropy.next_u64());
-            Box::pin(live(i, clock.clone(), own, Door { leases, line }, truth.clone())) as Pin<Box<_>>
+            Box::pin(live(i, clock.clone(), own, Caller { leases, line }, truth.clone())) as Pin<Box<_>>
         });
         let nodes: Vec<Pin<Box<dyn Future<Output = ()>>>> = nodes.map(|node| node as _).collect();
         Self { hand, truth, lines, nodes, entropy }
@@ -289,7 +288,7 @@ impl World {
         let mut cx = Context::from_waker(Waker::noop());
         for _ in 0..4 {
             for node in &mut self.nodes {
-                assert!(node.as_mut().poll(&mut cx) == Poll::Pending, "it lives for ever");
+                assert!(node.as_mut().poll(&mut cx) == Poll::Pending, "a node never stops running");
             }
         }
     }
@@ -328,7 +327,7 @@ fn over_a_store_with_slow_reads_a_name_has_one_holder_and_no_term_is_revived() {
 }
 
 #[test]
-fn a_door_that_counts_from_the_wrong_moment_is_found() {
+fn an_instance_that_counts_from_the_wrong_moment_is_detected() {
     for (counts, what) in [(Counts::FromBeforeItsRead, "so do"), (Counts::FromTheAnswer, "revived")] {
         let seeds = 100;
         let found = |seed: &u64| World::new(*seed, counts).run().violations.iter().any(|found| found.contains(what));

@@ -1,11 +1,24 @@
-//! One piece of work a key at a time, whose result goes to all who came for it. Below the patterns that need it.
+//! Single flight: one piece of work per key at a time, whose result goes to all callers of that
+//! key. It is shared by the patterns above.
 //!
-//! A *flight* is the work under way for one key; who came for its result has a [`Seat`]. Nobody spawns anything: the work is polled by one
-//! of those who wait, its driver, and when that one leaves another is woken to go on. All others are polled twice, when they come and when
-//! the result is there. A driver whose task is no longer polled can be relieved: see [`Seat::take_over`].
+//! A *flight* is the work in progress for one key, and a [`Seat`] is a caller's place in it. No
+//! task is spawned: the work is polled by one of its callers, the *driver*. If the driver is
+//! dropped, another caller is woken to continue. The others are polled twice, on arrival and when
+//! the result is there. A driver whose task is no longer polled can be replaced: see
+//! [`Seat::take_over`].
 //!
-//! Locks are taken in one order: a table's shard, then a flight's state. Neither is held while foreign code runs: the work is taken out to be
-//! polled, and dropped outside.
+//! Locks are taken in one order: a shard of the table, then a flight's state. Neither is held while
+//! foreign code runs: the work is taken out to be polled, and dropped outside.
+//
+// The only atomic is `closed` of a flight. It is stored under the lock of the flight's shard, together with
+// the removal from the table, and it is never reset. The driver loads it without that lock, only to skip
+// `close`:
+//
+// - If it reads `true`, the flight is being removed by a thread that holds the lock, and nothing else is
+//   concluded from it.
+// - If it reads `false`, `close` takes the lock and looks into the table, which decides.
+//
+// So a stale value costs a lock and nothing else, and `Relaxed` suffices.
 mod seat;
 #[cfg(all(test, not(steadfast_loom)))]
 mod tests;
@@ -30,72 +43,73 @@ use hashbrown::{HashTable, hash_table::Entry};
 
 use crate::sync::{Line, Mutex, MutexGuard};
 
-/// Sees to a flight that everybody left.
+/// A callback that takes over a flight without callers.
 pub(crate) type Unattended<K, T> = Arc<dyn Fn(Seat<K, T>) + Send + Sync>;
 
-/// The flights of all keys. A clone is the same table.
+/// The flights of all keys. A clone shares the table.
 pub(crate) struct Flights<K: Hash + Eq, T>(Arc<Table<K, T>>);
 
 struct Table<K: Hash + Eq, T> {
     shards: Shards<K, T>,
     hasher: RandomState,
-    /// Without it a flight that everybody left is dropped.
+    /// If it is not set, a flight without callers is dropped.
     unattended: Option<Unattended<K, T>>,
 }
 
-/// What can still be joined. Bounded by the number of flights under way.
+/// The flights that can be joined. Bounded by the number of flights in progress.
 type Shard<K, T> = HashTable<Arc<Flight<K, T>>>;
 
-/// By the key's hash.
+/// The shards, selected by the key's hash.
 type Shards<K, T> = Box<[Line<Mutex<Shard<K, T>>>]>;
 
-/// So many that two threads rarely meet in one; a power of two.
+/// Number of shards: enough that two threads rarely meet in one; a power of two.
 const SHARDS: usize = 64;
 
-/// The work under way for a key.
+/// The work in progress for a key.
 pub(crate) struct Flight<K, T> {
     key: K,
     hash: u64,
-    /// It can be joined no more. Set under its shard's lock; who reads it without asks for nothing else.
-    off: AtomicBool,
-    state: Mutex<State<T>>,
+    /// `true` once the flight can no longer be joined. See the header for its ordering.
+    closed: AtomicBool,
+    state: Mutex<FlightState<T>>,
 }
 
-struct State<T> {
+struct FlightState<T> {
     phase: Phase<T>,
-    /// Not here before it is set, and while it is polled.
+    /// The work. It is absent before it is set, and while it is polled.
     work: Option<BoxFuture<'static, T>>,
-    /// The seat whose task the work wakes. With none, the next seat that is polled is.
+    /// The seat whose task the work wakes. If there is none, the next seat that is polled becomes
+    /// it.
     driver: Option<u64>,
-    /// Wakes the driver's task, once the work has been pending there.
+    /// Waker of the driver's task, once the work has been pending there.
     driver_waker: Option<Waker>,
-    /// The type of the work, for those who ask after a panic if the same would happen to their own.
+    /// Type of the work. After a panic, callers compare it with the type of their own work.
     work_type: Option<TypeId>,
-    /// Counts the polls of the work: a driver that stalls does not raise it.
+    /// Number of polls of the work. A stalled driver does not raise it.
     polls: u64,
-    /// The seats taken, and all that were ever taken.
+    /// Number of current seats.
     seats: usize,
     seated: u64,
-    /// Who is not the driver, in the order in which they came.
+    /// Wakers of the seats that do not drive, in order of arrival.
     waiting: BTreeMap<u64, Waker>,
-    /// Somebody polls it in the background, too.
+    /// `true` if a background task holds a seat.
     in_background: bool,
 }
 
 enum Phase<T> {
     Under,
     Done(Arc<T>),
-    /// It panicked, everybody left, or the one seat that was left took the result.
+    /// The work panicked, no seat is left, or the last seat took the result.
     Lost,
 }
 
-/// The result of a flight: moved to the only seat, shared where there are several.
-pub(crate) enum Given<T> {
+/// The result of a flight: moved to the only seat, or shared by several.
+pub(crate) enum FlightResult<T> {
     Own(T),
     Shared(Arc<T>),
 }
 
-impl<T> Deref for Given<T> {
+impl<T> Deref for FlightResult<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
@@ -106,8 +120,8 @@ impl<T> Deref for Given<T> {
     }
 }
 
-impl<T: Clone> Given<T> {
-    /// Returns the result, copied where others have it too.
+impl<T: Clone> FlightResult<T> {
+    /// Returns the result, cloned if other seats share it.
     pub(crate) fn into_inner(self) -> T {
         match self {
             Self::Own(result) => result,
@@ -116,19 +130,20 @@ impl<T: Clone> Given<T> {
     }
 }
 
-/// What a look for a flight found.
-pub(crate) enum Boarding<K: Hash + Eq, T> {
-    /// One was under way: this seat is in it.
+/// The result of joining a key's flight.
+pub(crate) enum JoinOrLead<K: Hash + Eq, T> {
+    /// A flight was in progress; this is a seat in it.
     Joined(Seat<K, T>),
-    /// None was, and now one is; its work has to be said.
+    /// A new flight was created; its work must be set.
     Leads(Lead<K, T>),
 }
 
-/// The duty to say what a new flight's work is. Dropped, the flight is lost: those who joined meanwhile look again.
+/// The obligation to set the work of a new flight. If it is dropped, the flight is lost, and
+/// callers that have joined meanwhile try again.
 pub(crate) struct Lead<K: Hash + Eq, T>(Seat<K, T>);
 
-/// A flight as its own work sees it.
-pub(crate) struct Ticket<K: Hash + Eq, T>(Flights<K, T>, Arc<Flight<K, T>>);
+/// A flight, as seen by its own work.
+pub(crate) struct FlightHandle<K: Hash + Eq, T>(Flights<K, T>, Arc<Flight<K, T>>);
 
 impl<K: Hash + Eq, T> Clone for Flights<K, T> {
     fn clone(&self) -> Self {
@@ -137,27 +152,32 @@ impl<K: Hash + Eq, T> Clone for Flights<K, T> {
 }
 
 impl<K: Hash + Eq, T> Flights<K, T> {
-    /// No flights. What everybody left goes to `unattended`, or else is dropped.
+    /// Creates an empty table. Flights without callers go to `unattended`, or else are dropped.
     pub(crate) fn new(unattended: Option<Unattended<K, T>>) -> Self {
         let shards = (0..SHARDS).map(|_| Line(Mutex::new(HashTable::new()))).collect();
         Self(Arc::new(Table { shards, hasher: RandomState::new(), unattended }))
     }
 
-    /// Joins the flight of this key, or begins one.
-    pub(crate) fn board<Q>(&self, key: &Q) -> Boarding<K, T>
+    /// Joins the flight of this key, or creates one.
+    pub(crate) fn join_or_lead<Q>(&self, key: &Q) -> JoinOrLead<K, T>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let Ok(boarding) = self.board_unless(key, || None::<std::convert::Infallible>);
-        boarding
+        let Ok(joined) = self.join_or_lead_unless(key, || None::<std::convert::Infallible>);
+        joined
     }
 
-    /// The same, unless there is an `answer`. It is asked where no flight is under way, in a moment in which none can begin or end.
+    /// Joins the flight of this key. If there is none, calls `answer` under the shard's lock, and
+    /// creates a flight only if that returns `None`.
     ///
     /// # Errors
-    /// The answer.
-    pub(crate) fn board_unless<Q, A>(&self, key: &Q, answer: impl FnOnce() -> Option<A>) -> Result<Boarding<K, T>, A>
+    /// The returned answer.
+    pub(crate) fn join_or_lead_unless<Q, A>(
+        &self,
+        key: &Q,
+        answer: impl FnOnce() -> Option<A>,
+    ) -> Result<JoinOrLead<K, T>, A>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -166,7 +186,7 @@ impl<K: Hash + Eq, T> Flights<K, T> {
         let mut shard = self.shard(hash);
         let is_it = |flight: &Arc<Flight<K, T>>| flight.key.borrow() == key;
         match shard.entry(hash, is_it, |flight| flight.hash) {
-            Entry::Occupied(found) => Ok(Boarding::Joined(Seat::join(self.clone(), found.get().clone()))),
+            Entry::Occupied(found) => Ok(JoinOrLead::Joined(Seat::join(self.clone(), found.get().clone()))),
             Entry::Vacant(place) => {
                 if let Some(answer) = answer() {
                     return Err(answer);
@@ -174,17 +194,17 @@ impl<K: Hash + Eq, T> Flights<K, T> {
                 let flight = Arc::new(Flight {
                     key: key.to_owned(),
                     hash,
-                    off: AtomicBool::new(false),
-                    state: Mutex::new(State::led()),
+                    closed: AtomicBool::new(false),
+                    state: Mutex::new(FlightState::with_leader()),
                 });
                 place.insert(flight.clone());
-                Ok(Boarding::Leads(Lead(Seat::first(self.clone(), flight))))
+                Ok(JoinOrLead::Leads(Lead(Seat::first(self.clone(), flight))))
             }
         }
     }
 
-    /// Cuts the key's flight off from all who come from now on, and in the same moment does this. The flight goes on for those who are
-    /// in it.
+    /// Detaches the key's flight from later callers and calls `then`, both under the shard's lock.
+    /// The flight continues for callers that are in it already.
     pub(crate) fn supersede<Q, R>(&self, key: &Q, then: impl FnOnce() -> R) -> R
     where
         K: Borrow<Q>,
@@ -195,12 +215,14 @@ impl<K: Hash + Eq, T> Flights<K, T> {
         let cut = shard.find_entry(hash, |flight| flight.key.borrow() == key).ok().map(|found| found.remove().0);
         let result = then();
         drop(shard);
-        // Never the last of it: a flight that has no seat is in no table. But a key is foreign.
+        // This is never the last reference, as a flight without seats is in no table. But dropping a key may
+        // run foreign code, so it happens outside the lock.
         drop(cut);
         result
     }
 
-    /// Does this in a moment in which no flight of the key begins, ends or is superseded.
+    /// Calls `then` under the shard's lock, so that no flight of the key begins, ends or is
+    /// superseded meanwhile.
     pub(crate) fn between<Q, R>(&self, key: &Q, then: impl FnOnce() -> R) -> R
     where
         K: Borrow<Q>,
@@ -210,7 +232,7 @@ impl<K: Hash + Eq, T> Flights<K, T> {
         then()
     }
 
-    /// Does this if no flight of the key is under way, in a moment in which none can begin.
+    /// Calls `then` under the shard's lock if no flight of the key is in progress.
     pub(crate) fn if_idle<Q, R>(&self, key: &Q, then: impl FnOnce() -> R) -> Option<R>
     where
         K: Borrow<Q>,
@@ -221,7 +243,7 @@ impl<K: Hash + Eq, T> Flights<K, T> {
         shard.find(hash, |flight| flight.key.borrow() == key).is_none().then(then)
     }
 
-    /// Cuts all flights off, as [`supersede`](Self::supersede) does one.
+    /// Detaches all flights, as [`supersede`](Self::supersede) does one.
     pub(crate) fn supersede_all(&self) {
         for shard in &self.0.shards {
             let cut = std::mem::take(&mut *shard.0.lock());
@@ -229,22 +251,22 @@ impl<K: Hash + Eq, T> Flights<K, T> {
         }
     }
 
-    /// How many can be joined now.
+    /// Returns the number of flights that can be joined.
     pub(crate) fn len(&self) -> usize {
         self.0.shards.iter().map(|shard| shard.0.lock().len()).sum()
     }
 
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, T>> {
-        // The table's own buckets go by the low bits and by the highest seven.
+        // The table itself uses the low bits and the highest seven, so these are independent.
         self.0.shards[(hash >> 32) as usize % SHARDS].0.lock()
     }
 
-    /// Whether this flight could still be joined; from now on it cannot.
-    fn take_off(&self, shard: &mut Shard<K, T>, flight: &Arc<Flight<K, T>>) -> bool {
+    /// Removes the flight from the table. Returns `true` if it could be joined until now.
+    fn close(&self, shard: &mut Shard<K, T>, flight: &Arc<Flight<K, T>>) -> bool {
         match shard.find_entry(flight.hash, |found| Arc::ptr_eq(found, flight)) {
             Ok(found) => {
-                flight.off.store(true, Relaxed);
-                // A seat or a ticket holds it yet: nothing foreign is dropped here.
+                flight.closed.store(true, Relaxed);
+                // A seat or a handle still holds the flight, so no foreign code runs here.
                 drop(found.remove());
                 true
             }
@@ -254,12 +276,12 @@ impl<K: Hash + Eq, T> Flights<K, T> {
 }
 
 impl<K: Hash + Eq, T> Lead<K, T> {
-    /// What the work can end its flight with.
-    pub(crate) fn ticket(&self) -> Ticket<K, T> {
-        Ticket(self.0.flights.clone(), self.0.flight.clone())
+    /// Returns the handle by which the work can end its flight.
+    pub(crate) fn handle(&self) -> FlightHandle<K, T> {
+        FlightHandle(self.0.flights.clone(), self.0.flight.clone())
     }
 
-    /// Names the type of the work that will follow.
+    /// Sets the type of the work.
     pub(crate) fn of_type(self, work: TypeId) -> Self {
         self.0.flight.state.lock().work_type = Some(work);
         self
@@ -270,31 +292,32 @@ impl<K: Hash + Eq, T> Lead<K, T> {
         self.0.flight_id()
     }
 
-    /// Sets the work.
-    pub(crate) fn depart(self, work: BoxFuture<'static, T>) -> Seat<K, T> {
+    /// Sets the work and returns the caller's seat.
+    pub(crate) fn start(self, work: BoxFuture<'static, T>) -> Seat<K, T> {
         self.0.flight.state.lock().work = Some(work);
         self.0
     }
 }
 
-impl<K: Hash + Eq, T> Ticket<K, T> {
-    /// Ends the flight, and in the same moment does this, told whether the flight could be joined until now: whether nobody
-    /// superseded it. For the work, as its last act.
-    pub(crate) fn land<R>(&self, then: impl FnOnce(bool) -> R) -> R {
+impl<K: Hash + Eq, T> FlightHandle<K, T> {
+    /// Ends the flight and calls `then`, both under the shard's lock. `then` receives `true` if the
+    /// flight could be joined until now, so it was not superseded. The work calls this as its last
+    /// act.
+    pub(crate) fn finish<R>(&self, then: impl FnOnce(bool) -> R) -> R {
         let mut shard = self.0.shard(self.1.hash);
-        let was_current = self.0.take_off(&mut shard, &self.1);
+        let was_current = self.0.close(&mut shard, &self.1);
         then(was_current)
     }
 
-    /// The key.
+    /// Returns the key.
     pub(crate) fn key(&self) -> &K {
         &self.1.key
     }
 }
 
-impl<T> State<T> {
-    /// With the leader in seat 1, who drives.
-    const fn led() -> Self {
+impl<T> FlightState<T> {
+    /// Creates the state of a new flight, whose creator has seat 1 and drives.
+    const fn with_leader() -> Self {
         Self {
             phase: Phase::Under,
             work: None,

@@ -1,4 +1,4 @@
-//! A place in a flight: the future of its result.
+//! A caller's place in a flight: the future of its result.
 use std::{
     any::TypeId,
     future::Future,
@@ -10,30 +10,31 @@ use std::{
 
 use futures_util::future::BoxFuture;
 
-use super::{Flight, Flights, Given, Phase, State};
+use super::{Flight, FlightResult, FlightState, Flights, Phase};
 use crate::sync::MutexGuard;
 
-/// A place in a flight. As a future it gives the result, or `None` where the flight was lost: it panicked in somebody's hands.
+/// A caller's place in a flight. As a future it returns the result, or `None` if the flight was
+/// lost, for example because the work panicked in another task.
 ///
-/// Dropped, it is left; was it the driver's, another is woken to go on. The last one takes the flight with it, or leaves it to whoever
-/// finishes what is unattended.
+/// Dropping it leaves the flight. If it was the driver's, another caller is woken to take over. The
+/// last one drops the work, or hands it to the callback for unattended flights.
 pub(crate) struct Seat<K: Hash + Eq, T> {
     pub(super) flights: Flights<K, T>,
     pub(super) flight: Arc<Flight<K, T>>,
     number: u64,
-    /// It had its result: there is nothing to leave.
+    /// `true` once it has returned its result, so that dropping it does nothing.
     over: bool,
-    /// The polls of the work when this seat last asked for them.
+    /// Number of polls of the work when this seat last read it.
     polls: u64,
 }
 
 impl<K: Hash + Eq, T> Seat<K, T> {
-    /// The leader's, who is counted already.
+    /// Returns the creator's seat, which is counted already.
     pub(super) fn first(flights: Flights<K, T>, flight: Arc<Flight<K, T>>) -> Self {
         Self { flights, flight, number: 1, over: false, polls: 0 }
     }
 
-    /// One more.
+    /// Adds a seat.
     pub(super) fn join(flights: Flights<K, T>, flight: Arc<Flight<K, T>>) -> Self {
         let mut state = flight.state.lock();
         let (number, polls) = (state.seat(), state.polls);
@@ -41,12 +42,14 @@ impl<K: Hash + Eq, T> Seat<K, T> {
         Self { flights, flight, number, over: false, polls }
     }
 
-    /// Returns a number that all seats of this flight share, and no other flight has while one of them lives.
+    /// Returns a number that all seats of this flight share, and no other flight has while one of
+    /// them lives.
     pub(crate) fn flight_id(&self) -> usize {
         Arc::as_ptr(&self.flight).addr()
     }
 
-    /// One more seat, for the background; `None` where one is there already, or the flight is over.
+    /// Adds a seat for a background task. Returns `None` if there is one already or the flight has
+    /// ended.
     pub(crate) fn for_background(&self) -> Option<Self> {
         let mut state = self.flight.state.lock();
         if state.in_background || !matches!(state.phase, Phase::Under) {
@@ -58,15 +61,16 @@ impl<K: Hash + Eq, T> Seat<K, T> {
         Some(Self { flights: self.flights.clone(), flight: self.flight.clone(), number, over: false, polls: 0 })
     }
 
-    /// Notes that this seat is the background's.
+    /// Marks this seat as the background task's.
     pub(crate) fn in_background(self) -> Self {
         self.flight.state.lock().in_background = true;
         self
     }
 
-    /// Makes this seat the driver if nobody has polled the work since this seat last called this. The driver so far waits like the others.
+    /// Makes this seat the driver if the work was not polled since this seat's last call. The
+    /// previous driver then waits like the others.
     ///
-    /// A task that is neither polled nor dropped would hold up all who wait for its work.
+    /// A driver whose task is neither polled nor dropped would otherwise delay all other callers.
     pub(crate) fn take_over(&mut self) {
         let mut state = self.flight.state.lock();
         let stalled = state.polls == self.polls && state.driver != Some(self.number) && state.work.is_some();
@@ -85,13 +89,13 @@ impl<K: Hash + Eq, T> Seat<K, T> {
         self.flight.state.lock().work_type == Some(work)
     }
 
-    fn end(&mut self, result: Option<Given<T>>) -> Poll<Option<Given<T>>> {
+    fn end(&mut self, result: Option<FlightResult<T>>) -> Poll<Option<FlightResult<T>>> {
         self.over = true;
         Poll::Ready(result)
     }
 }
 
-impl<T> State<T> {
+impl<T> FlightState<T> {
     fn seat(&mut self) -> u64 {
         self.seats += 1;
         self.seated += 1;
@@ -100,16 +104,16 @@ impl<T> State<T> {
 }
 
 impl<K: Hash + Eq, T> Future for Seat<K, T> {
-    type Output = Option<Given<T>>;
+    type Output = Option<FlightResult<T>>;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Given<T>>> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<FlightResult<T>>> {
         let me = &mut *self;
         let mut state = me.flight.state.lock();
         match &state.phase {
             Phase::Done(result) => {
                 let result = result.clone();
                 drop(state);
-                return me.end(Some(Given::Shared(result)));
+                return me.end(Some(FlightResult::Shared(result)));
             }
             Phase::Lost => {
                 drop(state);
@@ -129,39 +133,40 @@ impl<K: Hash + Eq, T> Future for Seat<K, T> {
         let old = (state.waiting.remove(&me.number), state.driver_waker.take_if(|waker| !waker.will_wake(cx.waker())));
         drop(state);
         drop(old);
-        let mut hands = Hands { flight: &*me.flight, flights: &me.flights, arc: &me.flight, safe: false };
+        let mut guard = PanicGuard { flight: &*me.flight, flights: &me.flights, arc: &me.flight, safe: false };
         let polled = work.as_mut().poll(cx);
-        hands.safe = true;
+        guard.safe = true;
         let Poll::Ready(result) = polled else {
             let waker = cx.waker().clone();
-            let mut state = hands.flight.state.lock();
+            let mut state = guard.flight.state.lock();
             state.work = Some(work);
             let old = state.driver_waker.replace(waker);
             drop(state);
             drop(old);
             return Poll::Pending;
         };
-        drop(hands);
-        // The work may have landed its flight itself.
-        if !me.flight.off.load(Relaxed) {
-            me.flights.take_off(&mut me.flights.shard(me.flight.hash), &me.flight);
+        drop(guard);
+        // The work may have ended its flight itself.
+        if !me.flight.closed.load(Relaxed) {
+            me.flights.close(&mut me.flights.shard(me.flight.hash), &me.flight);
         }
         let state = me.flight.state.lock();
-        // No seat can be added any more: the flight is in no table, and seats for the background are made from seats.
+        // No seat can be added any more: the flight is in no table, and background seats are made from seats.
         let result = if state.seats == 1 {
             end(state, Phase::Lost);
-            Given::Own(result)
+            FlightResult::Own(result)
         } else {
             let result = Arc::new(result);
             end(state, Phase::Done(result.clone()));
-            Given::Shared(result)
+            FlightResult::Shared(result)
         };
         me.end(Some(result))
     }
 }
 
-impl<T> State<T> {
-    /// Gives the waker before, to be dropped outside the lock.
+impl<T> FlightState<T> {
+    /// Stores the waker of a waiting seat. Returns the previous one, to be dropped outside the
+    /// lock.
     fn wait(&mut self, number: u64, waker: &Waker) -> Option<Waker> {
         match self.waiting.get(&number) {
             Some(old) if old.will_wake(waker) => None,
@@ -170,8 +175,8 @@ impl<T> State<T> {
     }
 }
 
-/// Ends a flight, and tells all who wait.
-fn end<T>(mut state: MutexGuard<'_, State<T>>, phase: Phase<T>) {
+/// Ends a flight and wakes all waiting callers.
+fn end<T>(mut state: MutexGuard<'_, FlightState<T>>, phase: Phase<T>) {
     state.phase = phase;
     let (waiting, work) = (std::mem::take(&mut state.waiting), state.work.take());
     let driver = state.driver_waker.take();
@@ -182,36 +187,36 @@ fn end<T>(mut state: MutexGuard<'_, State<T>>, phase: Phase<T>) {
     drop((work, driver));
 }
 
-/// The work while it is polled: should it panic, the flight is lost.
-struct Hands<'a, K: Hash + Eq, T> {
+/// A guard while the work is polled: if the work panics, the flight is lost.
+struct PanicGuard<'a, K: Hash + Eq, T> {
     flight: &'a Flight<K, T>,
     flights: &'a Flights<K, T>,
     arc: &'a Arc<Flight<K, T>>,
     safe: bool,
 }
 
-impl<K: Hash + Eq, T> Drop for Hands<'_, K, T> {
+impl<K: Hash + Eq, T> Drop for PanicGuard<'_, K, T> {
     fn drop(&mut self) {
         if !self.safe {
-            self.flights.take_off(&mut self.flights.shard(self.flight.hash), self.arc);
+            self.flights.close(&mut self.flights.shard(self.flight.hash), self.arc);
             end(self.flight.state.lock(), Phase::Lost);
         }
     }
 }
 
-/// What has to be done for a flight that somebody left, outside its locks.
-enum Left<T> {
+/// The action to take outside the locks after a seat has left its flight.
+enum AfterLeave<T> {
     Nothing,
-    /// Another goes on.
+    /// Wake another caller, which takes over.
     Wake(Waker),
-    /// Nobody is left.
+    /// Drop the work, as no caller is left.
     Drop(Option<BoxFuture<'static, T>>),
     Finish(u64),
 }
 
 impl<K: Hash + Eq, T> Seat<K, T> {
-    fn leave(&self) -> Left<T> {
-        // The shard first: who joins must not find a flight that nobody attends any more.
+    fn leave(&self) -> AfterLeave<T> {
+        // The shard's lock comes first: a joining caller must not find a flight that has no seat left.
         let mut shard = self.flights.shard(self.flight.hash);
         let mut state = self.flight.state.lock();
         state.seats -= 1;
@@ -221,28 +226,28 @@ impl<K: Hash + Eq, T> Seat<K, T> {
             old.1 = state.driver_waker.take();
         }
         let left = match state.phase {
-            Phase::Done(_) | Phase::Lost => Left::Nothing,
-            // The leader was dropped before it said what the work is; nobody else can.
+            Phase::Done(_) | Phase::Lost => AfterLeave::Nothing,
+            // The creator was dropped before it set the work, and no other caller can set it.
             Phase::Under if state.work.is_none() && state.driver.is_none() => {
-                self.flights.take_off(&mut shard, &self.flight);
+                self.flights.close(&mut shard, &self.flight);
                 drop(shard);
                 end(state, Phase::Lost);
-                return Left::Nothing;
+                return AfterLeave::Nothing;
             }
             Phase::Under if state.seats > 0 => match (state.driver, state.waiting.values().next()) {
-                // It stays among those who wait until it is polled: should it leave before, the next is woken.
-                (None, Some(waker)) => Left::Wake(waker.clone()),
-                // The others were not polled yet: the first that is drives.
-                _ => Left::Nothing,
+                // The woken seat keeps waiting until it is polled: if it leaves before, the next one is woken.
+                (None, Some(waker)) => AfterLeave::Wake(waker.clone()),
+                // The others were not polled yet: the first that is polled drives.
+                _ => AfterLeave::Nothing,
             },
             Phase::Under if self.flights.0.unattended.is_some() && !state.in_background => {
                 state.in_background = true;
-                Left::Finish(state.seat())
+                AfterLeave::Finish(state.seat())
             }
             Phase::Under => {
-                self.flights.take_off(&mut shard, &self.flight);
+                self.flights.close(&mut shard, &self.flight);
                 state.phase = Phase::Lost;
-                Left::Drop(state.work.take())
+                AfterLeave::Drop(state.work.take())
             }
         };
         drop(state);
@@ -258,10 +263,10 @@ impl<K: Hash + Eq, T> Drop for Seat<K, T> {
             return;
         }
         match self.leave() {
-            Left::Nothing => {}
-            Left::Wake(waker) => waker.wake(),
-            Left::Drop(work) => drop(work),
-            Left::Finish(number) => {
+            AfterLeave::Nothing => {}
+            AfterLeave::Wake(waker) => waker.wake(),
+            AfterLeave::Drop(work) => drop(work),
+            AfterLeave::Finish(number) => {
                 let (flights, flight) = (self.flights.clone(), self.flight.clone());
                 let seat = Self { flights, flight, number, over: false, polls: 0 };
                 match &self.flights.0.unattended {

@@ -1,4 +1,4 @@
-//! Flights: how often who is polled, and who goes on when others leave.
+//! Flights: the number of polls, and the choice of the next driver.
 #![allow(clippy::unwrap_used, reason = "tests")]
 use std::{
     future::{Future, poll_fn},
@@ -11,7 +11,7 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
-use super::{Boarding, Flights, Given, Seat};
+use super::{FlightResult, Flights, JoinOrLead, Seat};
 use crate::entropy::Entropy;
 
 #[derive(Default)]
@@ -25,10 +25,10 @@ impl Wake for Count {
 
 fn poll(seat: &mut Pin<Box<Seat<u8, u32>>>, waker: &Arc<Count>) -> Poll<Option<u32>> {
     let polled = seat.as_mut().poll(&mut Context::from_waker(&Waker::from(waker.clone())));
-    polled.map(|result| result.map(Given::into_inner))
+    polled.map(|result| result.map(FlightResult::into_inner))
 }
 
-/// Work that is ready when it is told so, and knows how often it was polled and whom it would wake.
+/// Work that becomes ready on demand, and records its polls and its waker.
 #[derive(Clone, Default)]
 struct Script {
     ready: Arc<AtomicBool>,
@@ -66,21 +66,21 @@ impl Script {
 }
 
 fn lead(flights: &Flights<u8, u32>, script: &Script) -> Seat<u8, u32> {
-    match flights.board(&1) {
-        Boarding::Leads(lead) => lead.depart(script.work()),
-        Boarding::Joined(_) => panic!("a flight is under way"),
+    match flights.join_or_lead(&1) {
+        JoinOrLead::Leads(lead) => lead.start(script.work()),
+        JoinOrLead::Joined(_) => panic!("a flight is under way"),
     }
 }
 
 fn join(flights: &Flights<u8, u32>) -> Seat<u8, u32> {
-    match flights.board(&1) {
-        Boarding::Joined(seat) => seat,
-        Boarding::Leads(_) => panic!("no flight is under way"),
+    match flights.join_or_lead(&1) {
+        JoinOrLead::Joined(seat) => seat,
+        JoinOrLead::Leads(_) => panic!("no flight is under way"),
     }
 }
 
 #[test]
-fn who_waits_is_polled_twice_and_the_work_by_its_driver_alone() {
+fn waiting_seats_are_polled_twice_and_the_work_by_its_driver_alone() {
     let (flights, script) = (Flights::new(None), Script::default());
     let waker = Arc::new(Count::default());
     let mut first = Box::pin(lead(&flights, &script));
@@ -90,7 +90,7 @@ fn who_waits_is_polled_twice_and_the_work_by_its_driver_alone() {
     for other in &mut others {
         assert!(poll(other, &others_waker).is_pending());
     }
-    // The work wakes its driver, as often as it likes, and nobody else.
+    // The work wakes only its driver, any number of times.
     for _ in 0..10 {
         script.wakes.lock().unwrap().clone().unwrap().wake();
         assert!(poll(&mut first, &waker).is_pending());
@@ -107,7 +107,7 @@ fn who_waits_is_polled_twice_and_the_work_by_its_driver_alone() {
 }
 
 #[test]
-fn another_goes_on_when_the_driver_leaves_and_the_next_when_that_one_leaves_too() {
+fn a_waiting_seat_takes_over_when_the_driver_leaves_and_the_next_one_after_it() {
     let (flights, script) = (Flights::new(None), Script::default());
     let wakers: Vec<Arc<Count>> = (0..4).map(|_| Arc::default()).collect();
     let mut seats = vec![Box::pin(lead(&flights, &script))];
@@ -117,8 +117,8 @@ fn another_goes_on_when_the_driver_leaves_and_the_next_when_that_one_leaves_too(
     }
     let mut seats = seats.into_iter();
     drop(seats.next());
-    assert_eq!(wakers[1].0.load(SeqCst), 1, "it is to go on");
-    drop(seats.next()); // it does not
+    assert_eq!(wakers[1].0.load(SeqCst), 1, "the next seat is woken to take over");
+    drop(seats.next()); // without having been polled
     assert_eq!((wakers[2].0.load(SeqCst), wakers[3].0.load(SeqCst)), (1, 0));
     let mut third = seats.next().unwrap();
     assert!(poll(&mut third, &wakers[2]).is_pending());
@@ -130,7 +130,7 @@ fn another_goes_on_when_the_driver_leaves_and_the_next_when_that_one_leaves_too(
 }
 
 #[test]
-fn what_everybody_left_is_dropped_or_handed_over() {
+fn work_without_seats_is_dropped_or_handed_over() {
     let (flights, script) = (Flights::new(None), Script::default());
     let (first, second) = (lead(&flights, &script), join(&flights));
     drop(first);
@@ -150,7 +150,7 @@ fn what_everybody_left_is_dropped_or_handed_over() {
     script.ready.store(true, SeqCst);
     assert_eq!(poll(&mut late, &Arc::default()), Poll::Ready(Some(7)));
     drop(handed.lock().unwrap().pop());
-    // Whoever was to finish it gives it up, too.
+    // The seat that was to finish the work is dropped, too.
     let script = Script::default();
     drop(lead(&flights, &script));
     drop(handed.lock().unwrap().pop());
@@ -161,16 +161,16 @@ fn what_everybody_left_is_dropped_or_handed_over() {
 #[test]
 fn a_panic_loses_the_flight_and_nothing_else() {
     let flights: Flights<u8, u32> = Flights::new(None);
-    let Boarding::Leads(leads) = flights.board(&1) else { panic!() };
-    let mut first = Box::pin(leads.depart(Box::pin(async { panic!("on purpose") })));
+    let JoinOrLead::Leads(leads) = flights.join_or_lead(&1) else { panic!() };
+    let mut first = Box::pin(leads.start(Box::pin(async { panic!("on purpose") })));
     let (mut second, waker) = (Box::pin(join(&flights)), Arc::new(Count::default()));
     assert!(poll(&mut second, &waker).is_pending());
     assert!(catch_unwind(AssertUnwindSafe(|| poll(&mut first, &waker))).is_err());
     assert_eq!(waker.0.load(SeqCst), 1);
     assert_eq!(poll(&mut second, &waker), Poll::Ready(None));
-    assert!(matches!(flights.board(&1), Boarding::Leads(_)));
-    // A leader that never says what the work is.
-    let Boarding::Leads(leads) = flights.board(&1) else { panic!() };
+    assert!(matches!(flights.join_or_lead(&1), JoinOrLead::Leads(_)));
+    // A creator that never sets the work.
+    let JoinOrLead::Leads(leads) = flights.join_or_lead(&1) else { panic!() };
     let mut second = Box::pin(join(&flights));
     assert!(poll(&mut second, &waker).is_pending());
     drop(leads);
@@ -179,25 +179,26 @@ fn a_panic_loses_the_flight_and_nothing_else() {
 }
 
 #[test]
-fn a_superseded_flight_is_joined_by_nobody_and_knows_it_when_it_lands() {
+fn a_superseded_flight_is_not_joined_and_knows_it_at_its_end() {
     let flights: Flights<u8, u32> = Flights::new(None);
-    let Boarding::Leads(leads) = flights.board(&1) else { panic!() };
-    let ticket = leads.ticket();
-    let mut old = Box::pin(leads.depart(Box::pin(async move { u32::from(ticket.land(|current| current)) })));
+    let JoinOrLead::Leads(leads) = flights.join_or_lead(&1) else { panic!() };
+    let handle = leads.handle();
+    let mut old = Box::pin(leads.start(Box::pin(async move { u32::from(handle.finish(|current| current)) })));
     assert!(flights.supersede(&1, || flights.0.shards.len()) > 0);
-    let Boarding::Leads(leads) = flights.board(&1) else { panic!("it joined what was superseded") };
-    let ticket = leads.ticket();
-    let mut new = Box::pin(leads.depart(Box::pin(async move { u32::from(ticket.land(|current| current)) })));
-    // The old one's end takes nothing from the new one.
+    let JoinOrLead::Leads(leads) = flights.join_or_lead(&1) else { panic!("it joined a superseded flight") };
+    let handle = leads.handle();
+    let mut new = Box::pin(leads.start(Box::pin(async move { u32::from(handle.finish(|current| current)) })));
+    // The end of the old flight does not affect the new one.
     assert_eq!(poll(&mut old, &Arc::default()), Poll::Ready(Some(0)));
     assert_eq!(flights.len(), 1);
     assert_eq!(poll(&mut new, &Arc::default()), Poll::Ready(Some(1)));
     assert_eq!(flights.len(), 0);
 }
 
-/// Seats come, are polled when woken, and leave, at random: whoever stays has the result, no work is polled without need.
+/// Seats join, are polled when woken, and leave, at random. Each seat that stays gets the result,
+/// and the work is polled only when needed.
 #[test]
-fn whoever_stays_has_the_result_in_any_order_of_events() {
+fn every_remaining_seat_gets_the_result_in_any_order_of_events() {
     for seed in 0..2000 {
         let entropy = Entropy::from_seed(seed);
         let (flights, script) = (Flights::new(None), Script::default());
@@ -228,7 +229,7 @@ fn whoever_stays_has_the_result_in_any_order_of_events() {
                 done += 1;
             }
         }
-        assert!(done > 0 && seats.is_empty(), "seed {seed}: {} wait for ever", seats.len());
+        assert!(done > 0 && seats.is_empty(), "seed {seed}: {} wait without end", seats.len());
         assert_eq!(flights.len(), 0);
     }
 }
@@ -239,8 +240,8 @@ fn a_seat_is_polled_from_several_threads() {
     runtime.block_on(async {
         for round in 0..200 {
             let flights: Flights<u8, u32> = Flights::new(None);
-            let Boarding::Leads(leads) = flights.board(&1) else { panic!() };
-            let first = leads.depart(Box::pin(async {
+            let JoinOrLead::Leads(leads) = flights.join_or_lead(&1) else { panic!() };
+            let first = leads.start(Box::pin(async {
                 for _ in 0..5 {
                     tokio::task::yield_now().await;
                 }
@@ -253,19 +254,19 @@ fn a_seat_is_polled_from_several_threads() {
                 first.abort();
             }
             for task in tasks {
-                assert_eq!(task.await.unwrap().map(Given::into_inner), Some(9));
+                assert_eq!(task.await.unwrap().map(FlightResult::into_inner), Some(9));
             }
         }
     });
 }
 
 #[test]
-fn a_driver_whose_task_is_not_polled_is_relieved_and_waits_like_the_others() {
+fn a_driver_whose_task_is_not_polled_is_replaced_and_waits_like_the_others() {
     let (flights, script) = (Flights::new(None), Script::default());
     let (mut first, mut second) = (Box::pin(lead(&flights, &script)), Box::pin(join(&flights)));
     let wakes = [Arc::new(Count::default()), Arc::new(Count::default())];
     assert!(poll(&mut first, &wakes[0]).is_pending() && poll(&mut second, &wakes[1]).is_pending());
-    // The work was polled since the second joined: its driver does not stall.
+    // The work was polled since the second seat joined, so its driver is not stalled.
     second.as_mut().get_mut().take_over();
     assert!(poll(&mut second, &wakes[1]).is_pending());
     assert_eq!(script.polls.load(SeqCst), 1);
@@ -275,6 +276,6 @@ fn a_driver_whose_task_is_not_polled_is_relieved_and_waits_like_the_others() {
     script.finish();
     assert_eq!((wakes[0].0.load(SeqCst), wakes[1].0.load(SeqCst)), (0, 1), "the work wakes its new driver");
     assert_eq!(poll(&mut second, &wakes[1]), Poll::Ready(Some(7)));
-    assert_eq!(wakes[0].0.load(SeqCst), 1, "the driver before is told of the result");
+    assert_eq!(wakes[0].0.load(SeqCst), 1, "the previous driver is woken for the result");
     assert_eq!(poll(&mut first, &wakes[0]), Poll::Ready(Some(7)));
 }

@@ -1,19 +1,19 @@
-//! Making a cache.
+//! Building a cache.
 use std::{fmt, fmt::Display, hash::Hash, str::FromStr, sync::Arc, time::Duration};
 
 use super::{
     CacheAside, CacheAsideConfig, Codec, Unattended,
-    backplane::Backplane,
-    debts::Debts,
-    health::Health,
-    inner::{Inner, Landed, Weigher},
-    local::Local,
-    remote::{LONGEST, Remote},
+    local::table::Local,
+    local::tags::Tags,
+    remote::backplane::Backplane,
+    remote::health::Health,
+    remote::lookup::{LONGEST, Remote},
+    remote::pending::PendingInvalidations,
+    remote::shared::{Epochs, Shared},
     report::Report,
-    shared::{Epochs, Shared},
     spawner::Spawner,
+    state::{Inner, LoadOutcome, Weigher},
     stats::Stats,
-    tags::Tags,
 };
 use crate::{
     config::{ConfigError, Name, require},
@@ -26,7 +26,7 @@ use crate::{
     time::Clock,
 };
 
-/// What a cache is made of. From [`CacheAside::builder`].
+/// The builder of a [`CacheAside`], from [`CacheAside::builder`].
 pub struct CacheAsideBuilder<K, V> {
     config: CacheAsideConfig,
     name: Option<Name>,
@@ -39,59 +39,64 @@ pub struct CacheAsideBuilder<K, V> {
     text: Option<Text<K>>,
 }
 
-/// A key as text, and back.
+/// The conversions of a key to text and back.
 type Text<K> = (fn(&K) -> String, fn(&str) -> Option<K>);
 
 impl<K, V> CacheAsideBuilder<K, V> {
-    /// Sets the settings.
+    /// Sets the configuration.
     #[must_use]
     pub const fn config(mut self, config: CacheAsideConfig) -> Self {
         self.config = config;
         self
     }
 
-    /// What it is called: in events; and in the remote tier and on the backplane, where caches of one name are one.
+    /// Sets the name, which events carry. In the remote tier and on the backplane, caches of one
+    /// name are one cache.
     #[must_use]
     pub fn named(mut self, name: impl Into<Name>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// Reads the time from this clock. tokio's by default.
+    /// Sets the clock. tokio's by default.
     #[must_use]
     pub fn clock(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self
     }
 
-    /// Draws from this stream: jitter, early refreshes. Seeded by the system by default.
+    /// Sets the source of randomness for jitter and early refreshes. Seeded by the system by
+    /// default.
     #[must_use]
     pub fn entropy(mut self, entropy: &Entropy) -> Self {
         self.entropy = Some(entropy.clone());
         self
     }
 
-    /// Runs background loads by this: refreshes ahead, and loads that callers no longer wait for. By default each is a task of the tokio
-    /// runtime in which the call is made; outside of one there are none.
+    /// Sets the spawner of background loads: early refreshes, and loads that no caller waits for.
+    /// By default each is a task of the tokio runtime in which the call is made; outside of a
+    /// runtime there are none.
     #[must_use]
     pub fn spawner(mut self, spawn: impl Fn(BoxFuture<'static, ()>) + Send + Sync + 'static) -> Self {
         self.spawner = Spawner::Own(Arc::new(spawn));
         self
     }
 
-    /// Weighs entries, so that [`capacity`](CacheAsideConfig::capacity) is the sum of their weights. What weighs 0 counts as 1. By default each
-    /// weighs 1. An entry above 97 % of the capacity is not kept; an [event](super::CacheAsideEvent::TooHeavy) tells of it.
+    /// Sets the weight of entries: [`capacity`](CacheAsideConfig::capacity) is then the maximum sum
+    /// of their weights. A weight of 0 counts as 1. By default each entry weighs 1. An entry above
+    /// 97 % of the capacity is not kept; an [event](super::CacheAsideEvent::TooHeavy) reports it.
     ///
-    /// What is dear to load may weigh less than it measures: so it stays longer.
+    /// A value that is expensive to load can be given a smaller weight, so that it stays longer.
     #[must_use]
     pub fn weigher(mut self, weigh: impl Fn(&K, &V) -> u64 + Send + Sync + 'static) -> Self {
         self.weigher = Some(Arc::new(weigh));
         self
     }
 
-    /// Keeps values in this store, too, where other processes find them. It needs a [name](Self::named).
+    /// Sets the remote tier: values are also kept in this store, where other processes find them.
+    /// It needs a [name](Self::named).
     ///
-    /// A key's row is its text; [`FromStr`] must give the key again.
+    /// The row of a key is its text, from which [`FromStr`] must restore the key.
     #[must_use]
     pub fn remote(mut self, store: Arc<dyn Store>, codec: Codec<V>) -> Self
     where
@@ -101,7 +106,8 @@ impl<K, V> CacheAsideBuilder<K, V> {
         self.with_text()
     }
 
-    /// Tells other processes what is invalidated, and hears it from them while [`CacheAside::run`] runs. It needs a [name](Self::named).
+    /// Sets the backplane: other processes are notified of invalidations, and theirs are received
+    /// while [`CacheAside::run`] runs. It needs a [name](Self::named).
     #[must_use]
     pub fn backplane(mut self, notifier: Arc<dyn Notifier>) -> Self
     where
@@ -139,10 +145,11 @@ where
         }
     }
 
-    /// Makes the cache.
+    /// Builds the cache.
     ///
     /// # Errors
-    /// Where a setting breaks a rule, or the remote tier's store lacks what the guard needs.
+    /// If a setting breaks a rule, or the remote tier's store lacks a capability that the guard
+    /// needs.
     pub fn build(self) -> Result<CacheAside<K, V>, ConfigError> {
         self.config.check()?;
         let entropy = self.entropy.unwrap_or_default();
@@ -172,12 +179,12 @@ where
     }
 }
 
-fn finisher<K, V>(spawner: Spawner) -> Finisher<K, Landed<V>>
+fn finisher<K, V>(spawner: Spawner) -> Finisher<K, LoadOutcome<V>>
 where
     K: Hash + Eq + Send + Sync + 'static,
     V: Send + Sync + 'static,
 {
-    Arc::new(move |seat: Seat<K, Landed<V>>| spawner.spawn(Box::pin(async move { drop(seat.await) })))
+    Arc::new(move |seat: Seat<K, LoadOutcome<V>>| spawner.spawn(Box::pin(async move { drop(seat.await) })))
 }
 
 fn shared<K, V>(
@@ -187,9 +194,9 @@ fn shared<K, V>(
     notifier: Option<Arc<dyn Notifier>>,
     config: &CacheAsideConfig,
 ) -> Result<Shared<K, V>, ConfigError> {
-    /// Where loads may take for ever, claims do not hold for ever.
+    /// Time to live of a claim if loads have no time limit.
     const LONG: Duration = Duration::from_secs(300);
-    // Not of the cache's own stream: processes may have been given the same seed.
+    // Not from the cache's own entropy: processes may have been given the same seed.
     let me = Entropy::from_os().next_u64();
     let timeout = config.remote.timeout;
     let remote = match store {
@@ -210,8 +217,9 @@ fn shared<K, V>(
     let topic = format!("steadfast/cache/{name}");
     let backplane =
         notifier.map(|notifier| Backplane { notifier, topic, me, timeout, health: Health::new(config.remote.rest) });
-    let (debts, owed, rest) = (Debts::default(), Default::default(), config.remote.rest);
-    Ok(Shared { row, parse, remote, backplane, epochs: Epochs::new(), debts, owed, rest })
+    let (pending_invalidations, became_pending, rest) =
+        (PendingInvalidations::default(), Default::default(), config.remote.rest);
+    Ok(Shared { row, parse, remote, backplane, epochs: Epochs::new(), pending_invalidations, became_pending, rest })
 }
 
 impl<K, V> fmt::Debug for CacheAsideBuilder<K, V> {

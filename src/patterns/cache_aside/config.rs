@@ -20,59 +20,65 @@ use crate::config::{ConfigError, human, require, require_share, require_some_tim
 /// "#).unwrap();
 /// assert!(CacheAside::<u64, String>::new(config).is_ok());
 ///
-/// let refused = CacheAside::<u64, String>::new(CacheAsideConfig::default().capacity(0)).unwrap_err();
+/// let empty = CacheAsideConfig::default().capacity(0);
+/// let refused = CacheAside::<u64, String>::new(empty).unwrap_err();
 /// assert_eq!(refused.to_string(), "invalid `capacity`: must be at least 1");
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct CacheAsideConfig {
-    /// How much the local tier holds: entries, or weight where a weigher is set. 10,000 by default.
+    /// Capacity of the local tier, in entries, or in weight if a weigher is set. 10,000 by default.
     pub capacity: u64,
-    /// For how long a value is fresh, after it was loaded or put. 60 s by default. A loader may say otherwise for its value.
+    /// Time for which a value is fresh after it was loaded or put. 60 s by default. A loader may
+    /// set another one for its value.
     #[serde(with = "human")]
     pub ttl: Duration,
-    /// Up to this is added to each time to live at random, so that what was loaded together does not expire together. 6 s by default.
+    /// Maximum random time that is added to each time to live, so that values that were loaded
+    /// together do not expire together. 6 s by default.
     #[serde(with = "human")]
     pub jitter: Duration,
-    /// An entry that nobody asked for so long is expired. None by default. It never lengthens a time to live.
+    /// Time without access after which an entry expires. None by default. It never extends a time
+    /// to live.
     #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
     pub sliding: Option<Duration>,
-    /// For how long the cache remembers that the source has nothing under a key. None by default: it asks again each time.
+    /// Time for which the cache remembers that the source has nothing under a key. None by default:
+    /// the source is asked each time.
     #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
     pub negative_ttl: Option<Duration>,
-    /// Serving expired values while the source fails. None by default.
+    /// Settings for serving expired values while the source fails. None by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stale: Option<StaleConfig>,
-    /// After so long a wait for a load an expired value is served, where there is one, and the load goes on in the background. None by
-    /// default; needs `stale`.
+    /// Time of waiting for a load after which an expired value is served, if there is one, while
+    /// the load continues in the background. None by default; requires `stale`.
     #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
     pub soft_timeout: Option<Duration>,
-    /// Maximum time of a load. 30 s by default. Each get gives up after it, too, whoever drives its load; with a remote tier
-    /// `remote.timeout` and `remote.wait` are added.
+    /// Maximum time of a load. 30 s by default. It also limits each get, whichever caller drives
+    /// its load; with a remote tier `remote.timeout` and `remote.wait` are added.
     #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
     pub hard_timeout: Option<Duration>,
-    /// A hit after this share of the time to live starts a load in the background, once for each value. None by default.
+    /// Share of the time to live after which a hit starts a load in the background, once per value.
+    /// None by default.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refresh_ahead: Option<f64>,
-    /// Early refresh by chance, the likelier the dearer the load was and the nearer the expiry: the `beta` of XFetch. None by default;
-    /// 1 is its authors' choice, more is earlier.
+    /// The `beta` of XFetch, an early refresh at random. It is the more likely, the longer the load
+    /// took and the nearer the expiry is. None by default; its authors use 1, and more is earlier.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xfetch: Option<f64>,
-    /// What becomes of a load for which nobody waits any more. It is dropped by default.
+    /// Handling of a load when no caller waits for it any more. It is dropped by default.
     pub unattended: Unattended,
-    /// How the remote tier is used, where one is attached.
+    /// Settings of the remote tier, if one is attached.
     pub remote: RemoteConfig,
 }
 
-/// For how long, and how, expired values are served while the source fails.
+/// Settings for serving expired values while the source fails.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StaleConfig {
-    /// The greatest age at which a value is served, counted from its load.
+    /// Maximum age of a value that is served, counted from its load.
     #[serde(with = "human")]
     pub max_age: Duration,
-    /// How long after a failed load the source is asked again, at the earliest. 10 s by default.
+    /// Minimum time between a failed load and the next one. 10 s by default.
     #[serde(with = "human", default = "ten_seconds")]
     pub throttle: Duration,
 }
@@ -81,35 +87,37 @@ const fn ten_seconds() -> Duration {
     Duration::from_secs(10)
 }
 
-/// What becomes of a load for which nobody waits any more.
+/// Handling of a load when no caller waits for it any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, Default)]
 #[serde(rename_all = "snake_case")]
 pub enum Unattended {
-    /// It is dropped.
+    /// Drops the load.
     #[default]
     Drop,
-    /// It is finished in the background, and its value stored.
+    /// Finishes the load in the background and stores its value.
     Finish,
 }
 
-/// How the remote tier is used.
+/// Settings of the remote tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct RemoteConfig {
-    /// Maximum time that requests to the remote tier and the backplane add to a call, in all: to look, to claim and to store what is
-    /// loaded. 100 ms by default. A [`clear`](super::CacheAside::clear) has it for each page of rows.
+    /// Maximum time that requests to the remote tier and the backplane add to a call in total: to
+    /// look up, to claim and to store the loaded value. 100 ms by default. A
+    /// [`clear`](super::CacheAside::clear) may take it once per page of rows.
     #[serde(with = "human")]
     pub timeout: Duration,
-    /// Time between two attempts to reach a remote tier or a backplane that was left after failures. 1 s by default. What is owed is tried no
-    /// more often than each 100 ms.
+    /// Cool-down: time between two attempts to reach a remote tier or a backplane that is suspended
+    /// after failures. 1 s by default. Pending invalidations are retried at most every 100 ms.
     #[serde(with = "human")]
     pub rest: Duration,
-    /// For how long the local tier keeps what it took from the remote tier; the remote tier keeps a value for the rest of its time to live. A
-    /// tenth of the time to live by default.
+    /// Time for which the local tier keeps a value of the remote tier, which itself keeps the value
+    /// for the rest of its time to live. A tenth of the time to live by default.
     #[serde(with = "human::option", skip_serializing_if = "Option::is_none")]
     pub local_ttl: Option<Duration>,
-    /// Maximum time that a load waits for that of another process, before it asks the source itself. 1 s by default.
+    /// Maximum time that a load waits for the load of another process before it asks the source
+    /// itself. 1 s by default.
     #[serde(with = "human")]
     pub wait: Duration,
 }
@@ -145,14 +153,14 @@ impl Default for RemoteConfig {
 }
 
 impl CacheAsideConfig {
-    /// Sets how much the local tier holds.
+    /// Sets the capacity of the local tier.
     #[must_use]
     pub const fn capacity(mut self, capacity: u64) -> Self {
         self.capacity = capacity;
         self
     }
 
-    /// Sets for how long a value is fresh, and what is added to that at random.
+    /// Sets the time to live, and the random time that is added to it.
     #[must_use]
     pub const fn ttl(mut self, ttl: Duration, jitter: Duration) -> Self {
         self.ttl = ttl;
@@ -160,35 +168,36 @@ impl CacheAsideConfig {
         self
     }
 
-    /// Expires entries that nobody asked for so long.
+    /// Expires entries after this time without access.
     #[must_use]
     pub const fn sliding(mut self, idle: Duration) -> Self {
         self.sliding = Some(idle);
         self
     }
 
-    /// Remembers for so long that the source has nothing.
+    /// Remembers for this time that the source has nothing under a key.
     #[must_use]
     pub const fn negative_ttl(mut self, ttl: Duration) -> Self {
         self.negative_ttl = Some(ttl);
         self
     }
 
-    /// Serves expired values while the source fails: to this age, asking it again no more often than `throttle`.
+    /// Serves expired values while the source fails, up to `max_age`, and asks the source at most
+    /// every `throttle`.
     #[must_use]
     pub const fn stale(mut self, max_age: Duration, throttle: Duration) -> Self {
         self.stale = Some(StaleConfig { max_age, throttle });
         self
     }
 
-    /// Serves an expired value, where there is one, after so long a wait for a load.
+    /// Serves an expired value, if there is one, after waiting this long for a load.
     #[must_use]
     pub const fn soft_timeout(mut self, timeout: Duration) -> Self {
         self.soft_timeout = Some(timeout);
         self
     }
 
-    /// Gives a load up after so long; `None` never does.
+    /// Sets the maximum time of a load; `None` for no limit.
     #[must_use]
     pub const fn hard_timeout(mut self, timeout: Option<Duration>) -> Self {
         self.hard_timeout = timeout;
@@ -202,21 +211,21 @@ impl CacheAsideConfig {
         self
     }
 
-    /// Refreshes early by chance, as XFetch does with this `beta`.
+    /// Refreshes early at random, by XFetch with this `beta`.
     #[must_use]
     pub const fn xfetch(mut self, beta: f64) -> Self {
         self.xfetch = Some(beta);
         self
     }
 
-    /// Sets what becomes of a load for which nobody waits any more.
+    /// Sets the handling of a load when no caller waits for it any more.
     #[must_use]
     pub const fn unattended(mut self, then: Unattended) -> Self {
         self.unattended = then;
         self
     }
 
-    /// Sets how the remote tier is used.
+    /// Sets the settings of the remote tier.
     #[must_use]
     pub const fn remote(mut self, remote: RemoteConfig) -> Self {
         self.remote = remote;
@@ -239,7 +248,7 @@ impl CacheAsideConfig {
             require_some_time(stale.throttle, "stale.throttle")?;
         }
         if let Some(soft) = self.soft_timeout {
-            require(self.stale.is_some(), "soft_timeout", "needs `stale`, or there is nothing to serve")?;
+            require(self.stale.is_some(), "soft_timeout", "requires `stale`")?;
             require(self.hard_timeout.is_none_or(|hard| soft < hard), "soft_timeout", "must be below `hard_timeout`")?;
         }
         if let Some(hard) = self.hard_timeout {
@@ -264,28 +273,28 @@ impl CacheAsideConfig {
 }
 
 impl RemoteConfig {
-    /// Sets the most time that the remote tier may add to a call.
+    /// Sets the maximum time that the remote tier may add to a call.
     #[must_use]
     pub const fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
         self
     }
 
-    /// Sets the time between two attempts to reach a tier that was left.
+    /// Sets the time between two attempts to reach a suspended tier.
     #[must_use]
     pub const fn rest(mut self, rest: Duration) -> Self {
         self.rest = rest;
         self
     }
 
-    /// Sets for how long the local tier keeps what it took from the remote tier.
+    /// Sets the time for which the local tier keeps a value of the remote tier.
     #[must_use]
     pub const fn local_ttl(mut self, ttl: Duration) -> Self {
         self.local_ttl = Some(ttl);
         self
     }
 
-    /// Sets how long a load waits for that of another process.
+    /// Sets the maximum time that a load waits for the load of another process.
     #[must_use]
     pub const fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;

@@ -1,22 +1,23 @@
-//! Why a load gave no value.
+//! The error of a load.
 use std::{error::Error, fmt, sync::Arc, time::Duration};
 
-/// Why a load gave no value. All who waited for the load get the same.
+/// The error of a load. All callers that waited for the load get the same.
 #[non_exhaustive]
 pub enum LoadError<E> {
     /// The loader failed.
     Failed(Arc<E>),
-    /// The load took longer than `hard_timeout`, or the caller waited that long, and was given up.
+    /// The load, or the caller's wait for it, took longer than `hard_timeout`.
     TimedOut {
-        /// How long that is.
+        /// The time limit.
         after: Duration,
     },
-    /// The loader panicked while another caller drove it. Callers with a loader of another type ask by themselves.
+    /// The loader panicked while another caller drove it. Callers with a loader of another type
+    /// load by themselves.
     Panicked,
 }
 
 impl<E> LoadError<E> {
-    /// The loader's error, where it gave one.
+    /// Returns the loader's error, if it gave one.
     pub fn failed(&self) -> Option<&E> {
         match self {
             Self::Failed(error) => Some(error),
@@ -50,7 +51,7 @@ impl<E: fmt::Display> fmt::Display for LoadError<E> {
         match self {
             Self::Failed(error) => error.fmt(f),
             Self::TimedOut { after } => write!(f, "the load took longer than {after:?}"),
-            Self::Panicked => f.write_str("the loader panicked in the hands of another caller"),
+            Self::Panicked => f.write_str("the shared loader panicked"),
         }
     }
 }

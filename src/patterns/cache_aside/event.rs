@@ -1,71 +1,75 @@
-//! What a cache tells.
+//! Events of a cache.
 use std::time::Duration;
 
 use crate::{observe::Traced, port::PortErrorKind};
 
-/// Something a [`CacheAside`](super::CacheAside) did. Hits, misses and loads that succeed are no events: they are
-/// [counted](super::CacheAside::stats).
+/// An event of a [`CacheAside`](super::CacheAside). Hits, misses and successful loads are no events
+/// but [counted](super::CacheAside::stats).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CacheAsideEvent {
-    /// A load failed, or was given up.
+    /// A load failed or timed out.
     LoadFailed {
-        /// How long it took.
+        /// Duration of the load.
         took: Duration,
-        /// It was given up: it took longer than `hard_timeout`.
+        /// `true` if the load took longer than `hard_timeout` and was dropped.
         timed_out: bool,
-        /// An expired value is served in its place.
+        /// `true` if an expired value is served instead.
         serves_stale: bool,
     },
-    /// A load took longer than `soft_timeout`: an expired value was served, and the load goes on in the background.
+    /// A load took longer than `soft_timeout`. An expired value was served, and the load continues
+    /// in the background.
     LeftInBackground,
-    /// A value was not stored: an invalidation, a put or a clear overtook its load.
+    /// A loaded value was not stored, because an invalidation, a put or a clear superseded its
+    /// load.
     Superseded,
-    /// The remote tier failed, or took too long. The call went on without it.
+    /// The remote tier or the backplane failed or timed out. The call continued without it.
     RemoteFailed {
-        /// Doing what.
+        /// The kind of call.
         call: RemoteCall,
-        /// How; `None` where it took too long.
+        /// The kind of failure; `None` for a time-out.
         kind: Option<PortErrorKind>,
     },
-    /// The remote tier holds a value that the codec does not read: an older schema. It counts as a miss.
+    /// The codec cannot decode a value of the remote tier, for example one of an older schema. It
+    /// counts as a miss.
     Undecodable,
-    /// A record of the remote tier does not have its checksum: its bytes are not those that were written. It counts as a miss, or the
-    /// mark of a tag as an invalidation.
+    /// A record of the remote tier does not match its checksum. It counts as a miss. A damaged mark
+    /// of a tag counts as an invalidation.
     Damaged,
-    /// An entry weighs more than the local tier can hold, and is not kept there.
+    /// An entry is heavier than the local tier can hold, and is not kept there.
     TooHeavy {
-        /// The weight of the entry.
+        /// Weight of the entry.
         weight: u64,
-        /// The greatest weight that is kept.
+        /// Maximum weight of an entry.
         most: u64,
     },
-    /// The codec, or the remote tier, does not take a value or a key: it is kept in this process alone.
+    /// The codec or the remote tier refuses a value or a key. It is kept in this process only.
     NotStorable,
-    /// An invalidation has not reached the remote tier, or the other processes. It is owed, and tried again.
-    Owed {
-        /// How many are, now.
-        debts: usize,
+    /// An invalidation has not reached the remote tier or the other processes. It is pending and
+    /// will be retried.
+    InvalidationPending {
+        /// Number of pending invalidations.
+        pending_invalidations: usize,
     },
-    /// All that was owed was delivered.
-    Settled,
-    /// Notices may have been missed: every local entry older than this counts as expired.
+    /// All pending invalidations were delivered.
+    InvalidationsDelivered,
+    /// Notices may have been missed: every existing local entry counts as expired.
     Gap,
 }
 
-/// A call of the remote tier or the backplane.
+/// A kind of call of the remote tier or the backplane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum RemoteCall {
-    /// Looking for a value.
+    /// Looking a value up.
     Look,
     /// Storing a loaded value.
     Fill,
-    /// Storing a value that was put.
+    /// Storing a value of a put.
     Put,
-    /// Invalidating.
+    /// Deleting values, or marking a tag.
     Invalidate,
-    /// Telling other processes, or hearing from them.
+    /// Publishing notices, or receiving them.
     Notify,
 }
 
@@ -80,20 +84,28 @@ impl Traced for CacheAsideEvent {
             Self::LoadFailed { took, timed_out, serves_stale } => {
                 tracing::warn!(target: TARGET, cache, ?took, timed_out, serves_stale, "load failed");
             }
-            Self::LeftInBackground => tracing::info!(target: TARGET, cache, "load goes on in the background"),
-            Self::Superseded => tracing::debug!(target: TARGET, cache, "load was overtaken"),
+            Self::LeftInBackground => tracing::info!(target: TARGET, cache, "load continues in the background"),
+            Self::Superseded => tracing::debug!(target: TARGET, cache, "loaded value was superseded and not stored"),
             Self::RemoteFailed { call, kind } => {
-                tracing::warn!(target: TARGET, cache, ?call, ?kind, "remote tier failed")
+                tracing::warn!(target: TARGET, cache, ?call, ?kind, "remote tier or backplane failed")
             }
-            Self::Undecodable => tracing::warn!(target: TARGET, cache, "value does not decode"),
+            Self::Undecodable => tracing::warn!(target: TARGET, cache, "value of the remote tier could not be decoded"),
             Self::Damaged => tracing::warn!(target: TARGET, cache, "record of the remote tier is damaged"),
             Self::TooHeavy { weight, most } => {
                 tracing::warn!(target: TARGET, cache, weight, most, "entry is too heavy for the local tier");
             }
-            Self::NotStorable => tracing::warn!(target: TARGET, cache, "value or key cannot be stored"),
-            Self::Owed { debts } => tracing::warn!(target: TARGET, cache, debts, "invalidation is owed"),
-            Self::Settled => tracing::info!(target: TARGET, cache, "invalidations were delivered"),
-            Self::Gap => tracing::info!(target: TARGET, cache, "notices may have been missed"),
+            Self::NotStorable => {
+                tracing::warn!(target: TARGET, cache, "value or key cannot be stored in the remote tier")
+            }
+            Self::InvalidationPending { pending_invalidations } => {
+                tracing::warn!(target: TARGET, cache, pending_invalidations, "invalidation is pending")
+            }
+            Self::InvalidationsDelivered => {
+                tracing::info!(target: TARGET, cache, "all pending invalidations were delivered")
+            }
+            Self::Gap => {
+                tracing::info!(target: TARGET, cache, "notices may have been missed: local entries count as expired")
+            }
         }
     }
 }

@@ -1,49 +1,49 @@
-//! A load: what a flight does, from the look into the remote tier to the entry in the local one.
+//! A load: the work of a flight, from the lookup in the remote tier to the entry in the local one.
 use std::{any::Any, future::Future, hash::Hash, sync::Arc, time::Duration};
 
 use super::{
     CacheAsideEvent as Event, Loaded,
-    entry::Birth,
-    inner::{Inner, Landed, What},
-    remote::{Filled, Found, Looked, Purpose, Remote},
-    shared::Holding,
+    local::entry::Birth,
+    remote::lookup::{LookupPurpose, Remote, RemoteFill, RemoteLookup, RemoteValue},
+    remote::shared::ClaimGuard,
+    state::{Inner, LoadOutcome, LoadResult},
     stats::count,
 };
 use crate::{
-    flight::Ticket,
+    flight::FlightHandle,
     race::{First, race},
     store::Version,
     time::Instant,
 };
 
-/// How a loader ends, its error's type forgotten.
+/// The result of a loader, with its error type erased.
 pub(super) type LoaderResult<V> = Result<Option<Loaded<V>>, Arc<dyn Any + Send + Sync>>;
 
-/// What a flight is for.
+/// The purpose of a load.
 #[derive(Clone, Copy)]
-pub(super) enum For {
-    /// Somebody waits for a value.
+pub(super) enum LoadPurpose {
+    /// A caller waits for the value.
     Load,
-    /// A value is to be refreshed while it is valid; this is the remote tier's version of it.
+    /// A valid value is to be refreshed, with this version in the remote tier.
     Refresh(Option<Version>),
 }
 
 /// One load.
 pub(super) struct Load<K: Hash + Eq, V> {
     pub(super) inner: Arc<Inner<K, V>>,
-    pub(super) ticket: Ticket<K, Landed<V>>,
-    /// The number of the sequence before anything was asked.
+    pub(super) handle: FlightHandle<K, LoadOutcome<V>>,
+    /// Number of the tags' sequence before the remote tier or the source was asked.
     pub(super) born: u64,
 }
 
-/// The remote tier holds a newer generation.
-struct Overtaken;
+/// The error of a fill that an invalidation or a newer value in the remote tier superseded.
+struct Superseded;
 
-/// What is known of a value, beside itself.
-struct Known<'a> {
+/// Data about a loaded value.
+struct ValueInfo<'a> {
     ttl: Duration,
     tags: &'a [String],
-    /// When its times begin, and the time since its load then.
+    /// Start of its time to live.
     now: Instant,
     age: Duration,
     took: Duration,
@@ -51,114 +51,124 @@ struct Known<'a> {
 }
 
 impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
-    /// Asks the remote tier, then the source; stores what comes, unless it was overtaken.
-    pub(super) async fn run(self, purpose: For, loader: impl Future<Output = LoaderResult<V>>) -> Landed<V> {
-        let (inner, key) = (&*self.inner, self.ticket.key());
-        let mut holding = None;
+    /// Asks the remote tier and then the source, and stores the value unless it was superseded.
+    pub(super) async fn run(
+        self,
+        purpose: LoadPurpose,
+        loader: impl Future<Output = LoaderResult<V>>,
+    ) -> LoadOutcome<V> {
+        let (inner, key) = (&*self.inner, self.handle.key());
+        let mut claim_guard = None;
         if let Some(shared) = &inner.shared {
             let purpose = match purpose {
-                For::Refresh(version) => Purpose::Refresh(version),
-                // What was loaded here while the remote tier was away is newer than what it held before.
-                For::Load => {
-                    Purpose::Load { takes: inner.local.peek(key).is_none_or(|entry| entry.rest.version.is_some()) }
-                }
+                LoadPurpose::Refresh(version) => LookupPurpose::Refresh(version),
+                // A value that was loaded while the remote tier was unavailable is newer than the one there.
+                LoadPurpose::Load => LookupPurpose::Load {
+                    takes: inner.local.peek(key).is_none_or(|entry| entry.rest.version.is_some()),
+                },
             };
-            // All that asks a remote tier is boxed: a load without one stays small.
+            // Calls of the remote tier are boxed, so that a load without one stays small.
             match Box::pin(shared.look(&inner.report, key, purpose)).await {
-                Looked::Found(found) => return self.found(found),
-                Looked::Claimed(claim) => holding = Some(Holding::new(shared, &inner.report, claim)),
-                Looked::Elsewhere | Looked::Nothing => return self.nothing(),
-                Looked::Without => {}
+                RemoteLookup::Found(found) => return self.found(found),
+                RemoteLookup::Claimed(claim) => claim_guard = Some(ClaimGuard::new(shared, &inner.report, claim)),
+                RemoteLookup::Elsewhere | RemoteLookup::Nothing => return self.nothing(),
+                RemoteLookup::Without => {}
             }
         }
         count(&inner.report.stats.loads);
         let asked = inner.report.now();
         let result = match inner.config.hard_timeout {
-            // The timer is made where it is waited for, not for a loader that is ready.
+            // The timer is created only if the loader is not ready at once.
             Some(limit) => race(loader, async { inner.report.clock.sleep_until(asked + limit).await }).await,
             None => First::One(loader.await),
         };
         let loaded = inner.report.now();
         let took = loaded - asked;
-        let known = Known { ttl: Duration::ZERO, tags: &[], now: loaded, age: Duration::ZERO, took, version: None };
+        let known = ValueInfo { ttl: Duration::ZERO, tags: &[], now: loaded, age: Duration::ZERO, took, version: None };
         match result {
             First::One(Ok(Some(Loaded { value, ttl, tags }))) => {
-                let known = Known { ttl: ttl.unwrap_or(inner.config.ttl), tags: &tags, ..known };
-                self.fill(holding, Some(value), known).await
+                let known = ValueInfo { ttl: ttl.unwrap_or(inner.config.ttl), tags: &tags, ..known };
+                self.fill(claim_guard, Some(value), known).await
             }
             First::One(Ok(None)) => {
-                let known = Known { ttl: inner.config.negative_ttl.unwrap_or_default(), ..known };
-                self.fill(holding, None, known).await
+                let known = ValueInfo { ttl: inner.config.negative_ttl.unwrap_or_default(), ..known };
+                self.fill(claim_guard, None, known).await
             }
-            First::One(Err(error)) => self.failed(holding, What::Failed(error), took).await,
-            First::Other(()) => self.failed(holding, What::TimedOut, took).await,
+            First::One(Err(error)) => self.failed(claim_guard, LoadResult::Failed(error), took).await,
+            First::Other(()) => self.failed(claim_guard, LoadResult::TimedOut, took).await,
         }
     }
 
-    /// Looks into the remote tier, and asks no source.
-    pub(super) async fn look_up(self) -> Landed<V> {
-        let (inner, key) = (&*self.inner, self.ticket.key());
+    /// Looks the key up in the remote tier, without asking the source.
+    pub(super) async fn look_up(self) -> LoadOutcome<V> {
+        let (inner, key) = (&*self.inner, self.handle.key());
         let Some(shared) = &inner.shared else { return self.nothing() };
-        match shared.look(&inner.report, key, Purpose::LookUp).await {
-            Looked::Found(found) => self.found(found),
+        match shared.look(&inner.report, key, LookupPurpose::LookUp).await {
+            RemoteLookup::Found(found) => self.found(found),
             _ => self.nothing(),
         }
     }
 
-    fn found(&self, found: Found<V>) -> Landed<V> {
-        let Found { value, tags, ttl, age, version } = found;
+    fn found(&self, found: RemoteValue<V>) -> LoadOutcome<V> {
+        let RemoteValue { value, tags, ttl, age, version } = found;
         let inner = &*self.inner;
         count(&inner.report.stats.remote_hits);
         let now = inner.report.now();
-        // Seen before, its age is known without the wall clocks.
-        let before = inner.local.peek(self.ticket.key()).filter(|entry| entry.rest.version == Some(version));
+        // For a version that was seen before, the age is known without wall clocks.
+        let before = inner.local.peek(self.handle.key()).filter(|entry| entry.rest.version == Some(version));
         let (age, took) = before.map_or((age, Duration::ZERO), |entry| (entry.age(now), entry.rest.took));
-        self.keep(value, Known { ttl, tags: &tags, now, age, took, version: Some(version) })
+        self.keep(value, ValueInfo { ttl, tags: &tags, now, age, took, version: Some(version) })
     }
 
-    /// Stores what the source gave: in the remote tier first, then here.
-    async fn fill(&self, holding: Option<Holding<'_, K, V>>, value: Option<V>, mut known: Known<'_>) -> Landed<V> {
+    /// Stores a loaded value, first in the remote tier and then in the local one.
+    async fn fill(
+        &self,
+        claim_guard: Option<ClaimGuard<'_, K, V>>,
+        value: Option<V>,
+        mut known: ValueInfo<'_>,
+    ) -> LoadOutcome<V> {
         if self.slid(&known) {
-            return self.overtaken(value, known.tags);
+            return self.superseded(value, known.tags);
         }
-        if let (Some(remote), Some(holding)) = (self.remote(), holding) {
-            match Box::pin(self.fill_remote(remote, holding, value.as_ref(), &known)).await {
+        if let (Some(remote), Some(claim_guard)) = (self.remote(), claim_guard) {
+            match Box::pin(self.fill_remote(remote, claim_guard, value.as_ref(), &known)).await {
                 Ok(version) => known.version = version,
-                Err(Overtaken) => return self.overtaken(value, known.tags),
+                Err(Superseded) => return self.superseded(value, known.tags),
             }
         }
         self.keep(value, known)
     }
 
-    /// Stores it in the remote tier, and gives the version there, if that is known.
+    /// Stores a loaded value in the remote tier. Returns its version there, if known.
     async fn fill_remote(
         &self,
         remote: &Remote<V>,
-        holding: Holding<'_, K, V>,
+        claim_guard: ClaimGuard<'_, K, V>,
         value: Option<&V>,
-        known: &Known<'_>,
-    ) -> Result<Option<Version>, Overtaken> {
-        match remote.fill(&self.inner.report, &holding.claim, value, known.ttl, known.tags).await {
-            Filled::Stored(version) => {
-                holding.over();
+        known: &ValueInfo<'_>,
+    ) -> Result<Option<Version>, Superseded> {
+        match remote.fill(&self.inner.report, &claim_guard.claim, value, known.ttl, known.tags).await {
+            RemoteFill::Stored(version) => {
+                claim_guard.redeemed();
                 return Ok(Some(version));
             }
-            Filled::Nothing => holding.over(),
-            // It is given back as soon as that can be.
-            Filled::Unknown => drop(holding),
-            Filled::Superseded { released } => {
+            RemoteFill::Nothing => claim_guard.redeemed(),
+            // Dropping the guard makes the release of the claim pending.
+            RemoteFill::Unknown => drop(claim_guard),
+            RemoteFill::Superseded { released } => {
                 if released {
-                    holding.over();
+                    claim_guard.redeemed();
                 }
-                return Err(Overtaken);
+                return Err(Superseded);
             }
         }
         Ok(None)
     }
 
-    /// Puts it into the local tier, unless it was overtaken; or is not to be kept at all, and then the old one goes, too.
-    fn keep(&self, value: Option<V>, known: Known<'_>) -> Landed<V> {
-        let (inner, key) = (&*self.inner, self.ticket.key());
+    /// Stores a value in the local tier unless it was superseded. A value that is not to be kept
+    /// removes the old one.
+    fn keep(&self, value: Option<V>, known: ValueInfo<'_>) -> LoadOutcome<V> {
+        let (inner, key) = (&*self.inner, self.handle.key());
         let slots = inner.slots(known.tags);
         let birth = Birth {
             born: self.born,
@@ -168,55 +178,63 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
             took: known.took,
             version: known.version,
             tags: slots.clone(),
-            // What is foreign (clones, the weigher) runs before the lock.
+            // Foreign code (clones, the weigher) runs before the lock is taken.
             weight: inner.weight(key, value.as_ref()),
         };
         let mut entry = (!known.ttl.is_zero()).then(|| (key.clone(), inner.entry(value.clone(), birth, known.now)));
-        let left = self.ticket.land(|current| {
-            // This is the guard: nothing that began before an invalidation is stored after it.
-            (current && !inner.tags.overtook(self.born, &slots)).then(|| match entry.take() {
+        let left = self.handle.finish(|current| {
+            // The guard against stale stores: no load that began before an invalidation stores after it.
+            (current && !inner.tags.invalidated_since(self.born, &slots)).then(|| match entry.take() {
                 Some((own, entry)) => inner.local.insert(own, key, entry),
                 None => inner.local.remove(key),
             })
         });
         match left {
             Some(left) => inner.clear_away(left),
-            None => self.tell_overtaken(),
+            None => self.report_superseded(),
         }
-        self.landed(value.map_or(What::Absent, What::Value), known.tags)
+        self.outcome(value.map_or(LoadResult::Absent, LoadResult::Value), known.tags)
     }
 
-    /// Nobody asked for as long as it took: what slides has expired in between.
-    fn slid(&self, known: &Known<'_>) -> bool {
+    /// Returns `true` if the load took longer than the sliding expiry, so that the entry has
+    /// expired.
+    fn slid(&self, known: &ValueInfo<'_>) -> bool {
         self.inner.config.sliding.is_some_and(|idle| known.took >= idle)
     }
 
-    /// Its value is for those who wait, and for nobody else.
-    fn overtaken(&self, value: Option<V>, tags: &[String]) -> Landed<V> {
-        self.ticket.land(|_| ());
-        self.tell_overtaken();
-        self.landed(value.map_or(What::Absent, What::Value), tags)
+    /// Returns the value to current waiters without caching it.
+    fn superseded(&self, value: Option<V>, tags: &[String]) -> LoadOutcome<V> {
+        self.handle.finish(|_| ());
+        self.report_superseded();
+        self.outcome(value.map_or(LoadResult::Absent, LoadResult::Value), tags)
     }
 
-    fn tell_overtaken(&self) {
+    fn report_superseded(&self) {
         count(&self.inner.report.stats.superseded);
-        self.inner.report.tell(|| Event::Superseded);
+        self.inner.report.event(|| Event::Superseded);
     }
 
-    /// Leaves what is there, and the source alone for a while.
-    async fn failed(&self, holding: Option<Holding<'_, K, V>>, what: What<V>, took: Duration) -> Landed<V> {
-        let (inner, key) = (&*self.inner, self.ticket.key());
-        if let (Some(remote), Some(holding)) = (self.remote(), holding)
-            && Box::pin(remote.release(&inner.report, &holding.claim, inner.report.now() + holding.claim.left)).await
+    /// Ends with a failure. The existing entry stays, and the source is not asked again for a
+    /// while.
+    async fn failed(
+        &self,
+        claim_guard: Option<ClaimGuard<'_, K, V>>,
+        result: LoadResult<V>,
+        took: Duration,
+    ) -> LoadOutcome<V> {
+        let (inner, key) = (&*self.inner, self.handle.key());
+        if let (Some(remote), Some(claim_guard)) = (self.remote(), claim_guard)
+            && Box::pin(remote.release(&inner.report, &claim_guard.claim, inner.report.now() + claim_guard.claim.left))
+                .await
         {
-            holding.over();
+            claim_guard.redeemed();
         }
         let now = inner.report.now();
         let (mut serves_stale, mut left) = (false, None);
-        // (The first look makes the foreign clones.)
+        // This lookup makes the foreign clones outside the lock.
         let old = inner.retry_at().and_then(|until| Some((until, key.clone(), inner.local.peek(key)?)));
-        self.ticket.land(|current| {
-            // The entry may be another by now: it is looked at again, under the lock.
+        self.handle.finish(|current| {
+            // The entry may have been replaced meanwhile, so it is checked again under the lock.
             if let Some((until, key, old)) = old
                 && current
                 && inner.local.holds(&key, &old)
@@ -227,19 +245,19 @@ impl<K: Hash + Eq + Clone, V: Clone> Load<K, V> {
         });
         drop(left);
         count(&inner.report.stats.load_failures);
-        let timed_out = matches!(what, What::TimedOut);
-        inner.report.tell(|| Event::LoadFailed { took, timed_out, serves_stale });
-        self.landed(what, &[])
+        let timed_out = matches!(result, LoadResult::TimedOut);
+        inner.report.event(|| Event::LoadFailed { took, timed_out, serves_stale });
+        self.outcome(result, &[])
     }
 
     /// Ends without a value.
-    fn nothing(&self) -> Landed<V> {
-        self.ticket.land(|_| ());
-        self.landed(What::Nothing, &[])
+    fn nothing(&self) -> LoadOutcome<V> {
+        self.handle.finish(|_| ());
+        self.outcome(LoadResult::Nothing, &[])
     }
 
-    fn landed(&self, what: What<V>, tags: &[String]) -> Landed<V> {
-        Landed { what, born: self.born, tags: self.inner.slots(tags) }
+    fn outcome(&self, result: LoadResult<V>, tags: &[String]) -> LoadOutcome<V> {
+        LoadOutcome { result, born: self.born, tags: self.inner.slots(tags) }
     }
 
     fn remote(&self) -> Option<&Remote<V>> {

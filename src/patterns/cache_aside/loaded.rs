@@ -1,9 +1,10 @@
-//! What a loader gives: a value, and what it knows about it.
+//! The result of a loader: a value with its own settings.
 use std::time::Duration;
 
-/// A value with what its loader, or whoever puts it, decides for it alone.
+/// A value with the settings that its loader, or the caller of a put, decides for it alone.
 ///
-/// A bare value is enough where there is nothing to decide: whatever asks for a `Loaded<V>` takes a `V`, too.
+/// A bare value is enough if there is nothing to decide: every function that takes a `Loaded<V>`
+/// also takes a `V`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -17,26 +18,28 @@ use std::time::Duration;
 pub struct Loaded<V> {
     /// The value.
     pub value: V,
-    /// For how long it is fresh; the cache's own time to live by default. Zero is not stored at all.
+    /// Time for which the value is fresh; the cache's own by default. A value with zero is not
+    /// stored.
     pub ttl: Option<Duration>,
-    /// What it is invalidated by, besides its key.
+    /// Tags by which the value is invalidated, besides its key.
     pub tags: Vec<String>,
 }
 
 impl<V> Loaded<V> {
-    /// The value, by the cache's own settings.
+    /// Creates a value with the cache's own settings.
     pub const fn new(value: V) -> Self {
         Self { value, ttl: None, tags: Vec::new() }
     }
 
-    /// Sets for how long it is fresh. Zero: it is handed to who waits for it, and not stored.
+    /// Sets the time for which the value is fresh. With zero, waiting callers get it, and it is not
+    /// stored.
     #[must_use]
     pub const fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = Some(ttl);
         self
     }
 
-    /// Adds a tag, by which [`invalidate_tag`](super::CacheAside::invalidate_tag) finds it.
+    /// Adds a tag, by which [`invalidate_tag`](super::CacheAside::invalidate_tag) finds the value.
     #[must_use]
     pub fn tag(mut self, tag: impl Into<String>) -> Self {
         self.tags.push(tag.into());

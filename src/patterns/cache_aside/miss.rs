@@ -1,4 +1,4 @@
-//! A get that finds nothing to serve: it begins or joins a load, and waits for it.
+//! A get without a servable value: it starts or joins a load and waits for it.
 use std::{
     any::TypeId,
     borrow::Borrow,
@@ -10,37 +10,37 @@ use std::{
 
 use super::{
     CacheAside, LoadError,
-    entry::Entry,
-    inner::{Landed, What},
-    load::{For, LoaderResult},
+    load::{LoadPurpose, LoaderResult},
+    local::entry::Entry,
+    state::{LoadOutcome, LoadResult},
     stats::count,
     wait::{Wait, Waited},
 };
 use crate::{
     call::Cold,
-    flight::{Boarding, Seat},
+    flight::{JoinOrLead, Seat},
 };
 
-/// The result of a get. It has no value only where that may be.
+/// The result of a get. It is `Ok(None)` only if the value may be absent.
 pub(super) type Answer<V, E> = Result<Option<V>, LoadError<E>>;
 
-/// A get for which there is nothing to serve.
+/// A get without a servable value.
 pub(super) struct Miss<L, V> {
-    /// Here until it leads.
+    /// The loader, until this get leads a load.
     pub(super) loader: Option<L>,
-    /// To be served if the load fails.
+    /// An expired value, to be served if the load fails.
     pub(super) stale: Option<Box<Entry<V>>>,
     pub(super) may_be_absent: bool,
 }
 
 /// A seat in a flight, and whether it leads.
-type Boarded<K, V> = (Seat<K, Landed<V>>, bool);
+type JoinedSeat<K, V> = (Seat<K, LoadOutcome<V>>, bool);
 
 /// A miss after the first poll of its load.
 enum Begun<K: Hash + Eq, L, V, E> {
     Ended(Answer<V, E>),
     /// Without a seat it asks anew.
-    Waits(Miss<L, V>, Wait, Option<Boarded<K, V>>),
+    Waits(Miss<L, V>, Wait, Option<JoinedSeat<K, V>>),
 }
 
 impl<K, V> CacheAside<K, V>
@@ -48,7 +48,8 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// Loads, or waits for a load. A load that is ready at once is waited for in place; only one that is not costs a box for the wait.
+    /// Loads, or waits for a load in progress. A load that is ready at once is polled in place;
+    /// only a pending one costs a box for the wait.
     pub(super) async fn ask<Q, L, F, E>(&self, key: &Q, miss: Miss<L, V>) -> Result<Option<V>, LoadError<E>>
     where
         K: Borrow<Q>,
@@ -61,12 +62,12 @@ where
         let begun = poll_fn(|cx| miss.take().map_or(Poll::Pending, |miss| Poll::Ready(self.begin(key, miss, cx))));
         match Cold::new(begun).await {
             Begun::Ended(result) => result,
-            // Boxed, so that a hit moves a small future.
+            // Boxed, so that the future of a hit stays small.
             Begun::Waits(miss, wait, seat) => Cold::new(Box::pin(self.get_slowly(key, miss, wait, seat))).await,
         }
     }
 
-    /// Begins or joins a load, and polls it once.
+    /// Starts or joins a load, and polls it once.
     fn begin<Q, L, F, E>(&self, key: &Q, mut miss: Miss<L, V>, cx: &mut Context<'_>) -> Begun<K, L, V, E>
     where
         K: Borrow<Q>,
@@ -78,21 +79,25 @@ where
         let inner = &self.0;
         inner.report.stats.misses.increase();
         let wait = Wait::new(inner, inner.config.soft_timeout.filter(|_| miss.stale.is_some()));
-        let (mut seat, leads) = match self.board(key, &mut miss) {
-            Ok(boarded) => boarded,
+        let (mut seat, leads) = match self.join_or_lead(key, &mut miss) {
+            Ok(joined) => joined,
             Err(answer) => return Begun::Ended(answer),
         };
-        let Poll::Ready(landed) = Pin::new(&mut seat).poll(cx) else {
+        let Poll::Ready(outcome) = Pin::new(&mut seat).poll(cx) else {
             return Begun::Waits(miss, wait.after_a_poll(), Some((seat, leads)));
         };
-        match self.judge::<_, F, E>(Waited::Landed(landed), &seat, leads, &mut miss) {
+        match self.judge::<_, F, E>(Waited::Ended(outcome), &seat, leads, &mut miss) {
             Some(result) => Begun::Ended(result),
             None => Begun::Waits(miss, wait, None),
         }
     }
 
-    /// Joins the flight of the key, or begins one with the loader; says whether it leads. Else the answer.
-    fn board<Q, L, F, E>(&self, key: &Q, miss: &mut Miss<L, V>) -> Result<Boarded<K, V>, Answer<V, E>>
+    /// Joins the key's flight, or starts one with the loader. Returns the seat and whether it
+    /// leads.
+    ///
+    /// # Errors
+    /// The answer, if there is one already.
+    fn join_or_lead<Q, L, F, E>(&self, key: &Q, miss: &mut Miss<L, V>) -> Result<JoinedSeat<K, V>, Answer<V, E>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -100,33 +105,33 @@ where
         F: Future<Output = LoaderResult<V>> + Send + 'static,
     {
         let inner = &self.0;
-        // Between the first look and this one a load may have ended.
+        // A load may have ended between the first lookup and this one.
         let answer = || inner.peek(key).filter(|(entry, _)| entry.hot.value.is_some() || miss.may_be_absent);
-        match inner.flights.board_unless(key, answer) {
+        match inner.flights.join_or_lead_unless(key, answer) {
             Err((entry, is_stale)) => {
                 if is_stale {
                     count(&inner.report.stats.stale_hits);
                 }
                 Err(Ok(entry.hot.value))
             }
-            Ok(Boarding::Joined(seat)) => Ok((seat, false)),
-            Ok(Boarding::Leads(lead)) => {
-                // A leader has brought its loader, and comes back here never again.
+            Ok(JoinOrLead::Joined(seat)) => Ok((seat, false)),
+            Ok(JoinOrLead::Leads(lead)) => {
+                // A caller that leads has given its loader away, and never gets here again.
                 let Some(loader) = miss.loader.take() else { return Err(Err(LoadError::Panicked)) };
                 let lead = lead.of_type(TypeId::of::<F>());
                 let load = self.load(&lead);
-                Ok((lead.depart(Box::pin(load.run(For::Load, loader()))), true))
+                Ok((lead.start(Box::pin(load.run(LoadPurpose::Load, loader()))), true))
             }
         }
     }
 
-    /// Waits for the load that was begun or joined; where it gave nothing, asks anew.
+    /// Waits for the load that was started or joined, and tries again if it gave no usable result.
     async fn get_slowly<Q, L, F, E>(
         &self,
         key: &Q,
         mut miss: Miss<L, V>,
         mut wait: Wait,
-        mut boarded: Option<Boarded<K, V>>,
+        mut joined: Option<JoinedSeat<K, V>>,
     ) -> Answer<V, E>
     where
         K: Borrow<Q>,
@@ -137,10 +142,10 @@ where
     {
         let report = &self.0.report;
         loop {
-            let (mut seat, leads) = match boarded.take() {
-                Some(boarded) => boarded,
-                None => match self.board(key, &mut miss) {
-                    Ok(boarded) => boarded,
+            let (mut seat, leads) = match joined.take() {
+                Some(joined) => joined,
+                None => match self.join_or_lead(key, &mut miss) {
+                    Ok(joined) => joined,
                     Err(answer) => return answer,
                 },
             };
@@ -158,34 +163,35 @@ where
         }
     }
 
-    /// Returns the answer that the end of a wait gives, or `None` where the caller has to ask anew.
+    /// Returns the answer to which the end of a wait leads, or `None` if the caller must try again.
     fn judge<L, F: 'static, E: Send + Sync + 'static>(
         &self,
         waited: Waited<V>,
-        seat: &Seat<K, Landed<V>>,
+        seat: &Seat<K, LoadOutcome<V>>,
         leads: bool,
         miss: &mut Miss<L, V>,
     ) -> Option<Answer<V, E>> {
         let inner = &self.0;
         let timed_out = || LoadError::TimedOut { after: inner.config.hard_timeout.unwrap_or_default() };
         let error = match waited {
-            Waited::Landed(Some(landed)) if !leads && !inner.is_current(&landed) => return None,
-            Waited::Landed(Some(landed)) => match landed.into_what() {
-                What::Value(value) => return Some(Ok(Some(value))),
-                What::Absent if miss.may_be_absent => return Some(Ok(None)),
-                What::Failed(error) => match error.downcast::<E>() {
+            Waited::Ended(Some(outcome)) if !leads && !inner.is_current(&outcome) => return None,
+            Waited::Ended(Some(outcome)) => match outcome.into_result() {
+                LoadResult::Value(value) => return Some(Ok(Some(value))),
+                LoadResult::Absent if miss.may_be_absent => return Some(Ok(None)),
+                LoadResult::Failed(error) => match error.downcast::<E>() {
                     Ok(error) => LoadError::Failed(error),
-                    // Another caller's error, of another type: this one asks by itself.
+                    // The load of another caller failed with another error type: load separately.
                     Err(_) if !leads => return None,
                     Err(_) => LoadError::Panicked,
                 },
-                What::TimedOut => timed_out(),
-                What::Absent | What::Nothing if !leads => return None,
-                What::Absent | What::Nothing => LoadError::Panicked,
+                LoadResult::TimedOut => timed_out(),
+                LoadResult::Absent | LoadResult::Nothing if !leads => return None,
+                LoadResult::Absent | LoadResult::Nothing => LoadError::Panicked,
             },
-            // Another caller's loader, of another type, panicked: this one asks by itself. One of its own type would panic, too.
-            Waited::Landed(None) if !leads && !seat.works_as(TypeId::of::<F>()) => return None,
-            Waited::Landed(None) => LoadError::Panicked,
+            // Another caller's loader, of another type, panicked: load separately. A loader of the same
+            // type would panic, too.
+            Waited::Ended(None) if !leads && !seat.works_as(TypeId::of::<F>()) => return None,
+            Waited::Ended(None) => LoadError::Panicked,
             Waited::Soft | Waited::Limit => timed_out(),
         };
         Some(match miss.stale.take() {

@@ -1,7 +1,7 @@
-//! The time, the counters and the events: what all parts of a cache ask and tell.
+//! The clock, the counters and the events that all parts of a cache use.
 use std::time::Duration;
 
-use super::{CacheAsideEvent as Event, RemoteCall, stats::Stats, stats::count, wire::Unread};
+use super::{CacheAsideEvent as Event, RemoteCall, remote::record::ReadError, stats::Stats, stats::count};
 use crate::{
     config::Name,
     observe::Events,
@@ -26,7 +26,7 @@ impl Report {
         self.clock.sleep(d)
     }
 
-    pub(super) fn tell(&self, event: impl FnOnce() -> Event) {
+    pub(super) fn event(&self, event: impl FnOnce() -> Event) {
         if self.events.wanted() {
             self.events.send(self.name.as_ref(), self.now(), event);
         }
@@ -34,23 +34,23 @@ impl Report {
 
     pub(super) fn remote_failed(&self, call: RemoteCall, kind: Option<PortErrorKind>) {
         count(&self.stats.faults);
-        self.tell(|| Event::RemoteFailed { call, kind });
+        self.event(|| Event::RemoteFailed { call, kind });
     }
 
     pub(super) fn undecodable(&self) {
-        self.unread(Unread::Form);
+        self.read_error(ReadError::Form);
     }
 
-    pub(super) fn unread(&self, why: Unread) {
+    pub(super) fn read_error(&self, why: ReadError) {
         count(&self.stats.faults);
-        self.tell(|| match why {
-            Unread::Form => Event::Undecodable,
-            Unread::Damaged => Event::Damaged,
+        self.event(|| match why {
+            ReadError::Form => Event::Undecodable,
+            ReadError::Damaged => Event::Damaged,
         });
     }
 
     pub(super) fn not_storable(&self) {
         count(&self.stats.faults);
-        self.tell(|| Event::NotStorable);
+        self.event(|| Event::NotStorable);
     }
 }

@@ -1,11 +1,12 @@
-//! What a cache with other processes does beside its calls: hears from them, and pays what it owes.
+//! The background work of a cache with other processes: receiving notices and delivering pending
+//! invalidations.
 use std::{future::Future, hash::Hash, pin::pin};
 
 use super::{
     CacheAside, CacheAsideEvent as Event, RemoteCall,
-    backplane::{Backplane, Told},
-    inner::Inner,
-    shared::Shared,
+    remote::backplane::{Backplane, CacheNotice},
+    remote::shared::Shared,
+    state::Inner,
     stats::count,
 };
 use crate::{
@@ -19,15 +20,19 @@ where
     K: Hash + Eq + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
 {
-    /// Hears what other processes invalidate, and delivers what could not be delivered at once, until `shutdown` is ready. With a remote
-    /// tier or a backplane run it beside your service: without it other processes' invalidations are noticed when local times to
-    /// live end.
+    /// Receives the invalidations of other processes and delivers pending ones, until `shutdown` is
+    /// ready.
     ///
-    /// A subscription that begins, and one that may have missed notices, takes every local entry from before for expired. On shutdown it
-    /// tries once more to deliver what is owed, and gives how many invalidations still are.
+    /// Run it beside your service if there is a remote tier or a backplane. Without it, the
+    /// invalidations of other processes take effect only when local times to live end.
+    ///
+    /// A new subscription, and one that may have missed notices, treats every existing local entry
+    /// as expired. On shutdown it tries once more to deliver, and returns the number of
+    /// invalidations that are still pending.
     ///
     /// # Cancel safety
-    /// Dropped, it stops to hear: the next subscription takes what is there for expired. Nothing that is owed is lost.
+    /// If the future is dropped, it receives nothing more, and the next subscription treats
+    /// existing entries as expired. No pending invalidation is lost.
     pub async fn run(&self, shutdown: impl Future<Output = ()>) -> usize {
         let inner = &*self.0;
         let Some(shared) = &inner.shared else {
@@ -35,19 +40,19 @@ where
             return 0;
         };
         let mut shutdown = pin!(shutdown);
-        race(shutdown.as_mut(), race(inner.hear(shared), shared.keep_paying(&inner.report))).await;
-        shared.pay_once(&inner.report).await;
-        shared.debts.len()
+        race(shutdown.as_mut(), race(inner.receive_notices(shared), shared.keep_delivering(&inner.report))).await;
+        shared.deliver_once(&inner.report).await;
+        shared.pending_invalidations.len()
     }
 }
 
 impl<K: Hash + Eq, V: Clone> Inner<K, V> {
-    /// Hears for ever.
-    async fn hear(&self, shared: &Shared<K, V>) {
+    /// Receives notices without end.
+    async fn receive_notices(&self, shared: &Shared<K, V>) {
         let Some(backplane) = &shared.backplane else { return std::future::pending().await };
         loop {
             match backplane.notifier.subscribe(&backplane.topic).await {
-                Ok(notices) => self.obey(shared, backplane, notices).await,
+                Ok(notices) => self.apply_notices(shared, backplane, notices).await,
                 Err(error) => {
                     self.report.remote_failed(RemoteCall::Notify, Some(error.kind()));
                     self.report.sleep(shared.pause()).await;
@@ -56,16 +61,16 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
         }
     }
 
-    async fn obey(&self, shared: &Shared<K, V>, backplane: &Backplane, mut notices: Notices) {
-        // What was told before this subscription began was not heard.
+    async fn apply_notices(&self, shared: &Shared<K, V>, backplane: &Backplane, mut notices: Notices) {
+        // Notices from before this subscription were not received.
         self.gap();
         loop {
             match notices.recv().await {
                 Notice::Gap => self.gap(),
                 Notice::Message(notice) => {
-                    // Its own say nothing.
-                    if let Some(told) = backplane.hear(&notice) {
-                        self.heard(shared, told);
+                    // Notices of this cache itself need no action.
+                    if let Some(content) = backplane.read(&notice) {
+                        self.apply(shared, content);
                     }
                 }
             }
@@ -74,25 +79,25 @@ impl<K: Hash + Eq, V: Clone> Inner<K, V> {
 
     fn gap(&self) {
         self.tags.raise_floor();
-        self.report.tell(|| Event::Gap);
+        self.report.event(|| Event::Gap);
     }
 
-    fn heard(&self, shared: &Shared<K, V>, told: Told) {
+    fn apply(&self, shared: &Shared<K, V>, content: CacheNotice) {
         count(&self.report.stats.invalidations);
-        match told {
-            Told::Row(row, version) => match (shared.parse)(&row) {
-                Some(key) => self.heard_row(&key, version),
-                // A key that this release cannot read: it may be any.
+        match content {
+            CacheNotice::Row(row, version) => match (shared.parse)(&row) {
+                Some(key) => self.apply_row(&key, version),
+                // This release cannot parse the key, so it may be any key.
                 None => self.gap(),
             },
-            Told::Tag(tag) => self.tags.invalidate(&tag),
-            Told::All => self.clear_here(),
+            CacheNotice::Tag(tag) => self.tags.invalidate(&tag),
+            CacheNotice::All => self.clear_here(),
         }
     }
 
-    fn heard_row(&self, key: &K, version: Option<Version>) {
-        // It has what was put already, or what was put later.
-        let has = |entry: &super::entry::Entry<V>| version.is_some() && entry.rest.version >= version;
+    fn apply_row(&self, key: &K, version: Option<Version>) {
+        // The entry is the value that was put, or a later one.
+        let has = |entry: &super::local::entry::Entry<V>| version.is_some() && entry.rest.version >= version;
         if self.local.peek(key).is_some_and(|entry| has(&entry)) {
             return;
         }

@@ -1,9 +1,10 @@
-//! Where work goes that nobody waits for: refreshes ahead, loads whose callers were served a stale value.
+//! The spawner of background work: early refreshes, and loads whose callers were served a stale
+//! value.
 use std::{fmt, sync::Arc};
 
 use crate::port::BoxFuture;
 
-/// A task of the current tokio runtime, or what the user says.
+/// Spawns onto the current tokio runtime, or by the user's function.
 #[derive(Clone)]
 pub(super) enum Spawner {
     Tokio,
@@ -11,7 +12,7 @@ pub(super) enum Spawner {
 }
 
 impl Spawner {
-    /// Whether anything would run what is spawned.
+    /// Returns `true` if spawned work would run.
     pub(super) fn is_there(&self) -> bool {
         match self {
             Self::Tokio => tokio::runtime::Handle::try_current().is_ok(),
@@ -19,7 +20,7 @@ impl Spawner {
         }
     }
 
-    /// Runs it, or drops it where there is nothing that could.
+    /// Spawns the work, or drops it if there is no runtime.
     pub(super) fn spawn(&self, work: BoxFuture<'static, ()>) {
         match self {
             Self::Tokio => {

@@ -1,29 +1,30 @@
-//! What a cache counts.
+//! Counters of a cache.
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::striped::Striped;
 
-/// What a cache did since it was made.
+/// Counts since the cache was created.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct CacheAsideStats {
-    /// Fresh values from the local tier.
+    /// Fresh values served from the local tier.
     pub hits: u64,
-    /// What the local tier did not have fresh. Who waits for the load of another counts, too.
+    /// Gets for which the local tier had no fresh value. A get that joins another's load counts,
+    /// too.
     pub misses: u64,
-    /// Expired values served: the source failed, was slow, or was left alone.
+    /// Expired values served, because the source failed, was slow or was throttled.
     pub stale_hits: u64,
-    /// Of the misses, the looks into the remote tier that found a value.
+    /// Lookups after a miss that found a value in the remote tier.
     pub remote_hits: u64,
-    /// Loads begun: loaders whose future was polled.
+    /// Loads started: loaders whose future was polled.
     pub loads: u64,
-    /// Loads that failed or took too long.
+    /// Loads that failed or timed out.
     pub load_failures: u64,
-    /// Values that were not stored because an invalidation, a put or a clear overtook their load.
+    /// Values that were not stored because an invalidation, a put or a clear superseded their load.
     pub superseded: u64,
-    /// Entries that made room for others.
+    /// Entries evicted to make room for others.
     pub evictions: u64,
-    /// Keys, tags and clears that this process invalidated, or heard of.
+    /// Keys, tags and clears that this process invalidated, or was notified of.
     pub invalidations: u64,
     /// Failures of the remote tier and the backplane.
     pub faults: u64,
@@ -31,7 +32,10 @@ pub struct CacheAsideStats {
     pub entries: u64,
 }
 
-/// The counters. A hit's has cells of its own for each thread.
+/// The counters. Those of hits and misses have a cell per thread.
+//
+// Each counter is a sum that nothing else depends on, so `Relaxed` suffices. `read` takes no snapshot:
+// its values may be from slightly different times.
 pub(super) struct Stats {
     pub(super) hits: Striped,
     pub(super) misses: Striped,

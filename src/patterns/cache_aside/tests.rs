@@ -1,4 +1,5 @@
-//! The pure parts: what an entry is worth, early refreshes, the record's form, the debts.
+//! Pure parts: the freshness of an entry, early refreshes, the record format, pending
+//! invalidations.
 use std::{collections::BTreeMap, time::Duration};
 
 use bytes::Bytes;
@@ -6,10 +7,10 @@ use proptest::prelude::*;
 
 use super::{
     CacheAsideConfig,
-    debts::{Debt, Debts, Halves},
-    entry::{Birth, Entry, Worth, xfetch_refreshes},
-    health::{Failed, Health},
-    wire::{Kind, Stored, Unread, mark, number},
+    local::entry::{Birth, Entry, Freshness, xfetch_refreshes},
+    remote::health::{Failed, Health},
+    remote::pending::{Invalidation, PendingInvalidations, Steps},
+    remote::record::{Kind, ReadError, Stored, mark, number},
 };
 use crate::{
     entropy::Entropy,
@@ -19,9 +20,9 @@ use crate::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 
 // Guarantee: cache_aside 8.
-/// Cache-aside 8: over a million seeded draws the rate is that of the paper.
+/// Over a million seeded draws the rate is that of the paper.
 #[test]
-fn a_million_draws_have_the_rate_of_the_paper() {
+fn early_refreshes_have_the_rate_of_the_paper() {
     let entropy = Entropy::from_seed(8);
     for (left, rate) in [(0.1, 0.9048), (0.5, 0.6065), (1.0, 0.3679), (2.0, 0.1353)] {
         let (took, beta) = (MS(200), 1.5);
@@ -33,15 +34,15 @@ fn a_million_draws_have_the_rate_of_the_paper() {
     }
 }
 
-/// What an entry is worth, said naively.
-fn naive(config: &CacheAsideConfig, birth: &Birth, asked: u64, failed: Option<u64>, now: u64) -> Worth {
+/// The freshness of an entry by a naive model.
+fn naive(config: &CacheAsideConfig, birth: &Birth, asked: u64, failed: Option<u64>, now: u64) -> Option<Freshness> {
     let (now, asked, failed) = (MS(now), MS(asked), failed.map(MS));
     let left = birth.ttl.saturating_sub(birth.age);
     let fresh_for = birth.local.map_or(left, |local| local.min(left));
     let idle = config.sliding.is_some_and(|idle| now.saturating_sub(asked) >= idle);
     if now < fresh_for && !idle {
         let due = config.refresh_ahead.is_some_and(|share| now + birth.age >= birth.ttl.mul_f64(share));
-        return if due { Worth::Due } else { Worth::Fresh };
+        return Some(if due { Freshness::Due } else { Freshness::Fresh });
     }
     let servable = match config.stale {
         Some(stale) => now < stale.max_age.saturating_sub(birth.age).max(fresh_for),
@@ -49,16 +50,16 @@ fn naive(config: &CacheAsideConfig, birth: &Birth, asked: u64, failed: Option<u6
     };
     let throttled = failed.zip(config.stale).is_some_and(|(failed, stale)| now < failed + stale.throttle);
     match (servable, throttled) {
-        (true, true) => Worth::Throttled,
-        (true, false) => Worth::Expired,
-        (false, _) => Worth::Nothing,
+        (true, true) => Some(Freshness::Throttled),
+        (true, false) => Some(Freshness::Expired),
+        (false, _) => None,
     }
 }
 
 proptest! {
     /// All in whole milliseconds, counted from the entry's birth.
     #[test]
-    fn an_entry_is_worth_what_the_naive_model_says(
+    fn the_freshness_of_an_entry_is_that_of_the_naive_model(
         ttl in 1_u64..2000, age in 0_u64..1000, local in prop::option::of(1_u64..1000),
         sliding in prop::option::of(1_u64..500), stale in prop::option::of((1_u64..5000, 1_u64..500)),
         refresh in prop::option::of(1_u64..100),
@@ -80,11 +81,11 @@ proptest! {
         let (mut now, mut asked, mut failed) = (0, 0, None);
         for (wait, asks, fails) in steps {
             now += wait;
-            let worth = entry.worth(start + MS(now), true, None, &entropy);
-            prop_assert_eq!(worth, naive(&config, &birth(), asked, failed, now));
+            let freshness = entry.freshness(start + MS(now), true, None, &entropy);
+            prop_assert_eq!(freshness, naive(&config, &birth(), asked, failed, now));
             let plain = start + MS(now) < entry.hot.plain_until;
-            prop_assert!(!plain || worth == Worth::Fresh, "a plain hit is fresh");
-            if asks && matches!(worth, Worth::Fresh | Worth::Due) {
+            prop_assert!(!plain || freshness == Some(Freshness::Fresh), "a plain hit is fresh");
+            if asks && matches!(freshness, Some(Freshness::Fresh | Freshness::Due)) {
                 entry.touch(start + MS(now));
                 asked = now;
             }
@@ -93,8 +94,8 @@ proptest! {
                 failed = Some(now);
             }
         }
-        let late = entry.worth(start + MS(now), false, None, &entropy);
-        prop_assert!(!matches!(late, Worth::Fresh | Worth::Due), "what is below the floor is not fresh");
+        let late = entry.freshness(start + MS(now), false, None, &entropy);
+        prop_assert!(!matches!(late, Some(Freshness::Fresh | Freshness::Due)), "an entry below the floor is not fresh");
     }
 
     #[test]
@@ -118,12 +119,12 @@ proptest! {
     }
 
     #[test]
-    fn what_is_no_record_is_none(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        prop_assert_eq!(Stored::decode(&Bytes::from(bytes)), Err(Unread::Form));
+    fn random_bytes_are_not_a_record(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        prop_assert_eq!(Stored::decode(&Bytes::from(bytes)), Err(ReadError::Form));
     }
 
     #[test]
-    fn a_mark_of_a_tag_that_is_damaged_has_no_number(of in any::<u64>()) {
+    fn a_damaged_tag_mark_has_no_number(of in any::<u64>()) {
         let bytes = mark(of);
         prop_assert_eq!(number(&bytes), Some(of));
         for bit in 0..bytes.len() * 8 {
@@ -133,114 +134,115 @@ proptest! {
         }
     }
 
-    /// The naive model keeps, for each debt, the halves that are owed and the payments under way that began after it was last owed.
+    /// The naive model keeps, for each target, the pending steps and the deliveries that began
+    /// after it was last added.
     #[test]
-    fn each_half_of_a_debt_is_paid_once_by_what_began_after_it_was_made(
+    fn each_step_is_delivered_once_by_a_delivery_that_began_after_it_was_added(
         steps in prop::collection::vec((0_usize..4, 0_usize..5), 0..60),
     ) {
-        let kinds = [Debt::All, Debt::Tag("t".into()), Debt::Row("a".into()), Debt::Row("b".into())];
-        let debts = Debts::default();
-        let mut owed: BTreeMap<Debt, Halves> = BTreeMap::new();
-        let mut under_way: BTreeMap<Debt, (super::debts::Payment<'_>, bool)> = BTreeMap::new();
+        let kinds = [Invalidation::All, Invalidation::Tag("t".into()), Invalidation::Row("a".into()), Invalidation::Row("b".into())];
+        let pending = PendingInvalidations::default();
+        let mut expected: BTreeMap<Invalidation, Steps> = BTreeMap::new();
+        let mut under_way: BTreeMap<Invalidation, (super::remote::pending::Delivery<'_>, bool)> = BTreeMap::new();
         for (kind, what) in steps {
-            let debt = &kinds[kind];
+            let target = &kinds[kind];
             match what {
                 0 | 1 => {
-                    let halves = if what == 0 { BOTH } else { Halves::NOTICE };
-                    debts.owe(debt.clone(), halves, None);
-                    // One of everything that has not begun to be paid pays those of keys and tags, too.
-                    let all = owed.get(&Debt::All).filter(|_| *debt != Debt::All && !under_way.contains_key(&Debt::All));
-                    if !all.is_some_and(|all| all.store || !halves.store) {
-                        let old = owed.entry(debt.clone()).or_default();
-                        *old = Halves { store: old.store || halves.store, notice: true };
-                        if let Some(payment) = under_way.get_mut(debt) {
-                            payment.1 = false;
+                    let steps = if what == 0 { BOTH } else { Steps::NOTICE };
+                    pending.add(target.clone(), steps, None);
+                    // A pending one of everything whose delivery has not begun covers keys and tags, too.
+                    let all = expected.get(&Invalidation::All).filter(|_| *target != Invalidation::All && !under_way.contains_key(&Invalidation::All));
+                    if !all.is_some_and(|all| all.store || !steps.store) {
+                        let old = expected.entry(target.clone()).or_default();
+                        *old = Steps { store: old.store || steps.store, notice: true };
+                        if let Some(delivery) = under_way.get_mut(target) {
+                            delivery.1 = false;
                         }
                     }
                 }
                 2 => {
-                    let begun = debts.begin(debt.clone(), None);
-                    prop_assert_eq!(begun.is_some(), owed.contains_key(debt) && !under_way.contains_key(debt));
-                    if let Some(payment) = begun {
-                        prop_assert_eq!(payment.halves, owed[debt]);
-                        under_way.insert(debt.clone(), (payment, true));
+                    let begun = pending.begin(target.clone(), None);
+                    prop_assert_eq!(begun.is_some(), expected.contains_key(target) && !under_way.contains_key(target));
+                    if let Some(delivery) = begun {
+                        prop_assert_eq!(delivery.steps, expected[target]);
+                        under_way.insert(target.clone(), (delivery, true));
                     }
                 }
-                3 => if let Some((mut payment, counts)) = under_way.remove(debt) {
-                    payment.paid(Halves::STORE);
+                3 => if let Some((mut delivery, counts)) = under_way.remove(target) {
+                    delivery.delivered(Steps::STORE);
                     if counts {
-                        let halves = owed[debt];
-                        owed.insert(debt.clone(), Halves { store: false, ..halves });
-                        if !halves.notice {
-                            owed.remove(debt);
+                        let steps = expected[target];
+                        expected.insert(target.clone(), Steps { store: false, ..steps });
+                        if !steps.notice {
+                            expected.remove(target);
                         }
                     }
                 },
-                _ => if let Some((mut payment, counts)) = under_way.remove(debt) {
-                    payment.paid(BOTH);
+                _ => if let Some((mut delivery, counts)) = under_way.remove(target) {
+                    delivery.delivered(BOTH);
                     if counts {
-                        owed.remove(debt);
+                        expected.remove(target);
                     }
                 },
             }
-            prop_assert_eq!(debts.all(), owed.keys().cloned().collect::<Vec<_>>());
+            prop_assert_eq!(pending.all(), expected.keys().cloned().collect::<Vec<_>>());
             for row in ["a", "b"] {
-                let bars = [Debt::All, Debt::Row(row.into())].into_iter().find(|debt| owed.get(debt).is_some_and(|o| o.store));
-                prop_assert_eq!(debts.bars(row), bars);
+                let blocking = [Invalidation::All, Invalidation::Row(row.into())].into_iter().find(|target| expected.get(target).is_some_and(|o| o.store));
+                prop_assert_eq!(pending.blocking(row), blocking);
             }
-            let tag = debts.bars_tag(&["s".into(), "t".into()]).is_some();
-            prop_assert_eq!(tag, owed.get(&kinds[1]).is_some_and(|owed| owed.store));
+            let tag = pending.blocking_tag(&["s".into(), "t".into()]).is_some();
+            prop_assert_eq!(tag, expected.get(&kinds[1]).is_some_and(|expected| expected.store));
         }
     }
 }
 
-const BOTH: Halves = Halves { store: true, notice: true };
+const BOTH: Steps = Steps { store: true, notice: true };
 
 #[test]
-fn too_many_debts_become_one_that_has_the_halves_of_all() {
-    for halves in [BOTH, Halves::NOTICE] {
-        let debts = Debts::default();
+fn too_many_invalidations_become_one_with_the_steps_of_all() {
+    for steps in [BOTH, Steps::NOTICE] {
+        let pending = PendingInvalidations::default();
         for i in 0..10_001 {
-            debts.owe(Debt::Row(i.to_string()), halves, None);
+            pending.add(Invalidation::Row(i.to_string()), steps, None);
         }
-        assert_eq!(debts.all(), [Debt::All]);
-        assert_eq!(debts.bars("any").is_some(), halves.store);
-        // It pays those that are owed before its payment begins, too.
-        debts.owe(Debt::Row("a".into()), halves, None);
-        assert_eq!(debts.len(), 1);
-        let payment = debts.begin(Debt::All, None).unwrap();
-        debts.owe(Debt::Row("a".into()), halves, None);
-        assert_eq!(debts.len(), 2);
-        drop(payment);
+        assert_eq!(pending.all(), [Invalidation::All]);
+        assert_eq!(pending.blocking("any").is_some(), steps.store);
+        // It also covers those that are added before its delivery begins.
+        pending.add(Invalidation::Row("a".into()), steps, None);
+        assert_eq!(pending.len(), 1);
+        let delivery = pending.begin(Invalidation::All, None).unwrap();
+        pending.add(Invalidation::Row("a".into()), steps, None);
+        assert_eq!(pending.len(), 2);
+        drop(delivery);
     }
 }
 
 #[test]
-fn an_invalidation_of_everything_that_began_before_a_key_was_owed_does_not_pay_it() {
-    let debts = Debts::default();
-    debts.owe(Debt::All, BOTH, None);
-    let began = debts.stamp();
-    debts.owe(Debt::Row("a".into()), BOTH, None);
-    assert!(!debts.paid(&Debt::All, began, BOTH));
-    assert!(debts.bars("a").is_some());
-    assert!(debts.paid(&Debt::All, debts.stamp(), BOTH));
-    assert!(debts.bars("a").is_none());
+fn a_clear_that_began_before_a_key_was_added_does_not_deliver_it() {
+    let pending = PendingInvalidations::default();
+    pending.add(Invalidation::All, BOTH, None);
+    let began = pending.stamp();
+    pending.add(Invalidation::Row("a".into()), BOTH, None);
+    assert!(!pending.delivered(&Invalidation::All, began, BOTH));
+    assert!(pending.blocking("a").is_some());
+    assert!(pending.delivered(&Invalidation::All, pending.stamp(), BOTH));
+    assert!(pending.blocking("a").is_none());
 }
 
 #[test]
-fn claims_that_are_owed_never_become_an_invalidation_of_everything() {
-    let debts = Debts::default();
+fn pending_releases_of_claims_never_become_an_invalidation_of_everything() {
+    let pending = PendingInvalidations::default();
     for i in 0..20_000 {
-        debts.owe(Debt::Claim(i.to_string(), crate::store::Version::new(i)), Halves::STORE, None);
+        pending.add(Invalidation::Claim(i.to_string(), crate::store::Version::new(i)), Steps::STORE, None);
     }
-    assert!(debts.len() <= 1000 && debts.bars("1").is_none());
+    assert!(pending.len() <= 1000 && pending.blocking("1").is_none());
 }
 
 #[test]
-fn a_tier_is_left_by_the_rate_of_its_failures_and_tried_by_one_caller_at_a_time() {
+fn a_tier_is_suspended_by_its_failure_rate_and_probed_by_one_caller_at_a_time() {
     let at = |ms: u64| Instant::from_nanos(1 << 50) + MS(ms);
     let rest = MS(1000);
-    // One slow answer in a thousand: never left, also where the first is slow.
+    // One slow answer in a thousand never suspends the tier, even if the first is slow.
     let health = Health::new(rest);
     for i in 0..100_000 {
         if i % 1000 == 0 {
@@ -250,13 +252,13 @@ fn a_tier_is_left_by_the_rate_of_its_failures_and_tried_by_one_caller_at_a_time(
         }
         assert!(health.admits(at(i)), "after request {i}");
     }
-    // Away after a long time without failures: three callers wait for it, and no more.
+    // The tier goes down after a long time without failures: only three callers wait for it.
     for i in 0..3 {
         assert!(health.admits(at(100_000 + i)));
         health.failed(at(100_000 + i), Failed::Slow);
     }
     assert!(!health.admits(at(100_003)) && !health.admits(at(101_001)));
-    // After the rest one caller tries; dropped without an answer, it is followed by another.
+    // After the cool-down one caller probes. If it is dropped without an answer, another follows.
     assert!(health.admits(at(101_002)) && !health.admits(at(101_002)));
     assert!(!health.admits(at(102_001)) && health.admits(at(102_002)));
     health.answered(at(102_003));
@@ -268,7 +270,7 @@ fn a_tier_is_left_by_the_rate_of_its_failures_and_tried_by_one_caller_at_a_time(
         health.failed(at(i), Failed::Slow);
     }
     assert!(!health.admits(at(4)));
-    // An error where nothing is known yet.
+    // An error as the first answer.
     let health = Health::new(rest);
     health.failed(at(0), Failed::Refused);
     assert!(!health.admits(at(1)));

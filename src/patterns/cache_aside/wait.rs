@@ -1,4 +1,4 @@
-//! The wait for a flight: how long one get waits, and when it looks whether anybody still drives the load.
+//! The wait of one get for a flight: its time limits, and its checks for a stalled driver.
 use std::{
     future::{Future, poll_fn},
     hash::Hash,
@@ -8,42 +8,44 @@ use std::{
 };
 
 use super::{
-    inner::{Inner, Landed},
     report::Report,
+    state::{Inner, LoadOutcome},
 };
 use crate::{
-    flight::{Given, Seat},
+    flight::{FlightResult, Seat},
     race::{First, race},
     time::Instant,
 };
 
-/// The first look whether the load is still driven comes after a quarter of the limit, and at most after this time.
+/// Maximum time before the first check for a stalled driver, which otherwise comes after a quarter
+/// of the limit.
 const FIRST_LOOK: Duration = Duration::from_millis(250);
 
-/// The time between two looks doubles up to this.
+/// Maximum time between two checks, which doubles each time.
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// The limits of one get, which hold whoever drives the load. It counts from its first wait.
+/// The time limits of one get, counted from its first wait. They hold whichever caller drives the
+/// load.
 pub(super) struct Wait {
-    /// After this time it gives up.
+    /// Time after which the get fails.
     limit: Option<Duration>,
-    /// After this time it serves what is stale.
+    /// Time after which the get serves a stale value.
     soft: Option<Duration>,
     pause: Duration,
     began: Option<Instant>,
-    /// The seat was polled in this poll already.
+    /// `true` if the seat has been polled in this poll already.
     polled: bool,
 }
 
-/// What ended a wait.
+/// The end of a wait.
 pub(super) enum Waited<V> {
-    /// The flight's outcome; `None` where it was lost.
-    Landed(Option<Given<Landed<V>>>),
+    /// The flight ended, with its outcome, or `None` if it was lost.
+    Ended(Option<FlightResult<LoadOutcome<V>>>),
     Soft,
     Limit,
 }
 
-/// What a wait is interrupted by.
+/// The next timer of a wait.
 enum Due {
     Look,
     Soft,
@@ -60,26 +62,26 @@ impl Wait {
         Self { limit, soft, pause, began: None, polled: false }
     }
 
-    /// Skips the first poll of the seat: the caller has polled it with the same waker, just before.
+    /// Skips the first poll of the seat, which the caller has just polled with the same waker.
     pub(super) fn after_a_poll(mut self) -> Self {
         self.polled = true;
         self
     }
 
-    /// Waits for the flight, and takes it over where its driver stalls.
-    pub(super) async fn on<K, V>(&mut self, report: &Report, seat: &mut Seat<K, Landed<V>>) -> Waited<V>
+    /// Waits for the flight, and takes it over if its driver stalls.
+    pub(super) async fn on<K, V>(&mut self, report: &Report, seat: &mut Seat<K, LoadOutcome<V>>) -> Waited<V>
     where
         K: Hash + Eq,
     {
         let mut polled = std::mem::take(&mut self.polled);
         loop {
-            let landed = poll_fn(|cx| match std::mem::take(&mut polled) {
+            let outcome = poll_fn(|cx| match std::mem::take(&mut polled) {
                 true => Poll::Pending,
                 false => Pin::new(&mut *seat).poll(cx),
             });
-            // A flight that is over needs no timer.
-            match race(landed, self.due(report)).await {
-                First::One(outcome) => return Waited::Landed(outcome),
+            // A flight that has ended needs no timer.
+            match race(outcome, self.due(report)).await {
+                First::One(outcome) => return Waited::Ended(outcome),
                 First::Other(Due::Look) => seat.take_over(),
                 First::Other(Due::Soft) => return Waited::Soft,
                 First::Other(Due::Limit) => return Waited::Limit,

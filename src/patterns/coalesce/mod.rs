@@ -1,15 +1,16 @@
-//! Coalescing: callers who ask for the same at the same time share one call.
+//! Coalescing: callers that ask for the same key at the same time share one execution.
 //!
 //! # When, and when not
 //!
-//! When many ask for one thing at once and the answer is the same for all: a page, a token, a price. Not for what has an effect for each
-//! caller, and not in place of a cache: what is over is forgotten, and the next caller starts anew.
+//! Use it when many callers ask for one thing at once and the answer is the same for all: a page, a
+//! token, a price. Do not use it for work that has an effect for each caller, nor as a cache: a
+//! finished result is forgotten, and the next caller starts a new execution.
 //!
 //! # Defaults
 //!
 //! | setting | default | |
 //! |---|---|---|
-//! | nobody waits any more | the work is dropped | [`finishing`](Coalesce::finishing) has it go on |
+//! | no caller waits any more | the work is dropped | [`finishing`](Coalesce::finishing) lets it finish in the background |
 //!
 //! # Example
 //!
@@ -34,24 +35,28 @@
 //!
 //! # How it works
 //!
-//! The first caller makes the work and drives it; each other one is polled twice, when it comes and when the result is there, however often
-//! the work is polled. There is no task: when the driver leaves, one of those who wait is woken and goes on where the driver was.
+//! The first caller creates the work and drives it. Each other caller is polled twice, when it
+//! arrives and when the result is there, however often the work is polled. No task is spawned: if
+//! the driver is dropped, one of the waiting callers is woken and continues the work.
 //!
 //! # Composing
 //!
-//! Around a pipeline: then its retries, breaker and time-out are those of the one call. The work owns its pipeline (a clone is cheap and
-//! shares the state), and the error that goes to all is one that can be cloned:
+//! Put it around a pipeline. Then the retries, breaker and time-out are those of the one execution.
+//! The work owns its pipeline (a clone is cheap and shares the state), and the error for all
+//! callers must be one that can be cloned:
 //!
 //! ```
 //! use std::{sync::Arc, time::Duration};
-//! use steadfast::{CallError, Pipeline, call::idempotent, coalesce::Coalesce, retry::{Retry, RetryConfig}, timeout::Timeout};
+//! use steadfast::{CallError, Pipeline, call::idempotent, coalesce::Coalesce};
+//! use steadfast::{retry::{Retry, RetryConfig}, timeout::Timeout};
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> Result<(), steadfast::ConfigError> {
 //! # async fn fetch(_: String) -> Result<u32, std::io::Error> { Ok(117) }
 //! type Shared = Result<u32, Arc<CallError<std::io::Error>>>;
 //!
-//! let pipeline = Pipeline::new().then(Timeout::new(Duration::from_secs(2))).then(Retry::new(RetryConfig::interactive())?);
+//! let retry = Retry::new(RetryConfig::interactive())?;
+//! let pipeline = Pipeline::new().then(Timeout::new(Duration::from_secs(2))).then(retry);
 //! let prices: Coalesce<String, Shared> = Coalesce::new();
 //! let price = prices.run("eur", || async move { pipeline.call(idempotent(|| fetch("eur".into()))).await.map_err(Arc::new) }).await;
 //! assert!(matches!(price, Ok(Ok(117))));
@@ -59,29 +64,45 @@
 //! # }
 //! ```
 //!
-//! The other way round, with the coalescing inside the pipeline, k callers make k calls of the pipeline: a breaker hears one failure k times. A
-//! time-out around [`run`](Coalesce::run) ends the wait of one caller, not the work of the others; so the deadline of who came first is
-//! not handed to the work: give that a time-out of its own.
+//! If the coalescing is inside the pipeline instead, k callers make k calls of the pipeline, and a
+//! breaker records one failure k times. A time-out around [`run`](Coalesce::run) ends the wait of
+//! one caller, not the work of the others. So the deadline of the first caller is not passed to the
+//! work: give the work a time-out of its own.
+//!
+//! # Guarantees
+//!
+//! 1. At most one execution per key runs at a time, and its result goes to all callers that asked
+//!    for the key meanwhile.
+//! 2. A waiting caller is polled twice, however often the work is polled.
+//! 3. If the driving caller is dropped, a waiting caller continues the same execution.
+//! 4. If the last caller is dropped, the work is dropped, or with
+//!    [`finishing`](Coalesce::finishing) handed over to be finished.
+//! 5. A panic ends one execution. The next caller of the key starts a new one.
+//! 6. Work that asks for its own key in its own task is refused; it does not wait for itself.
 //!
 //! # Cancel safety
 //!
-//! A caller that is dropped takes nothing from the others. The last one drops the work, or with [`finishing`](Coalesce::finishing) leaves it
-//! to the background.
+//! A dropped caller takes nothing from the others. The last one drops the work, or with
+//! [`finishing`](Coalesce::finishing) leaves it to the background.
 //!
 //! # Events
 //!
-//! None. [`under_way`](Coalesce::under_way) counts.
+//! None. [`under_way`](Coalesce::under_way) returns the number of running executions.
 //!
 //! # Pitfalls
 //!
-//! An error is a result, too, and goes to all: let `T` be a `Result` whose error can be cloned (an `Arc` around it can). The work outlives
-//! the caller who made it, so it owns what it needs. Work that asks for its own key is refused
-//! ([`Lost::OwnKey`]); two works that wait for each other's keys are not seen. A driver that is neither polled nor dropped holds the others up: do not keep a
-//! `run` aside, half done, while you wait for something else.
+//! - An error is a result and goes to all callers: let `T` be a `Result` whose error can be cloned,
+//!   for example an `Arc` around it.
+//! - The work outlives the caller that created it, so it must own what it needs.
+//! - Work that asks for its own key is refused ([`Lost::OwnKey`]). Two executions that wait for
+//!   each other's keys are not detected.
+//! - A driver that is neither polled nor dropped delays the other callers: do not keep a half-done
+//!   `run` aside while you wait for something else.
 //!
 //! # Source
 //!
-//! `singleflight` of Go's `golang.org/x/sync`; "collapsed forwarding" of HTTP caches (Squid, Varnish).
+//! `singleflight` of Go's `golang.org/x/sync`; "collapsed forwarding" of HTTP caches (Squid,
+//! Varnish).
 mod policy;
 
 pub use policy::{Coalesce, Lost};

@@ -1,4 +1,4 @@
-//! The door: who comes first works, who comes meanwhile waits.
+//! The public type: the first caller of a key works, later callers wait for its result.
 use std::{
     borrow::Borrow,
     cell::RefCell,
@@ -10,33 +10,33 @@ use std::{
 };
 
 use crate::{
-    flight::{Boarding, Flights, Given, Seat},
+    flight::{FlightResult, Flights, JoinOrLead, Seat},
     port::BoxFuture,
 };
 
-/// One call a key at a time, shared by all who ask for it meanwhile.
+/// Runs one execution per key at a time and shares its result with all callers of that key.
 ///
-/// A clone is the same one.
+/// A clone shares the executions.
 pub struct Coalesce<K: Hash + Eq, T>(Flights<K, T>);
 
-/// The work gave no result.
+/// The error of an execution that gave no result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Lost {
-    /// It panicked while another caller drove it.
+    /// The work panicked while another caller drove it.
     #[error("the shared execution panicked")]
     Panicked,
-    /// It asks for its own key: it would wait for itself.
+    /// The work asks for its own key, so it would wait for itself.
     #[error("the work for a key asks for the same key")]
     OwnKey,
 }
 
 thread_local! {
-    /// The flights whose work this thread is polling now, the outermost first.
+    /// The flights whose work this thread is polling, outermost first.
     static POLLED: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Notes a flight as being polled, while it lives.
+/// A guard that lists a flight as being polled by this thread until it is dropped.
 struct Polling;
 
 impl Polling {
@@ -57,12 +57,13 @@ impl Drop for Polling {
 }
 
 impl<K: Hash + Eq, T> Coalesce<K, T> {
-    /// Nothing under way; work that nobody waits for any more is dropped.
+    /// Creates a coalescer that drops work when no caller waits for it any more.
     pub fn new() -> Self {
         Self(Flights::new(None))
     }
 
-    /// Nothing under way; work that nobody waits for any more goes to `spawn`, which is to finish it.
+    /// Creates a coalescer that passes work to `spawn` when no caller waits for it any more;
+    /// `spawn` should run it to its end.
     pub fn finishing(spawn: impl Fn(BoxFuture<'static, ()>) + Send + Sync + 'static) -> Self
     where
         K: Send + Sync + 'static,
@@ -72,14 +73,18 @@ impl<K: Hash + Eq, T> Coalesce<K, T> {
         Self(Flights::new(Some(Arc::new(unattended))))
     }
 
-    /// The result of the work under way for this key, or of `work`, which is called only where none is.
+    /// Returns the result of the running work for this key. If there is none, calls `work` and runs
+    /// it.
     ///
     /// # Errors
-    /// [`Lost::Panicked`] where this caller's work panicked while another drove it (the driver unwinds, and a caller that only waited makes
-    /// its own); [`Lost::OwnKey`] where the work under way for this key asks for it. (Seen where it asks in its own task.)
+    /// - [`Lost::Panicked`] if this caller's work panicked while another caller drove it. (The
+    ///   driver itself unwinds, and a caller that only waited starts its own work.)
+    /// - [`Lost::OwnKey`] if the running work for this key asks for the key itself. (It is detected
+    ///   within the work's own task.)
     ///
     /// # Cancel safety
-    /// Dropped, it takes nothing from others who wait. The last one drops the work, unless it is [finished](Self::finishing).
+    /// If the future is dropped, the other callers lose nothing. The last one drops the work,
+    /// unless it is [finished](Self::finishing) in the background.
     pub async fn run<Q, W, F>(&self, key: &Q, work: W) -> Result<T, Lost>
     where
         K: Borrow<Q>,
@@ -89,8 +94,8 @@ impl<K: Hash + Eq, T> Coalesce<K, T> {
         T: Clone,
     {
         loop {
-            match self.0.board(key) {
-                Boarding::Joined(seat) => {
+            match self.0.join_or_lead(key) {
+                JoinOrLead::Joined(seat) => {
                     if Polling::is(seat.flight_id()) {
                         return Err(Lost::OwnKey);
                     }
@@ -98,9 +103,9 @@ impl<K: Hash + Eq, T> Coalesce<K, T> {
                         return Ok(result.into_inner());
                     }
                 }
-                Boarding::Leads(lead) => {
+                JoinOrLead::Leads(lead) => {
                     let (flight, work) = (lead.flight_id(), work());
-                    let seat = lead.depart(Box::pin(async move {
+                    let seat = lead.start(Box::pin(async move {
                         let mut work = pin!(work);
                         let result = poll_fn(|task| {
                             let _polling = Polling::begin(flight);
@@ -108,13 +113,14 @@ impl<K: Hash + Eq, T> Coalesce<K, T> {
                         });
                         result.await
                     }));
-                    return seat.await.map(Given::into_inner).ok_or(Lost::Panicked);
+                    return seat.await.map(FlightResult::into_inner).ok_or(Lost::Panicked);
                 }
             }
         }
     }
 
-    /// Has the next caller start anew, though work for this key is under way; those who wait for that keep waiting.
+    /// Detaches the running work for this key, so that the next caller starts a new execution.
+    /// Callers that already wait keep waiting for the old one.
     pub fn forget<Q>(&self, key: &Q)
     where
         K: Borrow<Q>,
@@ -123,7 +129,7 @@ impl<K: Hash + Eq, T> Coalesce<K, T> {
         self.0.supersede(key, || ());
     }
 
-    /// How many keys have work under way.
+    /// Returns the number of keys with running work.
     pub fn under_way(&self) -> usize {
         self.0.len()
     }

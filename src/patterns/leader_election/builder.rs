@@ -1,7 +1,7 @@
-//! Making an election.
+//! Building an election.
 use std::{fmt, sync::Arc};
 
-use super::{LeaderElection, LeaderElectionConfig, election::Inner, transitions::Transitions};
+use super::{LeaderElection, LeaderElectionConfig, election::ElectionInner, transitions::Transitions};
 use crate::{
     config::{ConfigError, Name, require},
     entropy::Entropy,
@@ -12,7 +12,7 @@ use crate::{
     time::Clock,
 };
 
-/// What an election is made of. From [`LeaderElection::builder`].
+/// The builder of a [`LeaderElection`], from [`LeaderElection::builder`].
 pub struct LeaderElectionBuilder {
     leases: Arc<dyn Lease>,
     name: Name,
@@ -24,7 +24,7 @@ pub struct LeaderElectionBuilder {
     health: Option<Health>,
 }
 
-/// Asks the service whether it is fit to lead.
+/// A callback that returns `true` if the service is fit to lead.
 pub(super) type Health = Arc<dyn Fn() -> bool + Send + Sync>;
 
 impl LeaderElectionBuilder {
@@ -41,55 +41,59 @@ impl LeaderElectionBuilder {
         }
     }
 
-    /// What this candidate is called: a host, a pod. Two that are called the same are told apart all the same, by a number drawn
-    /// for each.
+    /// Sets the candidate's id, such as the name of a host or pod.
+    ///
+    /// Candidates with the same id are still told apart, by a random number that is added to each.
     #[must_use]
     pub fn candidate(mut self, id: impl Into<String>) -> Self {
         self.candidate = id.into();
         self
     }
 
-    /// Sets the settings.
+    /// Sets the configuration.
     #[must_use]
     pub const fn config(mut self, config: LeaderElectionConfig) -> Self {
         self.config = config;
         self
     }
 
-    /// Reads the time from this clock. tokio's by default.
+    /// Sets the clock. tokio's by default.
     #[must_use]
     pub fn clock(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self
     }
 
-    /// Draws from this stream: waits, and the number in the candidate's id. Seeded by the system by default.
+    /// Sets the source of randomness for waits and for the number in the candidate's id. Seeded by
+    /// the system by default.
     #[must_use]
     pub fn entropy(mut self, entropy: &Entropy) -> Self {
         self.entropy = Some(entropy.clone());
         self
     }
 
-    /// Tells others by notices, and hears from them: a resignation is then answered at once, not at the next poll.
+    /// Sets a notifier. With it a successor learns of a resignation at once, not at its next poll.
     #[must_use]
     pub fn notifier(mut self, notifier: Arc<dyn Notifier>) -> Self {
         self.notifier = Some(notifier);
         self
     }
 
-    /// Asks this before each renewal, and before standing as a candidate: a leader that is ill resigns, a candidate that is ill waits.
+    /// Sets a health check that runs before each renewal and before each attempt to be elected.
     ///
-    /// It must be quick, and must not block.
+    /// While it returns `false`, a leader resigns and a candidate waits. It must be quick and must
+    /// not block.
     #[must_use]
     pub fn health_check(mut self, is_fit: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.health = Some(Arc::new(is_fit));
         self
     }
 
-    /// Makes the election.
+    /// Builds the election.
     ///
     /// # Errors
-    /// Where a setting breaks a rule, or the lease's backend lacks what an election needs.
+    /// If a setting breaks a rule, or the lease's backend lacks a capability that an election
+    /// needs.
     pub fn build(self) -> Result<LeaderElection, ConfigError> {
         self.config.check()?;
         require(!self.name.as_str().is_empty(), "name", "must not be empty")?;
@@ -103,9 +107,9 @@ impl LeaderElectionBuilder {
         require(
             longest <= can.max_key(),
             "name",
-            "and `candidate` must not be longer than the lease's backend can hold",
+            "must not be longer than the lease's backend can hold, and neither must `candidate`",
         )?;
-        Ok(LeaderElection::new(Inner {
+        Ok(LeaderElection::new(ElectionInner {
             topic: format!("steadfast/leader/{}", self.name),
             leases: self.leases,
             name: self.name,

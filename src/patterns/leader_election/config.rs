@@ -13,29 +13,33 @@ use crate::{
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct LeaderElectionConfig {
-    /// For how long leadership is granted at a time: how soon a dead leader is noticed. 15 s by default.
+    /// Time for which leadership is granted at a time. It bounds how soon a dead leader is noticed.
+    /// 15 s by default.
     #[serde(with = "human")]
     pub term: Duration,
-    /// How long after the last renewal the next one begins. 5 s by default.
+    /// Time from the start of the last renewal to the next one. 5 s by default.
     #[serde(with = "human")]
     pub renew_every: Duration,
-    /// How long one call of the lease may take. 3 s by default.
+    /// Time limit of one call of the lease. 3 s by default.
     #[serde(with = "human")]
     pub call_timeout: Duration,
-    /// How long a task has to end by itself, once it was told that its term is about to end. 1 s by default.
+    /// Time that a task has to end by itself, after it was told that its term is about to end. 1 s
+    /// by default.
     #[serde(with = "human")]
     pub grace: Duration,
-    /// How long before the term is over the leader stops to act: the longest pause (of a collector, a scheduler, a virtual machine) that does no
-    /// harm. 1 s by default.
+    /// Time before the end of the term at which the leader stops acting. It is the longest pause
+    /// (of a garbage collector, a scheduler, a virtual machine) that does no harm. 1 s by default.
     #[serde(with = "human")]
     pub margin: Duration,
-    /// By how much the clocks of two nodes may differ in rate: 0.001 is a millisecond in a second. 0.001 by default; a quartz is
-    /// good to 0.0001.
+    /// Largest difference between the rates of two nodes' clocks. 0.001 is a millisecond in a
+    /// second. 0.001 by default; a quartz is good to 0.0001.
     pub clock_drift: f64,
-    /// How often a candidate asks, at most; and how soon after a failed call the next one follows, by and large. 2 s by default.
+    /// Longest time between two attempts of a candidate, and about the time between a failed call
+    /// and the next one. 2 s by default.
     #[serde(with = "human")]
     pub poll: Duration,
-    /// How much older than its term a leader's last renewal may be before its health is bad. 5 s by default.
+    /// Time by which a leader's last renewal may be older than its term before the node's health is
+    /// bad. 5 s by default.
     #[serde(with = "human")]
     pub health_tolerance: Duration,
 }
@@ -56,7 +60,8 @@ impl Default for LeaderElectionConfig {
 }
 
 impl LeaderElectionConfig {
-    /// The default settings in proportion to another term: everything a third, a fifteenth... of it.
+    /// Returns the default settings in proportion to another term: a renewal after a third of it, a
+    /// grace of a fifteenth, and so on.
     #[must_use]
     pub fn of_term(term: Duration) -> Self {
         Self {
@@ -71,56 +76,56 @@ impl LeaderElectionConfig {
         }
     }
 
-    /// Sets the term alone.
+    /// Sets the term, and nothing else.
     #[must_use]
     pub const fn term(mut self, term: Duration) -> Self {
         self.term = term;
         self
     }
 
-    /// Sets how long after the last renewal the next one begins.
+    /// Sets the time between two renewals.
     #[must_use]
     pub const fn renew_every(mut self, every: Duration) -> Self {
         self.renew_every = every;
         self
     }
 
-    /// Sets how long one call of the lease may take.
+    /// Sets the time limit of one call of the lease.
     #[must_use]
     pub const fn call_timeout(mut self, timeout: Duration) -> Self {
         self.call_timeout = timeout;
         self
     }
 
-    /// Sets how long a task has to end by itself.
+    /// Sets the time that a task has to end by itself.
     #[must_use]
     pub const fn grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// Sets how long before the term is over the leader stops to act.
+    /// Sets the time before the end of the term at which the leader stops acting.
     #[must_use]
     pub const fn margin(mut self, margin: Duration) -> Self {
         self.margin = margin;
         self
     }
 
-    /// Sets by how much clocks may differ in rate.
+    /// Sets the largest difference between the rates of two clocks.
     #[must_use]
     pub const fn clock_drift(mut self, drift: f64) -> Self {
         self.clock_drift = drift;
         self
     }
 
-    /// Sets how often a candidate asks.
+    /// Sets the longest time between two attempts of a candidate.
     #[must_use]
     pub const fn poll(mut self, poll: Duration) -> Self {
         self.poll = poll;
         self
     }
 
-    /// Sets how much older than its term a leader's last renewal may be.
+    /// Sets the time by which a last renewal may be older than its term.
     #[must_use]
     pub const fn health_tolerance(mut self, tolerance: Duration) -> Self {
         self.health_tolerance = tolerance;
@@ -143,14 +148,14 @@ impl LeaderElectionConfig {
         }
         let shown = |d| humantime::format_duration(d).to_string();
         let rule = format!(
-            "must be longer than `renew_every + call_timeout + grace + margin`, less what clocks may drift: {} against {}",
+            "must be longer than `renew_every + call_timeout + grace + margin` after clock drift is subtracted: {} against {}",
             shown(usable),
-            needed.map_or("for ever".to_owned(), shown),
+            needed.map_or("an overflow".to_owned(), shown),
         );
         Err(ConfigError::new("term", rule))
     }
 
-    /// The term as the slowest clock may count it.
+    /// Returns the length of the term as the slowest clock may count it.
     pub(super) fn usable_term(&self) -> Duration {
         self.term.saturating_sub(scaled(self.term, self.clock_drift))
     }

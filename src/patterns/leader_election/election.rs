@@ -1,4 +1,4 @@
-//! Standing as a candidate, and what a node knows of the leader.
+//! Campaigning, and a node's view of the leader.
 use std::{
     fmt,
     sync::{Arc, Mutex, PoisonError},
@@ -24,17 +24,17 @@ use crate::{
     time::{Clock, scaled},
 };
 
-/// One candidate for the leadership of a name. The [module's page](super) says what holds.
+/// One candidate for the leadership of a name. The [module's page](super) states the guarantees.
 ///
-/// A clone is the same candidate and shares its standing: let one of them stand at a time. When one is elected, a term that another was
-/// in ends.
+/// A clone is the same candidate and shares its state; only one clone may campaign at a time. When
+/// one is elected, a term that another clone was in ends.
 #[derive(Clone)]
-pub struct LeaderElection(pub(super) Arc<Inner>);
+pub struct LeaderElection(pub(super) Arc<ElectionInner>);
 
-pub(super) struct Inner {
+pub(super) struct ElectionInner {
     pub(super) leases: Arc<dyn Lease>,
     pub(super) name: Name,
-    /// The candidate's id with its number: no other holder has it.
+    /// The candidate's id with a random number, so that no other holder has the same.
     pub(super) holder: String,
     pub(super) topic: String,
     pub(super) config: LeaderElectionConfig,
@@ -44,63 +44,67 @@ pub(super) struct Inner {
     pub(super) health: Option<Health>,
     pub(super) events: Events<Event>,
     pub(super) transitions: Transitions,
-    /// The term that this node is in, until it has ended in order.
+    /// The term that this node is in, until it has been given up or dropped.
     pub(super) standing: Mutex<Option<Term>>,
 }
 
-/// Whether a node does what it should.
+/// The health of one node of an election.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ElectionHealth {
-    /// Whether it is in a term that has not ended in order.
+    /// `true` while this node is in a term that has not been given up or dropped.
     pub leading: bool,
-    /// How long ago its term was granted or last renewed.
+    /// Time since the term was granted or last renewed.
     pub since_renewal: Option<Duration>,
-    /// False where it leads, and its last renewal is older than the term and a tolerance: it hangs. Restart it.
+    /// `false` if this node leads and its last renewal is older than the term and the tolerance.
+    /// Such a node hangs and should be restarted.
     pub healthy: bool,
 }
 
 impl LeaderElection {
-    /// Begins to make a candidate for the leadership of this name, which is kept in these leases.
+    /// Returns a builder of a candidate for the leadership of `name`, which is kept in `leases`.
     pub fn builder(leases: Arc<dyn Lease>, name: impl Into<Name>) -> LeaderElectionBuilder {
         LeaderElectionBuilder::new(leases, name.into())
     }
 
-    pub(super) fn new(inner: Inner) -> Self {
+    pub(super) fn new(inner: ElectionInner) -> Self {
         Self(Arc::new(inner))
     }
 
-    /// The candidate's id, with its number.
+    /// Returns the candidate's id with its random number.
     pub fn holder(&self) -> &str {
         &self.0.holder
     }
 
-    /// Whether this node leads now.
+    /// Returns `true` if this node leads now.
     pub fn is_leader(&self) -> bool {
         self.term().is_some_and(|term| term.is_leader())
     }
 
-    /// The term that this node is in.
+    /// Returns the term that this node is in.
     pub fn term(&self) -> Option<Term> {
         self.0.standing.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Who leads, as this node last saw it: it looks while it campaigns or leads.
+    /// Returns the leader as this node last saw it. The view is updated while this node campaigns
+    /// or leads.
     pub fn leader(&self) -> Leader {
         self.0.transitions.leader()
     }
 
-    /// Every change of leader that this node sees from now on, in order; first, how things stand.
+    /// Subscribes to every change of leader that this node sees from now on, in order. The first
+    /// item is the current state.
     pub fn observe(&self) -> Observer {
         self.0.transitions.observe()
     }
 
-    /// What this node does from now on. Unlike [`observe`](Self::observe) it may miss events, and says so.
+    /// Subscribes to this node's events from now on. Unlike [`observe`](Self::observe), a slow
+    /// reader may miss events, and is told so.
     pub fn events(&self) -> Subscription<Event> {
         self.0.events.subscribe()
     }
 
-    /// Whether this node does what it should: for a service's health endpoint.
+    /// Returns this node's health, for a service's health endpoint.
     pub fn health(&self) -> ElectionHealth {
         let since = self.term().map(|term| self.0.clock.now() - term.since());
         let config = &self.0.config;
@@ -108,15 +112,17 @@ impl LeaderElection {
         ElectionHealth { leading: since.is_some(), since_renewal: since, healthy }
     }
 
-    /// Asks whoever leads to resign: from any node. It is told by a notice, where there is a notifier, and at its next renewal.
+    /// Asks the current leader to resign. Any node may call this.
     ///
-    /// False where nobody leads, as far as the lease can tell: one that has died may still show.
+    /// With a notifier the leader is told by a notice, and in any case at its next renewal. Returns
+    /// `false` if no node leads, as far as the lease can tell; a leader that has died may still
+    /// show.
     ///
     /// # Errors
     /// Those of the lease.
     ///
     /// # Cancel safety
-    /// Dropped, the request is made or not.
+    /// If the future is dropped, the request was either made or not.
     pub async fn request_resign(&self) -> Result<bool, LeaseError> {
         let name = self.0.name.as_str();
         let Some(held) = self.0.leases.read(name).await? else { return Ok(false) };
@@ -125,17 +131,18 @@ impl LeaderElection {
         Ok(true)
     }
 
-    /// Stands as a candidate until it is elected.
+    /// Campaigns until this node is elected.
     ///
-    /// Nobody renews the term behind your back: have [`Leadership::lost`] polled beside your work. [`run`](Self::run) does all of
-    /// that.
+    /// No task renews the term in the background: poll [`Leadership::lost`] beside your work.
+    /// [`run`](Self::run) does all of that.
     ///
     /// # Errors
-    /// Only what does not pass by itself: no permission, a record that is none. A store that cannot be reached is asked again.
+    /// Only permanent failures, such as a missing permission or a record that is not a lease. A
+    /// store that cannot be reached is asked again.
     ///
     /// # Cancel safety
-    /// Dropped while it asks, this node may have been elected, and not know: nobody leads then until the term has passed, or until
-    /// this candidate asks again.
+    /// If the future is dropped while a call is in flight, this node may have been elected without
+    /// knowing it. Then no node leads until the term has passed or this candidate campaigns again.
     pub async fn campaign(&self) -> Result<Leadership, PortError> {
         let inner = &self.0;
         let mut hints = inner.subscribe().await;
@@ -152,20 +159,20 @@ impl LeaderElection {
             } else {
                 inner.some_of_a_poll()
             };
-            // A notice is a hint that it may be worth asking now.
+            // A notice is a hint that the name may be free, so the candidate asks before its poll is due.
             race(inner.heard(&mut hints, FREE), inner.clock.sleep(wait)).await;
         }
     }
 }
 
-/// What came of asking once.
+/// Result of one attempt to acquire the lease.
 enum Asked {
     Elected(Term, Count),
-    /// Not now: again after so long.
+    /// Not elected; the time to wait before the next attempt.
     Again(Duration),
 }
 
-impl Inner {
+impl ElectionInner {
     async fn ask(&self, before: &mut Option<String>) -> Result<Asked, PortError> {
         let (config, began) = (&self.config, self.clock.now());
         let asked = self.leases.acquire(self.name.as_str(), &self.holder, config.term);
@@ -198,7 +205,8 @@ impl Inner {
         }
     }
 
-    /// This node leads. A term that it was in before is worth nothing from the new grant on, and ends first.
+    /// Records that this node leads. The new grant invalidates an earlier term of this node, which
+    /// is ended first.
     fn enter(&self, term: &Term, after: Option<String>) {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(before) = standing.replace(term.clone()) {
@@ -209,7 +217,7 @@ impl Inner {
         self.event(|| Event::Elected { token: term.token(), after });
     }
 
-    /// This node leads no longer, and whatever it did as leader has ended.
+    /// Records that this node no longer leads. Its work as leader must have ended.
     pub(super) fn leave(&self, token: FencingToken) {
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         if standing.as_ref().is_some_and(|term| term.token() == token) {
@@ -240,12 +248,14 @@ impl Inner {
         self.event(|| Event::CallFailed { call, kind: Some(kind), left });
     }
 
-    /// Between seven and nine tenths of a poll: candidates that began together do not stay together.
+    /// Returns between 70 and 90 % of the poll interval at random, so that candidates that began
+    /// together spread out.
     pub(super) fn some_of_a_poll(&self) -> Duration {
         scaled(self.config.poll, 0.7 + 0.2 * self.entropy.unit())
     }
 
-    /// No later than the name may be free, and a little spread, so that not all candidates write at once.
+    /// Returns the wait until the name may be free, with a small random part, so that not all
+    /// candidates write at once; at most one poll.
     fn until_free(&self, held: &Held) -> Duration {
         let poll = self.some_of_a_poll();
         if held.free_in.is_zero() || held.free_in >= poll {
@@ -254,7 +264,7 @@ impl Inner {
         held.free_in.saturating_add(scaled(self.config.poll, 0.1 * self.entropy.unit()))
     }
 
-    /// As the backend asks for, but at least some of a poll.
+    /// Returns the delay that the backend asked for, but at least 70 to 90 % of the poll interval.
     pub(super) fn after_failure(&self, error: &LeaseError) -> Duration {
         let asked = error.backend().and_then(PortError::retry_after).unwrap_or_default();
         asked.max(self.some_of_a_poll())

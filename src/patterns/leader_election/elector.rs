@@ -1,19 +1,21 @@
-//! What all ways to elect a leader have in common.
+//! The interface that all election strategies share.
 use super::{LeaderElection, by_message::MessageElection};
 use crate::port::BoxFuture;
 
-/// A node's view of who leads, however the leader is elected: the seam behind which a strategy can be exchanged.
+/// A node's view of the leadership, independent of the strategy that elects the leader.
 ///
-/// Whether it is safe is the strategy's matter: over a lease it is, [by messages](super::by_message) it is not.
+/// Safety depends on the strategy: an election over a lease is safe, one
+/// [by messages](super::by_message) is not.
 pub trait Elector: Send + Sync {
-    /// Whether this node takes itself for the leader now.
+    /// Returns `true` if this node considers itself the leader now.
     fn is_leader(&self) -> bool;
 
-    /// Takes part until it is dropped.
+    /// Participates in elections until the future is dropped.
     ///
     /// # Cancel safety
-    /// Dropped, this node leads no longer, or is silent; called again, it takes part again.
-    fn take_part(&self) -> BoxFuture<'_, ()>;
+    /// If the future is dropped, this node no longer leads, or sends nothing. A later call
+    /// participates again.
+    fn participate(&self) -> BoxFuture<'_, ()>;
 }
 
 impl Elector for LeaderElection {
@@ -21,9 +23,9 @@ impl Elector for LeaderElection {
         LeaderElection::is_leader(self)
     }
 
-    fn take_part(&self) -> BoxFuture<'_, ()> {
+    fn participate(&self) -> BoxFuture<'_, ()> {
         Box::pin(async {
-            // What does not pass by itself is told by an event; there is nothing better to do than to ask again.
+            // A permanent error has been reported by an event. No caller is there to receive it, so ask again.
             while self.run(std::future::pending(), async |term| term.lost().await).await.is_err() {
                 self.0.clock.sleep(self.0.some_of_a_poll()).await;
             }
@@ -36,7 +38,7 @@ impl Elector for MessageElection {
         MessageElection::is_leader(self)
     }
 
-    fn take_part(&self) -> BoxFuture<'_, ()> {
+    fn participate(&self) -> BoxFuture<'_, ()> {
         Box::pin(self.run())
     }
 }

@@ -1,4 +1,4 @@
-//! A resource that refuses writers whose term is over.
+//! A guard that refuses writes under an old fencing token.
 use std::{
     fmt,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -6,10 +6,11 @@ use std::{
 
 use crate::port::FencingToken;
 
-/// A guard around a resource: remembers the highest token that it has seen, and refuses lower ones.
+/// A guard around a resource that remembers the highest token it has seen and refuses lower ones.
 ///
-/// It is for resources in this process (a device, a file). One that several processes reach has to do the check itself, where the write is
-/// applied: a [`Store`](crate::store::Store) does ([`put_fenced`](crate::store::StoreExt::put_fenced)).
+/// It protects a resource of this process (a device, a file). A resource that several processes
+/// reach must check the token itself, where the write is applied. A
+/// [`Store`](crate::store::Store) does so with [`put_fenced`](crate::store::StoreExt::put_fenced).
 ///
 /// ```
 /// use steadfast::{leader_election::Fenced, port::FencingToken};
@@ -18,58 +19,58 @@ use crate::port::FencingToken;
 /// let log = Fenced::new(Vec::new());
 /// log.with(old, |log| log.push("from the first leader")).unwrap();
 /// log.with(new, |log| log.push("from the second")).unwrap();
-/// // The first was paused, and does not know.
+/// // The first leader was paused and does not know of the second.
 /// let refused = log.with(old, |log| log.push("too late")).unwrap_err();
-/// assert_eq!(refused.to_string(), "the fencing token 7 is too low: 8 was seen");
+/// assert_eq!(refused.to_string(), "stale fencing token 7: 8 was already seen");
 /// ```
-pub struct Fenced<T>(Mutex<Inner<T>>);
+pub struct Fenced<T>(Mutex<FencedInner<T>>);
 
-struct Inner<T> {
+struct FencedInner<T> {
     highest: Option<FencingToken>,
     resource: T,
 }
 
-/// A write of a term that is over.
+/// The error for a write under a token below the highest one seen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the fencing token {token} is too low: {highest} was seen")]
+#[error("stale fencing token {token}: {highest} was already seen")]
 #[non_exhaustive]
-pub struct TooLow {
-    /// The token of the write.
+pub struct StaleToken {
+    /// Token of the refused write.
     pub token: FencingToken,
-    /// The highest that the resource has seen.
+    /// Highest token that the resource has seen.
     pub highest: FencingToken,
 }
 
 impl<T> Fenced<T> {
-    /// A guard that has seen no token.
+    /// Creates a guard that has seen no token.
     pub const fn new(resource: T) -> Self {
-        Self(Mutex::new(Inner { highest: None, resource }))
+        Self(Mutex::new(FencedInner { highest: None, resource }))
     }
 
-    /// Lets the resource be used under this token, and remembers it.
+    /// Calls `act` with the resource and remembers the token.
     ///
     /// # Errors
-    /// Where a higher token was seen; the resource was not touched.
-    pub fn with<R>(&self, token: FencingToken, act: impl FnOnce(&mut T) -> R) -> Result<R, TooLow> {
+    /// [`StaleToken`] if a higher token was seen; the resource was not touched.
+    pub fn with<R>(&self, token: FencingToken, act: impl FnOnce(&mut T) -> R) -> Result<R, StaleToken> {
         let mut inner = self.inner();
         if let Some(highest) = inner.highest.filter(|highest| token < *highest) {
-            return Err(TooLow { token, highest });
+            return Err(StaleToken { token, highest });
         }
         inner.highest = Some(token);
         Ok(act(&mut inner.resource))
     }
 
-    /// The highest token that it has seen.
+    /// Returns the highest token seen.
     pub fn highest(&self) -> Option<FencingToken> {
         self.inner().highest
     }
 
-    /// The resource, without the guard.
+    /// Returns the resource without the guard.
     pub fn into_inner(self) -> T {
         self.0.into_inner().unwrap_or_else(PoisonError::into_inner).resource
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner<T>> {
+    fn inner(&self) -> MutexGuard<'_, FencedInner<T>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

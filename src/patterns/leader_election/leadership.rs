@@ -1,4 +1,4 @@
-//! Being the leader: renewing the term for as long as somebody polls, and giving it up.
+//! Being the leader: renewing the term while polled, and giving it up.
 use std::fmt;
 
 use super::{
@@ -13,20 +13,22 @@ use crate::{
     time::Instant,
 };
 
-/// A term that this node was elected for.
+/// A term for which this node was elected.
 ///
-/// It lasts for as long as [`lost`](Self::lost) is polled. Dropped, it ends here at once; for others it is free when the term has
-/// passed, as nobody gives the lease up: [`resign`](Self::resign) does.
+/// The term is renewed while [`lost`](Self::lost) is polled. Dropping this value ends the term on
+/// this node at once, but does not release the lease: other candidates wait until the term has
+/// passed. [`resign`](Self::resign) releases it.
 #[must_use = "dropped, it ends"]
 pub struct Leadership {
     election: LeaderElection,
     term: Term,
     count: Count,
     hints: Hints,
-    /// Requests that end a term are told once; whoever has work to end goes on renewing meanwhile.
+    /// Set once the work was told of a request to end the term. It is told once; `lost` may then be
+    /// called again to keep the term while the work ends.
     told: bool,
     over: Option<TermEnd>,
-    /// Whether its end was told.
+    /// `true` once the `Ended` event was sent.
     ended: bool,
 }
 
@@ -35,35 +37,39 @@ impl Leadership {
         Self { election, term, count, hints, told: false, over: None, ended: false }
     }
 
-    /// The term, to hand to whatever works under it.
+    /// Returns the term, to be handed to the work that runs under it.
     pub fn term(&self) -> Term {
         self.term.clone()
     }
 
-    /// The token to write under.
+    /// Returns the fencing token for writes under this term.
     pub fn token(&self) -> FencingToken {
         self.term.token()
     }
 
-    /// Whether it lasts, by the clock at this moment.
+    /// Returns `true` if the term lasts by the clock at this moment.
     pub fn is_leader(&self) -> bool {
         self.term.is_leader()
     }
 
-    /// From when on nothing may be done under it, if it is not renewed before; the clock's origin once it has ended.
+    /// Returns the time from which the holder must not act, unless the term is renewed before. Once
+    /// the term has ended this is the clock's origin.
     pub fn deadline(&self) -> Instant {
         self.term.deadline()
     }
 
-    /// Renews the term for as long as this is polled, and comes back when the work must end: with
-    /// [`NotRenewed`](TermEnd::NotRenewed) there is the time of [`grace`](super::LeaderElectionConfig::grace) left to do so, with
-    /// [`Superseded`](TermEnd::Superseded) none; with [`ResignRequested`](TermEnd::ResignRequested) and
-    /// [`Unhealthy`](TermEnd::Unhealthy) the term lasts for as long as this is called again, and it is for you to
-    /// [`resign`](Self::resign).
+    /// Renews the term while it is polled, and returns when the work must end.
+    ///
+    /// - After [`NotRenewed`](TermEnd::NotRenewed) the work has
+    ///   [`grace`](super::LeaderElectionConfig::grace) left to end.
+    /// - After [`Superseded`](TermEnd::Superseded) it has no time left.
+    /// - After [`ResignRequested`](TermEnd::ResignRequested) and [`Unhealthy`](TermEnd::Unhealthy)
+    ///   the term lasts as long as this is called again; the caller ends its work and calls
+    ///   [`resign`](Self::resign).
     ///
     /// # Cancel safety
-    /// Dropped and called again it goes on where it was. A renewal that was under way may have been applied: the term is counted as
-    /// if it had not.
+    /// If the future is dropped, a later call continues. A renewal in flight may have been applied;
+    /// the term is counted as if it had not.
     pub async fn lost(&mut self) -> TermEnd {
         loop {
             if let Some(end) = self.over {
@@ -79,7 +85,7 @@ impl Leadership {
             if now < self.count.next_renewal() {
                 let next = self.count.next_renewal().min(self.count.warning(&inner.config));
                 match race(inner.heard(&mut self.hints, RESIGN), inner.clock.sleep_until(next)).await {
-                    // Perhaps a request to resign, which the renewal tells of.
+                    // The notice may be a request to resign, and the renewal's reply says so.
                     First::One(()) => self.count.hurry(inner.clock.now()),
                     First::Other(()) => {}
                 }
@@ -121,14 +127,18 @@ impl Leadership {
         }
     }
 
-    /// Ends the term here, and gives the lease up, so that a successor need not wait for the term to pass. Call it when the work has
-    /// ended.
+    /// Ends the term on this node and releases the lease, so that a successor need not wait for the
+    /// term to pass.
+    ///
+    /// Call it when the work has ended.
     ///
     /// # Errors
-    /// Where the lease could not be given up: the term has ended here all the same, and for others it does when it has passed.
+    /// If the lease could not be released. The term has ended on this node all the same; other
+    /// candidates wait until it has passed.
     ///
     /// # Cancel safety
-    /// Dropped, the term has ended here; the lease is given up or not.
+    /// If the future is dropped, the term has ended on this node; the lease was either released or
+    /// not.
     pub async fn resign(mut self) -> Result<(), LeaseError> {
         self.give_up(TermEnd::Finished).await
     }
@@ -142,7 +152,7 @@ impl Leadership {
         let released = match race(released, inner.clock.sleep(timeout)).await {
             First::One(released) => released,
             First::Other(()) => {
-                let error = PortError::new(PortErrorKind::TimedOut, "the lease was not given up in time");
+                let error = PortError::new(PortErrorKind::TimedOut, "releasing the lease timed out");
                 Err(error.outcome_unknown().into())
             }
         };
@@ -152,7 +162,7 @@ impl Leadership {
             inner.failed(Call::Release, error, None);
         }
         inner.leave(token);
-        // Not before: dropped while it gives up, it says so when it is dropped.
+        // Set only now: if the future is dropped during the release, `drop` sends the event.
         self.ended = true;
         inner.event(|| Event::Ended { token, why, released: released.is_ok() });
         if released.is_ok() {
@@ -161,7 +171,7 @@ impl Leadership {
         released
     }
 
-    /// Tells the work to end.
+    /// Tells the work to end, and reports it.
     pub(super) fn ending(&self, why: TermEnd) {
         self.term.tell();
         let token = self.term.token();
@@ -175,7 +185,7 @@ impl Leadership {
 
 impl Drop for Leadership {
     fn drop(&mut self) {
-        // Nobody renews it any more.
+        // Without this value nothing renews the term.
         self.term.end();
         let token = self.term.token();
         self.election.0.leave(token);

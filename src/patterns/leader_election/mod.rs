@@ -1,28 +1,30 @@
-//! Leader election: of many identical instances one leads, and its writes can be told from those of the one before.
+//! Leader election: of many identical instances one leads, and resources can refuse the late writes
+//! of an earlier leader.
 //!
 //! # When, and when not
 //!
-//! Where identical instances need one co-ordinator: to run a nightly job once, to assign shards, to aggregate. Not where a natural
-//! leader exists; not to guard one resource (compare-and-set on its record, [`StoreExt::update`](crate::store::StoreExt::update),
-//! is lighter); not where the platform elects already.
+//! Use it where identical instances need one co-ordinator: to run a nightly job once, to assign
+//! shards, to aggregate. Do not use it where a natural leader exists, or where the platform elects
+//! one already. To guard a single resource, compare-and-set on its record is lighter
+//! ([`StoreExt::update`](crate::store::StoreExt::update)).
 //!
 //! # Defaults
 //!
 //! | setting | default | |
 //! |---|---|---|
-//! | `term` | 15 s | for how long leadership is granted at a time |
-//! | `renew_every` | 5 s | after the last renewal |
-//! | `call_timeout` | 3 s | of one call of the lease, clipped to what is left of the term |
-//! | `grace` | 1 s | for the task to end by itself |
-//! | `margin` | 1 s | before the end of the term: the longest pause that does no harm |
-//! | `clock_drift` | 0.001 | between the rates of two nodes' clocks |
-//! | `poll` | 2 s | between two looks of a candidate, less 10 to 30 % at random |
-//! | `health_tolerance` | 5 s | beyond the term, before [`health`](LeaderElection::health) is bad |
+//! | `term` | 15 s | time for which leadership is granted at a time |
+//! | `renew_every` | 5 s | time between two renewals |
+//! | `call_timeout` | 3 s | time limit of one call of the lease, clipped to what is left of the term |
+//! | `grace` | 1 s | time for the task to end by itself |
+//! | `margin` | 1 s | time kept free before the end of the term: the longest pause that does no harm |
+//! | `clock_drift` | 0.001 | largest difference between the rates of two nodes' clocks |
+//! | `poll` | 2 s | time between two attempts of a candidate, less 10 to 30 % at random |
+//! | `health_tolerance` | 5 s | time beyond the term before [`health`](LeaderElection::health) is bad |
 //!
-//! A configuration is refused unless `renew_every + call_timeout + grace + margin` fits into the term, less what clocks drift:
-//! else one slow call would end a term.
+//! A configuration is refused unless `renew_every + call_timeout + grace + margin` is shorter than
+//! the term less the clock drift: otherwise one slow call would end a term.
 //!
-//! How soon a dead leader is noticed is the term's choice:
+//! The term decides how soon a dead leader is noticed:
 //!
 //! | `LeaderElectionConfig::of_term` | a successor leads, at the latest, after a crash | calls of a leader a minute |
 //! |---|---|---|
@@ -30,13 +32,15 @@
 //! | 15 s | 17 s | 12 |
 //! | 60 s | 68 s | 3 |
 //!
-//! After an orderly resignation (a shutdown, a deployment) it leads at once, with a notifier; within one poll without.
+//! After an orderly resignation (a shutdown, a deployment) a successor leads at once with a
+//! notifier, and within one poll without.
 //!
 //! # Example
 //!
 //! ```
 //! use std::{sync::{Arc, Mutex}, time::Duration};
-//! use steadfast::{leader_election::LeaderElection, lease::StoreLease, store::InMemoryStore, time::Clock};
+//! use steadfast::{leader_election::LeaderElection, lease::StoreLease};
+//! use steadfast::{store::InMemoryStore, time::Clock};
 //!
 //! # let (clock, hand) = Clock::manual();
 //! # hand.block_on(async {
@@ -50,7 +54,7 @@
 //! let terms = Mutex::new(Vec::new());
 //! let shutdown = clock.sleep(Duration::from_secs(60));
 //! election.run(shutdown, async |term| {
-//!     // Work until told to end; write under the term's token.
+//!     // Works until it is told to end, and writes under the term's token.
 //!     terms.lock().unwrap().push(term.token());
 //!     term.lost().await;
 //! }).await?;
@@ -61,75 +65,117 @@
 //!
 //! # What is safe
 //!
-//! Let `L` be the term, `s` the holder's monotonic time at the START of its last successful acquire or renew, and `r` the largest
-//! relative error of clock rates. The holder acts only until `s + L * (1 - r) - margin`. A challenger takes over only after it has
-//! seen the SAME version of the record for `L` on its own monotonic clock (or by the store's own clock). Wall clocks are
-//! compared nowhere. Then two terms never overlap for actions that complete at once.
+//! Let `L` be the term, `s` the holder's monotonic time at the START of its last successful acquire
+//! or renew, and `r` the largest relative error of clock rates. The holder acts only until
+//! `s + L * (1 - r) - margin`. A challenger takes over only after it has seen the SAME version of
+//! the record for `L` on its own monotonic clock (or by the store's own clock). Wall clocks are
+//! never compared. Then two terms never overlap for actions that complete at once.
 //!
-//! No local check suffices for a process that is paused in the middle of an action. So each term carries a fencing token,
-//! strictly increasing, and the resource refuses a lower one: [`Fenced`] in this process,
-//! [`put_fenced`](crate::store::StoreExt::put_fenced) in a store, a column compared in your database. A lease whose backend cannot
-//! give such tokens, or whose writes are not linearizable, is refused when the election is built.
+//! No local check suffices for a process that is paused in the middle of an action. So each term
+//! carries a fencing token, strictly increasing, and the resource refuses a lower one: [`Fenced`]
+//! in this process, [`put_fenced`](crate::store::StoreExt::put_fenced) in a store, a column
+//! compared in your database. An election refuses to be built over a lease whose backend cannot
+//! give such tokens, or whose writes are not linearizable.
 //!
 //! # Three ways to use it
 //!
-//! - [`run`](LeaderElection::run): a task that runs while this node leads, ended and waited for before the lease is given up.
-//! - [`campaign`](LeaderElection::campaign), then [`Leadership`]: the same by hand. No task is spawned for you, so the term is renewed while
-//!   [`Leadership::lost`] is polled, beside your work. That is on purpose: renewing is tied to the task that leads, so one that hangs as
-//!   a whole stops to renew, and another leads. A task of its own would go on renewing for a leader that is no longer there.
-//! - [`observe`](LeaderElection::observe): every change of leader, in order.
+//! - [`run`](LeaderElection::run) runs a task while this node leads. The task is told to end and
+//!   waited for before the lease is released.
+//! - [`campaign`](LeaderElection::campaign) returns a [`Leadership`] to be managed by the caller.
+//!   No task is spawned: the term is renewed while [`Leadership::lost`] is polled, beside your
+//!   work. This is on purpose. Renewing is tied to the task that leads, so if that task hangs as a
+//!   whole, it stops renewing and another node leads. A separate task would go on renewing for a
+//!   leader that hangs.
+//! - [`observe`](LeaderElection::observe) returns every change of leader, in order.
 //!
-//! The classical algorithms without a store, which are not safe under partition, are in [`by_message`]; [`Elector`] is what they and the
-//! lease have in common.
+//! The classical algorithms without a store, which are not safe under partition, are in
+//! [`by_message`]. [`Elector`] is the interface that they and the lease share.
 //!
 //! # Composing
 //!
-//! The lease is asked with its own time-outs and polls: put no retry around it. The work under a term calls out through
-//! [pipelines](crate::Pipeline) as anywhere, with time-outs shorter than [`grace`](LeaderElectionConfig::grace) where it should end in
-//! time.
+//! Calls of the lease have their own time-outs and are polled: put no retry around them. The work
+//! under a term calls out through [pipelines](crate::Pipeline) as usual. Its time-outs should be
+//! shorter than [`grace`](LeaderElectionConfig::grace) if it must end in time.
+//!
+//! # Guarantees
+//!
+//! 1. No two nodes return `true` from [`is_leader`](LeaderElection::is_leader) at the same time
+//!    while pauses stay below the margin. After longer pauses, no fenced write of an old term is
+//!    accepted after one of a newer term.
+//! 2. A term counts from the start of the call that granted or renewed it. A reply that arrives too
+//!    late does not make its node the leader.
+//! 3. The time-out of a renewal is clipped to what is left of the term.
+//! 4. If the store is unreachable, [`Term::lost`] resolves and the leader's task has ended at least
+//!    the margin before the term is over.
+//! 5. A configuration whose renewals do not fit into the term is refused, and the message names the
+//!    rule.
+//! 6. A holder that was paused beyond its term finds `is_leader()` false at its first call, and its
+//!    next fenced write is refused.
+//! 7. Changes of a wall clock have no effect.
+//! 8. Tokens grow across terms, resignations, restarts and the deletion of the record.
+//! 9. After a write with an unknown outcome the node asks again. It adopts its own record, or
+//!    waits; it never assumes.
+//! 10. An expired record of the node itself is acquired anew with a new token, never renewed.
+//! 11. After a resignation a successor leads within 100 ms with a notifier, and within one poll
+//!     without. Resigning an old term changes nothing.
+//! 12. After a leader's death each of many candidates makes no more than about one write per poll
+//!     interval, spread at random.
+//! 13. If the task ignores its cancellation, the lease is not released early, and an event says so.
+//! 14. Elections by message send no more messages than the table of [`by_message`] states.
+//! 15. Elections behave the same over every backend that offers leases.
 //!
 //! # Cancel safety
 //!
-//! A dropped [`campaign`](LeaderElection::campaign) may have been granted: this candidate is granted anew at once when it asks
-//! again, others when the term has passed. A dropped [`Leadership`] ends here at once, for others when the term has passed. A dropped
+//! A dropped [`campaign`](LeaderElection::campaign) may have been granted the lease. This candidate
+//! is granted it at once when it asks again, others when the term has passed. A dropped
+//! [`Leadership`] ends the term on this node at once, and for others when it has passed. A dropped
 //! [`run`](LeaderElection::run) is both, and drops its task first.
 //!
 //! # Events
 //!
-//! [`LeaderElectionEvent`]: elected, following, call failed, ending, task stalled, task dropped, ended.
+//! [`LeaderElectionEvent`]: elected, granted too late, following, call failed, ending, task stalled,
+//! task dropped, ended.
 //!
 //! # Considerations
 //!
-//! 1. Survives faults, passing and lasting: failed calls are repeated within what is left of the term (default).
+//! 1. Survives faults, passing and lasting: failed calls are repeated within what is left of the
+//!    term (default).
 //! 2. How fast a dead leader must be noticed: the term (table above; default).
 //! 3. Scaling in may end the leader: `run` resigns on shutdown (default).
-//! 4. The lease's store is a single point of failure: without it nobody leads. Each failed call is an event (warning).
-//! 5. A leader that stalls may go on renewing: [`health_check`](LeaderElectionBuilder::health_check) ends its term (default, once it is
+//! 4. The lease's store is a single point of failure: without it no node leads. Each failed call is
+//!    an event (warning).
+//! 5. A leader that stalls may go on renewing:
+//!    [`health_check`](LeaderElectionBuilder::health_check) ends its term (default, once it is
 //!    given).
-//! 6. Who wins is not determined: do not build on it (advice).
+//! 6. Which candidate wins is not determined: do not depend on it (advice).
 //! 7. The leader must not become the bottleneck: let it assign work, not do it (advice).
-//! 8. The lease record serves nothing else: a record that is no lease is refused, and left as it is (refusal).
+//! 8. The lease record serves nothing else: a record that is not a lease is refused, and left as it
+//!    is (refusal).
 //!
 //! # Pitfalls
 //!
-//! - A record that is deleted through the store, behind the lease, leaves two that believe to lead:
-//!   a successor is elected at once, and the leader before it hears of that at its next renewal
-//!   ([`renew_every`](LeaderElectionConfig::renew_every)), or, cut off from the store, believes in
-//!   its term until that is over. Their tokens still differ, and grow: a fenced resource refuses
-//!   the older. To end a term, [ask the leader to resign](LeaderElection::request_resign).
-//! - A task that blocks its thread cannot be told anything, nor dropped. Its late writes are what fencing is for.
+//! - Deleting the record through the store, behind the lease, leaves two nodes that believe to
+//!   lead. A successor is elected at once. The earlier leader learns of it at its next renewal
+//!   ([`renew_every`](LeaderElectionConfig::renew_every)), or, if it cannot reach the store, when
+//!   its term is over. Their tokens still differ and grow: a fenced resource refuses the older. To
+//!   end a term, [ask the leader to resign](LeaderElection::request_resign).
+//! - A task that blocks its thread can be neither told to end nor dropped. Fencing refuses its late
+//!   writes.
 //! - `is_leader()` is true at the moment of the call. Ask before each action, not once.
 //! - A term shorter than the pauses of your machines changes leaders for nothing.
-//! - A clone of an election is the same candidate: elected anew, it ends the term that it was in. Two candidates in one process are two
-//!   elections, each built.
-//! - An [`Observer`] keeps what it was told until it is read: one that is never read grows by some hundred bytes with each term.
-//! - A notifier is a hint, never a need: a line to it that breaks again and again leaves polling.
+//! - A clone of an election is the same candidate: when it is elected anew, the term that it was in
+//!   ends. Two candidates in one process are two elections, each built.
+//! - An [`Observer`] keeps changes until they are read: one that is never read grows by some
+//!   hundred bytes with each term.
+//! - A notifier is a hint and never required: if its connection breaks repeatedly, candidates poll.
 //!
 //! # Source
 //!
-//! Cary Gray and David Cheriton, "Leases: an efficient fault-tolerant mechanism for distributed file cache consistency", 1989; Mike
-//! Burrows, "The Chubby lock service", 2006 (sequencers); Martin Kleppmann, "How to do distributed locking", 2016 (fencing). The pattern:
-//! "Leader Election", Cloud Design Patterns. Kubernetes' client-go observes versions in the same way, and has no fencing token.
+//! Cary Gray and David Cheriton, "Leases: an efficient fault-tolerant mechanism for distributed
+//! file cache consistency", 1989; Mike Burrows, "The Chubby lock service", 2006 (sequencers);
+//! Martin Kleppmann, "How to do distributed locking", 2016 (fencing). The pattern: "Leader
+//! Election", Cloud Design Patterns. Kubernetes' client-go observes versions in the same way, and
+//! has no fencing token.
 mod builder;
 pub mod by_message;
 mod config;
@@ -152,7 +198,7 @@ pub use config::LeaderElectionConfig;
 pub use election::{ElectionHealth, LeaderElection};
 pub use elector::Elector;
 pub use event::{Call, LeaderElectionEvent, TermEnd};
-pub use fenced::{Fenced, TooLow};
+pub use fenced::{Fenced, StaleToken};
 pub use leadership::Leadership;
 pub use term::Term;
 pub use transitions::{Leader, Observer};

@@ -1,4 +1,4 @@
-//! Leading for as long as elected: a task with each term, ended before the term is.
+//! Running a task for each term of this node, and ending it before the term ends.
 use std::{future::Future, pin::pin};
 
 use super::{LeaderElection, LeaderElectionEvent as Event, Leadership, Term, TermEnd};
@@ -8,18 +8,23 @@ use crate::{
 };
 
 impl LeaderElection {
-    /// Campaigns, runs the task whenever it is elected, and campaigns again, until `shutdown` is ready.
+    /// Runs `task` whenever this node is elected, until `shutdown` is ready.
     ///
-    /// The task is told to end by [`Term::lost`], and is **waited for** before the lease is given up. Where the term runs out it is
-    /// dropped at its deadline, so that it never acts beyond; where the term is only to be given up (shutdown, a request, health) the
-    /// lease is renewed until it has ended, however long that takes, and an event tells of a task that stalls.
-    /// A task that ends by itself gives the lease up, and this candidate lets others ask first.
+    /// [`Term::lost`] tells the task to end, and the task is **waited for** before the lease is
+    /// released. There are three cases:
+    ///
+    /// - The term runs out: the task is dropped at the term's deadline, so it never acts beyond it.
+    /// - The term is to be given up (shutdown, a request, bad health): the lease is renewed until
+    ///   the task has ended, however long that takes. An event reports a task that stalls.
+    /// - The task ends by itself: the lease is released, and this candidate pauses for more than a
+    ///   poll, so that others can be elected first.
     ///
     /// # Errors
-    /// As [`campaign`](Self::campaign).
+    /// Those of [`campaign`](Self::campaign).
     ///
     /// # Cancel safety
-    /// Dropped, it drops the task with it; for others the name is free when the term has passed. Prefer `shutdown`.
+    /// If the future is dropped, its task is dropped with it, and other candidates wait until the
+    /// term has passed. Prefer `shutdown`.
     pub async fn run<F: Future<Output = ()>>(
         &self,
         shutdown: impl Future<Output = ()>,
@@ -32,7 +37,7 @@ impl LeaderElection {
                 First::Other(elected) => elected?,
             };
             let why = leadership.serve(&mut task, shutdown.as_mut()).await;
-            // A lease that could not be given up is free when its term has passed.
+            // A lease that could not be released is free when its term has passed.
             let _ = leadership.give_up(why).await;
             drop(leadership);
             if why == TermEnd::Shutdown {
@@ -47,7 +52,7 @@ impl LeaderElection {
 }
 
 impl Leadership {
-    /// Runs the task to its end, or to the end of the term.
+    /// Runs the task to its end or to the end of the term, and returns why it ended.
     async fn serve<F: Future<Output = ()>>(
         &mut self,
         task: &mut impl FnMut(Term) -> F,
@@ -68,7 +73,7 @@ impl Leadership {
         if !matches!(why, TermEnd::NotRenewed | TermEnd::Superseded) {
             let told = clock.now();
             let mut report = told + config.grace;
-            // One future for all of the wait: a report cuts no renewal short that is under way.
+            // One future for the whole wait, so that a report does not interrupt a renewal in flight.
             let mut kept = pin!(self.kept());
             loop {
                 match race(task.as_mut(), race(kept.as_mut(), clock.sleep_until(report))).await {
@@ -82,7 +87,7 @@ impl Leadership {
                 }
             }
         }
-        // Nothing renews it any more.
+        // The term is not renewed any more: its deadline stands.
         if let First::Other(()) = race(task, clock.sleep_until(self.deadline())).await {
             inner.event(|| Event::TaskDropped { token });
         }

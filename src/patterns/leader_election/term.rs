@@ -1,4 +1,17 @@
-//! A term of office, as the leader's work sees it.
+//! A term, as the leader's work sees it.
+//
+// A `Term` is written by one `Leadership` and read by any number of tasks.
+//
+// - `since`, `warning` and `deadline` are times in nanoseconds. Only `counted` stores them, and
+//   `Count` never moves them back, so a reader that sees an old value stops too early, never too
+//   late. Each reader uses one of the three at a time; no decision needs two of them to agree.
+// - `ended` is set once and never cleared. `deadline()` reads it first: a renewal that is counted
+//   after the end stores a later deadline, which no reader uses any more.
+// - `told` wakes waiting tasks. `end` stores `ended` before it sends on `told`, so a task that was
+//   woken by it sees the end.
+//
+// No other memory is published through these atomics: Release and Acquire are stronger than the
+// three times need.
 use std::{
     fmt,
     sync::{
@@ -17,23 +30,24 @@ use crate::{
     time::{Clock, Instant},
 };
 
-/// A term of office: whether it lasts, and the token that goes with its writes. A clone is the same term.
+/// A term of office: its deadline, and the token for its writes. A clone is the same term.
 #[derive(Clone)]
 pub struct Term {
-    shared: Arc<Shared>,
+    shared: Arc<TermState>,
     clock: Clock,
 }
 
-struct Shared {
+struct TermState {
     name: Name,
     token: FencingToken,
-    /// From when on nothing may be done; pushed out by renewals.
+    /// Time from which the holder must not act; renewals move it forward.
     deadline: AtomicU64,
-    /// Ended, whatever the deadline says: for good, so that a renewal that is counted late revives nothing.
+    /// `true` once the term has ended, whatever the deadline says. It is never reset, so a renewal
+    /// that is counted late revives nothing.
     ended: AtomicBool,
-    /// When work is told to end.
+    /// Time at which the work is told to end.
     warning: AtomicU64,
-    /// The start of the last call that was granted or renewed.
+    /// Start of the last call that granted or renewed the term.
     since: AtomicU64,
     told: watch::Sender<bool>,
 }
@@ -46,7 +60,7 @@ impl Term {
         config: &LeaderElectionConfig,
         count: Count,
     ) -> Self {
-        let shared = Shared {
+        let shared = TermState {
             name: name.clone(),
             token,
             deadline: AtomicU64::new(0),
@@ -60,23 +74,27 @@ impl Term {
         term
     }
 
-    /// What is led.
+    /// Returns the name that is led.
     pub fn name(&self) -> &Name {
         &self.shared.name
     }
 
-    /// The token to write under: above that of every term before, and below that of every one after.
+    /// Returns the fencing token for writes: above that of every earlier term, below every later
+    /// one.
     pub fn token(&self) -> FencingToken {
         self.shared.token
     }
 
-    /// Whether it lasts, by the clock at this moment. True is good for actions that complete at once; what takes longer needs a
+    /// Returns `true` if the term lasts by the clock at this moment.
+    ///
+    /// This suffices for actions that complete at once. Longer actions need a
     /// [fenced](super::Fenced) resource.
     pub fn is_leader(&self) -> bool {
         self.clock.now() < self.deadline()
     }
 
-    /// From when on nothing may be done under it, if it is not renewed before; the clock's origin once it has ended.
+    /// Returns the time from which the holder must not act, unless the term is renewed before. Once
+    /// the term has ended this is the clock's origin.
     pub fn deadline(&self) -> Instant {
         if self.shared.ended.load(Ordering::Acquire) {
             return Instant::default();
@@ -84,8 +102,9 @@ impl Term {
         Instant::from_nanos(self.shared.deadline.load(Ordering::Acquire))
     }
 
-    /// The work is to end: the term is about to run out, or is to be given up. What has not ended by the
-    /// [deadline](Self::deadline) of a term that ran out is dropped.
+    /// Waits until the work is to end, because the term is about to run out or to be given up.
+    ///
+    /// Work that has not ended by the [deadline](Self::deadline) of a term that ran out is dropped.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing.
@@ -96,14 +115,14 @@ impl Term {
             if self.clock.now() >= warning {
                 return;
             }
-            // Ready when told, and when it is time; the time may have been pushed out meanwhile.
+            // Wakes on a message or at the warning, which a renewal may have moved meanwhile.
             match race(told.changed(), self.clock.sleep_until(warning)).await {
                 First::One(_) | First::Other(()) => {}
             }
         }
     }
 
-    /// Whether the work was told to end.
+    /// Returns `true` if the work was told to end.
     pub fn is_ending(&self) -> bool {
         let warning = Instant::from_nanos(self.shared.warning.load(Ordering::Acquire));
         *self.shared.told.borrow() || self.clock.now() >= warning
@@ -120,7 +139,7 @@ impl Term {
         self.shared.told.send_replace(true);
     }
 
-    /// Ends it now, whatever the clock says.
+    /// Ends the term now, whatever the clock says.
     pub(super) fn end(&self) {
         self.shared.ended.store(true, Ordering::Release);
         self.tell();

@@ -1,4 +1,4 @@
-//! The machine of a term, beside a naive model that keeps every call.
+//! The state machine of a term, compared with a naive model that keeps every call.
 #![allow(clippy::unwrap_used, reason = "tests")]
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::{
 
 const START: Instant = Instant::from_nanos(1_000_000_000);
 
-/// What happens to a holder.
+/// An event in a holder's life.
 #[derive(Debug, Clone, Copy)]
 enum Step {
-    /// It is paused, or works.
+    /// The holder works or is paused for this many milliseconds.
     Passes(u64),
-    /// A renewal is answered so long after it began, if it may begin at all.
+    /// A renewal, if one may begin, is answered after this many milliseconds.
     Renewed(u64),
-    /// A reply of an earlier call comes so long after that call began.
+    /// The reply to an earlier call arrives this many milliseconds after that call began.
     OutOfTurn(u64),
-    /// A renewal fails, and is to be tried again after so long.
+    /// A renewal fails and is to be retried after this many milliseconds.
     Failed(u64),
     Hurry,
 }
@@ -47,13 +47,13 @@ fn config() -> impl Strategy<Value = LeaderElectionConfig> {
 
 proptest! {
     #[test]
-    fn a_holder_counts_from_the_latest_call_that_was_answered_and_from_nothing_else(
+    fn a_term_counts_from_the_latest_answered_call_only(
         config in config(),
         steps in prop::collection::vec(step(), 0..40),
     ) {
         prop_assume!(config.check().is_ok());
         let ms = Duration::from_millis;
-        // In whole nanoseconds, and by another way than the machine's.
+        // Computed in another way than by the state machine.
         let usable = config.term.as_secs_f64() * (1.0 - config.clock_drift) - config.margin.as_secs_f64();
         let mut now = START;
         let mut answered = vec![now];
@@ -64,7 +64,7 @@ proptest! {
                 Step::Renewed(d) => {
                     let (began, budget) = (now, count.budget(&config, now));
                     let warning = count.warning(&config);
-                    prop_assert_eq!(budget.is_some(), began < warning, "none begins when it is too late");
+                    prop_assert_eq!(budget.is_some(), began < warning, "no renewal begins after the warning");
                     if let Some(budget) = budget {
                         prop_assert!(budget <= config.call_timeout && began + budget <= warning);
                         now = now + ms(d);
@@ -98,7 +98,7 @@ proptest! {
 
 // Guarantee: leader_election 2.
 #[test]
-fn a_grant_is_of_no_use_from_the_moment_on_at_which_work_would_be_told_to_end() {
+fn a_grant_that_arrives_after_the_warning_is_not_used() {
     let config = LeaderElectionConfig::default();
     let last = START + Duration::from_nanos(12_984_999_999);
     assert!(Count::granted(&config, START, last).is_some());

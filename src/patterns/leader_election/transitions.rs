@@ -1,4 +1,4 @@
-//! Who leads, told in order, also to who listens slowly.
+//! Changes of leader, delivered in order to every observer, fast or slow.
 use std::{
     collections::VecDeque,
     fmt,
@@ -9,25 +9,27 @@ use tokio::sync::Notify;
 
 use crate::port::FencingToken;
 
-/// Who leads, as one node knows it.
+/// The leader, as far as one node knows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Leader {
-    /// Nobody, or nobody that this node knows of.
+    /// No leader is known.
     Unknown,
-    /// This node, with this token.
+    /// This node leads, with this fencing token.
     Own(FencingToken),
-    /// Another.
+    /// Another node leads.
     Other {
-        /// Its id.
+        /// Id of the holder.
         holder: String,
-        /// The token of its term.
+        /// Fencing token of its term.
         token: FencingToken,
     },
 }
 
-/// Every change of leader that a node sees, in order. Made by [`LeaderElection::observe`](super::LeaderElection::observe).
+/// A subscription to every change of leader that a node sees, in order. Created by
+/// [`LeaderElection::observe`](super::LeaderElection::observe).
 ///
-/// It loses nothing, however slowly it is read: changes are kept until they are. (A term makes two or three of them.)
+/// It loses no change, however slowly it is read: changes are kept until they are read. A term
+/// makes two or three of them.
 pub struct Observer(Arc<Mailbox>);
 
 #[derive(Default)]
@@ -37,21 +39,22 @@ struct Mailbox {
 }
 
 impl Observer {
-    /// The next change; waits for it. The first is how things stood when this was made.
+    /// Waits for the next change and returns it. The first item is the state at the time of
+    /// subscribing.
     ///
     /// # Cancel safety
-    /// Dropped while it waits, it loses nothing.
+    /// If the future is dropped while it waits, no change is lost.
     pub async fn recv(&mut self) -> Leader {
         loop {
             if let Some(change) = self.try_recv() {
                 return change;
             }
-            // One that comes in between is kept as a permit.
+            // `Notify` keeps a permit for a change that arrives between the check and this wait.
             self.0.came.notified().await;
         }
     }
 
-    /// The next change, if there is one already.
+    /// Returns the next change, if there is one already.
     pub fn try_recv(&mut self) -> Option<Leader> {
         self.0.changes().pop_front()
     }
@@ -68,17 +71,17 @@ impl Mailbox {
     }
 }
 
-/// The sending end.
-pub(super) struct Transitions(Mutex<Inner>);
+/// The sending end of all observers.
+pub(super) struct Transitions(Mutex<ObserverList>);
 
-struct Inner {
+struct ObserverList {
     leader: Leader,
     observers: Vec<Arc<Mailbox>>,
 }
 
 impl Transitions {
     pub(super) fn new() -> Self {
-        Self(Mutex::new(Inner { leader: Leader::Unknown, observers: Vec::new() }))
+        Self(Mutex::new(ObserverList { leader: Leader::Unknown, observers: Vec::new() }))
     }
 
     pub(super) fn observe(&self) -> Observer {
@@ -89,15 +92,15 @@ impl Transitions {
         Observer(mailbox)
     }
 
-    /// Tells of this leader, if it is another than before. True if it is.
+    /// Sends the new leader to all observers, and returns `true` if it differs from the one before.
     pub(super) fn tell(&self, leader: Leader) -> bool {
         let mut inner = self.inner();
         if inner.leader == leader {
             return false;
         }
         inner.leader = leader;
-        let Inner { leader, observers } = &mut *inner;
-        // Who is alone with its mailbox has nobody left to read it.
+        let ObserverList { leader, observers } = &mut *inner;
+        // A mailbox with one reference has lost its observer.
         observers.retain(|mailbox| Arc::strong_count(mailbox) > 1);
         observers.iter().for_each(|mailbox| mailbox.put(leader.clone()));
         true
@@ -107,7 +110,7 @@ impl Transitions {
         self.inner().leader.clone()
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    fn inner(&self) -> MutexGuard<'_, ObserverList> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,17 +1,17 @@
-//! Why a lease was not renewed or released.
+//! The error of a lease.
 use crate::{
     port::{Failure, PortError, Unsupported},
     store::StoreError,
 };
 
-/// Why a lease did not do what was asked.
+/// The error of a call of a lease.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeaseError {
-    /// The caller does not hold the name, or not any more. Nothing was changed.
-    #[error("the lease is not held: its term is over, or it was granted anew")]
+    /// The caller does not hold the name, or no longer holds it. Nothing was changed.
+    #[error("lease not held: its term is over, or it was granted anew")]
     NotHeld,
-    /// The backend failed, or the request is not one that it takes.
+    /// The backend failed, or refused the request as invalid.
     #[error(transparent)]
     Failed(#[from] PortError),
 }
@@ -26,14 +26,15 @@ impl Failure for LeaseError {
 }
 
 impl LeaseError {
-    /// Whether the caller does not hold the name.
+    /// Returns `true` if the caller does not hold the name.
     pub fn is_not_held(&self) -> bool {
         matches!(self, Self::NotHeld)
     }
 }
 
 impl From<StoreError> for LeaseError {
-    /// A refusal of the store on its merits means that somebody else has written the record.
+    /// Maps a failed precondition to [`NotHeld`](Self::NotHeld): another holder has written the
+    /// record.
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::Failed(error) => Self::Failed(error),

@@ -1,4 +1,4 @@
-//! Leases in this process's memory, by its own clock.
+//! Leases in this process's memory.
 use std::{
     collections::HashMap,
     fmt,
@@ -12,20 +12,20 @@ use crate::{
     time::{Clock, Instant},
 };
 
-/// Leases in this process's memory. For tests, and for leaders among tasks of one process.
+/// Leases in this process's memory, for tests and for leaders among the tasks of one process.
 ///
-/// A clone shares the names. A term ends by this clock, exactly a term after the moment at which it
-/// was granted or renewed.
+/// A clone shares the names. By this clock, a grant ends exactly a term after it was granted or
+/// renewed.
 #[derive(Clone, Default)]
 pub struct InMemoryLease {
-    shared: Arc<Mutex<State>>,
+    shared: Arc<Mutex<Grants>>,
     clock: Clock,
 }
 
 #[derive(Default)]
-struct State {
+struct Grants {
     grants: HashMap<String, Grant>,
-    /// The last token that was given, for all names.
+    /// The last token that was granted, over all names.
     last: u64,
 }
 
@@ -41,25 +41,25 @@ const CAN: Capabilities =
     Capabilities::of("memory", &[Capability::Linearizable, Capability::Fencing]).largest_key(1024);
 
 impl InMemoryLease {
-    /// No name is held.
+    /// Creates a backend in which no name is held.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Reads the time from this clock. tokio's by default.
+    /// Sets the clock. tokio's by default.
     #[must_use]
     pub fn with_clock(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Grants> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    /// The grant of this holder and token, if its term is not over.
+impl Grants {
+    /// Returns the grant of this holder and token, if its term is not over.
     fn grant(&mut self, name: &str, holder: &str, token: FencingToken, now: Instant) -> Result<&mut Grant, LeaseError> {
         let grant = self.grants.get_mut(name);
         grant.filter(|g| g.holder == holder && g.token == token && now < g.ends).ok_or(LeaseError::NotHeld)

@@ -1,16 +1,16 @@
-//! Leases over any store, by compare-and-set. No wall clock is compared, no two clocks are
+//! Leases over any store, by compare-and-set. No wall clock is compared, and no two clocks are
 //! synchronized.
 //!
-//! A record names the holder and its term, and changes its version with each renewal. A challenger
-//! that has seen ONE version for a whole term, on its own monotonic clock, knows that the holder
-//! has not renewed for that long. It counts from the moment at which its first read of that version
-//! RETURNED: the write that it saw was applied before that, and was begun, by the holder's count,
-//! before it was applied. So the holder's term is over when the challenger's wait is, as far as
-//! their two clocks run at one rate; what is left to clocks that do not is for the holder to
-//! subtract (`leader_election` does).
+//! A record names the holder and its term, and each renewal changes its version. A challenger that
+//! has seen ONE version for a whole term, on its own monotonic clock, knows that the holder has not
+//! renewed for that long. It counts from the moment at which its first read of that version
+//! RETURNED. The write that it saw was applied before that, and the holder counts from a moment
+//! before the write was applied. So the holder's term is over when the challenger's wait is, if
+//! both clocks run at the same rate. The holder subtracts the difference of rates
+//! (`leader_election` does).
 //!
-//! (Cary Gray and David Cheriton, "Leases", 1989; the observation of a version, not of a time
-//! stamp, is that of Kubernetes' client-go.)
+//! Source: Cary Gray and David Cheriton, "Leases", 1989. Kubernetes' client-go also observes a
+//! version instead of a time stamp.
 use std::{
     collections::HashMap,
     fmt,
@@ -28,28 +28,28 @@ use crate::{
     time::{Clock, Instant},
 };
 
-/// Leases kept in a [`Store`]: one door of one process to them.
+/// Leases kept in a [`Store`], as one process sees them.
 ///
-/// The token of a grant is the version of the write that made it: versions grow, also across the
+/// The token of a grant is the version of the write that made it. Versions grow, also across the
 /// deletion of the record, and so do tokens.
 ///
-/// What a door has seen of other holders is its own: two doors wait for themselves. A clone is the
-/// same door.
+/// Each instance observes other holders by itself, so two instances wait independently. A clone is
+/// the same instance.
 #[derive(Clone)]
 pub struct StoreLease {
     store: Arc<dyn Store>,
     partition: Arc<str>,
     clock: Clock,
-    /// By name: as many as this process asks for.
+    /// State by name, one entry for each name that this process asks for.
     seen: Arc<Mutex<HashMap<String, Seen>>>,
 }
 
-/// What this door knows of a name.
+/// The state of a name, as this instance knows it.
 #[derive(Clone, Copy, Default)]
 struct Seen {
-    /// Of the record as others see it: which version, and when this door had read it first.
+    /// Version of the record, and the time at which this instance first read it.
     record: Option<(Version, Instant)>,
-    /// Of a grant to a holder behind this door.
+    /// The grant of a holder that uses this instance.
     own: Option<Own>,
 }
 
@@ -57,19 +57,19 @@ struct Seen {
 struct Own {
     token: FencingToken,
     version: Version,
-    /// By the holder's count.
+    /// End of the term, as the holder counts it.
     ends: Instant,
 }
 
-/// Rows of one partition: records of leases, and requests to release them.
+/// Prefixes of the rows in the partition: records of leases, and requests to release them.
 const LEASE: &str = "lease ";
 const REQUEST: &str = "release ";
 
 impl StoreLease {
-    /// Leases in the partition `leases` of this store.
+    /// Creates an instance over the partition `leases` of this store.
     ///
     /// # Errors
-    /// Where the store lacks [`Linearizable`](Capability::Linearizable) or
+    /// If the store lacks [`Linearizable`](Capability::Linearizable) or
     /// [`OrderedVersions`](Capability::OrderedVersions).
     pub fn new(store: Arc<dyn Store>) -> Result<Self, Unsupported> {
         let can = store.capabilities();
@@ -78,21 +78,21 @@ impl StoreLease {
         Ok(Self { store, partition: "leases".into(), clock: Clock::default(), seen: Arc::default() })
     }
 
-    /// Keeps them in this partition, which must hold nothing else.
+    /// Sets the partition, which must hold nothing else. `leases` by default.
     #[must_use]
     pub fn in_partition(mut self, partition: &str) -> Self {
         self.partition = partition.into();
         self
     }
 
-    /// Reads the time from this clock. tokio's by default.
+    /// Sets the clock. tokio's by default.
     #[must_use]
     pub fn with_clock(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self
     }
 
-    /// What is stored under this name, and when it had been read.
+    /// Reads the record of a row, and returns it with the time at which the read returned.
     async fn stored(&self, row: &str) -> Result<(Option<Stored>, Instant), LeaseError> {
         let key = Key::new(&self.partition, row);
         let record = self.store.get(key).await?;
@@ -100,7 +100,7 @@ impl StoreLease {
         Ok((record.map(|record| decode(key, &record)).transpose()?, read))
     }
 
-    /// Writes the record, if it is as asked.
+    /// Writes the record if the precondition holds.
     async fn write(
         &self,
         row: &str,
@@ -112,7 +112,7 @@ impl StoreLease {
         self.store.put(Key::new(&self.partition, row), encode(holder, token, term), when.into()).await
     }
 
-    /// For how long another's record must still be seen unchanged.
+    /// Returns the time for which another holder's record must still be seen unchanged.
     fn left(&self, name: &str, stored: &Stored, read: Instant) -> Duration {
         let mut all = self.seen();
         let seen = all.entry(name.to_owned()).or_default();
@@ -128,7 +128,7 @@ impl StoreLease {
         self.seen().get(name)?.own.filter(|own| own.token == token)
     }
 
-    /// Keeps what is known of a grant behind this door, unless a later one has taken its place.
+    /// Records a grant of this instance, unless a later one is known.
     fn remember(&self, name: &str, own: Own) {
         let mut all = self.seen();
         let seen = all.entry(name.to_owned()).or_default();
@@ -150,13 +150,13 @@ impl StoreLease {
     async fn try_acquire(&self, name: &str, holder: &str, term: Duration) -> Result<Acquired, LeaseError> {
         let row = format!("{LEASE}{name}");
         let start = self.clock.now();
-        // A conflict means that the record changed after it was read: by another who was faster, or by this very write, the reply
-        // of its first try having been lost on the way. A second look tells.
+        // A conflict means that the record changed after it was read: by a faster candidate, or by
+        // this very write if the reply to its first try was lost. A second read tells.
         for _ in 0..2 {
             let (stored, read) = self.stored(&row).await?;
             let when = match stored {
                 None => Precondition::Absent,
-                // A holder does not wait for itself.
+                // The holder itself need not wait for its own term.
                 Some(stored) if stored.holder == holder => Precondition::Version(stored.version),
                 Some(stored) => {
                     let left = self.left(name, &stored, read);
@@ -176,7 +176,7 @@ impl StoreLease {
                 Err(error) => return Err(error.into()),
             }
         }
-        let message = format!("the lease {name:?} changes hands just now: ask again");
+        let message = format!("the lease {name:?} is changing its holder: ask again");
         Err(PortError::new(PortErrorKind::Throttled, message).into())
     }
 
@@ -195,7 +195,7 @@ impl StoreLease {
         }
         let mut written = self.write(&row, holder, Some(token), term, Precondition::Version(known.version)).await;
         if let Err(StoreError::Conflict { .. }) = written {
-            // Perhaps by an earlier renewal of its own, whose reply was lost.
+            // The version may have been changed by an earlier renewal whose reply was lost.
             let (stored, _) = self.stored(&row).await?;
             let own = stored.filter(|stored| stored.holder == holder && stored.token == token);
             let Some(own) = own else {
@@ -208,8 +208,8 @@ impl StoreLease {
         self.release_requested(name, token).await
     }
 
-    /// Whether somebody asked this grant to be released. Not being able to tell is no reason to
-    /// lose what was renewed.
+    /// Returns whether a release of this grant was requested. A failure to read counts as no
+    /// request, so that a successful renewal is not lost.
     async fn release_requested(&self, name: &str, token: FencingToken) -> Result<Renewed, LeaseError> {
         let row = format!("{REQUEST}{name}");
         let request = self.store.get(Key::new(&self.partition, &row)).await;
@@ -220,7 +220,7 @@ impl StoreLease {
     async fn try_release(&self, name: &str, holder: &str, token: FencingToken) -> Result<(), LeaseError> {
         let row = format!("{LEASE}{name}");
         let mut known = self.own(name, token).map(|own| own.version);
-        // Once more where a renewal of its own, whose reply was lost, changed the version.
+        // Retried once: a renewal whose reply was lost may have changed the version.
         for _ in 0..2 {
             let version = match known.take() {
                 Some(version) => version,
@@ -246,7 +246,7 @@ impl StoreLease {
 
 impl Lease for StoreLease {
     fn capabilities(&self) -> Capabilities {
-        // Versions grow, so tokens do. Names stand behind a prefix.
+        // Tokens are ordered because versions are. Names get a prefix, which shortens the limit.
         let can = self.store.capabilities().with(Capability::Fencing);
         can.largest_key(can.max_key().saturating_sub(LEASE.len().max(REQUEST.len())))
     }
@@ -300,7 +300,7 @@ impl Lease for StoreLease {
 
     fn request_release<'a>(&'a self, name: &'a str, token: FencingToken) -> BoxFuture<'a, Result<(), LeaseError>> {
         Box::pin(async move {
-            // A row of its own: the record's version must change by renewals alone.
+            // A row of its own: only renewals may change the version of the record.
             let row = format!("{REQUEST}{name}");
             let asked =
                 self.store.put(Key::new(&self.partition, &row), token.to_string().into(), Precondition::Any.into());

@@ -1,5 +1,4 @@
-//! A lease as a record of a store holds it: three lines of text, for people who look into their
-//! store.
+//! The stored form of a lease: three lines of text, readable in the store.
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -10,32 +9,31 @@ use crate::{
     store::{Key, Record, Version},
 };
 
-/// Names the form, so that another one can follow.
+/// Names the format, so that another one can follow.
 const FORM: &str = "lease 1";
 
-/// Who holds a name, as it is stored.
+/// A stored lease.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Stored {
     pub(super) holder: String,
     pub(super) token: FencingToken,
     pub(super) term: Duration,
-    /// Which write this was read from.
+    /// Version of the record that was read.
     pub(super) version: Version,
 }
 
-/// What to store. The token of a new grant is the version that its own write gets, which nobody
-/// knows before: it is left out.
+/// Returns the stored form. The token of a new grant is the version of its own write, which is not
+/// known yet, so `token` is `None` for it.
 pub(super) fn encode(holder: &str, token: Option<FencingToken>, term: Duration) -> Bytes {
     let token = token.map_or_else(|| "version".to_owned(), |token| token.to_string());
     Bytes::from(format!("{FORM}\ntoken {token}\nterm {}\n{holder}", crate::time::nanos(term)))
 }
 
-/// What is stored. The lease record serves nothing else: what is none is an error, and is left
-/// alone.
+/// Parses a record. Any other content is an error, and the record is left as it is.
 pub(super) fn decode(key: Key<'_>, record: &Record) -> Result<Stored, LeaseError> {
     let parsed = std::str::from_utf8(&record.value).ok().and_then(|text| parse(text, record.version));
     parsed.ok_or_else(|| {
-        let message = format!("the record at {key} is no lease: something else writes there");
+        let message = format!("the record at {key} is not a lease: something else writes to it");
         PortError::new(PortErrorKind::Corrupt, message).into()
     })
 }

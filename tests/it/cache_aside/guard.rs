@@ -1,5 +1,6 @@
-//! Cache-aside 3, in full: five kinds of invalidation, three kinds of load, one tier and two, by this process and by another. A load
-//! that began before an invalidation gives its value to its own caller, and stores it nowhere.
+//! The guard against stale stores: five kinds of invalidation, three kinds of load, one tier and
+//! two, by this process and by another. A load that began before an invalidation gives its value to
+//! its own caller and stores it nowhere.
 use std::{sync::Arc, task::Poll, time::Duration};
 
 use steadfast::{
@@ -29,12 +30,12 @@ enum Load {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Tiers {
     One,
-    /// And this process invalidates.
+    /// Two tiers; this process invalidates.
     Two,
-    /// And another process does, and is heard.
+    /// Two tiers; another process invalidates, and its notice arrives.
     TwoOther,
-    /// And another process does, and no notice arrives.
-    TwoOtherUnheard,
+    /// Two tiers; another process invalidates, and its notice does not arrive.
+    TwoOtherUnnotified,
 }
 
 fn config(by: By) -> CacheAsideConfig {
@@ -68,7 +69,7 @@ fn case(by: By, load: Load, tiers: Tiers) {
     let other = match tiers {
         Tiers::One | Tiers::Two => cache.clone(),
         Tiers::TwoOther => world.process(config(by), 2),
-        Tiers::TwoOtherUnheard => {
+        Tiers::TwoOtherUnnotified => {
             let builder = world.builder(config(by)).named("numbers").entropy(&Entropy::from_seed(2));
             builder.remote(world.store.clone(), codec()).backplane(Arc::new(InMemoryNotifier::new())).build().unwrap()
         }
@@ -81,7 +82,7 @@ fn case(by: By, load: Load, tiers: Tiers) {
         let until = if load == Load::Background { S(605) } else { S(541) };
         let start = world.hand.now();
         while world.hand.now() - start < until {
-            // Asked for each second, so that it does not slide out; but not when it is due.
+            // Accessed each second, so that it does not expire by sliding, until it is due for a refresh.
             if world.hand.now() - start < S(540) && by == By::Sliding {
                 assert_eq!(get(&world, &cache).unwrap(), 0, "{what}");
             }
@@ -102,40 +103,40 @@ fn case(by: By, load: Load, tiers: Tiers) {
         Load::RefreshAhead => assert!(matches!(world.begin(&mut waiting), Poll::Ready(Ok(0))), "{what}"),
     }
     world.turn();
-    assert_eq!(world.source.loads(), before + 1, "{what}: the load is under way");
+    assert_eq!(world.source.loads(), before + 1, "{what}: the load is in progress");
     assert_eq!(world.background.len(), idle + usize::from(load != Load::Foreground), "{what}");
-    // The source changes, and then the cache is told.
+    // The source changes, and then the cache is invalidated.
     world.source.set(2);
     invalidate(&world, &other, by);
     world.turn();
     world.pass(S(6));
     if load == Load::Foreground {
-        assert_eq!(world.run(waiting).unwrap(), 1, "{what}: its own caller has what it read");
+        assert_eq!(world.run(waiting).unwrap(), 1, "{what}: its own caller gets the value that it read");
     }
     world.turn();
     assert_eq!(world.background.len(), idle, "{what}: the load has ended");
-    assert_eq!(cache.stats().superseded, 1, "{what}: and knows that it was overtaken");
+    assert_eq!(cache.stats().superseded, 1, "{what}: and knows that it was superseded");
     world.source.takes(Duration::ZERO);
     let loads = world.source.loads();
-    // Unheard, the valid entry that was there before stays for its local time to live: that is the stated bound. And what
-    // slides out of the local tier stays in the remote one for its time to live.
+    // Without a notice, the valid entry from before stays for its local time to live, the stated bound.
+    // An entry that expires by sliding stays in the remote tier for its time to live.
     let slid = by == By::Sliding && tiers != Tiers::One;
-    if load == Load::RefreshAhead && (slid || tiers == Tiers::TwoOtherUnheard) {
-        assert!(get(&world, &cache).unwrap() != 1, "{what}: what the load read is not there");
+    if load == Load::RefreshAhead && (slid || tiers == Tiers::TwoOtherUnnotified) {
+        assert!(get(&world, &cache).unwrap() != 1, "{what}: the loaded value is not stored");
         world.pass(S(60));
     }
     let (expected, loads) = if by == By::Put { (42, loads) } else { (2, loads + 1) };
     assert_eq!(get(&world, &cache).unwrap(), expected, "{what}");
-    assert_eq!(world.source.loads(), loads, "{what}: the next get loads, unless there is what was put");
+    assert_eq!(world.source.loads(), loads, "{what}: the next get loads, unless a value was put");
     assert_eq!(get(&world, &other).unwrap(), expected, "{what}: the other process");
 }
 
 // Guarantee: cache_aside 3.
 #[test]
-fn what_was_read_before_an_invalidation_is_never_stored() {
+fn a_value_read_before_an_invalidation_is_never_stored() {
     for by in [By::Invalidate, By::Put, By::Clear, By::Tag, By::Sliding] {
         for load in [Load::Foreground, Load::Background, Load::RefreshAhead] {
-            for tiers in [Tiers::One, Tiers::Two, Tiers::TwoOther, Tiers::TwoOtherUnheard] {
+            for tiers in [Tiers::One, Tiers::Two, Tiers::TwoOther, Tiers::TwoOtherUnnotified] {
                 case(by, load, tiers);
             }
         }

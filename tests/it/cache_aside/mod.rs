@@ -1,4 +1,4 @@
-//! Cache-aside: loads, times, errors, tags. The stale-set guard has a file of its own.
+//! Cache-aside: loads, times, errors, tags. The guard against stale stores has a file of its own.
 mod guard;
 mod processes;
 mod slowness;
@@ -38,7 +38,7 @@ fn a_thousand_gets_of_a_missing_key_load_once() {
 
 // Guarantee: cache_aside 2.
 #[test]
-fn a_load_goes_on_while_others_wait_when_its_caller_is_dropped() {
+fn a_load_continues_for_waiting_callers_when_its_driver_is_dropped() {
     let world = World::new();
     let cache = world.cache(plain());
     world.source.takes(S(1));
@@ -53,7 +53,7 @@ fn a_load_goes_on_while_others_wait_when_its_caller_is_dropped() {
 
 // Guarantee: cache_aside 2.
 #[test]
-fn with_nobody_waiting_a_load_is_dropped_or_finished_as_configured() {
+fn a_load_without_callers_is_dropped_or_finished_as_configured() {
     for (then, loads_in_all) in [(Unattended::Drop, 2), (Unattended::Finish, 1)] {
         let world = World::new();
         let cache = world.cache(plain().unattended(then));
@@ -73,7 +73,7 @@ fn with_nobody_waiting_a_load_is_dropped_or_finished_as_configured() {
 fn a_loader_that_panics_neither_poisons_nor_deadlocks_the_key() {
     let world = World::new();
     let cache = world.cache(plain());
-    // In the closure, in the future, and in the hands of another.
+    // A panic in the closure, in the future, and while another caller drives the load.
     let panics = || cache.get_or_load(&1, || -> std::future::Ready<Result<u64, Error>> { panic!("on purpose") });
     assert!(catch_unwind(AssertUnwindSafe(|| world.run(panics()))).is_err());
     let later = |cache: &Cache| {
@@ -96,14 +96,14 @@ fn a_loader_that_panics_neither_poisons_nor_deadlocks_the_key() {
     assert!(world.begin(&mut second).is_pending());
     world.hand.advance(S(1));
     assert!(catch_unwind(AssertUnwindSafe(|| world.begin(&mut first))).is_err());
-    assert_eq!(world.run(second).unwrap(), 1, "who waited loads by itself");
+    assert_eq!(world.run(second).unwrap(), 1, "the waiting caller loads by itself");
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
     assert_eq!(world.source.loads(), 1);
 }
 
 // Guarantee: cache_aside 4.
 #[test]
-fn stale_on_error_for_so_long_asking_no_more_often_than_the_throttle() {
+fn stale_values_are_served_on_errors_up_to_their_maximum_age_and_loads_are_throttled() {
     let world = World::new();
     let cache = world.cache(plain().ttl(MIN(5), Duration::ZERO).stale(MIN(120), MIN(1)));
     let mut events = cache.events();
@@ -126,7 +126,7 @@ fn stale_on_error_for_so_long_asking_no_more_often_than_the_throttle() {
     let error = world.get(&cache, 1).unwrap_err();
     assert_eq!(error.failed(), Some(&"down"), "at 2 h");
     assert_eq!(error.to_string(), "down");
-    // And when the source is back, so is its value.
+    // When the source answers again, its value is served.
     world.source.fails.store(false, SeqCst);
     world.source.set(2);
     assert_eq!(world.get(&cache, 1).unwrap(), 2);
@@ -135,11 +135,11 @@ fn stale_on_error_for_so_long_asking_no_more_often_than_the_throttle() {
 
 // Guarantee: cache_aside 5.
 #[test]
-fn a_soft_time_out_serves_what_is_stale_and_the_load_goes_on_once() {
+fn a_soft_time_out_serves_a_stale_value_and_the_load_continues_once() {
     let world = World::new();
     let config = plain().ttl(MIN(5), Duration::ZERO).stale(MIN(120), S(30)).soft_timeout(MS(100));
     let cache = world.cache(config.hard_timeout(Some(S(10))));
-    // Without a stale value it does not apply.
+    // Without a stale value the soft time-out does not apply.
     world.source.takes(S(2));
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
     assert_eq!(world.source.loads(), 1);
@@ -148,7 +148,7 @@ fn a_soft_time_out_serves_what_is_stale_and_the_load_goes_on_once() {
     let start = world.hand.now();
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
     assert_eq!(world.hand.now() - start, MS(100));
-    // Nobody else waits for it, or begins it again.
+    // No other get waits for the load or starts another.
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
     assert_eq!(world.hand.now() - start, MS(100));
     world.pass(S(2));
@@ -168,7 +168,7 @@ fn a_hard_time_out_applies_always() {
     assert!(matches!(error, LoadError::TimedOut { after } if after == S(10)), "{error}");
     assert_eq!(world.hand.now() - start, S(10));
     assert_eq!(error.to_string(), "the load took longer than 10s");
-    // With a stale value that is served in its place.
+    // A stale value is served instead, if there is one.
     world.source.takes(S(1));
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
     world.pass(MIN(6));
@@ -179,7 +179,7 @@ fn a_hard_time_out_applies_always() {
 
 // Guarantee: cache_aside 6.
 #[test]
-fn refresh_ahead_fires_once_a_stored_generation_and_nobody_waits() {
+fn refresh_ahead_starts_once_per_stored_value_and_no_get_waits() {
     let world = World::new();
     let cache = world.cache(plain().ttl(MIN(10), Duration::ZERO).refresh_ahead(0.9));
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
@@ -196,7 +196,7 @@ fn refresh_ahead_fires_once_a_stored_generation_and_nobody_waits() {
     world.pass(S(5));
     assert_eq!((world.source.loads(), world.background.len()), (2, 0));
     assert_eq!(world.get(&cache, 1).unwrap(), 2);
-    // Its failure leaves the valid value, and is not repeated for this generation.
+    // A failed refresh leaves the valid value and is not repeated for it.
     world.pass(S(9 * 60 + 1));
     world.source.fails.store(true, SeqCst);
     for _ in 0..3 {
@@ -217,7 +217,7 @@ fn a_refresh_that_races_a_put_loses() {
     world.pass(S(9 * 60 + 1));
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
     world.pass(S(1));
-    assert_eq!(world.background.len(), 1, "the refresh is under way");
+    assert_eq!(world.background.len(), 1, "the refresh is in progress");
     world.run(cache.put(&1, 42));
     world.pass(S(10));
     assert_eq!((world.source.loads(), world.background.len()), (2, 0));
@@ -226,12 +226,13 @@ fn a_refresh_that_races_a_put_loses() {
 }
 
 // Guarantee: cache_aside 8.
-/// The rate of early refreshes at a get is `exp(-t / (beta * delta))`: Vattani, Chierichetti, Lowenstein, 2015.
+/// The rate of early refreshes at a get is `exp(-t / (beta * delta))`: Vattani, Chierichetti,
+/// Lowenstein, 2015.
 #[test]
 fn xfetch_refreshes_at_the_rate_of_the_paper() {
     let world = World::new();
     for (left, rate) in [(0.1, 0.9048), (0.5, 0.6065), (1.0, 0.3679), (2.0, 0.1353)] {
-        // What it took to load: 1 s; beta 2: so beta * delta is 2 s.
+        // A load takes 1 s and beta is 2, so beta * delta is 2 s.
         let cache = world
             .builder(plain().capacity(100_000).ttl(S(60), Duration::ZERO).xfetch(2.0))
             .entropy(&Entropy::from_seed(9));
@@ -278,7 +279,7 @@ fn jitter_spreads_expiries_evenly_and_never_below_the_time_to_live() {
     assert_eq!(fresh(), 0, "none above");
 }
 
-// Guarantee: cache_aside 15.
+// Guarantee: cache_aside 16.
 #[test]
 fn a_bad_configuration_is_refused_by_name() {
     let default = CacheAsideConfig::default;
@@ -327,7 +328,7 @@ fn an_absent_value_is_cached_only_if_asked_for() {
             assert_eq!(world.run(cache.get_or_load_optional(&1, nothing)).unwrap(), None);
         }
         assert_eq!(world.source.loads(), loads);
-        // Who needs a value asks the source.
+        // A get that needs a value asks the source.
         assert_eq!(world.get(&cache, 1).unwrap(), 1);
         assert_eq!(world.run(cache.get_or_load_optional(&1, nothing)).unwrap(), Some(1));
         world.run(cache.invalidate(&1));
@@ -341,7 +342,7 @@ fn an_absent_value_is_cached_only_if_asked_for() {
 }
 
 #[test]
-fn an_error_is_never_a_value_and_all_who_waited_get_it() {
+fn an_error_is_returned_to_all_waiting_callers_and_never_cached() {
     let world = World::new();
     let cache = world.cache(plain());
     world.source.takes(S(1));
@@ -356,7 +357,7 @@ fn an_error_is_never_a_value_and_all_who_waited_get_it() {
 }
 
 #[test]
-fn callers_with_errors_of_other_types_ask_by_themselves() {
+fn callers_with_other_error_types_load_by_themselves() {
     let world = World::new();
     let cache = world.cache(plain());
     world.source.takes(S(1));
@@ -385,7 +386,7 @@ fn a_loader_decides_its_own_time_to_live_and_tags() {
     assert_eq!(world.run(cache.get(&1)), Some(5));
     world.run(cache.invalidate_tag("blue"));
     assert_eq!(world.run(cache.get(&1)), None);
-    // Zero: for who waits, and not stored.
+    // A value with a time to live of zero goes to waiting callers and is not stored.
     let none = || async { Ok::<_, Error>(Loaded::new(6).ttl(Duration::ZERO)) };
     assert_eq!(world.run(cache.get_or_load(&1, none)).unwrap(), 6);
     assert_eq!((world.run(cache.get(&1)), cache.stats().entries), (None, 0));
@@ -398,7 +399,7 @@ fn a_loader_decides_its_own_time_to_live_and_tags() {
 }
 
 #[test]
-fn what_nobody_asks_for_slides_out() {
+fn an_entry_without_access_expires_by_sliding() {
     let world = World::new();
     let cache = world.cache(plain().ttl(S(100), Duration::ZERO).sliding(S(10)));
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
@@ -408,7 +409,7 @@ fn what_nobody_asks_for_slides_out() {
     }
     world.pass(S(10));
     assert_eq!(world.run(cache.get(&1)), None);
-    // It never lengthens the time to live.
+    // Sliding never extends the time to live.
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
     for _ in 0..20 {
         world.pass(S(5));
@@ -418,7 +419,7 @@ fn what_nobody_asks_for_slides_out() {
 }
 
 #[test]
-fn update_writes_first_and_invalidates_then_also_where_the_write_fails_or_is_dropped() {
+fn update_invalidates_after_the_write_and_when_the_write_fails_or_is_dropped() {
     let world = World::new();
     let cache = world.cache(plain());
     assert_eq!(world.get(&cache, 1).unwrap(), 1);
@@ -441,13 +442,13 @@ fn update_writes_first_and_invalidates_then_also_where_the_write_fails_or_is_dro
         std::future::pending::<Result<(), Error>>().await
     }));
     assert!(world.begin(&mut stuck).is_pending());
-    assert_eq!(world.get(&cache, 1).unwrap(), 3, "it has not returned");
+    assert_eq!(world.get(&cache, 1).unwrap(), 3, "the update has not returned");
     drop(stuck);
     assert_eq!(world.get(&cache, 1).unwrap(), 4);
 }
 
 #[test]
-fn priming_takes_the_place_of_nothing() {
+fn priming_replaces_no_value() {
     let world = World::new();
     let cache = world.cache(plain());
     world.run(cache.put(&1, 10));
@@ -462,7 +463,7 @@ fn priming_takes_the_place_of_nothing() {
 }
 
 #[test]
-fn capacity_is_by_weight_where_a_weigher_is_set() {
+fn capacity_counts_weight_if_a_weigher_is_set() {
     let world = World::new();
     let cache = world.builder(plain().capacity(1000)).weigher(|_, value| *value).build().unwrap();
     for key in 0..1000 {
@@ -477,7 +478,7 @@ fn capacity_is_by_weight_where_a_weigher_is_set() {
         world.run(cache.put(&key, 101));
     }
     let stats = cache.stats();
-    assert_eq!(stats.entries + stats.evictions, 1000, "what is replaced is not evicted");
+    assert_eq!(stats.entries + stats.evictions, 1000, "a replaced entry does not count as evicted");
 }
 
 #[test]
@@ -526,7 +527,7 @@ fn threads_that_race_load_each_key_once() {
     assert_eq!(loads.load(SeqCst), 20_000);
 }
 
-/// A get that is begun, and then neither polled nor dropped.
+/// Starts a get that is then neither polled nor dropped.
 fn stalled(world: &World, cache: &Cache, takes: Duration) -> impl Future<Output = Result<u64, LoadError<Error>>> {
     world.source.takes(takes);
     let (cache, source) = (cache.clone(), world.source.clone());
@@ -536,7 +537,7 @@ fn stalled(world: &World, cache: &Cache, takes: Duration) -> impl Future<Output 
 }
 
 #[test]
-fn who_waits_for_a_load_whose_driver_is_not_polled_takes_it_over() {
+fn a_waiting_get_takes_over_a_load_whose_driver_is_not_polled() {
     for hard in [Some(MS(50)), Some(S(30)), None] {
         let world = World::new();
         let cache = world.cache(plain().hard_timeout(hard));
@@ -550,7 +551,7 @@ fn who_waits_for_a_load_whose_driver_is_not_polled_takes_it_over() {
 }
 
 #[test]
-fn no_get_takes_longer_than_the_hard_time_out_whoever_drives_its_load() {
+fn no_get_takes_longer_than_the_hard_time_out_even_if_its_driver_stalls() {
     let world = World::new();
     let cache = world.cache(plain().hard_timeout(Some(MS(50))));
     let driver = stalled(&world, &cache, S(300));
@@ -565,7 +566,7 @@ fn no_get_takes_longer_than_the_hard_time_out_whoever_drives_its_load() {
 }
 
 #[test]
-fn a_loader_that_panics_runs_once_for_all_who_wait() {
+fn a_panicking_loader_runs_once_for_all_waiting_callers() {
     for pends_first in [true, false] {
         let world = World::new();
         let cache = world.cache(plain());
@@ -573,7 +574,7 @@ fn a_loader_that_panics_runs_once_for_all_who_wait() {
             let (cache, clock, loads) = (cache.clone(), world.clock.clone(), world.source.loads.clone());
             Box::pin(async move {
                 let load = || async move {
-                    // The first waits for the others; those that are asked again may panic at once.
+                    // The first load waits until all callers have joined; later ones may panic at once.
                     if loads.fetch_add(1, SeqCst) == 0 || pends_first {
                         clock.sleep(S(1)).await;
                     }
@@ -603,7 +604,7 @@ fn a_loader_that_panics_runs_once_for_all_who_wait() {
 }
 
 #[test]
-fn an_entry_is_kept_up_to_nearly_the_whole_capacity_and_a_heavier_one_is_told() {
+fn an_entry_is_kept_up_to_97_percent_of_the_capacity_and_a_heavier_one_is_an_event() {
     let world = World::new();
     const MIB: u64 = 1 << 20;
     let cache = world.builder(plain().capacity(64 * MIB)).weigher(|_, value| *value).build().unwrap();
@@ -627,7 +628,7 @@ fn an_entry_is_kept_up_to_nearly_the_whole_capacity_and_a_heavier_one_is_told() 
 }
 
 #[test]
-fn the_longest_durations_are_taken_everywhere() {
+fn the_longest_durations_are_accepted_everywhere() {
     const MAX: Duration = Duration::MAX;
     let remote = RemoteConfig::default().timeout(MAX).rest(MAX).wait(MAX).local_ttl(MAX / 2);
     let long = CacheAsideConfig::default().ttl(MAX, MAX).sliding(MAX).negative_ttl(MAX).hard_timeout(Some(MAX));

@@ -30,7 +30,7 @@ fn client(world: &World) -> FaultClient {
 
 // Guarantee: cache_aside 1.
 #[test]
-fn one_load_a_key_across_processes() {
+fn a_key_is_loaded_once_across_processes() {
     let world = World::new();
     let caches: Vec<Cache> = (0..3).map(|i| world.process(shared(), i)).collect();
     world.source.takes(MS(300));
@@ -42,7 +42,7 @@ fn one_load_a_key_across_processes() {
 }
 
 #[test]
-fn a_load_of_another_process_is_waited_for_so_long_and_no_longer() {
+fn a_get_waits_for_the_load_of_another_process_up_to_the_configured_time() {
     let world = World::new();
     let caches: Vec<Cache> = (0..2).map(|i| world.process(shared(), i)).collect();
     world.source.takes(S(20));
@@ -54,8 +54,8 @@ fn a_load_of_another_process_is_waited_for_so_long_and_no_longer() {
     assert_eq!(world.get(&caches[1], 1).unwrap(), 2);
     let waited = world.hand.now() - start;
     assert!(waited >= S(1) && waited < MS(1100), "{waited:?}");
-    assert_eq!(world.run(first).unwrap(), 1, "and it is not disturbed");
-    // A process that dies leaves a claim, which ends by itself.
+    assert_eq!(world.run(first).unwrap(), 1, "the first load is not disturbed");
+    // A process that dies leaves a claim, which expires by itself.
     world.source.takes(S(20));
     let mut dies = Box::pin(caches[0].get_or_load(&7, || world.source.load()));
     assert!(world.begin(&mut dies).is_pending());
@@ -64,11 +64,11 @@ fn a_load_of_another_process_is_waited_for_so_long_and_no_longer() {
     world.pass(S(31));
     let start = world.hand.now();
     assert_eq!(world.get(&caches[1], 7).unwrap(), 2);
-    assert_eq!(world.hand.now(), start, "nobody's claim is waited for");
+    assert_eq!(world.hand.now(), start, "no claim is waited for");
 }
 
 #[test]
-fn a_dropped_load_gives_its_claim_back() {
+fn a_dropped_load_releases_its_claim() {
     let world = World::new();
     let caches: Vec<Cache> = (0..2).map(|i| world.process(shared(), i)).collect();
     world.source.takes(S(20));
@@ -80,7 +80,7 @@ fn a_dropped_load_gives_its_claim_back() {
     let start = world.hand.now();
     assert_eq!(world.get(&caches[1], 1).unwrap(), 1);
     assert_eq!(world.hand.now(), start);
-    // Its own process does not wait for it in any case.
+    // The claim's own process does not wait for it.
     let mut again = Box::pin(caches[0].get_or_load(&2, std::future::pending::<Result<u64, Error>>));
     assert!(world.begin(&mut again).is_pending());
     drop(again);
@@ -89,7 +89,7 @@ fn a_dropped_load_gives_its_claim_back() {
 }
 
 #[test]
-fn an_update_is_seen_by_the_other_process_once_it_has_heard() {
+fn an_update_is_seen_by_another_process_once_it_has_received_the_notice() {
     let world = World::new();
     let (a, b) = (world.process(shared(), 1), world.process(shared(), 2));
     assert_eq!((world.get(&a, 1).unwrap(), world.get(&b, 1).unwrap(), world.source.loads()), (1, 1, 1));
@@ -101,7 +101,7 @@ fn an_update_is_seen_by_the_other_process_once_it_has_heard() {
     assert_eq!(written, Ok(()));
     world.turn();
     assert_eq!((world.get(&b, 1).unwrap(), world.get(&a, 1).unwrap(), world.source.loads()), (2, 2, 2));
-    // What is put is there without a load.
+    // A value that was put needs no load.
     assert_eq!(world.run(a.put(&1, 3)), Reached::Everywhere);
     world.turn();
     assert_eq!((world.get(&b, 1).unwrap(), world.get(&a, 1).unwrap(), world.source.loads()), (3, 3, 2));
@@ -126,7 +126,7 @@ fn without_a_backplane_the_local_time_to_live_is_the_bound() {
 
 // Guarantee: cache_aside 10.
 #[test]
-fn with_the_remote_tier_down_nobody_waits_for_it_again_and_again() {
+fn while_the_remote_tier_is_down_gets_do_not_wait_for_it_again_and_again() {
     let world = World::new();
     let client = client(&world);
     let config = shared().remote(RemoteConfig::default().local_ttl(MIN(1)).timeout(MS(50)).rest(S(5)));
@@ -141,7 +141,7 @@ fn with_the_remote_tier_down_nobody_waits_for_it_again_and_again() {
     assert_eq!(cache.stats().faults, 1);
     let event = events.try_recv().unwrap().unwrap().what;
     assert!(matches!(event, CacheAsideEvent::RemoteFailed { call: RemoteCall::Look, .. }), "{event:?}");
-    // The local tier serves as ever.
+    // The local tier serves as before.
     for key in 0..100 {
         assert_eq!(world.get(&cache, key).unwrap(), 1);
     }
@@ -154,15 +154,16 @@ fn when_the_remote_tier_comes_back_nothing_older_overwrites_something_newer() {
     let world = World::new();
     let client = client(&world);
     let (a, b) = (world.process_on(client.store(world.store.clone()), shared(), 1), world.process(shared(), 2));
-    // An invalidation during the outage is owed, and delivered; until then this process goes without.
+    // An invalidation during the outage is pending, and delivered later. Until then this process does
+    // not use the remote tier for the key.
     assert_eq!((world.get(&a, 1).unwrap(), world.get(&b, 1).unwrap()), (1, 1));
     client.cut();
     world.source.set(2);
     let mut events = a.events();
     assert_eq!(world.run(a.invalidate(&1)), Reached::ThisProcess);
     assert_eq!(world.get(&a, 1).unwrap(), 2);
-    assert_eq!(world.get(&b, 1).unwrap(), 1, "it could not be told");
-    // A value put meanwhile, too, and one that is loaded without the remote tier.
+    assert_eq!(world.get(&b, 1).unwrap(), 1, "it could not be notified");
+    // The same holds for a put, and for a value that is loaded without the remote tier.
     assert_eq!(world.run(a.put(&2, 20)), Reached::ThisProcess);
     assert_eq!(world.get(&a, 2).unwrap(), 20);
     world.pass(S(3));
@@ -170,15 +171,19 @@ fn when_the_remote_tier_comes_back_nothing_older_overwrites_something_newer() {
     world.pass(S(2));
     assert_eq!((world.get(&b, 1).unwrap(), world.get(&a, 1).unwrap()), (2, 2));
     let told: Vec<_> = std::iter::from_fn(|| events.try_recv().unwrap()).map(|event| event.what).collect();
-    assert!(told.contains(&CacheAsideEvent::Owed { debts: 1 }) && told.contains(&CacheAsideEvent::Settled), "{told:?}");
+    assert!(
+        told.contains(&CacheAsideEvent::InvalidationPending { pending_invalidations: 1 })
+            && told.contains(&CacheAsideEvent::InvalidationsDelivered),
+        "{told:?}"
+    );
 
-    // What the remote tier holds is older than what this process loaded while it was away.
+    // The value in the remote tier is older than the one that this process loaded meanwhile.
     world.source.set(3);
     assert_eq!(world.get(&a, 5).unwrap(), 3);
     world.pass(MIN(1));
     client.cut();
     world.source.set(4);
-    assert_eq!(world.get(&a, 5).unwrap(), 4, "its local time to live is over, the remote tier is not there");
+    assert_eq!(world.get(&a, 5).unwrap(), 4, "its local time to live is over, and the remote tier is down");
     client.heal();
     world.pass(MIN(1));
     assert_eq!(world.get(&a, 5).unwrap(), 4, "and not 3 again");
@@ -186,8 +191,8 @@ fn when_the_remote_tier_comes_back_nothing_older_overwrites_something_newer() {
 
 // Guarantee: cache_aside 10.
 #[test]
-fn a_late_request_of_a_put_stores_over_nothing_newer() {
-    // Every reply of a's is lost on the way, and half of what it sends comes late.
+fn a_late_request_of_a_put_overwrites_nothing_newer() {
+    // Many replies to a are lost, and many of its requests arrive late or twice.
     for seed in 0..200 {
         let world = World::new();
         let config = FaultConfig::default().lost_replies(0.4).late(0.4).doubled(0.3).latency(MS(1), MS(30));
@@ -198,7 +203,7 @@ fn a_late_request_of_a_put_stores_over_nothing_newer() {
         world.pass(MS(seed % 50));
         assert_eq!(world.run(b.put(&1, 2)), Reached::Everywhere);
         world.pass(S(40));
-        // Nothing, or what came last.
+        // The store holds nothing or the last put.
         world.source.set(2);
         assert_eq!(world.get(&b, 1).unwrap(), 2, "seed {seed}");
         world.pass(MIN(2));
@@ -209,11 +214,11 @@ fn a_late_request_of_a_put_stores_over_nothing_newer() {
 
 // Guarantee: cache_aside 11.
 #[test]
-fn the_backplane_is_told_after_the_remote_write_and_a_gap_expires_what_is_older() {
+fn a_notice_follows_the_remote_write_and_a_gap_expires_older_entries() {
     let world = World::new();
     let (a, b) = (world.process(shared(), 1), world.process(shared(), 2));
     let mut heard = world.run(world.notifier.subscribe("steadfast/cache/numbers")).unwrap();
-    // What is told is a key and a version, never a value; and when it is told the store has it.
+    // A notice has a key and a version, never a value, and the store already has that version.
     let _ = world.run(a.put(&1, 777_777));
     let steadfast::notify::Notice::Message(notice) = world.run(heard.recv()) else { panic!() };
     let text = std::str::from_utf8(&notice).unwrap();
@@ -222,7 +227,7 @@ fn the_backplane_is_told_after_the_remote_write_and_a_gap_expires_what_is_older(
     assert!(text.contains(&format!("row {}", record.version)), "{text:?}");
     assert_eq!(world.get(&b, 1).unwrap(), 777_777);
 
-    // A subscription that begins anew may have missed something.
+    // A new subscription may have missed notices.
     let mut events = b.events();
     let lost = world.builder(shared()).named("numbers").entropy(&Entropy::from_seed(3));
     let lost: Cache = lost.remote(world.store.clone(), codec()).backplane(world.notifier.clone()).build().unwrap();
@@ -237,13 +242,13 @@ fn the_backplane_is_told_after_the_remote_write_and_a_gap_expires_what_is_older(
     });
     world.turn();
     world.source.set(5);
-    assert_eq!(world.get(&lost, 1).unwrap(), 5, "what is older than the gap counts as expired");
-    assert!(events.try_recv().unwrap().is_none(), "the others heard all");
+    assert_eq!(world.get(&lost, 1).unwrap(), 5, "entries older than the gap count as expired");
+    assert!(events.try_recv().unwrap().is_none(), "the other process missed nothing");
 }
 
 // Guarantee: cache_aside 11.
 #[test]
-fn nothing_is_told_where_the_remote_write_failed() {
+fn no_notice_is_published_if_the_remote_write_failed() {
     let world = World::new();
     let client = client(&world);
     let a = world.process_on(client.store(world.store.clone()), shared(), 1);
@@ -254,11 +259,11 @@ fn nothing_is_told_where_the_remote_write_failed() {
     assert!(world.begin(&mut told).is_pending());
     client.heal();
     world.pass(S(2));
-    assert!(world.begin(&mut told).is_ready(), "later it is");
+    assert!(world.begin(&mut told).is_ready(), "the notice follows later");
 }
 
 // Guarantee: cache_aside 12.
-/// Nothing here asks a wall clock, so there is none to be set 5 s off; the processes' monotonic clocks run hours apart.
+/// No wall clock is used; the processes' monotonic clocks are hours apart.
 #[test]
 fn tags_are_invalidated_by_counters() {
     let world = World::new();
@@ -271,7 +276,7 @@ fn tags_are_invalidated_by_counters() {
     for round in 0..5 {
         world.source.set(10 + round);
         assert_eq!(tagged(&a), 10 + round);
-        // b has no loop: it hears nothing, but its own local tier is empty each time.
+        // b runs no loop and receives no notices, but its own local tier is empty each time.
         assert_eq!(world.run(b.clear()), Reached::Everywhere);
         world.turn();
         assert_eq!(tagged(&b), 10 + round);
@@ -283,7 +288,7 @@ fn tags_are_invalidated_by_counters() {
             assert_eq!(world.run(b.get(&1)), None);
         }
     }
-    // A load that began before the tag was invalidated, by another, is not stored: neither here nor there.
+    // A load that began before another process invalidated the tag is stored in neither tier.
     world.source.takes(S(2));
     world.source.set(50);
     let mut load = Box::pin(a.get_or_load(&9, || world.source.tagged("t")));
@@ -309,14 +314,14 @@ fn a_value_that_does_not_decode_is_a_miss() {
         assert_eq!(world.get(&a, 1).unwrap(), 1);
         assert_eq!(world.source.loads(), loads + 1);
         assert_eq!(events.try_recv().unwrap().unwrap().what, CacheAsideEvent::Undecodable);
-        // The load's value took its place.
+        // The loaded value replaced it.
         let record = world.run(world.store.get(key)).unwrap().unwrap();
         assert!(record.value.ends_with(b"\nnumber 1"), "{:?}", record.value);
     }
 }
 
 #[test]
-fn what_the_store_does_not_take_stays_in_this_process() {
+fn a_value_that_the_store_refuses_stays_in_this_process() {
     let world = World::new();
     let cache: steadfast::cache_aside::CacheAside<String, u64> = steadfast::cache_aside::CacheAside::builder()
         .config(shared())
@@ -356,7 +361,7 @@ fn a_refresh_ahead_replaces_the_value_for_all_processes() {
     }
     assert_eq!(world.source.loads(), 1, "until 9:00");
     world.pass(S(5));
-    // The local copy's times are its own: it looks into the remote tier once a minute, and knows how old the value is.
+    // A local copy expires after a minute, and the age of its value is taken from the remote tier.
     for _ in 0..4 {
         let _ = (world.get(&a, 1).unwrap(), world.get(&b, 1).unwrap());
         world.pass(S(20));
@@ -367,7 +372,7 @@ fn a_refresh_ahead_replaces_the_value_for_all_processes() {
 }
 
 #[test]
-fn a_refresh_that_finds_nothing_takes_the_value_from_all_processes() {
+fn a_refresh_that_finds_nothing_removes_the_value_for_all_processes() {
     let world = World::new();
     let config = shared().remote(RemoteConfig::default().local_ttl(S(599))).refresh_ahead(0.5);
     let (a, b) = (world.process(config, 1), world.process(config, 2));
@@ -382,7 +387,7 @@ fn a_refresh_that_finds_nothing_takes_the_value_from_all_processes() {
 
 // Guarantee: cache_aside 14.
 #[test]
-fn dropping_any_future_at_any_await_loses_nothing() {
+fn a_future_dropped_at_any_await_loses_nothing() {
     let world = World::new();
     let network = FaultNetwork::new(FaultConfig::default().latency(MS(1), MS(1)), 1, &world.clock).unwrap();
     let build = |seed| {
@@ -397,7 +402,7 @@ fn dropping_any_future_at_any_await_loses_nothing() {
     };
     let a = build(1);
     world.source.takes(MS(5));
-    // Whatever was dropped: both processes still get what the source has, and no key hangs.
+    // Both processes still get the source's value, and no key hangs.
     let check = |polls: usize| {
         world.source.set(world.source.value.load(SeqCst) + 1);
         world.run(async {
@@ -428,7 +433,7 @@ fn dropping_any_future_at_any_await_loses_nothing() {
 }
 
 #[test]
-fn a_store_without_what_the_guard_needs_is_refused() {
+fn a_name_that_is_too_long_for_the_store_is_refused() {
     let world = World::new();
     let notifier: Arc<dyn Notifier> = Arc::new(InMemoryNotifier::new());
     let long = "n".repeat(100_000);
@@ -436,7 +441,8 @@ fn a_store_without_what_the_guard_needs_is_refused() {
     assert_eq!(error.unwrap_err().field(), "name");
 }
 
-/// A store whose writes of values, not of claims, stay on the way until they are let go: the caller has given up long before.
+/// A store that delays writes of values, but not of claims, until the test lets them arrive, long
+/// after the caller has given up.
 #[derive(Debug)]
 struct Slow {
     store: Arc<InMemoryStore>,
@@ -470,11 +476,11 @@ impl Store for Slow {
 
 // Guarantee: cache_aside 10.
 #[test]
-fn what_arrives_after_all_is_stored_over_nothing_newer() {
+fn a_write_that_arrives_late_overwrites_nothing_newer() {
     let world = World::new();
     let slow = Arc::new(Slow { store: world.store.clone(), on_the_way: Mutex::default() });
     let (a, b) = (world.process_on(slow.clone(), shared(), 1), world.process(shared(), 2));
-    // A put whose second request is long on its way.
+    // A put whose second request is delayed.
     assert_eq!(world.run(a.put(&1, 1)), Reached::ThisProcess);
     world.pass(S(2));
     assert_eq!(world.run(b.put(&1, 2)), Reached::Everywhere);
@@ -482,7 +488,7 @@ fn what_arrives_after_all_is_stored_over_nothing_newer() {
     world.source.set(2);
     world.pass(MIN(2));
     assert_eq!((world.get(&b, 1).unwrap(), world.get(&a, 1).unwrap()), (2, 2));
-    // A load's, too.
+    // The same for a load.
     world.source.set(3);
     assert_eq!(world.get(&a, 9).unwrap(), 3);
     world.source.set(4);
@@ -500,7 +506,7 @@ fn a_put_that_another_process_invalidates_meanwhile_stays_nowhere() {
     let b = world.process(shared(), 2);
     let mut put = Box::pin(a.put(&1, 5));
     assert!(world.begin(&mut put).is_pending());
-    // Before the put's claim is there, and heard before its value is.
+    // The invalidation precedes the put's claim, and its notice arrives before the put's value.
     world.source.set(7);
     assert_eq!(world.run(b.invalidate(&1)), Reached::Everywhere);
     world.run(put);

@@ -1,4 +1,5 @@
-//! Cache-aside with tiers that are slow, away or damaged: no call takes longer than is said, and what is owed is paid once.
+//! Cache-aside with tiers that are slow, down or damaged: every call keeps its time limit, and each
+//! pending invalidation is delivered once.
 use std::{
     sync::{Arc, atomic::Ordering::SeqCst},
     time::Duration,
@@ -22,7 +23,8 @@ struct Slow {
     plane: Arc<Plane>,
 }
 
-/// What a local tier keeps for so short a time that nearly each get looks into the remote tier.
+/// Returns a configuration with a local time to live so short that nearly every get looks into the
+/// remote tier.
 fn short() -> CacheAsideConfig {
     plain().remote(RemoteConfig::default().local_ttl(MS(1)))
 }
@@ -40,7 +42,7 @@ impl Slow {
         builder.remote(self.tier.clone(), codec()).backplane(self.plane.clone()).build().unwrap()
     }
 
-    /// A cache, and its loop.
+    /// Creates a cache with a running loop.
     fn process(&self, config: CacheAsideConfig, seed: u64) -> Cache {
         let cache = self.cache(config, seed);
         let loops = cache.clone();
@@ -51,7 +53,7 @@ impl Slow {
         cache
     }
 
-    /// Gets the key, and gives the time that it took.
+    /// Gets the key, and returns the time that it took.
     fn timed(&self, cache: &Cache, key: u32) -> Duration {
         let start = self.world.hand.now();
         assert_eq!(self.world.get(cache, key).unwrap(), self.world.source.value.load(SeqCst));
@@ -63,6 +65,7 @@ impl Slow {
     }
 }
 
+// Guarantee: cache_aside 15.
 #[test]
 fn an_invalidation_whose_notice_fails_is_written_to_the_remote_tier_once() {
     for by_tag in [false, true] {
@@ -95,13 +98,13 @@ fn an_invalidation_whose_notice_fails_is_written_to_the_remote_tier_once() {
 }
 
 #[test]
-fn a_clear_that_is_interrupted_goes_on_where_it_was() {
+fn an_interrupted_clear_continues_where_it_was() {
     let slow = Slow::new();
     let (world, cache) = (&slow.world, slow.process(short(), 1));
     for key in 0..1000 {
         let _ = world.get(&cache, key);
     }
-    // Three pages, then the tier is away.
+    // The tier fails after three pages.
     let mut scans = 0;
     slow.tier.script.by(move |request| {
         scans += u32::from(request.0 == "scan");
@@ -110,18 +113,19 @@ fn a_clear_that_is_interrupted_goes_on_where_it_was() {
     assert_eq!(world.run(cache.clear()), Reached::ThisProcess);
     let rows = || world.run(world.store.scan_all(Scan::partition("cache numbers"))).unwrap().len();
     assert_eq!(rows(), 700);
-    // Another process fills what is cleared already.
+    // Another process fills rows that are cleared already.
     let other = world.process(short(), 2);
     for key in 100..110 {
         let _ = world.get(&other, key);
     }
     slow.tier.script.all(NOW);
     world.pass(S(3));
-    assert_eq!(rows(), 10, "what came after it stays");
+    assert_eq!(rows(), 10, "values stored after the clear stay");
 }
 
+// Guarantee: cache_aside 15.
 #[test]
-fn no_get_waits_for_what_is_owed_beyond_the_time_out() {
+fn no_get_waits_for_pending_invalidations_beyond_the_time_out() {
     for has_loop in [true, false] {
         let slow = Slow::new();
         let world = &slow.world;
@@ -139,11 +143,11 @@ fn no_get_waits_for_what_is_owed_beyond_the_time_out() {
             assert!(took <= MS(100), "{took:?}");
             world.pass(MS(100));
         }
-        // None of these tags is the key's: it is served from the remote tier meanwhile.
+        // The key has none of these tags, so it is served from the remote tier meanwhile.
         assert!(cache.stats().remote_hits >= hits + 90, "{:?}", cache.stats());
         if has_loop {
             world.pass(S(10));
-            assert_eq!(world.run(cache.run(std::future::ready(()))), 0, "and all are paid");
+            assert_eq!(world.run(cache.run(std::future::ready(()))), 0, "all are delivered");
         }
     }
 }
@@ -160,10 +164,10 @@ fn a_tag_is_invalidated_in_a_remote_tier_whose_round_trip_is_near_the_time_out()
 }
 
 #[test]
-fn a_load_pays_what_keeps_its_own_key_away_where_no_loop_runs() {
+fn without_a_loop_a_load_delivers_the_invalidation_that_blocks_its_own_key() {
     let slow = Slow::new();
     let (world, cache) = (&slow.world, slow.cache(short(), 1));
-    let owe = |what: &str| {
+    let fail_to_deliver = |what: &str| {
         slow.tier.script.all(Answer::Error);
         let reached = match what {
             "row" => world.run(cache.invalidate(&1)),
@@ -177,7 +181,7 @@ fn a_load_pays_what_keeps_its_own_key_away_where_no_loop_runs() {
     for what in ["row", "tag", "all"] {
         assert_eq!(slow.tagged(&cache, 1, "t"), world.source.value.load(SeqCst));
         world.source.set(world.source.value.load(SeqCst) + 1);
-        owe(what);
+        fail_to_deliver(what);
         for _ in 0..3 {
             assert_eq!(slow.tagged(&cache, 1, "t"), world.source.value.load(SeqCst), "{what}");
             world.pass(S(2));
@@ -188,8 +192,9 @@ fn a_load_pays_what_keeps_its_own_key_away_where_no_loop_runs() {
     }
 }
 
+// Guarantee: cache_aside 15.
 #[test]
-fn at_one_slow_answer_in_a_thousand_hardly_a_get_goes_past_the_remote_tier() {
+fn with_one_slow_answer_in_a_thousand_at_most_1_percent_of_gets_bypass_the_remote_tier() {
     for first in [0, 1, 500] {
         let slow = Slow::new();
         let (world, cache) = (&slow.world, slow.process(short(), 1));
@@ -214,7 +219,7 @@ fn at_one_slow_answer_in_a_thousand_hardly_a_get_goes_past_the_remote_tier() {
 }
 
 #[test]
-fn a_remote_tier_that_is_away_is_left_after_few_gets_and_comes_back() {
+fn a_remote_tier_that_is_down_is_suspended_after_few_gets_and_resumed() {
     let slow = Slow::new();
     let (world, cache) = (&slow.world, slow.process(short(), 1));
     for key in 0..1000 {
@@ -227,7 +232,7 @@ fn a_remote_tier_that_is_away_is_left_after_few_gets_and_comes_back() {
         let _ = slow.timed(&cache, key);
     }
     assert!(world.hand.now() - start <= MS(300), "{:?}", world.hand.now() - start);
-    // One a second tries.
+    // One get per second probes the tier.
     let mut waited = 0;
     for key in 0..500 {
         world.pass(MS(18));
@@ -244,7 +249,7 @@ fn a_remote_tier_that_is_away_is_left_after_few_gets_and_comes_back() {
 }
 
 #[test]
-fn a_backplane_that_hangs_keeps_no_key_from_the_remote_tier() {
+fn a_hanging_backplane_keeps_no_key_from_the_remote_tier() {
     let slow = Slow::new();
     let (world, cache) = (&slow.world, slow.process(short(), 1));
     for key in 0..50 {
@@ -271,6 +276,7 @@ fn a_backplane_that_hangs_keeps_no_key_from_the_remote_tier() {
     assert_eq!((cache.stats().remote_hits, world.source.loads()), (hits + 509, loads + 1));
 }
 
+// Guarantee: cache_aside 15.
 #[test]
 fn a_tag_that_cannot_be_invalidated_keeps_only_its_own_values_from_the_remote_tier() {
     let slow = Slow::new();
@@ -292,11 +298,11 @@ fn a_tag_that_cannot_be_invalidated_keeps_only_its_own_values_from_the_remote_ti
         world.pass(S(1));
     }
     assert_eq!(cache.stats().remote_hits - hits, 200, "all others were served by the remote tier");
-    assert!(waited <= S(2), "a load that helps does so once a rest: {waited:?}");
+    assert!(waited <= S(2), "a load helps at most once per cool-down: {waited:?}");
 }
 
 #[test]
-fn the_marks_of_a_value_s_tags_are_read_side_by_side() {
+fn the_tag_marks_of_a_value_are_read_concurrently() {
     let slow = Slow::new();
     let (world, a, b) = (&slow.world, slow.process(short(), 1), slow.process(short(), 2));
     slow.tier.script.all(Answer::After(MS(3)));
@@ -307,14 +313,14 @@ fn the_marks_of_a_value_s_tags_are_read_side_by_side() {
         assert!(world.hand.now() - start <= MS(15), "{:?}", world.hand.now() - start);
     }
     assert_eq!((b.stats().remote_hits, a.stats().faults, b.stats().faults), (1, 0, 0));
-    // And all of them count.
+    // Each of the tags counts.
     assert_eq!(world.run(a.invalidate_tag("tag 39")), Reached::Everywhere);
     world.turn();
     assert_eq!(world.run(b.get(&1)), None);
 }
 
 #[test]
-fn nothing_is_served_beyond_its_greatest_age_whoever_loaded_it() {
+fn no_value_is_served_beyond_its_maximum_age_whichever_process_loaded_it() {
     let world = World::new();
     let config = plain().stale(S(3700), S(1));
     let (a, b) = (world.process(config, 1), world.process(config, 2));
@@ -330,8 +336,9 @@ fn nothing_is_served_beyond_its_greatest_age_whoever_loaded_it() {
     assert!(world.get(&a, 1).is_err(), "at 3,700 s");
 }
 
+// Guarantee: cache_aside 15.
 #[test]
-fn a_damaged_record_is_a_miss_and_is_told() {
+fn a_damaged_record_is_a_miss_and_an_event() {
     let world = World::new();
     let (a, b) = (world.process(short(), 1), world.process(short(), 2));
     let key = Key::new("cache numbers", "1");
@@ -356,7 +363,7 @@ fn slow_tagged(world: &World, cache: &Cache) -> u64 {
 }
 
 #[test]
-fn a_damaged_mark_of_a_tag_brings_no_old_value_back_and_is_mended() {
+fn a_damaged_tag_mark_brings_no_old_value_back_and_is_repaired() {
     let world = World::new();
     let (a, b) = (world.process(short(), 1), world.process(short(), 2));
     for flip in 0..64 {
@@ -384,9 +391,10 @@ fn a_damaged_mark_of_a_tag_brings_no_old_value_back_and_is_mended() {
     }
 }
 
+// Guarantee: cache_aside 15.
 #[test]
-fn the_time_out_of_the_remote_tier_is_for_all_of_a_call() {
-    // Whichever request of a call is the slow one, or all of them.
+fn the_time_out_of_the_remote_tier_covers_the_whole_call() {
+    // Each request of a call is slow in turn, or all of them are.
     for slow_one in 0..8 {
         for time in [20, 30, 45, 60, 90, 99, 1000] {
             let slow = Slow::new();
@@ -422,7 +430,7 @@ impl Slow {
 }
 
 #[test]
-fn what_cannot_be_delivered_is_tried_ten_times_a_second_at_most() {
+fn an_undeliverable_invalidation_is_tried_at_most_ten_times_a_second() {
     let slow = Slow::new();
     let config = plain().remote(RemoteConfig::default().rest(Duration::from_nanos(1)));
     let (world, cache) = (&slow.world, slow.process(config, 1));
@@ -437,7 +445,7 @@ fn what_cannot_be_delivered_is_tried_ten_times_a_second_at_most() {
 }
 
 #[test]
-fn names_that_resemble_each_other_share_nothing() {
+fn caches_with_similar_names_share_nothing() {
     let world = World::new();
     let named = |name: &'static str| {
         let builder = world.builder(short()).named(name).entropy(&Entropy::from_seed(1));
@@ -461,7 +469,7 @@ fn names_that_resemble_each_other_share_nothing() {
 }
 
 #[test]
-fn processes_with_one_seed_hear_each_other() {
+fn processes_with_the_same_seed_receive_each_other_s_notices() {
     let world = World::new();
     let config = plain();
     let (a, b) = (world.process(config, 1), world.process(config, 1));
@@ -470,7 +478,7 @@ fn processes_with_one_seed_hear_each_other() {
     assert_eq!(world.run(a.invalidate(&1)), Reached::Everywhere);
     world.turn();
     assert_eq!(world.get(&b, 1).unwrap(), 2);
-    // And neither takes the other's claim for its own.
+    // Neither takes the other's claim for its own.
     world.source.takes(MS(300));
     let mut first = Box::pin(a.get_or_load(&7, || world.source.load()));
     assert!(world.begin(&mut first).is_pending());
@@ -483,7 +491,7 @@ fn processes_with_one_seed_hear_each_other() {
 }
 
 #[test]
-fn a_gap_in_the_notices_expires_what_is_older() {
+fn a_gap_in_the_notices_expires_older_entries() {
     let slow = Slow::new();
     let config = plain().remote(RemoteConfig::default().local_ttl(MIN(30)));
     let (world, a, b) = (&slow.world, slow.cache(config, 1), slow.process(config, 2));
@@ -492,19 +500,19 @@ fn a_gap_in_the_notices_expires_what_is_older() {
     world.source.set(2);
     assert_eq!(world.run(a.invalidate(&1)), Reached::Everywhere);
     world.turn();
-    assert_eq!(world.get(&b, 1).unwrap(), 1, "the notice was lost, and nobody was told");
+    assert_eq!(world.get(&b, 1).unwrap(), 1, "the notice was lost without a gap being reported");
     let mut events = b.events();
     slow.plane.gap.store(true, SeqCst);
     world.turn();
     assert_eq!(events.try_recv().unwrap().unwrap().what, CacheAsideEvent::Gap);
     world.source.fails.store(true, SeqCst);
-    assert!(world.get(&b, 1).is_err(), "nor is it served where the source fails: `stale` is not set");
+    assert!(world.get(&b, 1).is_err(), "the old value is not served when the source fails, as `stale` is not set");
     world.source.fails.store(false, SeqCst);
     assert_eq!(world.get(&b, 1).unwrap(), 2);
 }
 
 #[test]
-fn a_put_whose_outcome_is_unknown_brings_nothing_back_that_was_invalidated_meanwhile() {
+fn a_put_with_an_unknown_outcome_restores_no_value_that_was_invalidated_meanwhile() {
     let slow = Slow::new();
     let (world, cache) = (&slow.world, slow.cache(plain(), 1));
     for by_clear in [false, true] {
@@ -518,7 +526,7 @@ fn a_put_whose_outcome_is_unknown_brings_nothing_back_that_was_invalidated_meanw
         assert_eq!(reached, Reached::Everywhere);
         assert_eq!(world.run(put), Reached::ThisProcess);
         assert_eq!(world.get(&cache, 1).unwrap(), 2);
-        // Where nobody did, it stays in this process.
+        // Without an invalidation, the value stays in this process.
         slow.tier.script.all(Answer::Never);
         assert_eq!(world.run(cache.put(&1, 3)), Reached::ThisProcess);
         assert_eq!(world.run(cache.get(&1)), Some(3));
@@ -528,14 +536,14 @@ fn a_put_whose_outcome_is_unknown_brings_nothing_back_that_was_invalidated_meanw
 }
 
 #[test]
-fn a_put_that_is_overtaken_by_an_invalidation_of_its_own_process_stays_nowhere() {
+fn a_put_superseded_by_an_invalidation_of_its_own_process_is_stored_nowhere() {
     let slow = Slow::new();
     let (world, cache) = (&slow.world, slow.cache(plain(), 1));
     slow.tier.script.all(Answer::After(MS(10)));
     let mut put = Box::pin(cache.put(&1, 1));
     assert!(world.begin(&mut put).is_pending());
     world.source.set(2);
-    // Its delete arrives before the put's claim, or after it.
+    // The invalidation's delete arrives before the put's claim or after it.
     for time in [MS(1), MS(5)] {
         slow.tier.script.all(Answer::After(time));
         assert_eq!(world.run(cache.invalidate(&1)), Reached::Everywhere);
@@ -560,10 +568,10 @@ fn a_put_whose_notice_fails_stays_and_is_not_deleted_when_the_notice_is_delivere
 }
 
 #[test]
-fn a_loop_that_is_dropped_at_any_await_loses_nothing_that_is_owed() {
+fn a_loop_dropped_at_any_await_loses_no_pending_invalidation() {
     let slow = Slow::new();
     let (world, a) = (&slow.world, slow.cache(short(), 1));
-    let owed = || {
+    let leave_pending = || {
         slow.tier.script.all(Answer::Error);
         for key in 0..3 {
             assert_eq!(world.run(a.invalidate(&key)), Reached::ThisProcess);
@@ -575,7 +583,7 @@ fn a_loop_that_is_dropped_at_any_await_loses_nothing_that_is_owed() {
         world.pass(S(2));
     };
     let check = |polls: usize| {
-        // What is left is delivered by the next, and the values are the source's.
+        // The next loop delivers the rest, and the values are the source's.
         assert_eq!(world.run(a.run(world.clock.sleep(S(5)))), 0, "after {polls} polls");
         world.source.set(world.source.value.load(SeqCst) + 1);
         let b = slow.cache(short(), 2);
@@ -585,6 +593,6 @@ fn a_loop_that_is_dropped_at_any_await_loses_nothing_that_is_owed() {
             assert_eq!(slow.tagged(&b, key, "t"), world.source.value.load(SeqCst), "after {polls} polls");
         }
     };
-    let polls = drop_at_every_await(&world.hand, || (owed(), a.run(world.clock.sleep(MS(200)))).1, check);
+    let polls = drop_at_every_await(&world.hand, || (leave_pending(), a.run(world.clock.sleep(MS(200)))).1, check);
     assert!(polls >= 5, "{polls}");
 }

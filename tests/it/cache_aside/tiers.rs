@@ -1,4 +1,4 @@
-//! A remote tier and a backplane whose answers a test decides, request by request.
+//! A remote tier and a backplane whose answers the test decides, request by request.
 use std::{
     future::{Future, pending, poll_fn},
     sync::{
@@ -17,10 +17,10 @@ use steadfast::{
     time::Clock,
 };
 
-/// How a request is answered.
+/// The answer to a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Answer {
-    /// As it should be, after this time.
+    /// The correct answer, after this time.
     After(Duration),
     Never,
     Error,
@@ -28,12 +28,12 @@ pub(crate) enum Answer {
 
 pub(crate) const NOW: Answer = Answer::After(Duration::ZERO);
 
-/// A request by its kind and row; of a scan and a batch, by its partition.
+/// The kind of a request, and its row, or the partition of a scan or batch.
 pub(crate) type Request = (&'static str, String);
 
 type Rule = Box<dyn FnMut(&Request) -> Answer + Send>;
 
-/// Answers by a rule, and keeps the requests.
+/// Answers requests by a rule, and records them.
 pub(crate) struct Script {
     clock: Clock,
     rule: Mutex<Rule>,
@@ -53,7 +53,7 @@ impl Script {
         self.by(move |_| answer);
     }
 
-    /// The number of requests of this kind since this was last asked.
+    /// Returns the number of requests of this kind since the last call, and forgets all.
     pub(crate) fn asked(&self, kind: &str) -> usize {
         std::mem::take(&mut *self.requests.lock().unwrap()).iter().filter(|request| request.0 == kind).count()
     }
@@ -136,7 +136,7 @@ impl Store for Tier {
     }
 }
 
-/// A backplane; what it is told to lose is lost, and told as a gap when it says so.
+/// A backplane that can be set to lose notices and to report a gap.
 pub(crate) struct Plane {
     notifier: Arc<InMemoryNotifier>,
     pub(crate) script: Script,

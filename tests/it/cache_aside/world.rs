@@ -1,4 +1,5 @@
-//! What the tests of cache-aside share: a source of values, background tasks that are polled by hand, caches on one clock.
+//! Shared by the tests of cache-aside: a source of values, manually polled background tasks, and
+//! caches on one clock.
 use std::{
     future::Future,
     pin::{Pin, pin},
@@ -24,7 +25,7 @@ pub(crate) const S: fn(u64) -> Duration = Duration::from_secs;
 pub(crate) const MS: fn(u64) -> Duration = Duration::from_millis;
 pub(crate) const MIN: fn(u64) -> Duration = |n| Duration::from_secs(60 * n);
 
-/// A source whose value is read when a load begins, and given when it ends.
+/// A source whose value is read when a load begins and returned when it ends.
 #[derive(Clone)]
 pub(crate) struct Source {
     pub(crate) value: Arc<AtomicU64>,
@@ -69,7 +70,7 @@ impl Source {
     }
 }
 
-/// Futures that nobody waits for: what caches spawn, and the loops that tests have them run.
+/// Background tasks: work that caches spawn, and the caches' `run` loops.
 #[derive(Clone, Default)]
 pub(crate) struct Background(Arc<Mutex<Vec<Task>>>);
 
@@ -91,7 +92,7 @@ impl Background {
     }
 }
 
-/// One clock, one source, and what the processes share.
+/// One clock, one source, and the store and notifier that the processes share.
 pub(crate) struct World {
     pub(crate) hand: ManualClock,
     pub(crate) clock: Clock,
@@ -125,12 +126,12 @@ impl World {
             .spawner(move |task| background.spawn(task))
     }
 
-    /// A cache of one tier.
+    /// Creates a cache of one tier.
     pub(crate) fn cache(&self, config: CacheAsideConfig) -> Cache {
         self.builder(config).build().unwrap()
     }
 
-    /// A process: a cache of two tiers with a backplane, and its loop.
+    /// Creates a process: a cache of two tiers with a backplane, and its running loop.
     pub(crate) fn process(&self, config: CacheAsideConfig, number: u64) -> Cache {
         self.process_on(self.store.clone(), config, number)
     }
@@ -152,14 +153,14 @@ impl World {
         cache
     }
 
-    /// Polls what runs in the background until nothing more comes of it at this instant.
+    /// Polls the background tasks until none makes progress at this instant.
     pub(crate) fn turn(&self) {
         for _ in 0..12 {
             self.background.poll();
         }
     }
 
-    /// Lets so much time pass, from timer to timer.
+    /// Advances the clock by this time, from timer to timer.
     pub(crate) fn pass(&self, time: Duration) {
         let end = self.hand.now() + time;
         self.turn();
@@ -171,7 +172,7 @@ impl World {
         self.turn();
     }
 
-    /// Runs this to its end, beside the background; time passes as it must.
+    /// Runs the future to its end beside the background tasks, and advances the clock as needed.
     pub(crate) fn run<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         loop {
@@ -181,12 +182,12 @@ impl World {
                 }
                 self.background.poll();
             }
-            let next = self.hand.next_timer().expect("it waits, and no timer is left to wake it");
+            let next = self.hand.next_timer().expect("the future waits, and no timer is left to wake it");
             self.hand.advance_to(next);
         }
     }
 
-    /// Polls it as far as it comes without time passing.
+    /// Polls the future as far as it gets without the clock advancing.
     pub(crate) fn begin<F: Future>(&self, future: &mut Pin<Box<F>>) -> Poll<F::Output> {
         for _ in 0..12 {
             if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
@@ -209,7 +210,7 @@ pub(crate) fn codec() -> Codec<u64> {
     )
 }
 
-/// Without jitter, for an hour.
+/// Returns a configuration with a time to live of an hour and no jitter.
 pub(crate) fn plain() -> CacheAsideConfig {
     CacheAsideConfig::default().ttl(MIN(60), Duration::ZERO)
 }

@@ -69,9 +69,9 @@ const LEADER_ELECTION: [Point; 8] = [
     ("Scaling in", "a_leader_that_is_scaled_in_resigns_so_that_another_leads_soon"),
     ("single point of failure", "without_its_store_nobody_leads_and_each_failed_call_is_an_event"),
     ("A leader that stalls", "a_leader_that_stalls_is_ended_by_its_health_check_though_it_could_renew"),
-    ("Who wins", ADVICE),
+    ("Which candidate wins", ADVICE),
     ("become the bottleneck", ADVICE),
-    ("serves nothing else", "a_record_that_is_no_lease_is_refused_and_left_as_it_is"),
+    ("serves nothing else", "a_record_that_is_not_a_lease_is_refused_and_left_as_it_is"),
 ];
 
 const SHARDING: [Point; 13] = [
@@ -200,6 +200,9 @@ macro_rules! guarantees {
 mod guarantees_of_each_page_are_shown_by_tests {
     guarantees! {
         patterns: timeout;
+        patterns: leader_election;
+        patterns: coalesce;
+        patterns: cache_aside;
         patterns: circuit_breaker chaos;
         patterns: throttling;
         call: call;

@@ -21,7 +21,7 @@ fn nodes(ring: bool, clock: &Clock, network: &InMemoryNetwork) -> Vec<MessageEle
     IDS.map(|id| make(id).unwrap().with_clock(clock)).into()
 }
 
-/// Lets these nodes run for so long.
+/// Runs these nodes for this time.
 fn run(hand: &ManualClock, nodes: &[MessageElection], time: Duration) {
     let mut all: Vec<Pin<Box<dyn Future<Output = ()>>>> =
         nodes.iter().map(|node| Box::pin(node.run()) as Pin<Box<dyn Future<Output = ()>>>).collect();
@@ -63,7 +63,7 @@ fn elections_by_messages_have_two_leaders_under_partition_and_one_after_it() {
 }
 
 #[test]
-fn a_node_that_is_not_run_is_silent_and_goes_on_when_it_is() {
+fn a_stopped_node_sends_nothing_and_continues_when_it_runs_again() {
     for ring in [false, true] {
         let (clock, hand) = Clock::manual();
         let network = InMemoryNetwork::new();
@@ -79,7 +79,7 @@ fn a_node_that_is_not_run_is_silent_and_goes_on_when_it_is() {
 }
 
 #[test]
-fn a_change_of_leader_wakes_who_waits_for_it() {
+fn a_change_of_leader_wakes_waiting_tasks() {
     let (clock, hand) = Clock::manual();
     let node = MessageElection::bully(
         NodeId(1),
@@ -102,16 +102,19 @@ fn settings_that_break_a_rule_are_refused_by_name() {
     let transport = InMemoryNetwork::new().join(NodeId(1));
     let config = MessageElectionConfig::default();
     let bully = |config| MessageElection::bully(NodeId(1), IDS, transport.clone(), config).unwrap_err();
-    assert_eq!(bully(config.beat(Duration::ZERO)).to_string(), "invalid `beat`: must be longer than zero");
-    assert_eq!(bully(config.beat(Duration::from_secs(3))).field(), "silence");
-    assert_eq!(bully(config.reply(Duration::from_secs(4))).field(), "silence");
+    assert_eq!(
+        bully(config.heartbeat_interval(Duration::ZERO)).to_string(),
+        "invalid `heartbeat_interval`: must be longer than zero"
+    );
+    assert_eq!(bully(config.heartbeat_interval(Duration::from_secs(3))).field(), "election_timeout");
+    assert_eq!(bully(config.reply(Duration::from_secs(4))).field(), "election_timeout");
     let ring =
         |ring: &[NodeId]| MessageElection::ring(NodeId(1), ring.to_vec(), transport.clone(), config).unwrap_err();
     assert_eq!(ring(&IDS[1..]).to_string(), "invalid `ring`: must name the node's own id, 1");
     assert_eq!(ring(&[NodeId(1), NodeId(2), NodeId(2)]).to_string(), "invalid `ring`: must name each id once");
 }
 
-/// A transport that takes its time to send, so that a sending can be dropped.
+/// A transport with a delay, so that a send can be dropped.
 #[derive(Debug)]
 struct Slow(InMemoryTransport, Clock);
 
@@ -128,7 +131,7 @@ impl Transport for Slow {
 }
 
 #[test]
-fn dropped_at_every_await_a_node_keeps_what_it_knows_and_takes_part_again() {
+fn a_node_dropped_at_every_await_keeps_its_state_and_takes_part_again() {
     for ring in [false, true] {
         let (clock, hand) = Clock::manual();
         let network = InMemoryNetwork::new();
@@ -144,8 +147,7 @@ fn dropped_at_every_await_a_node_keeps_what_it_knows_and_takes_part_again() {
         let polls = drop_at_every_await(
             &hand,
             || async {
-                // All of them take part, and all are dropped, the highest in the middle of its
-                // election, too.
+                // All nodes run and all are dropped, also the highest in the middle of its election.
                 let all = futures::future::join_all(nodes.iter().map(MessageElection::run));
                 tokio::select! {
                     biased;
@@ -154,7 +156,7 @@ fn dropped_at_every_await_a_node_keeps_what_it_knows_and_takes_part_again() {
                 }
             },
             |_| {
-                // What one believes while nobody runs is what it believed before.
+                // While no node runs, each keeps the leader that it knew before.
                 let believed: Vec<_> = nodes.iter().map(MessageElection::leader).collect();
                 hand.advance(Duration::from_millis(1));
                 assert_eq!(nodes.iter().map(MessageElection::leader).collect::<Vec<_>>(), believed);

@@ -1,4 +1,5 @@
-//! The election's futures, dropped at every await point: nobody leads who does not know, nothing is told twice.
+//! The election's futures, dropped at every await point: no node leads without knowing it, and no
+//! event is sent twice.
 use std::{cell::Cell, future::pending, pin::pin, sync::Arc};
 
 use steadfast::{
@@ -10,7 +11,7 @@ use steadfast::{
 use crate::leader_election::world::{DEADLINE, MS, Mode, S, TERM, WARNING, World, poll, told, within};
 
 #[test]
-fn dropped_a_run_drops_its_task_and_ends_its_term_here_at_once() {
+fn a_dropped_run_drops_its_task_and_ends_its_term_at_once() {
     World::each(|world| {
         let (node, other) = (world.node("a"), world.node("b"));
         let held = Cell::new(None);
@@ -28,7 +29,7 @@ fn dropped_a_run_drops_its_task_and_ends_its_term_here_at_once() {
 }
 
 #[test]
-fn dropped_at_every_await_a_campaign_leaves_nobody_who_believes_in_it() {
+fn a_campaign_dropped_at_every_await_leaves_no_node_that_believes_to_lead() {
     World::each(|world| {
         let notifier = Arc::new(InMemoryNotifier::new());
         let (node, other) = (world.node_with("a", |b| b.notifier(notifier.clone())), world.node("b"));
@@ -39,7 +40,7 @@ fn dropped_at_every_await_a_campaign_leaves_nobody_who_believes_in_it() {
             || node.campaign(),
             |_| {
                 assert!(!node.is_leader() && !node.health().leading);
-                // However many were dropped on the way: one that is granted is granted anew.
+                // After any number of dropped campaigns, the node is granted the lease anew.
                 if !held.is_leader() {
                     let leads = world.run(TERM * 2, node.campaign()).unwrap().unwrap();
                     assert!(leads.is_leader());
@@ -52,13 +53,13 @@ fn dropped_at_every_await_a_campaign_leaves_nobody_who_believes_in_it() {
 }
 
 #[test]
-fn dropped_at_every_await_a_leader_s_wait_counts_no_renewal_that_it_did_not_hear_of() {
+fn lost_dropped_at_every_await_counts_no_unanswered_renewal() {
     World::each(|world| {
         let node = world.node("a");
         let mut leads = world.run(S(1), node.campaign()).unwrap().unwrap();
         node.line.takes(MS(100), MS(100));
         let leads = tokio::sync::Mutex::new(&mut leads);
-        // Each time it goes on where it was, until nothing answers any more.
+        // Each call continues from the state of the last one, until the store stops answering.
         let polls = drop_at_every_await(
             &world.hand,
             || async {
@@ -81,7 +82,7 @@ fn dropped_at_every_await_a_leader_s_wait_counts_no_renewal_that_it_did_not_hear
 }
 
 #[test]
-fn dropped_at_every_await_a_resignation_has_ended_the_term_and_says_so_once() {
+fn a_resignation_dropped_at_every_await_has_ended_the_term_and_reports_it_once() {
     World::each(|world| {
         let node = world.node_with("a", |b| b.notifier(Arc::new(InMemoryNotifier::new())));
         let mut events = node.events();
@@ -89,7 +90,7 @@ fn dropped_at_every_await_a_resignation_has_ended_the_term_and_says_so_once() {
         let polls = drop_at_every_await(
             &world.hand,
             || {
-                // Its own grant: nobody waits for a term to pass.
+                // The record is the node's own, so it need not wait for the term to pass.
                 let leads = world.run(S(1), node.campaign()).unwrap().unwrap();
                 leads.resign()
             },
@@ -107,7 +108,7 @@ fn dropped_at_every_await_a_resignation_has_ended_the_term_and_says_so_once() {
 }
 
 #[test]
-fn dropped_at_every_await_a_run_leaves_no_task_and_no_term() {
+fn a_run_dropped_at_every_await_leaves_no_task_and_no_term() {
     World::each(|world| {
         let node = world.node("a");
         node.line.takes(MS(100), MS(100));
@@ -138,7 +139,7 @@ fn dropped_at_every_await_a_run_leaves_no_task_and_no_term() {
 }
 
 #[test]
-fn dropped_at_every_await_the_other_doors_lose_nothing() {
+fn requests_waits_and_observers_dropped_at_every_await_lose_nothing() {
     World::each(|world| {
         let (node, asks) = (world.node("a"), world.node("b"));
         let mut leads = world.run(S(1), node.campaign()).unwrap().unwrap();
@@ -148,8 +149,8 @@ fn dropped_at_every_await_the_other_doors_lose_nothing() {
         assert_eq!(world.run(S(20), leads.lost()), Some(TermEnd::ResignRequested));
         world.run(S(1), leads.resign()).unwrap().unwrap();
 
-        // A term's end is told to each task that waits for it: to one that waited in vain before,
-        // and to one that comes later.
+        // Each waiting task is told of the end of a term, also one whose earlier wait was dropped
+        // and one that starts later.
         let began = world.now();
         let leads = world.run(S(1), node.campaign()).unwrap().unwrap();
         let (term, clock) = (leads.term(), &world.clock);
@@ -161,7 +162,7 @@ fn dropped_at_every_await_the_other_doors_lose_nothing() {
         };
         let mut dropped_early = 0;
         let polls = drop_at_every_await(&world.hand, waits, |_| {
-            // Nobody renews it: it is told when its time comes, and not before.
+            // The term is not renewed: its tasks are told at the warning, and not before.
             assert_eq!(term.is_ending(), world.now() >= began + WARNING, "{:?}", world.now() - began);
             dropped_early += u64::from(!term.is_ending());
         });
@@ -182,9 +183,9 @@ fn dropped_at_every_await_the_other_doors_lose_nothing() {
         assert_eq!(observer.try_recv(), Some(Leader::Own(leads.token())));
         drop(leads);
 
-        // The seam: any strategy takes part until it is dropped.
+        // The interface of all strategies: a node participates until the future is dropped.
         let strategy: &dyn Elector = &node.election;
-        assert!(world.run(S(60), strategy.take_part()).is_none());
+        assert!(world.run(S(60), strategy.participate()).is_none());
         assert!(!strategy.is_leader());
     });
 }

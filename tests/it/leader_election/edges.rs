@@ -1,4 +1,4 @@
-//! The election's edges: what is refused, health, hints without end, two campaigns of one node.
+//! Edge cases: refused settings and backends, health, endless notices, two campaigns of one node.
 use std::{
     cell::Cell,
     future::pending,
@@ -60,7 +60,7 @@ fn settings_without_bounds_overflow_nothing() {
         let _largest = LeaderElectionConfig::of_term(Duration::MAX);
         let config = LeaderElectionConfig::default().poll(Duration::MAX).health_tolerance(Duration::MAX);
         let node = world.node_with("a", |b| b.config(config));
-        // Elected, done, and waiting for ever to ask again.
+        // After its task has ended, the node waits for the longest duration before it asks again.
         let ran = node.run(world.clock.sleep(S(20)), async |_| assert!(node.health().healthy));
         assert!(world.run(S(60), ran).unwrap().is_ok());
         assert!(!node.is_leader());
@@ -68,7 +68,7 @@ fn settings_without_bounds_overflow_nothing() {
 }
 
 #[test]
-fn its_futures_can_be_spawned() {
+fn futures_of_an_election_can_be_spawned() {
     fn spawnable<T: Send + 'static>(_: T) {}
     let world = World::in_memory();
     let election = world.node("a").election;
@@ -80,11 +80,11 @@ fn its_futures_can_be_spawned() {
         leads.resign().await.unwrap();
         election.request_resign().await.unwrap();
         election.observe().recv().await;
-        election.take_part().await;
+        election.participate().await;
     });
 }
 
-/// Leases of a backend that lacks something.
+/// Leases of a backend that lacks one capability.
 #[derive(Debug)]
 struct Lacks(InMemoryLease, Capability);
 
@@ -116,7 +116,7 @@ impl Lease for Lacks {
 }
 
 #[test]
-fn leases_that_cannot_be_led_on_are_refused_by_the_name_of_what_they_lack() {
+fn leases_without_a_needed_capability_are_refused_by_its_name() {
     for lacks in [Capability::Linearizable, Capability::Fencing] {
         let leases = Arc::new(Lacks(InMemoryLease::new(), lacks));
         let refused = LeaderElection::builder(leases, "job").build().unwrap_err();
@@ -133,14 +133,14 @@ fn a_second_campaign_of_one_node_ends_its_first_term_before_the_next_begins() {
         let second = world.run(S(1), node.clone().campaign()).unwrap().unwrap();
         assert!(second.token() > first.token());
         assert!(second.is_leader() && !first.is_leader());
-        // Nor does the first one's end touch the second.
+        // The end of the first term does not affect the second.
         drop(first);
         assert!(second.is_leader() && node.is_leader());
         assert_eq!(node.leader(), Leader::Own(second.token()));
     });
 }
 
-/// Notices of a line that breaks without end.
+/// A subscription whose connection breaks again and again.
 #[derive(Debug)]
 struct Breaks;
 
@@ -163,12 +163,12 @@ impl NoticeSource for Breaks {
 }
 
 #[test]
-fn hints_without_end_do_not_make_calls_without_end() {
+fn endless_notices_do_not_cause_endless_calls() {
     World::each(|world| {
         let node = |id| world.node_with(id, |b| b.notifier(Arc::new(Breaks)));
         let (leader, other) = (node("a"), node("b"));
         let mut leads = world.run(S(1), leader.campaign()).unwrap().unwrap();
-        // `lost` first: a future that never waits would hold this thread for ever.
+        // `lost` comes first: a future that never waits would block this thread.
         assert!(world.run(S(10), async { tokio::join!(leads.lost(), other.campaign()) }).is_none());
         for calls in [leader.line.calls("renew").len(), other.line.calls("acquire").len()] {
             assert!((2..=210).contains(&calls), "{calls}");
@@ -177,7 +177,7 @@ fn hints_without_end_do_not_make_calls_without_end() {
 }
 
 #[test]
-fn health_is_bad_where_a_leader_has_not_renewed_for_its_term_and_the_tolerance() {
+fn health_is_bad_when_a_leader_has_not_renewed_for_its_term_and_the_tolerance() {
     World::each(|world| {
         let node = world.node("a");
         assert!(node.health().healthy && !node.health().leading);
@@ -196,7 +196,7 @@ fn health_is_bad_where_a_leader_has_not_renewed_for_its_term_and_the_tolerance()
 }
 
 #[test]
-fn a_leader_that_is_ill_resigns_and_a_candidate_that_is_ill_waits() {
+fn an_unhealthy_leader_resigns_and_an_unhealthy_candidate_waits() {
     World::each(|world| {
         let fit = Arc::new(AtomicBool::new(true));
         let asked = fit.clone();
@@ -230,7 +230,7 @@ fn a_leader_that_is_ill_resigns_and_a_candidate_that_is_ill_waits() {
 }
 
 #[test]
-fn a_task_that_ends_by_itself_lets_others_ask_first() {
+fn a_candidate_whose_task_has_ended_lets_others_ask_first() {
     World::each(|world| {
         let (a, b) = (world.node("a"), world.node("b"));
         let order = std::sync::Mutex::new(Vec::new());
@@ -249,7 +249,7 @@ fn a_task_that_ends_by_itself_lets_others_ask_first() {
 }
 
 #[test]
-fn a_task_that_stalls_is_dropped_at_its_deadline_when_the_store_goes_too() {
+fn a_stalled_task_is_dropped_at_its_deadline_when_the_store_fails_too() {
     World::each(|world| {
         let node = world.node("a");
         let mut events = node.events();
@@ -266,7 +266,7 @@ fn a_task_that_stalls_is_dropped_at_its_deadline_when_the_store_goes_too() {
         };
         world.run(S(100), both).unwrap().unwrap();
         let renewed = node.line.calls("renew").iter().rfind(|call| call.to == Some(call.from)).unwrap().from;
-        // The release took its time-out, in vain.
+        // The release timed out.
         assert_eq!(world.now() - renewed, DEADLINE + S(3));
         assert!(renewed - start > S(25));
         let told = told(&mut events);
@@ -278,19 +278,19 @@ fn a_task_that_stalls_is_dropped_at_its_deadline_when_the_store_goes_too() {
 }
 
 #[test]
-fn reports_of_a_stall_do_not_cut_renewals_short_that_take_long() {
+fn reports_of_a_stall_do_not_interrupt_slow_renewals() {
     World::each(|world| {
         let node = world.node("a");
         let mut events = node.events();
         node.line.takes(MS(0), MS(2500));
-        // Told to end after 20 s; ends after 90.
+        // The task is told to end after 20 s and ends after 90 s.
         let ran = node.run(world.clock.sleep(S(20)), async |term| {
             world.clock.sleep(S(90)).await;
             assert!(term.is_leader());
         });
         world.run(S(200), ran).unwrap().unwrap();
         let renewals = node.line.calls("renew");
-        // The first one that shutdown cuts short, and the last one, that the task's end does.
+        // Shutdown interrupts the first renewal, and the end of the task the last one.
         let cut = renewals.iter().filter(|call| call.to.unwrap() - call.from != MS(2500)).count();
         assert!(renewals.len() > 15 && cut <= 2, "{cut} of {}", renewals.len());
         let told = told(&mut events);
@@ -310,7 +310,7 @@ fn a_leader_whose_lease_was_granted_anew_ends_its_task_at_its_next_renewal_and_r
         });
         let taken = async {
             world.clock.sleep(S(7)).await;
-            // By whoever calls itself the same: tokens tell the two apart.
+            // Another process acquires it under the same id: only the token differs.
             let granted = node.line.acquire("job", node.holder(), TERM * 10).await.unwrap();
             assert!(matches!(granted, Acquired::Granted(_)));
             world.clock.sleep(S(4)).await;
@@ -332,7 +332,7 @@ fn a_leader_whose_lease_was_granted_anew_ends_its_task_at_its_next_renewal_and_r
     });
 }
 
-/// Tells when it is dropped, counted from the clock's start.
+/// Records the time at which it is dropped, counted from the clock's start.
 struct Ends<'a>(&'a Cell<Option<Duration>>, &'a World);
 
 impl Drop for Ends<'_> {
@@ -342,7 +342,7 @@ impl Drop for Ends<'_> {
 }
 
 #[test]
-fn a_record_that_is_no_lease_is_refused_and_left_as_it_is() {
+fn a_record_that_is_not_a_lease_is_refused_and_left_as_it_is() {
     let world = World::over_store();
     let store = world.store.clone().unwrap();
     let record = Key::new("leases", "lease job");
@@ -353,9 +353,9 @@ fn a_record_that_is_no_lease_is_refused_and_left_as_it_is() {
     let is_there = || world.hand.block_on(store.get(record)).unwrap().map(|record| record.value);
     for text in ["", "the cron table", "lease 2\ntoken 7\nterm 15000000000\nb", "lease 1\ntoken x\nterm 1\nb"] {
         let version = foreign(text);
-        let error = world.run(S(60), node.campaign()).expect("it does not go on asking").unwrap_err();
+        let error = world.run(S(60), node.campaign()).expect("the candidate stops asking").unwrap_err();
         assert_eq!(error.kind(), PortErrorKind::Corrupt, "{error}");
-        assert!(error.to_string().contains("is no lease"), "{error}");
+        assert!(error.to_string().contains("is not a lease"), "{error}");
         asked += 1;
         assert!(!node.is_leader() && node.line.calls("acquire").len() == asked, "{text}");
         let told = told(&mut events);
@@ -367,7 +367,7 @@ fn a_record_that_is_no_lease_is_refused_and_left_as_it_is() {
         let kept = world.hand.block_on(store.get(record)).unwrap().unwrap();
         assert_eq!((kept.value.as_ref(), kept.version), (text.as_bytes(), version));
     }
-    // It comes over a lease that is held: the leader does not write over it, and ends in time.
+    // A foreign record replaces a held lease: the leader does not overwrite it, and ends in time.
     world.hand.block_on(store.delete(record, Default::default())).unwrap();
     let mut leads = world.run(S(1), node.campaign()).unwrap().unwrap();
     let began = world.now();
@@ -378,7 +378,7 @@ fn a_record_that_is_no_lease_is_refused_and_left_as_it_is() {
     assert_eq!(is_there().unwrap(), "the cron table");
 }
 
-/// What the page says of a record that is deleted behind the lease.
+/// The pitfall of a record that is deleted behind the lease, as the page describes it.
 #[test]
 fn after_its_record_was_deleted_a_leader_believes_in_its_term_until_it_renews_or_the_term_is_over() {
     for cut_off in [false, true] {
@@ -404,7 +404,7 @@ fn after_its_record_was_deleted_a_leader_believes_in_its_term_until_it_renews_or
             assert_eq!((why, leads.is_leader()), (TermEnd::NotRenewed, true));
             world.hand.advance_to(began + DEADLINE);
         } else {
-            assert_eq!((why, world.now() - began), (TermEnd::Superseded, S(5)), "its next renewal tells it");
+            assert_eq!((why, world.now() - began), (TermEnd::Superseded, S(5)), "its next renewal fails");
         }
         assert!(!leads.is_leader());
     }

@@ -1,4 +1,4 @@
-//! The behaviours of the election's specification, 2 to 7: how long a term lasts, and who may believe in it.
+//! The length of a term, and the times at which a node may consider itself the leader.
 mod by_message;
 mod drops;
 mod edges;
@@ -31,7 +31,7 @@ fn a_term_counts_from_the_sending_of_the_call_that_was_granted_or_renewed() {
         let mut leadership = world.run(S(10), node.campaign()).unwrap().unwrap();
         assert_eq!(world.now() - start, S(2));
         assert_eq!(leadership.deadline() - start, DEADLINE);
-        // The renewals begin 5 s and 10 s after the start; the second one's reply does not come any more.
+        // The renewals begin 5 s and 10 s after the start; the reply to the second is not received.
         assert!(world.run(S(9), leadership.lost()).is_none());
         assert_eq!(node.line.calls("renew").len(), 2);
         assert_eq!(leadership.deadline() - start, S(5) + DEADLINE);
@@ -40,7 +40,7 @@ fn a_term_counts_from_the_sending_of_the_call_that_was_granted_or_renewed() {
 
 // Guarantee: leader_election 2.
 #[test]
-fn a_grant_whose_reply_comes_after_the_term_is_not_led_with() {
+fn a_grant_whose_reply_arrives_after_the_term_makes_no_leader() {
     World::each(|world| {
         let node = world.node("a");
         let mut events = node.events();
@@ -60,7 +60,7 @@ fn a_grant_whose_reply_comes_after_the_term_is_not_led_with() {
 
 // Guarantee: leader_election 2.
 #[test]
-fn a_renewal_whose_reply_comes_after_the_term_renews_nothing() {
+fn a_renewal_whose_reply_arrives_after_the_term_renews_nothing() {
     World::each(|world| {
         let node = world.node("a");
         let mut leadership = world.run(S(10), node.campaign()).unwrap().unwrap();
@@ -132,7 +132,7 @@ fn without_the_store_the_work_has_ended_a_margin_before_the_term_is_over() {
     }
 }
 
-/// Tells when it is dropped.
+/// Records the time at which it is dropped.
 struct Ends<'a>(&'a Clock, &'a Mutex<Option<Instant>>);
 
 impl Drop for Ends<'_> {
@@ -143,7 +143,7 @@ impl Drop for Ends<'_> {
 
 // Guarantee: leader_election 5.
 #[test]
-fn a_term_too_short_for_its_renewals_is_refused_by_its_rule() {
+fn a_term_too_short_for_its_renewals_is_refused_with_the_rule() {
     let build = |config: LeaderElectionConfig| {
         LeaderElection::builder(Arc::new(InMemoryLease::new()), "job").config(config).build()
     };
@@ -151,7 +151,7 @@ fn a_term_too_short_for_its_renewals_is_refused_by_its_rule() {
     let refused = build(config.term(S(15)).renew_every(S(14)).call_timeout(MS(11_600))).unwrap_err();
     assert_eq!(refused.field(), "term");
     assert!(refused.rule().contains("`renew_every + call_timeout + grace + margin`"), "{refused}");
-    // Each of the four counts, and so does the drift of clocks: 14,985 ms is not longer than itself.
+    // Each of the four durations counts, and so does clock drift; equal to 14,985 ms is too long.
     let fits = config.renew_every(MS(9984));
     assert!(build(fits).is_ok());
     assert!(build(config.renew_every(MS(9985))).is_err());
@@ -181,7 +181,7 @@ fn a_holder_that_was_paused_for_two_terms_does_not_lead_and_does_not_write() {
         world.hand.block_on(data.put_fenced(key, "new", leads.token())).unwrap();
         log.with(leads.token(), |log| log.push("new")).unwrap();
 
-        // Continued: at its first call.
+        // The paused node continues, and knows at its first call.
         assert!(!paused.is_leader() && !paused.term().is_leader() && !old.is_leader());
         let late = world.hand.block_on(data.put_fenced(key, "late", paused.token())).unwrap_err();
         assert!(late.is_fenced(), "{late}");
@@ -192,7 +192,7 @@ fn a_holder_that_was_paused_for_two_terms_does_not_lead_and_does_not_write() {
     });
 }
 
-/// A clock that reads so much later than another one.
+/// A clock that is ahead of another one by a fixed duration.
 struct Ahead(Clock, std::time::Duration);
 
 impl TimeSource for Ahead {
@@ -206,7 +206,7 @@ impl TimeSource for Ahead {
 
 // Guarantee: leader_election 7.
 #[test]
-fn what_the_hour_is_on_two_nodes_has_no_effect() {
+fn wall_clocks_of_two_nodes_have_no_effect() {
     for leader_ahead in [true, false] {
         World::each(|world| {
             let ahead = Clock::from_source(Ahead(world.clock.clone(), S(3600)));
@@ -214,11 +214,11 @@ fn what_the_hour_is_on_two_nodes_has_no_effect() {
             let leader = world.node_on(clock(leader_ahead), "leader", |builder| builder);
             let other = world.node_on(clock(!leader_ahead), "other", |builder| builder);
             let mut leadership = world.run(S(10), leader.campaign()).unwrap().unwrap();
-            // While it renews nobody takes over.
+            // While the leader renews, no other node takes over.
             let both = async { tokio::join!(leadership.lost(), other.campaign()) };
             assert!(world.run(S(600), both).is_none());
             assert!(leadership.is_leader());
-            // When it has died somebody does, no sooner and no later than its term says.
+            // After its death another node does, neither before nor long after its term is over.
             let died = leader.line.calls("renew").last().unwrap().from;
             let _elected = world.run(S(60), other.campaign()).unwrap().unwrap();
             assert!(!leadership.is_leader());
@@ -230,7 +230,7 @@ fn what_the_hour_is_on_two_nodes_has_no_effect() {
 
 // Guarantee: leader_election 7.
 #[test]
-fn no_source_of_the_election_or_the_lease_names_the_hour() {
+fn no_source_file_of_the_election_or_the_lease_names_wall_time() {
     let src = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let mut read = 0;
     for room in ["patterns/leader_election", "ports/lease"] {

@@ -1,4 +1,4 @@
-//! The behaviours of the election's specification, 8 to 13: from one term to the next.
+//! Successive terms: tokens, unknown outcomes, resignation, many candidates, stalled tasks.
 use std::{
     collections::BTreeSet,
     future::pending,
@@ -20,7 +20,7 @@ use crate::leader_election::world::{DEADLINE, MS, Mode, POLL, S, TERM, World, po
 
 // Guarantee: leader_election 8.
 #[test]
-fn tokens_grow_across_terms_resignations_restarts_and_the_record_s_deletion() {
+fn tokens_grow_across_terms_resignations_restarts_and_a_deleted_record() {
     World::each(|world| {
         let mut tokens = Vec::new();
         let elect = |node: &crate::leader_election::world::Node| world.run(S(60), node.campaign()).unwrap().unwrap();
@@ -28,10 +28,10 @@ fn tokens_grow_across_terms_resignations_restarts_and_the_record_s_deletion() {
         let first = elect(&a);
         tokens.push(first.token());
         world.run(S(1), first.resign()).unwrap().unwrap();
-        // Resigned, and elected again; then not renewed, and taken over.
+        // Elected again after a resignation, then superseded because it does not renew.
         tokens.push(elect(&a).token());
         tokens.push(elect(&b).token());
-        // A process that is started again is another candidate, with another door.
+        // A restarted process is another candidate, with another instance.
         let restarted = world.node("b");
         assert_ne!(restarted.holder(), b.holder());
         tokens.push(elect(&restarted).token());
@@ -56,28 +56,28 @@ fn a_grant_whose_reply_was_lost_is_not_assumed_but_asked_for_again() {
         let start = world.now();
         let campaign = async {
             world.clock.sleep(S(4)).await;
-            assert!(!node.is_leader(), "nothing is assumed");
+            assert!(!node.is_leader(), "the node assumes no grant");
             node.line.is(Mode::Well);
             pending::<()>().await
         };
         let both = async {
             tokio::select! { elected = node.campaign() => elected, () = campaign => unreachable!() }
         };
-        // It is its own, by the number in its id: nobody waits for the term to pass.
+        // The record is the node's own, by the number in its id, so it need not wait for the term to pass.
         let leadership = world.run(TERM, both).unwrap().unwrap();
         assert!(world.now() - start < S(4) + S(3) + POLL);
-        let [first, .., last] = &node.line.calls("acquire")[..] else { panic!("it asked once") };
+        let [first, .., last] = &node.line.calls("acquire")[..] else { panic!("the node asked only once") };
         assert_eq!(leadership.deadline(), last.from + DEADLINE, "counted from the call that was answered");
         assert_eq!(first.to.unwrap() - first.from, S(3));
         let told = told(&mut events);
         assert_eq!(told[0], Event::CallFailed { call: Call::Acquire, kind: None, left: None });
-        assert!(world.run(S(5), other.campaign()).is_none(), "it is held");
+        assert!(world.run(S(5), other.campaign()).is_none(), "the name is held");
     });
 }
 
 // Guarantee: leader_election 9.
 #[test]
-fn a_grant_that_nobody_hears_of_makes_no_leader_until_its_term_has_passed() {
+fn a_grant_whose_reply_is_never_received_delays_the_next_leader_by_its_term() {
     World::each(|world| {
         let (node, other) = (world.node("a"), world.node("b"));
         node.line.is(Mode::LosesReplies);
@@ -112,7 +112,7 @@ fn a_renewal_whose_reply_was_lost_is_not_counted_and_the_next_one_is() {
 
 // Guarantee: leader_election 10.
 #[test]
-fn an_own_record_that_has_expired_is_acquired_anew_and_never_renewed() {
+fn an_expired_record_of_the_node_itself_is_acquired_anew_and_never_renewed() {
     World::each(|world| {
         let node = world.node("a");
         let mut leadership = world.run(S(1), node.campaign()).unwrap().unwrap();
@@ -170,14 +170,14 @@ fn resigning_an_old_term_changes_nothing() {
 
 // Guarantee: leader_election 11.
 #[test]
-fn any_node_asks_the_leader_to_resign_and_it_does() {
+fn any_node_can_make_the_leader_resign() {
     for notices in [true, false] {
         World::each(|world| {
             let notifier = Arc::new(InMemoryNotifier::new());
             let node = |id| world.node_with(id, |b| if notices { b.notifier(notifier.clone()) } else { b });
             let (leader, other, asks) = (node("leader"), node("other"), node("asks"));
             let mut events = leader.events();
-            assert!(!world.run(S(1), asks.request_resign()).unwrap().unwrap(), "nobody leads");
+            assert!(!world.run(S(1), asks.request_resign()).unwrap().unwrap(), "no node leads");
             let leads = leader.run(pending(), async |term| term.lost().await);
             let stands = async {
                 world.clock.sleep(S(1)).await;
@@ -223,28 +223,28 @@ fn a_hundred_candidates_ask_about_once_a_poll_each_and_not_together() {
         let (mut starts, mut all) = (BTreeSet::new(), 0);
         for node in &nodes {
             let calls = node.line.calls("acquire");
-            // No less than 0.7 of a poll apart, but for the one look at the moment when the term has passed.
+            // Attempts are at least 0.7 polls apart, except the one when the term has passed.
             assert!(calls.len() as u32 <= time.as_millis() as u32 / 1400 + 2, "{}", calls.len());
             let close = calls.windows(2).filter(|pair| pair[1].from - pair[0].from < POLL.mul_f64(0.7)).count();
             assert!(close <= 1, "{close}");
-            // The first calls are the candidates' beginning, all at once in this test.
+            // The first calls are left out: in this test all candidates start at once.
             starts.extend(calls.iter().skip(1).map(|call| call.from));
             all += calls.len() - 1;
         }
         assert!(all > 1500);
-        assert_eq!(starts.len(), all, "no two at one moment: neither before the term has passed, nor then, nor after");
+        assert_eq!(starts.len(), all, "no two calls at the same time, before or after the term has passed");
     });
 }
 
 // Guarantee: leader_election 13.
 #[test]
-fn the_lease_of_a_task_that_stalls_is_not_given_up_and_an_event_says_so() {
+fn the_lease_of_a_stalled_task_is_kept_and_an_event_reports_it() {
     World::each(|world| {
         let (node, other) = (world.node("a"), world.node("b"));
         let mut events = node.events();
         let ended = AtomicBool::new(false);
         let leads = node.run(world.clock.sleep(S(20)), async |_| {
-            // Told to end after 20 s; ends after 90.
+            // The task is told to end after 20 s and ends after 90 s.
             world.clock.sleep(S(90)).await;
             ended.store(true, Ordering::SeqCst);
         });
@@ -269,7 +269,7 @@ fn the_lease_of_a_task_that_stalls_is_not_given_up_and_an_event_says_so() {
 }
 
 #[test]
-fn every_change_of_leader_is_told_in_order_to_who_listens_slowly() {
+fn a_slow_observer_receives_every_change_of_leader_in_order() {
     for world in [World::in_memory(), World::over_store()] {
         let (a, b) = (world.node("a"), world.node("b"));
         let mut observer = a.observe();
@@ -280,7 +280,7 @@ fn every_change_of_leader_is_told_in_order_to_who_listens_slowly() {
             world.run(S(1), leads.resign()).unwrap().unwrap();
             expected.push(Leader::Unknown);
             let leads = world.run(S(60), b.campaign()).unwrap().unwrap();
-            // `a` looks, and does not get it.
+            // `a` asks for the lease and is not granted it.
             let mut campaign = pin!(a.campaign());
             assert!(poll(campaign.as_mut()).is_pending());
             expected.push(Leader::Other { holder: b.holder().to_owned(), token: leads.token() });

@@ -1,4 +1,5 @@
-//! What the tests of the election share: nodes on one manual clock, each with a line to the leases that fails when told to.
+//! Shared by the tests of the election: nodes on one manual clock, each with its own connection to
+//! the leases, which can be made to fail.
 use std::{
     cell::Cell,
     future::{Future, pending},
@@ -22,13 +23,13 @@ use steadfast::{
 pub(crate) const MS: fn(u64) -> Duration = Duration::from_millis;
 pub(crate) const S: fn(u64) -> Duration = Duration::from_secs;
 
-/// What the default settings make of a term of 15 s, of which clocks may take 15 ms.
+/// Times of a term of 15 s under the default settings, with 15 ms for the drift of clocks.
 pub(crate) const TERM: Duration = Duration::from_secs(15);
 pub(crate) const DEADLINE: Duration = Duration::from_millis(13_985);
 pub(crate) const WARNING: Duration = Duration::from_millis(12_985);
 pub(crate) const POLL: Duration = Duration::from_secs(2);
 
-/// How the line is.
+/// The state of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Mode {
     Well,
@@ -45,11 +46,11 @@ pub(crate) enum Mode {
 pub(crate) struct Called {
     pub(crate) what: &'static str,
     pub(crate) from: Instant,
-    /// When it came back, or was dropped.
+    /// The time at which it returned or was dropped.
     pub(crate) to: Option<Instant>,
 }
 
-/// One node's line to the leases.
+/// One node's connection to the leases.
 #[derive(Debug)]
 pub(crate) struct Line {
     leases: Arc<dyn Lease>,
@@ -74,7 +75,7 @@ impl Line {
         self.state().mode = mode;
     }
 
-    /// Requests and replies take this long from now on.
+    /// Sets the latency of requests and replies.
     pub(crate) fn takes(&self, request: Duration, reply: Duration) {
         let mut state = self.state();
         (state.request, state.reply) = (request, reply);
@@ -92,7 +93,7 @@ impl Line {
         };
         let _ends = Ends(self, number);
         match mode {
-            Mode::Refuses => return Err(PortError::new(PortErrorKind::Unavailable, "the line is cut").into()),
+            Mode::Refuses => return Err(PortError::new(PortErrorKind::Unavailable, "the connection is cut").into()),
             Mode::Hangs => pending().await,
             Mode::Well | Mode::LosesReplies => {}
         }
@@ -152,7 +153,7 @@ impl Lease for Line {
     }
 }
 
-/// One candidate with its line.
+/// One candidate with its connection.
 pub(crate) struct Node {
     pub(crate) election: LeaderElection,
     pub(crate) line: Arc<Line>,
@@ -165,16 +166,16 @@ impl std::ops::Deref for Node {
     }
 }
 
-/// Opens a node's door to the leases; the node reads this clock.
-type Door = Box<dyn Fn(&Clock) -> Arc<dyn Lease>>;
+/// Creates a node's instance of the leases; the node reads this clock.
+type Instances = Box<dyn Fn(&Clock) -> Arc<dyn Lease>>;
 
 /// Leases of one backend, and a clock.
 pub(crate) struct World {
     pub(crate) hand: ManualClock,
     pub(crate) clock: Clock,
-    /// What the leases are kept in, where it is a store.
+    /// The store of the leases, if they are kept in one.
     pub(crate) store: Option<InMemoryStore>,
-    door: Door,
+    instance: Instances,
     made: Cell<u64>,
 }
 
@@ -182,35 +183,36 @@ impl World {
     pub(crate) fn in_memory() -> Self {
         let (clock, hand) = Clock::manual();
         let leases = InMemoryLease::new().with_clock(&clock);
-        let door = Box::new(move |_: &Clock| Arc::new(leases.clone()) as Arc<dyn Lease>);
-        Self { hand, clock, store: None, door, made: Cell::new(0) }
+        let instance = Box::new(move |_: &Clock| Arc::new(leases.clone()) as Arc<dyn Lease>);
+        Self { hand, clock, store: None, instance, made: Cell::new(0) }
     }
 
-    /// Each node has a door of its own to one store.
+    /// Each node has an instance of its own over one store.
     pub(crate) fn over_store() -> Self {
         let (clock, hand) = Clock::manual();
         let store = InMemoryStore::new().with_clock(&clock);
         let kept = Some(store.clone());
-        let door = Box::new(move |clock: &Clock| {
+        let instance = Box::new(move |clock: &Clock| {
             Arc::new(StoreLease::new(Arc::new(store.clone())).unwrap().with_clock(clock)) as Arc<dyn Lease>
         });
-        Self { hand, clock, store: kept, door, made: Cell::new(0) }
+        Self { hand, clock, store: kept, instance, made: Cell::new(0) }
     }
 
-    /// Over a SQLite file; its writes are done in place, so that no other thread has to be waited for.
+    /// Over a SQLite file. Writes are done in place, so the test waits for no other thread.
     pub(crate) fn over_sqlite() -> Self {
         let (clock, hand) = Clock::manual();
         let folder = tempfile::tempdir().unwrap();
         let config = SqliteConfig::at(folder.path().join("leases.db")).durability(Durability::Relaxed);
         let sqlite = Sqlite::open_with_clock(config, &clock).unwrap();
-        let door = Box::new(move |clock: &Clock| {
+        let instance = Box::new(move |clock: &Clock| {
             let _kept = &folder;
             Arc::new(StoreLease::new(Arc::new(sqlite.store())).unwrap().with_clock(clock)) as Arc<dyn Lease>
         });
-        Self { hand, clock, store: None, door, made: Cell::new(0) }
+        Self { hand, clock, store: None, instance, made: Cell::new(0) }
     }
 
-    /// The same test over every backend that offers leases (behaviour 15).
+    /// Runs the same test over every backend that offers leases.
+    // Guarantee: leader_election 15.
     pub(crate) fn each(test: impl Fn(&Self)) {
         test(&Self::in_memory());
         test(&Self::over_store());
@@ -229,7 +231,7 @@ impl World {
         self.node_on(&self.clock, id, with)
     }
 
-    /// A node that reads another clock than the world's.
+    /// Creates a node that reads another clock than the world's.
     pub(crate) fn node_on(
         &self,
         clock: &Clock,
@@ -238,7 +240,7 @@ impl World {
     ) -> Node {
         self.made.set(self.made.get() + 1);
         let state = State { mode: Mode::Well, request: MS(0), reply: MS(0), calls: Vec::new() };
-        let line = Arc::new(Line { leases: (self.door)(clock), clock: self.clock.clone(), state: state.into() });
+        let line = Arc::new(Line { leases: (self.instance)(clock), clock: self.clock.clone(), state: state.into() });
         let builder = LeaderElection::builder(line.clone(), "job").candidate(id).clock(clock);
         let election = with(builder.entropy(&Entropy::from_seed(self.made.get()))).build().unwrap();
         Node { election, line }
@@ -248,7 +250,7 @@ impl World {
         self.clock.now()
     }
 
-    /// Drives the future for so long, and drops it if it has not come to its end.
+    /// Runs the future for at most this time, and drops it if it has not ended.
     pub(crate) fn run<F: Future>(&self, time: Duration, future: F) -> Option<F::Output> {
         self.hand.block_on(within(&self.clock, time, future))
     }
@@ -262,12 +264,12 @@ pub(crate) async fn within<F: Future>(clock: &Clock, time: Duration, future: F) 
     }
 }
 
-/// Polls once. What it waits for wakes nobody: for processes that are paused.
+/// Polls once with a waker that does nothing, for processes that are paused.
 pub(crate) fn poll<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// All events that have come.
+/// Returns all events received so far.
 pub(crate) fn told(events: &mut Subscription<LeaderElectionEvent>) -> Vec<LeaderElectionEvent> {
     std::iter::from_fn(|| events.try_recv().ok().flatten()).map(|event| event.what).collect()
 }

@@ -10,7 +10,7 @@ use std::{
 
 pub(super) type Task = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Where tasks come from: the group is the life of a process, or 0 for the world's own.
+/// Spawns tasks into a group: the life of a process, or 0 for the world's own.
 #[derive(Clone, Default)]
 pub(super) struct Spawner(Arc<Mutex<Vec<(u64, Task)>>>);
 
@@ -37,7 +37,7 @@ impl Wake for Woken {
 }
 
 impl Exec {
-    /// Polls until nothing more comes of it at this instant.
+    /// Polls until nothing makes progress at this instant.
     pub(super) fn settle(&mut self) {
         for polls in 0.. {
             assert!(polls < 1_000_000, "tasks wake each other without end");

@@ -1,5 +1,5 @@
-//! A process's lines: to the remote tier and to the notifier. Each is well, or is not, as the phase
-//! says.
+//! A process's connections to the remote tier and to the notifier. Each is healthy or faulty, as
+//! the phase says.
 use std::{
     collections::HashMap,
     future::{Future, pending},
@@ -28,23 +28,23 @@ const MS: fn(u64) -> Duration = Duration::from_millis;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tier {
-    /// One answer in 1,000 comes too late.
+    /// One answer in 1,000 arrives too late.
     Well,
     Slow,
     Away,
     Hangs,
-    /// Bits of what is read are flipped.
+    /// Bits of read records are flipped.
     Damaged,
-    /// Requests are done, and their answers lost.
+    /// Requests are applied, and their answers are lost.
     LosesReplies,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Notes {
     Well,
-    /// Some are lost, and nobody is told.
+    /// Some notices are lost without a report.
     Lost,
-    /// Some are lost, and their loss is told.
+    /// Some notices are lost, and a gap is reported.
     Gaps,
     Away,
     Hangs,
@@ -55,18 +55,18 @@ pub(super) enum Notes {
 pub(super) struct Phase {
     pub(super) tier: Tier,
     pub(super) notes: Notes,
-    /// Since when the tier is well.
+    /// Time since which the tier is healthy.
     pub(super) well_since: Instant,
 }
 
-/// When a row was asked for last, and answered.
+/// Times of the last request for a row, and of its answer.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Asked {
     pub(super) began: Instant,
     pub(super) answered: Option<Instant>,
 }
 
-/// One process's way to what is shared.
+/// One process's connection to the shared store and notifier.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) process: usize,
@@ -77,7 +77,7 @@ pub(super) struct Line {
     pub(super) phase: Arc<Mutex<Phase>>,
     pub(super) truth: Arc<Mutex<Truth>>,
     pub(super) asked: Mutex<HashMap<String, Asked>>,
-    /// How many notices each process has sent.
+    /// Number of notices that each process has sent.
     pub(super) sent: Arc<[AtomicU64; PROCESSES]>,
     pub(super) without: Without,
 }
@@ -115,7 +115,7 @@ impl Line {
         }
     }
 
-    /// Flips a bit of what was read.
+    /// Flips a bit of a record that was read.
     fn damage(&self, record: &mut Record) {
         let damaged = self.tier() == Tier::Damaged && self.without != Without::Checksum;
         if damaged && !record.value.is_empty() && self.entropy.up_to(4) == 0 {
@@ -127,13 +127,13 @@ impl Line {
         }
     }
 
-    /// Whether this row was asked for since then, and answered.
+    /// Returns `true` if this row was requested since then, and answered.
     pub(super) fn asked_since(&self, key: u32, since: Instant) -> (bool, bool) {
         let asked = self.asked.lock().unwrap().get(&key.to_string()).copied().unwrap_or_default();
         (asked.began >= since, asked.answered.is_some_and(|answered| answered >= since))
     }
 
-    /// Notes from which notice of each process on this one hears.
+    /// Records the first notice of each process that this one receives.
     fn hears(&self, since: impl Fn(usize) -> Option<u64>) {
         let mut truth = self.truth.lock().unwrap();
         for (by, heard) in truth.heard_of[self.process].iter_mut().enumerate() {
@@ -146,7 +146,7 @@ impl Line {
     }
 }
 
-/// The store as this process reaches it.
+/// The store through this process's connection.
 #[derive(Debug, Clone)]
 pub(super) struct ToStore(pub(super) Arc<Line>);
 
@@ -201,7 +201,7 @@ impl Store for ToStore {
     }
 }
 
-/// The notifier as this process reaches it. Each notice carries who sent it, and its number.
+/// The notifier through this process's connection. Each notice carries its sender and its number.
 #[derive(Debug, Clone)]
 pub(super) struct ToNotifier(pub(super) Arc<Line>);
 
@@ -240,7 +240,7 @@ impl Notifier for ToNotifier {
     }
 }
 
-/// What a process hears.
+/// The notices that a process receives.
 struct Hears {
     line: Arc<Line>,
     notices: Notices,
@@ -263,7 +263,7 @@ impl NoticeSource for Hears {
                 self.gap = is_lost && notes == Notes::Gaps;
                 let mut truth = self.line.truth.lock().unwrap();
                 let heard = &mut truth.heard_of[self.line.process][by];
-                // What came before a subscription began is not heard by it.
+                // Notices from before a subscription are not received by it.
                 heard.below = number + 1;
                 if is_lost {
                     heard.lost.push_back(number);

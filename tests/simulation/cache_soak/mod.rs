@@ -1,20 +1,20 @@
-//! A day of a cache in three processes, while its tiers are slow, away, hanging or damaged, notices
+//! A day of a cache in three processes, while its tiers are slow, down, hanging or damaged, notices
 //! are lost, loaders are slow or fail, and processes are killed.
 //!
-//! Three promises are held for every get:
+//! Three guarantees are checked for every get:
 //!
-//! - It ends within `hard_timeout` + `remote.timeout` + `remote.wait`. One that loads by itself is
-//!   held up by the remote tier for `remote.timeout` + `remote.wait` at most.
-//! - Its value is one that the source had, and not older than what an update had written that had
+//! - It ends within `hard_timeout` + `remote.timeout` + `remote.wait`. A get that loads by itself
+//!   is delayed by the remote tier for `remote.timeout` + `remote.wait` at most.
+//! - Its value is one that the source had, and not older than the write of an update that had
 //!   returned before the get began: at once in the process that made the update, and in each
-//!   process that has heard of it; after the longest load and the local time to live where the
-//!   update has reached the remote tier, and its notice was lost; after the longest load and all
-//!   times to live, the remote tier's too, where the update was owed. With `stale`, the last two
-//!   last for `max_age` at most.
-//! - Where the remote tier answers 999 requests of 1,000 in time, at most 1 % of the gets that find
+//!   process that has received its notice; after the longest load and the local time to live if the
+//!   update has reached the remote tier and its notice was lost; after the longest load and all
+//!   times to live, including the remote tier's, if the update was pending. With `stale`, the last
+//!   two last for `max_age` at most.
+//! - If the remote tier answers 999 of 1,000 requests in time, at most 1 % of the gets that find
 //!   nothing in their own process load without an answer of it.
 //!
-//! What is dropped half done promises nothing to others: no floor is raised for it.
+//! A dropped call guarantees nothing to other processes: no floor is raised for it.
 mod exec;
 mod line;
 mod truth;
@@ -29,12 +29,12 @@ use steadfast::testing::faults::for_each_seed;
 /// One hour of the virtual day.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What came of a run, in one line.
+/// The result of a run, in one line.
 fn told(what: &str, truth: &Truth) -> String {
-    let Truth { gets, hits, led, loads, past, errors, updates, owed, heard, kills, slowest, .. } = truth;
+    let Truth { gets, hits, led, loads, past, errors, updates, pending, heard, kills, slowest, .. } = truth;
     format!(
         "{what}: {gets} gets ({hits} hits, {led} led, {loads} loads, {errors} errors), the slowest {slowest:?}; {updates} updates, \
-         {owed} of them owed, {heard} heard elsewhere; {kills} kills; past a healthy tier {past} of {} ({:.2} %), {} never asked it",
+         {pending} of them pending, {heard} heard elsewhere; {kills} kills; past a healthy tier {past} of {} ({:.2} %), {} never asked it",
         truth.led_healthy,
         truth.share_past() * 100.0,
         truth.never_asked,
@@ -49,9 +49,9 @@ fn for_a_day_no_get_is_late_or_stale_or_passes_a_healthy_tier() {
         println!("{}", told(&format!("day {seed}"), &truth));
         assert!(truth.violations.is_empty(), "{} violations: {:#?}", truth.total, truth.violations);
         assert!(truth.share_past() <= 0.01, "{} of {} gets passed a healthy tier", truth.past, truth.led_healthy);
-        // All of it has happened.
+        // Each kind of event has occurred.
         assert!(truth.gets > 50_000 && truth.led_healthy > 5_000 && truth.loads > 1_000, "{truth:?}");
-        assert!(truth.owed > 20 && truth.heard > 500 && truth.kills > 10 && truth.flips > 50, "{truth:?}");
+        assert!(truth.pending > 20 && truth.heard > 500 && truth.kills > 10 && truth.flips > 50, "{truth:?}");
     });
 }
 
@@ -65,7 +65,7 @@ fn a_seed_replays_its_hour() {
 }
 
 #[test]
-fn a_guard_that_is_taken_out_is_found_within_hours() {
+fn a_removed_guard_is_detected_within_hours() {
     for without in Without::ALL {
         let found = (0..4).find_map(|seed| {
             let truth = World::new(seed, without).run(HOUR * 3);

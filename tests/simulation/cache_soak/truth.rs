@@ -1,4 +1,4 @@
-//! What the source has, and what no get may fall behind.
+//! The source's values, and the oldest value that each get may give.
 use std::{collections::VecDeque, time::Duration};
 
 use steadfast::{cache_aside::Reached, time::Instant};
@@ -6,7 +6,7 @@ use steadfast::{cache_aside::Reached, time::Instant};
 pub(super) const PROCESSES: usize = 3;
 pub(super) const KEYS: usize = 24;
 
-/// What is cached: which key it is of, its number, and what shows that the source had it.
+/// A cached value: its key, its number, and a proof that the source had it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Value {
     pub(super) key: u32,
@@ -21,31 +21,32 @@ impl Value {
     }
 }
 
-/// What a get of one key in one process may not give less than.
+/// The minimum that a get of one key in one process may give.
 #[derive(Debug, Default, Clone)]
 struct Floor {
     now: u64,
-    /// From when on it is higher: what was written, and was not heard of.
+    /// Times from which the minimum is higher, for writes whose notice has not arrived.
     later: VecDeque<(Instant, u64)>,
 }
 
-/// An update that has reached the remote tier, and was told; the others may yet hear of it.
+/// An update that has reached the remote tier and was published; its notices may not have arrived
+/// yet.
 #[derive(Debug)]
 struct Telling {
     by: usize,
-    /// Its notices are among those of these numbers.
+    /// Range of the numbers of its notices.
     from: u64,
     to: u64,
     written: Vec<(usize, u64)>,
     waiting: Vec<usize>,
 }
 
-/// Notices of one process, as another hears them.
+/// Notices of one process, as another receives them.
 #[derive(Debug, Default, Clone)]
 pub(super) struct Heard {
     /// The first notice after the subscription began; `None` without one.
     pub(super) since: Option<u64>,
-    /// All below this have come, or were lost.
+    /// All notices below this number have arrived or were lost.
     pub(super) below: u64,
     pub(super) lost: VecDeque<u64>,
 }
@@ -54,12 +55,13 @@ pub(super) struct Heard {
 pub(super) struct Truth {
     pub(super) source: [u64; KEYS],
     floors: [Vec<Floor>; PROCESSES],
-    /// Of updates that have reached everything: what a process that starts may rely on.
+    /// Minimums of updates that have reached everything, which a starting process may rely on.
     everywhere: [u64; KEYS],
     telling: Vec<Telling>,
-    /// By who hears, and who tells.
+    /// By receiver and sender.
     pub(super) heard_of: [[Heard; PROCESSES]; PROCESSES],
-    /// How long what was not heard of may be served, by whether it has reached the remote tier.
+    /// Time for which a value may be served without a notice, by whether the update has reached the
+    /// remote tier.
     pub(super) untold: Duration,
     pub(super) owed_for: Duration,
     pub(super) writers: u32,
@@ -67,18 +69,18 @@ pub(super) struct Truth {
 
     pub(super) gets: u64,
     pub(super) hits: u64,
-    /// Gets that led a load, or a look into the remote tier.
+    /// Gets that drove a load or a lookup in the remote tier.
     pub(super) led: u64,
     pub(super) loads: u64,
     pub(super) errors: u64,
-    /// The same while the tier was healthy: how many led, and of them how many loaded without its
-    /// answer, or without asking.
+    /// The same while the tier was healthy: the gets that drove, and those of them that loaded
+    /// without its answer, or without asking.
     pub(super) led_healthy: u64,
     pub(super) past: u64,
     pub(super) never_asked: u64,
     pub(super) slowest: Duration,
     pub(super) updates: u64,
-    pub(super) owed: u64,
+    pub(super) pending: u64,
     pub(super) heard: u64,
     pub(super) kills: u64,
     pub(super) flips: u64,
@@ -98,7 +100,7 @@ impl Truth {
 
     pub(super) fn violation(&mut self, what: String) {
         self.total += 1;
-        // Some of each sort.
+        // Some of each kind.
         let sort = |what: &str| ["took", "never had", "is older"].iter().position(|sort| what.contains(sort));
         if self.violations.iter().filter(|other| sort(other) == sort(&what)).count() < 4 {
             self.violations.push(what);
@@ -117,7 +119,7 @@ impl Truth {
         }
     }
 
-    /// An update has returned; its notices are among those of these numbers.
+    /// Records that an update has returned, with the range of its notices' numbers.
     pub(super) fn returned(
         &mut self,
         by: usize,
@@ -142,12 +144,12 @@ impl Truth {
             let waiting = (0..PROCESSES).filter(|other| *other != by).collect();
             self.telling.push(Telling { by, from, to, written, waiting });
         } else {
-            self.owed += 1;
+            self.pending += 1;
         }
     }
 
-    /// Raises the floors of those who have heard meanwhile. Called when nothing more comes of this
-    /// instant.
+    /// Raises the floors of processes that have received notices meanwhile. Called when nothing
+    /// makes progress at this instant.
     pub(super) fn settled(&mut self) {
         let mut telling = std::mem::take(&mut self.telling);
         let mut told = Vec::new();
@@ -173,15 +175,15 @@ impl Truth {
         self.telling = telling;
     }
 
-    /// A process starts: it has nothing of its own, and in the remote tier nothing is older than
-    /// what has reached it.
+    /// Records the start of a process. It has no entries, and the remote tier has nothing older
+    /// than the updates that have reached it.
     pub(super) fn started(&mut self, process: usize) {
         for (floor, number) in self.floors[process].iter_mut().zip(self.everywhere) {
             floor.now = number;
         }
     }
 
-    /// What a get that begins now may not give less than.
+    /// Returns the minimum for a get that begins now.
     pub(super) fn floor(&mut self, process: usize, key: usize, now: Instant) -> u64 {
         let floor = &mut self.floors[process][key];
         while let Some((_, number)) = floor.later.front().filter(|(from, _)| *from <= now) {

@@ -1,4 +1,4 @@
-//! The processes, what they do, and what is done to them.
+//! The processes, their calls, and the faults that are injected.
 use std::{
     collections::HashMap,
     future::{Future, pending, poll_fn},
@@ -25,27 +25,27 @@ use super::{
 const MS: fn(u64) -> Duration = Duration::from_millis;
 const S: fn(u64) -> Duration = Duration::from_secs;
 const TAGS: [&str; 4] = ["a", "b", "c", "d"];
-/// What is counted of a healthy tier begins when the window over which failures are counted, and a
-/// rest, have passed.
+/// Time after which a tier counts as healthy: the window over which failures are counted, and one
+/// cool-down, must have passed.
 const RECOVERED: Duration = Duration::from_secs(15);
 
 type Cache = CacheAside<u32, Value>;
 
-/// Which guard is taken out, to see that it is missed.
+/// The guard that is removed, to show that it is needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Without {
     Nothing,
-    /// Damage is done behind the cache's checksum.
+    /// Damages records in a way that the cache's checksum cannot detect.
     Checksum,
-    /// The line swallows notices, and the world takes them for heard.
+    /// The connection drops notices, and the world counts them as received.
     Notices,
-    /// The remote tier writes whatever was written meanwhile.
+    /// The remote tier ignores preconditions.
     Comparing,
-    /// The remote tier keeps what is deleted.
+    /// The remote tier ignores deletions.
     Deleting,
-    /// The tier is slow so often that it is left, and the world takes it for healthy.
+    /// The tier is slow so often that it is suspended, and the world counts it as healthy.
     LeavingByRate,
-    /// The remote tier's time-out is longer than was promised.
+    /// The remote tier's time-out is longer than the checked limit.
     TimeLimit,
 }
 
@@ -53,7 +53,7 @@ impl Without {
     pub(super) const ALL: [Self; 6] =
         [Self::Checksum, Self::Notices, Self::Comparing, Self::Deleting, Self::LeavingByRate, Self::TimeLimit];
 
-    /// What is said when it is found.
+    /// Returns the text of the violation that must be found.
     pub(super) const fn shows(self) -> &'static str {
         match self {
             Self::Nothing => "",
@@ -76,12 +76,12 @@ enum Source {
 struct Process {
     cache: Cache,
     line: Arc<Line>,
-    /// Its life: tasks of earlier ones are gone.
+    /// Number of its life; tasks of earlier lives are dropped.
     life: u64,
     up: bool,
 }
 
-/// What happens next, and when.
+/// The next events and their times.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 enum Event {
     Get(usize),
@@ -106,12 +106,12 @@ pub(super) struct World {
     limits: Limits,
 }
 
-/// What each get is held to.
+/// The time limits that each get is checked against.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
-    /// In all.
+    /// Limit of the whole get.
     get: Duration,
-    /// Beside its own load.
+    /// Limit of the time beside its own load.
     beside: Duration,
 }
 
@@ -220,14 +220,14 @@ impl World {
         Process { cache, line, life, up: true }
     }
 
-    /// Asks for a key, and judges what comes.
+    /// Gets a key and checks the result.
     fn get(&mut self, i: usize) {
         let Process { cache, line, life, up } = &self.processes[i];
         if !up {
             return;
         }
         let entropy = &self.entropy;
-        // Some keys are asked for more often than others.
+        // Some keys are requested more often than others.
         let key = (entropy.up_to(KEYS as u64 - 1) * entropy.up_to(KEYS as u64) / KEYS as u64) as usize;
         let mode = *self.source.lock().unwrap();
         let takes = match mode {
@@ -236,7 +236,7 @@ impl World {
             Source::Hangs => (entropy.up_to(9) > 0).then(|| MS(20)),
         };
         let fails = mode == Source::Fails && entropy.up_to(1) == 0;
-        // A caller that gives up, and one that is not polled for long after it began.
+        // Some callers give up, and some are not polled for a long time.
         let dropped = (entropy.up_to(49) == 0).then(|| MS(entropy.up_to(100)));
         let stalls = (entropy.up_to(399) == 0).then(|| S(1 + entropy.up_to(200)));
         let (cache, line, clock, truth) = (cache.clone(), line.clone(), self.clock.clone(), self.truth.clone());
@@ -246,7 +246,7 @@ impl World {
             let floor = truth.lock().unwrap().floor(i, key, began);
             let well = |phase: &Phase| phase.tier == Tier::Well && began - phase.well_since >= RECOVERED;
             let healthy = well(&line.phase.lock().unwrap());
-            // When it led, began to load, and had loaded.
+            // Times at which it began to drive, began to load, and had loaded.
             let steps: Arc<Mutex<[Option<Instant>; 3]>> = Arc::default();
             let load = || {
                 let (clock, truth, line, steps) = (clock.clone(), truth.clone(), line.clone(), steps.clone());
@@ -341,7 +341,7 @@ impl World {
             let puts = kind < 3;
             let (written, from) = {
                 let mut truth = truth.lock().unwrap();
-                // Of two that put what they wrote at the same time, the later put need not be the
+                // If two writers put what they wrote at the same time, the later put need not be the
                 // later write.
                 if truth.putting || puts && truth.writers > 0 {
                     return;
@@ -375,7 +375,7 @@ impl World {
                     }
                     6..12 => {
                         let write = async { Ok::<_, ()>(writes_source(vec![key], written).await) };
-                        // It does not say how far it has come.
+                        // A failed update does not say which processes it has reached.
                         (Reached::ThisProcess, cache.update(&key_32, write).await.unwrap())
                     }
                     _ => {
@@ -412,7 +412,7 @@ impl World {
             9 => Notes::Hangs,
             _ => Notes::Well,
         };
-        // Of all, or of one alone.
+        // Of all processes, or of one.
         let alone = (entropy.up_to(1) == 0).then(|| entropy.up_to(PROCESSES as u64 - 1) as usize);
         for (i, process) in self.processes.iter().enumerate() {
             let concerned = alone.is_none_or(|alone| alone == i);
@@ -441,7 +441,7 @@ impl World {
         }
     }
 
-    /// Does what is due, and says when the same is due again.
+    /// Performs a due event and returns the time of the next one of its kind.
     fn happens(&mut self, event: Event) -> Option<Duration> {
         let pause = if cfg!(debug_assertions) { 6 } else { 1 };
         match event {
@@ -481,7 +481,7 @@ impl World {
             self.exec.settle();
             self.truth.lock().unwrap().settled();
             let now = self.hand.now();
-            // By time, then by kind.
+            // Ordered by time, then by kind.
             let due = self.events.iter().min_by_key(|(event, at)| (**at, **event)).map(|(event, at)| (*event, *at));
             let Some((event, at)) = due else { break };
             let next = self.hand.next_timer().map_or(at, |timer| timer.min(at)).max(now);
@@ -503,8 +503,8 @@ impl World {
         std::mem::take(&mut *self.truth.lock().unwrap())
     }
 
-    /// With nothing in the way, each process gives what the source has when all times to live are
-    /// over.
+    /// Checks that, without faults, each process gives the source's values after all times to live
+    /// are over.
     fn comes_to_rest(&mut self) {
         *self.source.lock().unwrap() = Source::Well;
         for i in 0..PROCESSES {
@@ -536,7 +536,7 @@ impl World {
     }
 }
 
-/// A write under way.
+/// A write in progress.
 struct Writes(Arc<Mutex<Truth>>);
 
 impl Drop for Writes {

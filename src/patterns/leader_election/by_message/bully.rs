@@ -1,4 +1,4 @@
-//! Bully: ask all who are higher; if none answers, lead.
+//! Bully: a node asks all nodes with higher ids; if none answers, it leads.
 use super::{
     Ballot, NodeId,
     machine::{Machine, Node, Outbox},
@@ -13,11 +13,11 @@ pub(super) struct Bully {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
-    /// No election of this node's is under way.
+    /// This node runs no election.
     Calm,
-    /// The higher ones were asked; whoever is alive answers before this.
+    /// The higher nodes were asked; live ones answer before this time.
     Asked(Instant),
-    /// A higher one answered, and is to announce itself.
+    /// A higher node answered and is expected to announce itself.
     Outdone,
 }
 
@@ -67,7 +67,7 @@ impl Machine for Bully {
                 self.phase = Phase::Outdone;
                 self.node.wait(now);
             }
-            // Who is lower does not lead while this one lives.
+            // A node with a lower id must not lead while this one is alive.
             Ballot::Elected(leader) | Ballot::Alive(leader) if leader < self.node.id => {
                 if self.node.leader == Some(self.node.id) {
                     out.push((leader, Ballot::Elected(self.node.id)));
@@ -96,7 +96,7 @@ impl Machine for Bully {
     }
 
     fn unreached(&mut self, _: Instant, _: NodeId, _: Ballot, _: &mut Outbox) {
-        // Who cannot be reached does not answer, and that is all that counts.
+        // An unreachable node gives no answer, which the reply time-out covers.
     }
 
     fn next_tick(&self) -> Instant {

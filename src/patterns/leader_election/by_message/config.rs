@@ -10,39 +10,44 @@ use crate::config::{ConfigError, human, require, require_some_time};
 #[serde(default, deny_unknown_fields)]
 #[non_exhaustive]
 pub struct MessageElectionConfig {
-    /// How often the leader tells that it lives. 1 s by default.
+    /// Time between two heartbeats of the leader. 1 s by default.
     #[serde(with = "human")]
-    pub beat: Duration,
-    /// After how long without a word of the leader an election begins. 4 s by default.
+    pub heartbeat_interval: Duration,
+    /// Time without a message of the leader after which a node starts an election. 4 s by default.
     #[serde(with = "human")]
-    pub silence: Duration,
-    /// How long a bully waits for answers of those above it. 500 ms by default.
+    pub election_timeout: Duration,
+    /// Time for which a node of a bully election waits for answers of higher nodes. 500 ms by
+    /// default.
     #[serde(with = "human")]
     pub reply: Duration,
 }
 
 impl Default for MessageElectionConfig {
     fn default() -> Self {
-        Self { beat: Duration::from_secs(1), silence: Duration::from_secs(4), reply: Duration::from_millis(500) }
+        Self {
+            heartbeat_interval: Duration::from_secs(1),
+            election_timeout: Duration::from_secs(4),
+            reply: Duration::from_millis(500),
+        }
     }
 }
 
 impl MessageElectionConfig {
-    /// Sets how often the leader tells that it lives.
+    /// Sets the time between two heartbeats of the leader.
     #[must_use]
-    pub const fn beat(mut self, beat: Duration) -> Self {
-        self.beat = beat;
+    pub const fn heartbeat_interval(mut self, heartbeat_interval: Duration) -> Self {
+        self.heartbeat_interval = heartbeat_interval;
         self
     }
 
-    /// Sets after how long without a word an election begins.
+    /// Sets the time without a message of the leader after which a node starts an election.
     #[must_use]
-    pub const fn silence(mut self, silence: Duration) -> Self {
-        self.silence = silence;
+    pub const fn election_timeout(mut self, election_timeout: Duration) -> Self {
+        self.election_timeout = election_timeout;
         self
     }
 
-    /// Sets how long a bully waits for answers.
+    /// Sets the time for which a node of a bully election waits for answers.
     #[must_use]
     pub const fn reply(mut self, reply: Duration) -> Self {
         self.reply = reply;
@@ -50,9 +55,13 @@ impl MessageElectionConfig {
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {
-        require_some_time(self.beat, "beat")?;
+        require_some_time(self.heartbeat_interval, "heartbeat_interval")?;
         require_some_time(self.reply, "reply")?;
-        require(self.silence >= self.beat.saturating_mul(2), "silence", "must be at least twice `beat`")?;
-        require(self.silence > self.reply, "silence", "must be longer than `reply`")
+        require(
+            self.election_timeout >= self.heartbeat_interval.saturating_mul(2),
+            "election_timeout",
+            "must be at least twice `heartbeat_interval`",
+        )?;
+        require(self.election_timeout > self.reply, "election_timeout", "must be longer than `reply`")
     }
 }

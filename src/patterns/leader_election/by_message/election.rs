@@ -1,4 +1,4 @@
-//! The async shell: carries ballots between a machine and a transport.
+//! The async shell, which carries ballots between a state machine and a transport.
 use std::{
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -19,7 +19,7 @@ use crate::{
     time::Clock,
 };
 
-/// One node of an election by messages. The [module's page](super) says what it is not good for.
+/// One node of an election by messages. The [module's page](super) states its limits.
 ///
 /// A clone is the same node; only one of them may [`run`](Self::run) at a time.
 #[derive(Clone)]
@@ -32,10 +32,10 @@ pub struct MessageElection {
 }
 
 impl MessageElection {
-    /// A node of a bully election among these; its own id may be one of them.
+    /// Creates a node of a bully election among `nodes`, which may include its own id.
     ///
     /// # Errors
-    /// Where a setting breaks a rule.
+    /// If a setting breaks a rule.
     pub fn bully(
         id: NodeId,
         nodes: impl IntoIterator<Item = NodeId>,
@@ -46,10 +46,12 @@ impl MessageElection {
         Ok(Self::new(id, Box::new(Bully::new(node)), transport))
     }
 
-    /// A node of a ring election among these, which all nodes must name in the same order; its own id is one of them.
+    /// Creates a node of a ring election. All nodes must be given the same `ring`, in the same
+    /// order, with their own ids in it.
     ///
     /// # Errors
-    /// Where a setting breaks a rule, or where its own id is not in the ring, or an id is in it twice.
+    /// If a setting breaks a rule, if the node's own id is not in the ring, or if an id is in it
+    /// twice.
     pub fn ring(
         id: NodeId,
         ring: impl IntoIterator<Item = NodeId>,
@@ -72,43 +74,46 @@ impl MessageElection {
         Self { id, machine, transport: Arc::new(transport), leader: watch::Sender::new(None), clock: Clock::default() }
     }
 
-    /// Reads the time from this clock. tokio's by default.
+    /// Sets the clock. tokio's by default.
     #[must_use]
     pub fn with_clock(mut self, clock: &Clock) -> Self {
         self.clock = clock.clone();
         self
     }
 
-    /// This node's id.
+    /// Returns this node's id.
     pub fn id(&self) -> NodeId {
         self.id
     }
 
-    /// Who leads, as far as this node knows.
+    /// Returns the leader, as far as this node knows.
     pub fn leader(&self) -> Option<NodeId> {
         *self.leader.borrow()
     }
 
-    /// Whether this node takes itself for the leader. Another may do so at the same time: see the [module's page](super).
+    /// Returns `true` if this node considers itself the leader. Another may do so at the same time:
+    /// see the [module's page](super).
     pub fn is_leader(&self) -> bool {
         self.leader() == Some(self.id)
     }
 
-    /// Waits until this node knows of another leader, or of none, than it did when this was called; gives it.
+    /// Waits until the leader that this node knows of changes, and returns the new one, or `None`
+    /// if there is none.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing. Changes between two calls are seen as one.
+    /// Dropping the future loses nothing. Changes between two calls appear as one.
     pub async fn changed(&self) -> Option<NodeId> {
         let mut leader = self.leader.subscribe();
-        // The sender lives as long as this node.
+        // The sender is a field of this node, so it outlives this borrow.
         let _ = leader.changed().await;
         *leader.borrow()
     }
 
-    /// Takes part, until it is dropped.
+    /// Takes part in elections until the future is dropped.
     ///
     /// # Cancel safety
-    /// Dropped and called again, it goes on where it was; meanwhile the node is silent.
+    /// If the future is dropped, a later call continues from the same state; in between the node
+    /// sends nothing.
     pub async fn run(&self) {
         let mut out = Outbox::new();
         loop {
@@ -151,7 +156,7 @@ fn node(id: NodeId, nodes: Vec<NodeId>, config: MessageElectionConfig) -> Result
     let mut peers: Vec<NodeId> = nodes.into_iter().filter(|other| *other != id).collect();
     peers.sort_unstable();
     peers.dedup();
-    // Spread by id: nodes of one seed do not start at the same moment.
+    // Seeded by id, so that the nodes do not all start at the same moment.
     Ok(Node::new(id, peers, config, Entropy::from_seed(id.0)))
 }
 

@@ -1,4 +1,4 @@
-//! A network in this process's memory: for tests and examples.
+//! A network in this process's memory, for tests and examples.
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     fmt,
@@ -12,12 +12,12 @@ use crate::port::{BoxFuture, PortError, PortErrorKind};
 
 /// A network between nodes of this process. A clone is the same network.
 #[derive(Clone, Default)]
-pub struct InMemoryNetwork(Arc<Mutex<State>>);
+pub struct InMemoryNetwork(Arc<Mutex<NetworkState>>);
 
 #[derive(Default)]
-struct State {
+struct NetworkState {
     boxes: BTreeMap<NodeId, Inbox>,
-    /// Pairs that cannot reach each other.
+    /// Pairs of nodes that cannot reach each other.
     cut: BTreeSet<(NodeId, NodeId)>,
     sent: u64,
 }
@@ -29,43 +29,43 @@ struct Inbox {
 }
 
 impl InMemoryNetwork {
-    /// A network without nodes.
+    /// Creates a network without nodes.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a node, or brings it back empty.
+    /// Adds a node, or brings it back with an empty inbox.
     pub fn join(&self, id: NodeId) -> InMemoryTransport {
         self.state().boxes.insert(id, Inbox::default());
         InMemoryTransport { network: self.clone(), id }
     }
 
-    /// Takes a node away: what is sent to it fails.
+    /// Removes a node. Sending to it fails from now on.
     pub fn leave(&self, id: NodeId) {
         self.state().boxes.remove(&id);
     }
 
-    /// Cuts the connection between two nodes: what they send each other fails.
+    /// Cuts the connection between two nodes. Sending between them fails from now on.
     pub fn cut(&self, one: NodeId, other: NodeId) {
         self.state().cut.extend([(one, other), (other, one)]);
     }
 
-    /// Mends all connections.
+    /// Restores all connections.
     pub fn mend(&self) {
         self.state().cut.clear();
     }
 
-    /// How many ballots were delivered.
+    /// Returns the number of delivered ballots.
     pub fn sent(&self) -> u64 {
         self.state().sent
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, NetworkState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// One node's door to an [`InMemoryNetwork`].
+/// The transport of one node in an [`InMemoryNetwork`].
 #[derive(Clone, Debug)]
 pub struct InMemoryTransport {
     network: InMemoryNetwork,
@@ -77,10 +77,10 @@ impl Transport for InMemoryTransport {
         Box::pin(async move {
             let mut state = self.network.state();
             if state.cut.contains(&(self.id, to)) {
-                return Err(PortError::new(PortErrorKind::Unavailable, format!("node {to} cannot be reached")));
+                return Err(PortError::new(PortErrorKind::Unavailable, format!("node {to} is unreachable")));
             }
             let Some(inbox) = state.boxes.get_mut(&to) else {
-                return Err(PortError::new(PortErrorKind::Unavailable, format!("there is no node {to}")));
+                return Err(PortError::new(PortErrorKind::Unavailable, format!("node {to} does not exist")));
             };
             inbox.ballots.push_back((self.id, ballot));
             let waker = inbox.waker.take();
@@ -96,7 +96,7 @@ impl Transport for InMemoryTransport {
     fn recv(&self) -> BoxFuture<'_, (NodeId, Ballot)> {
         Box::pin(poll_fn(|cx| {
             let mut state = self.network.state();
-            // A node that left hears nothing more.
+            // A removed node receives nothing more.
             let Some(inbox) = state.boxes.get_mut(&self.id) else { return Poll::Pending };
             match inbox.ballots.pop_front() {
                 Some(ballot) => Poll::Ready(ballot),

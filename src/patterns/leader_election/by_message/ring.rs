@@ -1,21 +1,21 @@
-//! Ring: pass the highest id on; whose own comes round leads.
+//! Ring: each node passes the highest id on; the node whose own id comes back leads.
 use super::{
     Ballot, NodeId,
     machine::{Machine, Node, Outbox},
 };
 use crate::time::Instant;
 
-/// A node of a ring election. The ring goes through the ids in the order in which they were given.
+/// A node of a ring election. The ring follows the order in which the ids were given.
 pub(super) struct Ring {
     node: Node,
-    /// The others, from the next one on.
+    /// The other nodes, starting with the next one.
     after: Vec<NodeId>,
-    /// It has sent an id on, and waits for the result.
+    /// `true` while this node has sent an id on and waits for the result.
     takes_part: bool,
 }
 
 impl Ring {
-    /// `after`: the others, in the order of the ring, from the next one on.
+    /// Creates a node; `after` lists the others in the order of the ring, from the next one on.
     pub(super) fn new(node: Node, after: Vec<NodeId>) -> Self {
         Self { node, after, takes_part: false }
     }
@@ -47,7 +47,7 @@ impl Machine for Ring {
         let own = self.node.id;
         match ballot {
             Ballot::Elect(id) if id == own => {
-                // It came round before, and was announced, if this node leads already.
+                // If this node leads already, its id came round before and was announced.
                 if self.node.leader != Some(own) {
                     self.lead(now, out);
                 }
@@ -60,7 +60,7 @@ impl Machine for Ring {
                 self.node.wait(now);
                 self.pass(ballot, out);
             }
-            // A lower one: this node's own id goes on in its place, if it has not been sent before.
+            // A lower id: this node sends its own instead, unless it has done so already.
             Ballot::Elect(_) if !self.takes_part => self.start(now, out),
             Ballot::Elected(id) if id == own => {}
             Ballot::Elected(id) if id < own => self.start(now, out),
@@ -81,7 +81,7 @@ impl Machine for Ring {
         }
     }
 
-    /// Goes on to the node behind the one that was not reached; round the whole ring, if need be.
+    /// Sends to the node behind the one that was not reached, round the whole ring if necessary.
     fn unreached(&mut self, now: Instant, to: NodeId, ballot: Ballot, out: &mut Outbox) {
         if matches!(ballot, Ballot::Alive(_)) {
             return;
@@ -89,7 +89,7 @@ impl Machine for Ring {
         let behind = self.after.iter().position(|id| *id == to).map_or(self.after.len(), |i| i + 1);
         match (self.after.get(behind), ballot) {
             (Some(next), _) => out.push((*next, ballot)),
-            // Nobody else is left: whatever is passed on comes back to this node.
+            // No other node is left, so an id that is passed on would come back to this node.
             (None, Ballot::Elect(id)) if id == self.node.id => self.lead_alone(now),
             (None, _) => {}
         }
@@ -105,7 +105,7 @@ impl Machine for Ring {
 }
 
 impl Ring {
-    /// Leads without telling anybody: nobody was reached.
+    /// Leads without an announcement, since no node was reached.
     fn lead_alone(&mut self, now: Instant) {
         self.takes_part = false;
         self.node.follow(self.node.id, now);

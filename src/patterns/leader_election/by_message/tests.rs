@@ -1,4 +1,4 @@
-//! The machines by themselves: how many messages, and who leads.
+//! The state machines alone: the number of messages, and the leader they agree on.
 #![allow(clippy::unwrap_used, reason = "tests")]
 use std::collections::{BTreeSet, VecDeque};
 
@@ -14,7 +14,7 @@ use crate::{entropy::Entropy, time::Instant};
 
 const NOW: Instant = Instant::from_nanos(1_000_000_000);
 
-/// Nodes, the ballots between them, and how many of each sort were sent.
+/// Nodes, the ballots between them, and the numbers of ballots sent by kind.
 struct World {
     nodes: Vec<(NodeId, Box<dyn Machine>)>,
     dead: BTreeSet<NodeId>,
@@ -47,7 +47,7 @@ impl World {
         let now = self.now;
         let at = self.nodes.iter().position(|(other, _)| *other == id).unwrap();
         act(&mut *self.nodes[at].1, now, &mut out);
-        // A ballot that does not arrive costs no message, but may make another.
+        // A ballot to a dead node counts as no message, but may cause another one.
         while !out.is_empty() {
             for (to, ballot) in std::mem::take(&mut out) {
                 if self.dead.contains(&to) {
@@ -61,7 +61,7 @@ impl World {
         }
     }
 
-    /// Delivers the ballots until all is quiet.
+    /// Delivers ballots until none is left.
     fn settle(&mut self) {
         while let Some((from, to, ballot)) = self.wire.pop_front() {
             self.with(to, |node, now, out| node.receive(now, from, ballot, out));
@@ -75,7 +75,7 @@ impl World {
         self.settle();
     }
 
-    /// Time passes, in steps of the next tick, until so much is over.
+    /// Advances the time by this many seconds, from tick to tick.
     fn pass(&mut self, seconds: u64) {
         let end = self.now + std::time::Duration::from_secs(seconds);
         loop {
@@ -146,7 +146,7 @@ fn a_bully_takes_half_of_n_times_n_minus_one_messages_at_worst() {
         world.pass(1);
         assert_eq!(world.leaders(), [Some(NodeId(n))].into());
         assert_eq!(world.elects as u64, n * (n - 1) / 2);
-        // At best the highest that is left notices.
+        // The best case: the highest live node notices first.
         world.pass(1);
         world.dead.insert(NodeId(n));
         (world.elects, world.announcements) = (0, 0);
@@ -173,7 +173,7 @@ fn a_dead_leader_is_noticed_and_one_that_comes_back_leads_again() {
 }
 
 #[test]
-fn who_is_alone_leads() {
+fn a_node_without_live_peers_leads() {
     for make in [World::ring, World::bully] {
         let mut world = make(&[1]);
         world.pass(5);
@@ -186,9 +186,9 @@ fn who_is_alone_leads() {
 }
 
 proptest! {
-    /// Whoever dies and comes back, once all is calm for a while the highest that is alive leads, and all know it.
+    /// After any sequence of deaths and returns, all live nodes follow the highest live node.
     #[test]
-    fn in_the_end_all_follow_the_highest(
+    fn all_live_nodes_follow_the_highest_in_the_end(
         ring: bool,
         order in Just((1u64..=6).collect::<Vec<_>>()).prop_shuffle(),
         changes in proptest::collection::vec((1u64..=6, 0u64..9), 0..12),

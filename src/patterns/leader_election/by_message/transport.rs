@@ -1,11 +1,11 @@
-//! What nodes tell each other, and how it gets there.
+//! Messages between nodes, and the transport that carries them.
 use std::{fmt, sync::Arc};
 
 use serde::{Deserialize, Serialize};
 
 use crate::port::{BoxFuture, PortError};
 
-/// A node's id. The highest that can be reached leads.
+/// A node's id. The highest id that can be reached leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct NodeId(pub u64);
@@ -16,35 +16,37 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// What one node tells another.
+/// A message between two nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ballot {
-    /// Elect this one, unless you know a higher one that is alive.
+    /// Proposes this node, unless the receiver knows a live one with a higher id.
     Elect(NodeId),
-    /// I am alive and higher than you: leave it to me. (Bully only.)
+    /// Says that the sender is alive, has a higher id and takes over the election. (Bully only.)
     Answer,
-    /// This one is elected.
+    /// Announces that this node was elected.
     Elected(NodeId),
-    /// The leader is alive.
+    /// Heartbeat of this leader.
     Alive(NodeId),
 }
 
-/// Carries ballots between nodes: over HTTP, UDP, whatever connects them. Ballots may be lost, doubled, late.
+/// A transport of ballots between nodes, over HTTP, UDP or any other connection. Ballots may be
+/// lost, duplicated or late.
 pub trait Transport: Send + Sync + fmt::Debug {
     /// Sends a ballot to a node.
     ///
     /// # Errors
-    /// Where the node is known not to have got it. A ring then goes on to the next node; a transport that cannot tell returns `Ok`.
+    /// If the node is known not to have received it. A ring then goes on to the next node. A
+    /// transport that cannot tell returns `Ok`.
     ///
     /// # Cancel safety
-    /// Dropping the future sends it or not.
+    /// If the future is dropped, the ballot was either sent or not.
     fn send(&self, to: NodeId, ballot: Ballot) -> BoxFuture<'_, Result<(), PortError>>;
 
-    /// The next ballot that came for this node, with its sender; waits for it, for ever if none comes.
+    /// Waits for the next ballot for this node and returns it with its sender.
     ///
     /// # Cancel safety
-    /// Must lose nothing when the future is dropped.
+    /// Implementations must lose no ballot when the future is dropped.
     fn recv(&self) -> BoxFuture<'_, (NodeId, Ballot)>;
 }
 

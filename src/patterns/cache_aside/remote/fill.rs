@@ -1,13 +1,13 @@
-//! The remote tier: what a load stores there, and how it gives its claim back.
+//! The remote tier: storing a loaded value, and releasing a claim.
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{
+use super::super::{
     RemoteCall,
-    remote::{Claim, Fault, Filled, LONGEST, Remote},
+    remote::lookup::{Claim, Fault, LONGEST, Remote, RemoteFill},
+    remote::record::{Kind, Stored, lock_of, mark_of},
     report::Report,
-    wire::{Kind, Stored, lock_of, mark_of},
 };
 use crate::{
     store::{DeleteOptions, Key, Precondition, PutOptions, Version},
@@ -15,21 +15,21 @@ use crate::{
 };
 
 impl<V> Remote<V> {
-    /// Stores what a load gave, within what is left of the call's time-out.
-    pub(super) async fn fill(
+    /// Stores the result of a load within the rest of the call's time-out.
+    pub(crate) async fn fill(
         &self,
         report: &Report,
         claim: &Claim,
         value: Option<&V>,
         ttl: Duration,
         tags: &[String],
-    ) -> Filled {
+    ) -> RemoteFill {
         let deadline = report.now() + claim.left;
         let filled = match self.encode(report, value, ttl, tags, claim.born) {
             None => Err(Fault::Refused),
-            Some(bytes) => match self.overtook(report, deadline, tags, claim.born).await {
+            Some(bytes) => match self.invalidated_since(report, deadline, tags, claim.born).await {
                 Ok(true) => {
-                    return Filled::Superseded { released: self.release(report, claim, deadline).await };
+                    return RemoteFill::Superseded { released: self.release(report, claim, deadline).await };
                 }
                 Ok(false) => {
                     let options = PutOptions::new().when(Precondition::Version(claim.version)).ttl(ttl.min(LONGEST));
@@ -45,27 +45,27 @@ impl<V> Remote<V> {
         };
         self.unlock(report, claim, deadline).await;
         match filled {
-            Ok(version) => Filled::Stored(version),
-            Err(Fault::Conflict) => Filled::Superseded { released: true },
-            // A value that was to be refreshed goes, too: the source has another, or none.
+            Ok(version) => RemoteFill::Stored(version),
+            Err(Fault::Conflict) => RemoteFill::Superseded { released: true },
+            // The value that was to be refreshed is deleted, too: the source has another one or none.
             Err(Fault::Refused)
                 if self.release_version(report, (RemoteCall::Fill, &claim.row), claim.version, deadline).await =>
             {
-                Filled::Nothing
+                RemoteFill::Nothing
             }
-            Err(Fault::Refused | Fault::Down) => Filled::Unknown,
+            Err(Fault::Refused | Fault::Down) => RemoteFill::Unknown,
         }
     }
 
-    /// Gives a claim back: nothing will be stored. Returns whether it is known to be gone.
-    pub(super) async fn release(&self, report: &Report, claim: &Claim, deadline: Instant) -> bool {
+    /// Releases a claim without storing. Returns `true` if the claim is known to be gone.
+    pub(crate) async fn release(&self, report: &Report, claim: &Claim, deadline: Instant) -> bool {
         if claim.lock.is_some() {
             return self.unlock(report, claim, deadline).await;
         }
         self.release_version(report, (RemoteCall::Fill, &claim.row), claim.version, deadline).await
     }
 
-    pub(super) async fn release_version(
+    pub(crate) async fn release_version(
         &self,
         report: &Report,
         (call, row): (RemoteCall, &str),
@@ -84,8 +84,9 @@ impl<V> Remote<V> {
         !matches!(self.ask(report, RemoteCall::Fill, deadline, deleted).await, Err(Fault::Down))
     }
 
-    /// The record of a value that was loaded now; `None`, which is told, where it cannot be stored.
-    pub(super) fn encode(
+    /// Returns the record of a value that was loaded now, or reports that it cannot be stored and
+    /// returns `None`.
+    pub(crate) fn encode(
         &self,
         report: &Report,
         value: Option<&V>,

@@ -1,21 +1,23 @@
-//! The remote tier: a store that several processes share, and the guard over it.
+//! The remote tier: a store that several processes share, and the guard against stale writes.
 //!
-//! Whoever is to load a key claims its row first; what the load stores is put in the place of exactly that claim. Invalidating
-//! deletes the row, whatever it holds. So a load that began before an invalidation finds its claim gone, and versions never repeat:
-//! nothing old is stored. No clock is compared; a record ends by the store's own.
+//! A process that is to load a key claims its row first, and stores the loaded value only in the
+//! place of exactly that claim. An invalidation deletes the row, whatever it holds. So a load that
+//! began before an invalidation finds its claim gone, and as versions never repeat, it stores
+//! nothing. No clocks are compared; records expire by the store's own clock.
 //!
-//! Tags have a counter in the store, and so has their sequence: a value knows the number at which its load began, a tag that of its last
-//! invalidation. A value whose tag has the higher number does not count.
+//! Tags have counters in the store, numbered by one sequence. A value records the number at which
+//! its load began, and a tag that of its last invalidation. If the tag's number is higher, the
+//! value is invalid.
 use std::{future::Future, sync::Arc, time::Duration};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 
-use super::{
+use super::super::{
     RemoteCall, RemoteConfig,
-    codec::Codec,
-    health::{Failed, Health},
+    remote::codec::Codec,
+    remote::health::{Failed, Health},
+    remote::record::{Kind, ReadError, SEQUENCE, Stored, lock_of, mark_of, number},
     report::Report,
-    wire::{Kind, SEQUENCE, Stored, Unread, lock_of, mark_of, number},
 };
 use crate::{
     port::{Failure, PortError, PortErrorKind},
@@ -24,107 +26,118 @@ use crate::{
     time::Instant,
 };
 
-pub(super) struct Remote<V> {
-    pub(super) store: Arc<dyn Store>,
-    pub(super) codec: Codec<V>,
-    pub(super) config: RemoteConfig,
-    /// The partition of the values, and that of the tags' counters.
-    pub(super) values: String,
-    pub(super) marks: String,
-    /// Tells this cache's claims from those of others.
-    pub(super) me: u64,
-    /// How long a claim holds: longer than a load takes.
-    pub(super) claim_ttl: Duration,
-    pub(super) health: Health,
+pub(crate) struct Remote<V> {
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) codec: Codec<V>,
+    pub(crate) config: RemoteConfig,
+    /// Partition of the values.
+    pub(crate) values: String,
+    pub(crate) marks: String,
+    /// Identifies this cache's claims among those of others.
+    pub(crate) me: u64,
+    /// Time to live of a claim, which is longer than a load takes.
+    pub(crate) claim_ttl: Duration,
+    pub(crate) health: Health,
 }
 
-/// No value is kept longer, and the mark of a tag's invalidation longer than that: so marks end, too.
-pub(super) const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
+/// Maximum time to live of a value. The mark of an invalidated tag lives longer, and expires as
+/// well.
+pub(crate) const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Maximum number of requests of one kind that are under way at a time: marks of a value's tags, payments of what is owed.
-pub(super) const SIDE_BY_SIDE: usize = 64;
+/// Maximum number of concurrent requests of one kind: tag marks of a value, pending invalidations.
+pub(crate) const SIDE_BY_SIDE: usize = 64;
 
-/// What a look is for.
+/// The purpose of a lookup in the remote tier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
-    /// Somebody waits, and will load. What is there does not do where this process has loaded a newer value without the remote tier.
+pub(crate) enum LookupPurpose {
+    /// A caller waits and will load. With `takes` unset, a stored value is not used, because this
+    /// process has loaded a newer one without the remote tier.
     Load { takes: bool },
-    /// A value of this version is to be replaced while it is valid.
+    /// A value of this version is to be replaced while it is still valid.
     Refresh(Option<Version>),
-    /// Somebody asks what is there.
+    /// The caller only asks for a stored value.
     LookUp,
 }
 
-/// What a look gave.
-pub(super) enum Looked<V> {
-    Found(Found<V>),
-    /// Load it, and store it under this claim.
+/// The result of a lookup in the remote tier.
+pub(crate) enum RemoteLookup<V> {
+    Found(RemoteValue<V>),
+    /// The caller must load the value and store it under this claim.
     Claimed(Claim),
-    /// Another process loads it.
+    /// Another process loads the value.
     Elsewhere,
-    /// It is not there, and this look claims nothing.
+    /// There is no value, and this lookup claims nothing.
     Nothing,
-    /// The remote tier cannot be asked, or may not be: load without it.
+    /// The remote tier cannot or must not be used: load without it.
     Without,
 }
 
-pub(super) struct Found<V> {
-    pub(super) value: Option<V>,
-    pub(super) tags: Vec<String>,
-    pub(super) ttl: Duration,
-    /// The time since its load, by the wall clocks of two processes.
-    pub(super) age: Duration,
-    pub(super) version: Version,
+pub(crate) struct RemoteValue<V> {
+    pub(crate) value: Option<V>,
+    pub(crate) tags: Vec<String>,
+    pub(crate) ttl: Duration,
+    /// Time since the load, by the wall clocks of two processes.
+    pub(crate) age: Duration,
+    pub(crate) version: Version,
 }
 
-/// The right to store what a load gives.
+/// The right to store the result of a load.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Claim {
-    pub(super) row: String,
-    /// The record that the load's takes the place of.
-    pub(super) version: Version,
-    pub(super) born: u64,
-    /// The rest of the call's time-out, for storing what is loaded.
-    pub(super) left: Duration,
-    /// Of a refresh, which leaves the value where it is: the version of the row that keeps others from refreshing, too.
-    pub(super) lock: Option<Version>,
+pub(crate) struct Claim {
+    pub(crate) row: String,
+    /// Version of the record that the loaded value replaces.
+    pub(crate) version: Version,
+    pub(crate) born: u64,
+    /// Rest of the call's time-out, for storing the loaded value.
+    pub(crate) left: Duration,
+    /// For a refresh, which leaves the value in place: the version of the lock row that keeps other
+    /// processes from refreshing, too.
+    pub(crate) lock: Option<Version>,
 }
 
-pub(super) enum Filled {
+pub(crate) enum RemoteFill {
     Stored(Version),
-    /// It is not to be kept, or cannot be: nothing is there.
+    /// Nothing is stored: the value is not to be kept, or cannot be stored.
     Nothing,
-    /// Nobody knows what is there: perhaps the claim.
+    /// The content of the row is unknown; it may still be the claim.
     Unknown,
-    /// An invalidation overtook it; `released` unless its claim may still be there.
+    /// An invalidation came first. `released` is `false` if the claim may still be there.
     Superseded {
         released: bool,
     },
 }
 
-/// What came of a put.
-pub(super) enum Put {
+/// The result of a put to the remote tier.
+pub(crate) enum RemotePut {
     Stored(Version),
-    /// Another put or invalidation overtook it.
-    Overtaken,
-    /// Nobody knows what is there now.
+    /// Another put or an invalidation came first.
+    Superseded,
+    /// The content of the row is unknown.
     Unknown,
-    /// The codec, or the store, does not take the value; what was there before is gone.
+    /// The codec or the store refuses the value. The previous content is deleted.
     NotStorable,
 }
 
-/// Why a request gave nothing.
-pub(super) enum Fault {
+/// The reason for which a request to the remote tier failed.
+pub(crate) enum Fault {
     Conflict,
-    /// The store does not take it.
+    /// The store refuses the request as invalid or unsupported.
     Refused,
     Down,
 }
 
 impl<V> Remote<V> {
-    /// Looks for the row, and requests until `deadline`. Where this look is for a load, waits for what another process loads; that is not
-    /// counted against the deadline, but against its own.
-    pub(super) async fn look(&self, report: &Report, row: &str, purpose: Purpose, mut deadline: Instant) -> Looked<V> {
+    /// Looks the row up; requests end at `deadline`.
+    ///
+    /// A lookup for a load waits for the load of another process. That wait is bounded by
+    /// `config.wait` and does not count against the deadline.
+    pub(crate) async fn look(
+        &self,
+        report: &Report,
+        row: &str,
+        purpose: LookupPurpose,
+        mut deadline: Instant,
+    ) -> RemoteLookup<V> {
         let patience = report.now() + self.config.wait;
         let mut left = None;
         let mut pause = Duration::from_millis(2);
@@ -133,68 +146,68 @@ impl<V> Remote<V> {
                 Ok(record) => record,
                 Err(Fault::Refused) => {
                     report.not_storable();
-                    return Looked::Without;
+                    return RemoteLookup::Without;
                 }
-                Err(Fault::Conflict | Fault::Down) => return Looked::Without,
+                Err(Fault::Conflict | Fault::Down) => return RemoteLookup::Without,
             };
             let stored = record.as_ref().and_then(|record| read(report, record));
             match (&record, stored) {
                 (_, Some(Stored { kind: Kind::Claim(by), .. })) if by != self.me => {
-                    // A claim that is never redeemed ends by itself.
+                    // A claim that is never redeemed expires by its time to live.
                     match purpose {
-                        Purpose::Load { .. } if report.now() < patience => {
+                        LookupPurpose::Load { .. } if report.now() < patience => {
                             let left = *left.get_or_insert(deadline - report.now());
                             report.sleep(pause.min(patience - report.now())).await;
                             pause = (pause * 2).min(Duration::from_millis(50));
                             deadline = report.now() + left;
                             continue;
                         }
-                        // The other may yet store its own: nothing is claimed over it.
-                        Purpose::Load { .. } => return Looked::Without,
-                        Purpose::Refresh(_) => return Looked::Elsewhere,
-                        Purpose::LookUp => return Looked::Nothing,
+                        // The other process may yet store its value, so nothing is claimed over it.
+                        LookupPurpose::Load { .. } => return RemoteLookup::Without,
+                        LookupPurpose::Refresh(_) => return RemoteLookup::Elsewhere,
+                        LookupPurpose::LookUp => return RemoteLookup::Nothing,
                     }
                 }
                 (Some(record), Some(stored)) if !matches!(stored.kind, Kind::Claim(_)) => {
                     match self.found(report, deadline, record, stored).await {
                         Ok(Some(found)) => match purpose {
-                            Purpose::Refresh(known) if known.is_none_or(|known| known == found.version) => {
+                            LookupPurpose::Refresh(known) if known.is_none_or(|known| known == found.version) => {
                                 return self.claim_refresh(report, deadline, row, found.version).await;
                             }
-                            Purpose::Load { takes: false } => {}
-                            _ => return Looked::Found(found),
+                            LookupPurpose::Load { takes: false } => {}
+                            _ => return RemoteLookup::Found(found),
                         },
                         Ok(None) => {}
-                        Err(_) => return Looked::Without,
+                        Err(_) => return RemoteLookup::Without,
                     }
                 }
                 _ => {}
             }
-            if purpose == Purpose::LookUp {
-                return Looked::Nothing;
+            if purpose == LookupPurpose::LookUp {
+                return RemoteLookup::Nothing;
             }
             let when = record.map_or(Precondition::Absent, |record| Precondition::Version(record.version));
             match self.claim(report, (RemoteCall::Look, self.me), deadline, row, when).await {
                 Ok((version, born)) => {
                     let left = deadline - report.now();
-                    return Looked::Claimed(Claim { row: row.to_owned(), version, born, left, lock: None });
+                    return RemoteLookup::Claimed(Claim { row: row.to_owned(), version, born, left, lock: None });
                 }
-                // Another was faster: look what it did.
+                // Another process claimed first: look up what it stored.
                 Err(Fault::Conflict) if report.now() < patience => {}
-                Err(_) => return Looked::Without,
+                Err(_) => return RemoteLookup::Without,
             }
         }
     }
 
-    /// The value of a record, if it decodes, and none of its tags was invalidated.
+    /// Returns the value of a record, if it decodes and none of its tags was invalidated.
     async fn found(
         &self,
         report: &Report,
         deadline: Instant,
         record: &Record,
         stored: Stored,
-    ) -> Result<Option<Found<V>>, Fault> {
-        if self.overtook(report, deadline, &stored.tags, stored.born).await? {
+    ) -> Result<Option<RemoteValue<V>>, Fault> {
+        if self.invalidated_since(report, deadline, &stored.tags, stored.born).await? {
             return Ok(None);
         }
         let value = match stored.kind {
@@ -207,14 +220,15 @@ impl<V> Remote<V> {
                 some => some,
             },
         };
-        // The store has not ended it: if it seems older than its time to live, the two clocks differ.
+        // The store has not expired the record. If it seems older than its time to live, clocks differ.
         let age = report.clock.wall().as_millis().saturating_sub(stored.loaded.as_millis());
         let age = Duration::from_millis(age).min(stored.ttl);
-        Ok(Some(Found { value, tags: stored.tags, ttl: stored.ttl, age, version: record.version }))
+        Ok(Some(RemoteValue { value, tags: stored.tags, ttl: stored.ttl, age, version: record.version }))
     }
 
-    /// Whether one of the tags was invalidated after this number. All of them are asked for side by side.
-    pub(super) async fn overtook(
+    /// Returns `true` if one of the tags was invalidated after this number. Requests run
+    /// concurrently.
+    pub(crate) async fn invalidated_since(
         &self,
         report: &Report,
         deadline: Instant,
@@ -232,8 +246,9 @@ impl<V> Remote<V> {
         Ok(false)
     }
 
-    /// Claims the row, and gives the claim's version and the number at which a load that follows begins.
-    pub(super) async fn claim(
+    /// Claims the row. Returns the claim's version and the number at which the following load
+    /// begins.
+    pub(crate) async fn claim(
         &self,
         report: &Report,
         (call, by): (RemoteCall, u64),
@@ -248,8 +263,9 @@ impl<V> Remote<V> {
         Ok((claimed?, born?))
     }
 
-    /// The value stays where it is while it is refreshed, guarded by its own version; a row of its own keeps others from refreshing, too.
-    async fn claim_refresh(&self, report: &Report, deadline: Instant, row: &str, version: Version) -> Looked<V> {
+    /// Claims a refresh. The value stays in place, guarded by its own version; a lock row keeps
+    /// other processes from refreshing, too.
+    async fn claim_refresh(&self, report: &Report, deadline: Instant, row: &str, version: Version) -> RemoteLookup<V> {
         let lock_row = lock_of(row);
         let key = Key::new(&self.marks, &lock_row);
         let options = PutOptions::new().when(Precondition::Absent).ttl(self.claim_ttl);
@@ -262,23 +278,24 @@ impl<V> Remote<V> {
         match both(put, self.sequence(report, deadline)).await {
             (Ok(lock), Ok(born)) => {
                 let left = deadline - report.now();
-                Looked::Claimed(Claim { row: row.to_owned(), version, born, left, lock: Some(lock) })
+                RemoteLookup::Claimed(Claim { row: row.to_owned(), version, born, left, lock: Some(lock) })
             }
-            _ => Looked::Elsewhere,
+            _ => RemoteLookup::Elsewhere,
         }
     }
 
-    /// The number of the sequence now.
+    /// Returns the current number of the sequence.
     async fn sequence(&self, report: &Report, deadline: Instant) -> Result<u64, Fault> {
         let record = self.ask(report, RemoteCall::Look, deadline, self.store.get(Key::new(&self.marks, SEQUENCE)));
         Ok(record.await?.map_or(0, |record| record.version.as_u64()))
     }
 
-    /// The number of a tag's last invalidation; 0 where there is none, the highest where it is damaged.
+    /// Returns the number of a tag's last invalidation: 0 if there is none, the maximum if it is
+    /// damaged.
     async fn mark(&self, report: &Report, deadline: Instant, tag: &str) -> Result<u64, Fault> {
         let row = mark_of(tag);
         let key = Key::new(&self.marks, &row);
-        // A value has many tags: one slow answer among so many is asked for again.
+        // A value may have many tags, so a slow answer for one is hedged by a second request.
         let again = async {
             let now = report.now();
             report.clock.sleep_until(now + (deadline - now) / 4).await;
@@ -291,23 +308,23 @@ impl<V> Remote<V> {
         };
         let Some(record) = self.ask(report, RemoteCall::Look, deadline, read).await? else { return Ok(0) };
         let Some(number) = number(&record.value) else {
-            report.unread(Unread::Damaged);
-            // A new mark takes its place; until then all values with the tag count as invalidated.
+            report.read_error(ReadError::Damaged);
+            // A new mark replaces it. Until then all values with the tag count as invalidated.
             self.invalidate_tag(report, deadline, tag).await;
             return Ok(u64::MAX);
         };
         Ok(number)
     }
 
-    /// One request, within its time.
-    pub(super) async fn ask<T>(
+    /// Sends one request and waits for it until the deadline.
+    pub(crate) async fn ask<T>(
         &self,
         report: &Report,
         call: RemoteCall,
         deadline: Instant,
         request: impl Future<Output = Result<T, StoreError>>,
     ) -> Result<T, Fault> {
-        // A request that is ready at once needs no timer.
+        // The timer is created only if the request is not ready at once.
         let timer = async {
             let given = deadline - report.now();
             report.clock.sleep_until(deadline).await;
@@ -326,10 +343,10 @@ impl<V> Remote<V> {
                 Some(PortErrorKind::Invalid | PortErrorKind::Unsupported) => return Err(Fault::Refused),
                 kind => (Some(kind.unwrap_or(PortErrorKind::Other)), Some(Failed::Refused)),
             },
-            // What had little time left says nothing about the tier.
+            // A time-out after a short wait says nothing about the tier.
             First::Other(given) => (None, (given >= self.config.timeout / 2).then_some(Failed::Slow)),
         };
-        // Those of an invalidation are tried again and again: the trouble of one key or tag says nothing about the tier.
+        // Invalidations are retried again and again; trouble with one key or tag says nothing about the tier.
         if let Some(how) = how.filter(|_| call != RemoteCall::Invalidate) {
             self.health.failed(report.now(), how);
         }
@@ -337,12 +354,12 @@ impl<V> Remote<V> {
         Err(Fault::Down)
     }
 
-    pub(super) fn key<'a>(&'a self, row: &'a str) -> Key<'a> {
+    pub(crate) fn key<'a>(&'a self, row: &'a str) -> Key<'a> {
         Key::new(&self.values, row)
     }
 }
 
-/// Reads a record; one that cannot be read is told, and counts as none.
+/// Parses a record. An unreadable one is reported and counts as absent.
 fn read(report: &Report, record: &Record) -> Option<Stored> {
-    Stored::decode(&record.value).map_err(|why| report.unread(why)).ok()
+    Stored::decode(&record.value).map_err(|why| report.read_error(why)).ok()
 }

@@ -1,4 +1,5 @@
-//! A record of the remote tier: a header of lines of text, for people who look into their store, then the value's bytes.
+//! The format of a record in the remote tier: a header of text lines, readable in the store, and
+//! then the bytes of the value.
 use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -8,51 +9,52 @@ use crate::{
     time::{Timestamp, nanos},
 };
 
-/// Names the form, so that another one can follow. (The first had no checksum and no time.)
+/// Names the format, so that another one can follow. (The first had no checksum and no time.)
 const FORM: &[u8] = b"cache 2\n";
 
-/// The length of a checksum's line.
+/// Length of the checksum line.
 const SUM: usize = 16 + 1;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Stored {
-    pub(super) kind: Kind,
-    /// For how long the value was fresh when it was stored; of a claim, how long it holds.
-    pub(super) ttl: Duration,
-    /// The number of the tags' sequence when the load began.
-    pub(super) born: u64,
-    /// When the value was loaded, by the wall clock of the process that loaded it.
-    pub(super) loaded: Timestamp,
-    pub(super) tags: Vec<String>,
-    /// Of a value, its bytes.
-    pub(super) payload: Bytes,
+pub(crate) struct Stored {
+    pub(crate) kind: Kind,
+    /// Time to live of the value when it was stored, or of the claim.
+    pub(crate) ttl: Duration,
+    /// Number of the tags' sequence when the load began.
+    pub(crate) born: u64,
+    /// Time of the load, by the wall clock of the process that loaded the value.
+    pub(crate) loaded: Timestamp,
+    pub(crate) tags: Vec<String>,
+    /// Bytes of the value; empty for other kinds.
+    pub(crate) payload: Bytes,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Value,
-    /// The source has nothing.
+    /// The source has nothing under the key.
     Absent,
-    /// A cache of this number loads it. The record that the load stores takes this one's place, or none.
+    /// The cache with this number is loading the value. Only the result of that load may replace
+    /// the claim.
     Claim(u64),
 }
 
-/// Why a record cannot be read.
+/// The reason for which a record cannot be read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unread {
-    /// It has a form that this release does not know.
+pub(crate) enum ReadError {
+    /// The record has a format that this release does not know.
     Form,
-    /// Its bytes are not those that were written.
+    /// The bytes differ from those that were written.
     Damaged,
 }
 
 impl Stored {
-    pub(super) fn claim(by: u64, ttl: Duration) -> Self {
+    pub(crate) fn claim(by: u64, ttl: Duration) -> Self {
         let (tags, payload) = (Vec::new(), Bytes::new());
         Self { kind: Kind::Claim(by), ttl, born: 0, loaded: Timestamp::from_millis(0), tags, payload }
     }
 
-    pub(super) fn encode(&self) -> Bytes {
+    pub(crate) fn encode(&self) -> Bytes {
         let kind = match self.kind {
             Kind::Value => "value".to_owned(),
             Kind::Absent => "absent".to_owned(),
@@ -67,7 +69,7 @@ impl Stored {
         all.put_slice(&[b'0'; SUM]);
         all.put_slice(header.as_bytes());
         for tag in &self.tags {
-            // With its length, as a tag may hold anything.
+            // With its length, because a tag may contain any character.
             all.put_slice(format!("tag {}\n{tag}\n", tag.len()).as_bytes());
         }
         all.put_slice(b"\n");
@@ -77,16 +79,16 @@ impl Stored {
         all.freeze()
     }
 
-    pub(super) fn decode(record: &Bytes) -> Result<Self, Unread> {
+    pub(crate) fn decode(record: &Bytes) -> Result<Self, ReadError> {
         if !record.starts_with(FORM) {
-            return Err(Unread::Form);
+            return Err(ReadError::Form);
         }
-        let sum = record.get(FORM.len()..FORM.len() + SUM).ok_or(Unread::Damaged)?;
+        let sum = record.get(FORM.len()..FORM.len() + SUM).ok_or(ReadError::Damaged)?;
         let rest = record.slice(FORM.len() + SUM..);
         if sum != sum_line(&rest).as_bytes() {
-            return Err(Unread::Damaged);
+            return Err(ReadError::Damaged);
         }
-        Self::body(rest).ok_or(Unread::Form)
+        Self::body(rest).ok_or(ReadError::Form)
     }
 
     fn body(mut rest: Bytes) -> Option<Self> {
@@ -118,7 +120,7 @@ fn sum_line(bytes: &[u8]) -> String {
     format!("{:016x}\n", stable_hash(bytes))
 }
 
-/// Takes a line off the front.
+/// Removes the first line and returns it.
 fn line(rest: &mut Bytes) -> Option<String> {
     let end = rest.iter().position(|byte| *byte == b'\n')?;
     let line = String::from_utf8(rest.split_to(end).to_vec()).ok()?;
@@ -126,27 +128,27 @@ fn line(rest: &mut Bytes) -> Option<String> {
     Some(line)
 }
 
-/// The row of the tags' sequence, which no tag's own row is like.
-pub(super) const SEQUENCE: &str = "sequence";
+/// Row of the tags' sequence. No tag's row has this name.
+pub(crate) const SEQUENCE: &str = "sequence";
 
-/// The row of a tag's mark.
-pub(super) fn mark_of(tag: &str) -> String {
+/// Returns the row of a tag's mark.
+pub(crate) fn mark_of(tag: &str) -> String {
     format!("tag {tag}")
 }
 
-/// The row that keeps others from refreshing.
-pub(super) fn lock_of(row: &str) -> String {
+/// Returns the lock row that keeps other processes from refreshing.
+pub(crate) fn lock_of(row: &str) -> String {
     format!("refresh {row}")
 }
 
-/// The mark of a tag that was invalidated at this number.
-pub(super) fn mark(number: u64) -> Bytes {
+/// Returns the mark of a tag that was invalidated at this number.
+pub(crate) fn mark(number: u64) -> Bytes {
     let number = number.to_string();
     format!("{}{number}", sum_line(number.as_bytes())).into()
 }
 
-/// Returns the number of a mark; `None` for one that is damaged.
-pub(super) fn number(mark: &[u8]) -> Option<u64> {
+/// Returns the number of a mark, or `None` if it is damaged.
+pub(crate) fn number(mark: &[u8]) -> Option<u64> {
     let number = mark.get(SUM..)?;
     let is_sound = mark[..SUM] == *sum_line(number).as_bytes();
     std::str::from_utf8(number).ok().filter(|_| is_sound)?.parse().ok()

@@ -1,10 +1,11 @@
-//! How values become bytes for the remote tier, and values again.
+//! The conversion of values to bytes for the remote tier, and back.
 use std::{fmt, sync::Arc};
 
-/// Writes values for the remote tier, and reads them.
+/// Encodes values for the remote tier and decodes them.
 ///
-/// A value that does not decode is a miss, and the load that follows puts a new one in its place: so a new release may change the form, as long as
-/// it does not take the old form for something else. (With a self-describing format let the codec write a number of the schema, too.)
+/// A value that does not decode is a miss, and the following load replaces it. So a new release may
+/// change the format, if it cannot mistake the old format for the new one. (With a self-describing
+/// format, let the codec write a schema number, too.)
 ///
 /// ```
 /// use steadfast::cache_aside::Codec;
@@ -25,7 +26,8 @@ type Encode<V> = dyn Fn(&V) -> Option<Vec<u8>> + Send + Sync;
 type Decode<V> = dyn Fn(&[u8]) -> Option<V> + Send + Sync;
 
 impl<V> Codec<V> {
-    /// A codec of these two. An error of `encode` keeps the value in this process; one of `decode` is a miss. Both are events.
+    /// Creates a codec from two functions. If `encode` fails, the value is kept in this process
+    /// only; if `decode` fails, the lookup is a miss. Both are reported by events.
     pub fn new<E, D>(
         encode: impl Fn(&V) -> Result<Vec<u8>, E> + Send + Sync + 'static,
         decode: impl Fn(&[u8]) -> Result<V, D> + Send + Sync + 'static,
@@ -33,11 +35,11 @@ impl<V> Codec<V> {
         Self { encode: Arc::new(move |value| encode(value).ok()), decode: Arc::new(move |bytes| decode(bytes).ok()) }
     }
 
-    pub(super) fn encode(&self, value: &V) -> Option<Vec<u8>> {
+    pub(crate) fn encode(&self, value: &V) -> Option<Vec<u8>> {
         (self.encode)(value)
     }
 
-    pub(super) fn decode(&self, bytes: &[u8]) -> Option<V> {
+    pub(crate) fn decode(&self, bytes: &[u8]) -> Option<V> {
         (self.decode)(bytes)
     }
 }

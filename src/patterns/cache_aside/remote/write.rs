@@ -1,14 +1,14 @@
-//! The remote tier: what is put there, and what is deleted.
+//! The remote tier: puts and deletions.
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream::FuturesUnordered};
 
-use super::{
+use super::super::{
     RemoteCall,
-    remote::{Fault, LONGEST, Put, Remote},
+    remote::lookup::{Fault, LONGEST, Remote, RemotePut},
+    remote::record::{SEQUENCE, mark, mark_of, number},
     report::Report,
-    wire::{SEQUENCE, mark, mark_of, number},
 };
 use crate::{
     port::Capability,
@@ -17,51 +17,52 @@ use crate::{
 };
 
 impl<V> Remote<V> {
-    /// Stores what the user says. A claim comes first, so that no load that is under way stores over it, and no late request of this
-    /// one stores over what comes after.
-    pub(super) async fn put(
+    /// Stores the value of a put. It claims the row first, so that no load in progress overwrites
+    /// it, and so that a late copy of this request does not overwrite a newer value.
+    pub(crate) async fn put(
         &self,
         report: &Report,
         deadline: Instant,
         row: &str,
         value: &V,
         (ttl, tags): (Duration, &[String]),
-    ) -> Put {
-        // Not as one of this cache's loads, which would take it over.
+    ) -> RemotePut {
+        // Not under this cache's own number: one of its loads would take the claim over.
         let by = (RemoteCall::Put, !self.me);
         let (claim, born) = match self.claim(report, by, deadline, row, Precondition::Any).await {
             Ok(claimed) => claimed,
             Err(Fault::Refused) => {
                 report.not_storable();
-                return Put::NotStorable;
+                return RemotePut::NotStorable;
             }
-            Err(_) => return Put::Unknown,
+            Err(_) => return RemotePut::Unknown,
         };
         if let Some(bytes) = self.encode(report, Some(value), ttl, tags, born) {
             let options = PutOptions::new().when(Precondition::Version(claim)).ttl(ttl.min(LONGEST));
             match self.ask(report, RemoteCall::Put, deadline, self.store.put(self.key(row), bytes, options)).await {
-                Ok(version) => return Put::Stored(version),
-                Err(Fault::Conflict) => return Put::Overtaken,
-                Err(Fault::Down) => return Put::Unknown,
+                Ok(version) => return RemotePut::Stored(version),
+                Err(Fault::Conflict) => return RemotePut::Superseded,
+                Err(Fault::Down) => return RemotePut::Unknown,
                 Err(Fault::Refused) => report.not_storable(),
             }
         }
         if self.release_version(report, (RemoteCall::Put, row), claim, deadline).await {
-            Put::NotStorable
+            RemotePut::NotStorable
         } else {
-            Put::Unknown
+            RemotePut::Unknown
         }
     }
 
-    /// Invalidates the row; says whether it is known to be.
-    pub(super) async fn invalidate(&self, report: &Report, deadline: Instant, row: &str) -> bool {
+    /// Invalidates the row. Returns `true` if that is known to be done.
+    pub(crate) async fn invalidate(&self, report: &Report, deadline: Instant, row: &str) -> bool {
         let deleted = self.store.delete(self.key(row), DeleteOptions::new());
-        // What the store does not take is not there.
+        // A row that the store refuses cannot exist.
         !matches!(self.ask(report, RemoteCall::Invalidate, deadline, deleted).await, Err(Fault::Down | Fault::Conflict))
     }
 
-    /// Invalidates the tag: the sequence first, then the tag's own mark with its number.
-    pub(super) async fn invalidate_tag(&self, report: &Report, deadline: Instant, tag: &str) -> bool {
+    /// Invalidates the tag. It advances the sequence first and then writes its number into the
+    /// tag's mark.
+    pub(crate) async fn invalidate_tag(&self, report: &Report, deadline: Instant, tag: &str) -> bool {
         let put = self.store.put(Key::new(&self.marks, SEQUENCE), Bytes::new(), PutOptions::new());
         let now = match self.ask(report, RemoteCall::Invalidate, deadline, put).await {
             Ok(version) => version.as_u64(),
@@ -88,15 +89,16 @@ impl<V> Remote<V> {
         }
     }
 
-    /// Deletes one page of rows, values and claims; gives where the next begins, if one follows.
-    pub(super) async fn clear_page(
+    /// Deletes one page of rows, values and claims. Returns the continuation if another page
+    /// follows.
+    pub(crate) async fn clear_page(
         &self,
         report: &Report,
         deadline: Instant,
-        behind: Option<&str>,
+        continuation: Option<&str>,
     ) -> Result<Option<String>, Fault> {
         let mut scan = Scan::partition(&*self.values);
-        scan.after = behind.map(|behind| Continuation::from(behind.to_owned()));
+        scan.after = continuation.map(|continuation| Continuation::from(continuation.to_owned()));
         let page = self.ask(report, RemoteCall::Invalidate, deadline, self.store.scan(&scan)).await?;
         self.delete_all(report, deadline, &page.rows).await?;
         Ok(page.next.map(|next| next.as_str().to_owned()))

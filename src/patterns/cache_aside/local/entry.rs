@@ -1,0 +1,234 @@
+//! An entry of the local tier, and its freshness at a given time. The module is a pure state
+//! machine.
+//
+// Entries are immutable except for one atomic: the time of the last access, for sliding expiry. Hits
+// move it forward with `fetch_max`, so concurrent hits may come in any order and the latest access
+// wins. The value is complete in itself and publishes no other memory, so `Relaxed` suffices. A
+// reader that sees an older time can only expire the entry too early, never serve it too long.
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use super::super::{CacheAsideConfig, local::tags::Slot};
+use crate::{
+    backoff::scaled,
+    entropy::Entropy,
+    store::Version,
+    time::{Instant, nanos},
+};
+
+/// A value with its times.
+#[derive(Clone)]
+pub(crate) struct Entry<V> {
+    pub(crate) hot: Hot<V>,
+    pub(crate) rest: Rest,
+}
+
+/// The part of an entry that a plain hit needs; it is copied on each hit.
+#[derive(Clone)]
+pub(crate) struct Hot<V> {
+    /// The value; `None` if the source has nothing under the key.
+    pub(crate) value: Option<V>,
+    /// Time before which a hit needs no further check. The clock's origin if each hit needs one.
+    pub(crate) plain_until: Instant,
+    /// Number of the tags' sequence when the load began.
+    pub(crate) born: u64,
+}
+
+/// The rest of an entry.
+#[derive(Clone)]
+pub(crate) struct Rest {
+    pub(crate) fresh_until: Instant,
+    /// Time until which the value may be served while the source fails.
+    pub(crate) stale_until: Instant,
+    /// Time from which a hit starts a refresh; never, once one was started.
+    refresh_at: Instant,
+    /// Time before which the source is not asked again after a failed load.
+    retry_at: Instant,
+    /// Duration of the load, for XFetch; zero once a refresh was started.
+    pub(crate) took: Duration,
+    /// Version of the value in the remote tier.
+    pub(crate) version: Option<Version>,
+    /// Time at which the entry was stored.
+    pub(crate) stored: Instant,
+    age: Duration,
+    pub(crate) weight: u64,
+    extra: Option<Arc<Extra>>,
+}
+
+/// Data that only some entries have.
+pub(crate) struct Extra {
+    /// Counters of the entry's tags.
+    pub(crate) tags: Box<[Slot]>,
+    /// For sliding expiry: the limit, and the time of the last access. All copies share it behind a
+    /// pointer, so a hit writes the time in place and never restores an entry that was removed
+    /// meanwhile.
+    idle: Option<(Duration, AtomicU64)>,
+}
+
+/// The data of a value that is to be stored.
+pub(crate) struct Birth {
+    pub(crate) born: u64,
+    pub(crate) ttl: Duration,
+    /// Maximum time in the local tier, if a remote tier keeps the value longer.
+    pub(crate) local: Option<Duration>,
+    /// Time since the load.
+    pub(crate) age: Duration,
+    pub(crate) took: Duration,
+    pub(crate) version: Option<Version>,
+    pub(crate) tags: Box<[Slot]>,
+    pub(crate) weight: u64,
+}
+
+/// The freshness of an entry at a given time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Freshness {
+    Fresh,
+    /// Fresh, and due for a refresh.
+    Due,
+    /// Expired, but servable, and the source must not be asked yet.
+    Throttled,
+    /// Expired, but servable if the source fails.
+    Expired,
+}
+
+impl<V> Entry<V> {
+    pub(crate) fn new(
+        value: Option<V>,
+        birth: Birth,
+        config: &CacheAsideConfig,
+        now: Instant,
+        entropy: &Entropy,
+    ) -> Self {
+        let Birth { born, ttl, local, age, took, version, tags, weight } = birth;
+        let ends = ttl.saturating_sub(age);
+        let ends = local.map_or(ends, |local| local.min(ends));
+        // Jitter is in proportion to the time to live: an entry that lives shorter is spread less.
+        let jitter = if ends < config.ttl { scaled(config.jitter, share(ends, config.ttl)) } else { config.jitter };
+        let never = Instant::from_nanos(0);
+        let fresh_until = now + jittered(ends, jitter, entropy);
+        let stale_until = match config.stale {
+            Some(stale) if value.is_some() => (now + stale.max_age.saturating_sub(age)).max(fresh_until),
+            // Not even within its time to live: it may have expired by sliding or precede a gap in the notices.
+            _ => never,
+        };
+        let refresh_at = match config.refresh_ahead {
+            Some(share) if value.is_some() => now + scaled(ttl, share).saturating_sub(age),
+            _ => Instant::FAR_FUTURE,
+        };
+        let took = if config.xfetch.is_some() && value.is_some() { took } else { Duration::ZERO };
+        let idle = config.sliding.map(|idle| (idle, AtomicU64::new(now.as_nanos())));
+        let extra = (idle.is_some() || !tags.is_empty()).then(|| Arc::new(Extra { tags, idle }));
+        let mut plain_until = never;
+        if value.is_some() && extra.is_none() {
+            let chance = config.xfetch.map_or(Duration::ZERO, |beta| xfetch_horizon(took, beta));
+            plain_until = fresh_until.min(refresh_at).min(fresh_until.saturating_sub(chance));
+        }
+        let (stored, retry_at) = (now, never);
+        Self {
+            hot: Hot { value, plain_until, born },
+            rest: Rest { fresh_until, stale_until, refresh_at, retry_at, took, version, stored, age, weight, extra },
+        }
+    }
+
+    /// Returns the freshness now, or `None` if the entry is too old to be served. `above_floor` is
+    /// `true` if no notice of an invalidation can have been missed. The caller checks for
+    /// invalidated tags.
+    pub(crate) fn freshness(
+        &self,
+        now: Instant,
+        above_floor: bool,
+        xfetch: Option<f64>,
+        entropy: &Entropy,
+    ) -> Option<Freshness> {
+        if above_floor && now < self.rest.fresh_until && !self.is_idle(now) {
+            let by_chance = xfetch.is_some_and(|beta| {
+                !self.rest.took.is_zero()
+                    && xfetch_refreshes(self.rest.took, beta, 1.0 - entropy.unit(), self.rest.fresh_until - now)
+            });
+            return Some(if now >= self.rest.refresh_at || by_chance { Freshness::Due } else { Freshness::Fresh });
+        }
+        match (now < self.rest.stale_until, now < self.rest.retry_at) {
+            (true, true) => Some(Freshness::Throttled),
+            (true, false) => Some(Freshness::Expired),
+            (false, _) => None,
+        }
+    }
+
+    fn is_idle(&self, now: Instant) -> bool {
+        let idle = self.rest.extra.as_ref().and_then(|extra| extra.idle.as_ref());
+        idle.is_some_and(|(limit, asked)| now - Instant::from_nanos(asked.load(Relaxed)) >= *limit)
+    }
+
+    /// Returns the time since the load.
+    pub(crate) fn age(&self, now: Instant) -> Duration {
+        self.rest.age.saturating_add(now - self.rest.stored)
+    }
+
+    /// Records an access.
+    pub(crate) fn touch(&self, now: Instant) {
+        if let Some((_, asked)) = self.rest.extra.as_ref().and_then(|extra| extra.idle.as_ref()) {
+            asked.fetch_max(now.as_nanos(), Relaxed);
+        }
+    }
+
+    pub(crate) fn tags(&self) -> &[Slot] {
+        self.rest.extra.as_ref().map_or(&[], |extra| &extra.tags)
+    }
+
+    /// Returns `true` if `other` is the same entry, apart from marks that were set since.
+    pub(crate) fn is_of(&self, other: &Self) -> bool {
+        (self.hot.born, self.rest.fresh_until, self.rest.stale_until)
+            == (other.hot.born, other.rest.fresh_until, other.rest.stale_until)
+    }
+
+    /// Marks the entry as being refreshed, so that no further refresh starts.
+    pub(crate) fn refreshing(mut self) -> Self {
+        self.rest.refresh_at = Instant::FAR_FUTURE;
+        self.rest.took = Duration::ZERO;
+        if self.hot.plain_until > Instant::from_nanos(0) {
+            self.hot.plain_until = self.rest.fresh_until;
+        }
+        self
+    }
+
+    /// Returns `true` if a refresh may still be started.
+    pub(crate) fn is_refreshable(&self) -> bool {
+        self.rest.refresh_at < Instant::FAR_FUTURE || !self.rest.took.is_zero()
+    }
+
+    /// Marks the entry after a failed load: the source is not asked again before this time.
+    pub(crate) fn throttled(mut self, until: Instant) -> Self {
+        self.rest.retry_at = until;
+        self
+    }
+}
+
+fn share(part: Duration, whole: Duration) -> f64 {
+    part.as_secs_f64() / whole.as_secs_f64()
+}
+
+/// Returns a time to live drawn evenly from `[ttl, ttl + jitter]`.
+pub(crate) fn jittered(ttl: Duration, jitter: Duration, entropy: &Entropy) -> Duration {
+    let nanos = nanos(jitter);
+    if nanos == 0 { ttl } else { ttl.saturating_add(Duration::from_nanos(entropy.up_to(nanos))) }
+}
+
+/// Returns `true` if a hit should refresh a value that expires in `left` and took `took` to load;
+/// `u` is drawn from `(0, 1]`.
+///
+/// Source: Vattani, Chierichetti, Lowenstein, "Optimal probabilistic cache stampede prevention",
+/// VLDB 2015.
+pub(crate) fn xfetch_refreshes(took: Duration, beta: f64, u: f64, left: Duration) -> bool {
+    -took.as_secs_f64() * beta * u.ln() >= left.as_secs_f64()
+}
+
+/// Returns the time before expiry in which a refresh by chance is possible. `u` is a multiple of
+/// 2^-53, so `-ln u` is at most 36.8.
+fn xfetch_horizon(took: Duration, beta: f64) -> Duration {
+    scaled(took, beta * 36.8)
+}
