@@ -23,9 +23,11 @@ pub enum PolicyKind {
     ConcurrencyLimit,
     /// A [`ClientThrottle`](crate::throttling::ClientThrottle).
     ClientThrottle,
-    /// A [`Shedder`](crate::throttling::Shedder), or a limiter that keeps places for higher priorities.
+    /// A [`Shedder`](crate::throttling::Shedder), or a limiter that keeps places for higher
+    /// priorities.
     Shed,
-    /// A [`Feature`](crate::throttling::Feature) of a [`Degradation`](crate::throttling::Degradation).
+    /// A [`Feature`](crate::throttling::Feature) of a
+    /// [`Degradation`](crate::throttling::Degradation).
     Degradation,
     /// A [`Hedge`](crate::hedge::Hedge).
     Hedge,

@@ -1,4 +1,4 @@
-//! What an election tells.
+//! Events of an election.
 use std::time::Duration;
 
 use crate::{
@@ -6,23 +6,24 @@ use crate::{
     port::{FencingToken, PortErrorKind},
 };
 
-/// Why a term ended, or is to end.
+/// Reason for which a term ended or is about to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum TermEnd {
-    /// It could not be renewed in time: the store was away, or this process was paused.
+    /// The term could not be renewed in time: the store was unreachable, or this process was
+    /// paused.
     NotRenewed,
-    /// Another leads, or the lease was taken away.
+    /// Another node was granted the lease, or the lease was taken away.
     Superseded,
-    /// Somebody asked it to resign.
+    /// A node asked the leader to resign.
     ResignRequested,
-    /// Its health check said so.
+    /// The health check returned `false`.
     Unhealthy,
     /// The work ended by itself.
     Finished,
-    /// The election was told to stop.
+    /// The `shutdown` future of `run` was ready.
     Shutdown,
-    /// Nobody renewed it any more: its [`Leadership`](super::Leadership) was dropped.
+    /// The term's [`Leadership`](super::Leadership) was dropped, so nothing renewed it.
     Dropped,
 }
 
@@ -52,81 +53,83 @@ impl TermEnd {
     }
 }
 
-/// Something a [`LeaderElection`](super::LeaderElection) did.
+/// An event of a [`LeaderElection`](super::LeaderElection).
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LeaderElectionEvent {
-    /// This node leads.
+    /// This node was elected.
     Elected {
-        /// The token of its term.
+        /// Fencing token of its term.
         token: FencingToken,
-        /// The holder before, as far as this node saw one.
+        /// The previous holder, if this node saw one.
         after: Option<String>,
     },
-    /// A grant came too late to lead with: it counts from the call.
+    /// A grant arrived too late to lead with: the term counts from the start of the call.
     GrantedTooLate {
-        /// The token of the grant.
+        /// Fencing token of the grant.
         token: FencingToken,
-        /// How long the call took.
+        /// Duration of the call.
         took: Duration,
     },
-    /// A call of the lease failed, or took too long. Without the lease's store nobody leads.
+    /// A call of the lease or the notifier failed or timed out. Without the lease's store no node
+    /// leads.
     CallFailed {
-        /// Which.
+        /// The call that failed.
         call: Call,
-        /// How; `None` where it took too long.
+        /// Kind of failure; `None` for a time-out.
         kind: Option<PortErrorKind>,
-        /// How much is left of the term, where this node leads.
+        /// Time left of the term, if this node leads.
         left: Option<Duration>,
     },
     /// The work was told to end.
     Ending {
-        /// The token of the term.
+        /// Fencing token of the term.
         token: FencingToken,
-        /// Why.
+        /// Reason for which the term ends.
         why: TermEnd,
     },
-    /// The work goes on though it was told to end so long ago. The lease is kept while it can be.
+    /// The work still runs although it was told to end. The lease is renewed as long as possible.
     TaskStalled {
-        /// The token of the term.
+        /// Fencing token of the term.
         token: FencingToken,
-        /// How long ago.
+        /// Time since the work was told to end.
         since: Duration,
     },
-    /// The work did not end before its term did, and was dropped.
+    /// The work had not ended by the deadline of its term, and was dropped.
     TaskDropped {
-        /// The token of the term.
+        /// Fencing token of the term.
         token: FencingToken,
     },
-    /// This node leads no longer.
+    /// This node no longer leads.
     Ended {
-        /// The token of the term.
+        /// Fencing token of the term.
         token: FencingToken,
-        /// Why.
+        /// Reason for which the term ended.
         why: TermEnd,
-        /// Whether the lease was given up, so that a successor need not wait for the term to pass.
+        /// `true` if the lease was released, so that a successor need not wait for the term to
+        /// pass.
         released: bool,
     },
     /// Another node leads.
     Following {
-        /// The holder's id.
+        /// Id of the holder.
         holder: String,
-        /// The token of its term.
+        /// Fencing token of its term.
         token: FencingToken,
     },
 }
 
-/// A call of the lease.
+/// A kind of call that an election makes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Call {
-    /// Asking for it.
+    /// Acquiring the lease.
     Acquire,
-    /// Renewing it.
+    /// Renewing the lease.
     Renew,
-    /// Giving it up.
+    /// Releasing the lease.
     Release,
-    /// Telling others, or hearing from them.
+    /// Publishing a notice, or subscribing to notices.
     Notify,
 }
 
@@ -142,7 +145,7 @@ impl Traced for LeaderElectionEvent {
                 tracing::info!(target: TARGET, name, %token, after = after.as_deref(), "elected");
             }
             Self::GrantedTooLate { token, took } => {
-                tracing::warn!(target: TARGET, name, %token, ?took, "granted too late");
+                tracing::warn!(target: TARGET, name, %token, ?took, "granted too late to lead");
             }
             Self::CallFailed { call, kind, left } => {
                 tracing::warn!(target: TARGET, name, ?call, ?kind, ?left, "call failed");
@@ -151,7 +154,7 @@ impl Traced for LeaderElectionEvent {
                 tracing::info!(target: TARGET, name, %token, why = why.as_str(), "ending");
             }
             Self::TaskStalled { token, since } => {
-                tracing::warn!(target: TARGET, name, %token, ?since, "the task stalls");
+                tracing::warn!(target: TARGET, name, %token, ?since, "the task has not ended in time");
             }
             Self::TaskDropped { token } => tracing::warn!(target: TARGET, name, %token, "the task was dropped"),
             Self::Ended { token, why, released } => {

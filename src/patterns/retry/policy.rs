@@ -89,8 +89,8 @@ impl Retry {
         self
     }
 
-    /// Sets custom delays in place of the back-off. `delays` is called once per failed call, and the
-    /// retry gives up when the iterator ends. No jitter is added, and no maximum applies.
+    /// Sets custom delays in place of the back-off. `delays` is called once per failed call, and
+    /// the retry gives up when the iterator ends. No jitter is added, and no maximum applies.
     #[must_use]
     pub fn with_delays<I>(mut self, delays: impl Fn() -> I + Send + Sync + 'static) -> Self
     where

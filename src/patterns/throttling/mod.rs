@@ -155,7 +155,8 @@
 //! 8. Keys are remembered only while their permits are out, at most `max_keys` of them; beyond
 //!    that, the keys that use least are forgotten first.
 //! 9. Processes that share a limit together admit no more than a single limiter would, plus
-//!    [`slack`](SharedRateLimitConfig::slack), even if they crash, stall or start with wrong clocks.
+//!    [`slack`](SharedRateLimitConfig::slack), even if they crash, stall or start with wrong
+//!    clocks.
 //! 10. While the store is down, each process spends its leased permits first, and then decides as
 //!     `when_down` says. Only the call that tries the store again waits for it.
 //! 11. A concurrency limit runs at most `capacity` calls, by weight. Its queue is bounded and

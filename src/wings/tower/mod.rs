@@ -57,8 +57,8 @@
 //!
 //! A request is cloned only inside a retry or a hedge; otherwise it is moved. A request that cannot
 //! be cloned is moved, too, and no further attempt follows: the call fails with its error, and the
-//! retry reports [`Spent`](crate::outcome::StopReason::Spent). Because no retry of this pipeline repeats
-//! the request, a retry inside the handler is not limited by it.
+//! retry reports [`Spent`](crate::outcome::StopReason::Spent). Because no retry of this pipeline
+//! repeats the request, a retry inside the handler is not limited by it.
 //!
 //! With feature `http`, `HttpRequests` handles requests that a client sends (retries by method, the
 //! deadline as a header), and `ReceivedRequests` those that a server received (the sender's

@@ -1,8 +1,8 @@
 //! The atomics that admission reads: the word (state, generation and count, changed together by
 //! compare-and-set), and the gate, which holds the rest of a state that is not simply closed.
 //!
-//! The gate is allocated when the breaker first leaves the closed state, so that a healthy breaker of a
-//! large registry stays small.
+//! The gate is allocated when the breaker first leaves the closed state, so that a healthy breaker
+//! of a large registry stays small.
 
 // Ordering. `since`, `until`, `deadline`, `slow_start` and `why` are written under the breaker's
 // lock, by `Release` stores, and before the breaker's word is swapped (`AcqRel`) to the state that

@@ -1,5 +1,6 @@
 //! Settings as the state machine reads them: one word for a success, single values for lock-free
-//! readers, and the whole configuration. And the outcomes of a closed breaker across a change of it.
+//! readers, and the whole configuration. And the outcomes of a closed breaker across a change of
+//! it.
 use std::{sync::Arc, time::Duration};
 
 use super::{

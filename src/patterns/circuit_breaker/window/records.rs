@@ -1,5 +1,5 @@
-//! Records of a closed breaker: the failures and slow calls of a count window one by one, the weights
-//! of failures, and the time windows over which rates are measured.
+//! Records of a closed breaker: the failures and slow calls of a count window one by one, the
+//! weights of failures, and the time windows over which rates are measured.
 //!
 //! The first two are plain data under the breaker's lock. The time windows are lock-free.
 use std::{collections::VecDeque, sync::OnceLock, time::Duration};
